@@ -1,0 +1,120 @@
+"""Regenerates tests/data from the oracles: torch, transformers, gguf and llama.cpp. Needs the extras oracles and bench.
+
+    python scripts/freeze_oracles.py [--model FILE] [STAGE ...]      stages: tokens models logits; all by default
+
+llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts"), str(ROOT)]
+
+from oracles import excerpt, llama  # noqa: E402
+from oracles.awkward import awkward_strings  # noqa: E402
+from oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
+
+from tests.support.fixtures import DATA, default_model  # noqa: E402
+
+MAX_NBYTES = 2_000_000
+N_POSITIONS = 256
+N_TOP = 64
+AGREEMENT = 1e-4
+
+
+def freeze_tokens(model: Path) -> None:
+    """Tokens of the awkward strings, in all four modes, and the tokens that end generation."""
+    strings = awkward_strings()
+    folder = DATA / "tokens"
+    joined = np.frombuffer(b"".join(strings), np.uint8)
+    _save(folder / "strings.npz", bytes=joined, ends=np.cumsum([len(s) for s in strings], dtype=np.int32))
+    files = {"smollm2": model, **fetch_vocabularies(VOCABULARIES)}
+    for name, path in files.items():
+        vocabulary = llama.Vocabulary(path)
+        arrays = {"end_ids": np.array(vocabulary.end_ids(), np.int32)}
+        for a, p in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            ids = [vocabulary.tokenize(s, add_special=bool(a), parse_special=bool(p)) for s in strings]
+            arrays[f"ids{a}{p}"] = np.concatenate([np.array(i, np.int32) for i in ids])
+            arrays[f"ends{a}{p}"] = np.cumsum([len(i) for i in ids], dtype=np.int32)
+        _save(folder / f"{name}.npz", **arrays)
+
+
+def freeze_models(model: Path) -> None:
+    """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
+    from oracles import tiny_models
+
+    for seed, tiny in enumerate(tiny_models.MODELS):
+        network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "tiny.gguf"
+            tiny_models.write_gguf(tiny, network, path)
+            wanted = tiny_models.logits(network, tokens)
+            difference = np.abs(llama.logits(path, tokens, exact=True) - wanted).max()
+            packed = gzip.compress(path.read_bytes(), 9, mtime=0)
+        if difference > AGREEMENT or wanted.std(axis=0).mean() < 1:
+            raise SystemExit(f"{tiny.name}: llama.cpp differs by {difference}, std {wanted.std(axis=0).mean():.2f}")
+        target = DATA / "models" / f"{tiny.name}.gguf.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(packed)
+        _save(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.int32), logits=wanted)
+
+
+def freeze_logits(model: Path) -> None:
+    """llama.cpp's likeliest tokens after each of the excerpt's first positions, with its own settings."""
+    if not (DATA / "excerpt.txt").exists():
+        (DATA / "excerpt.txt").write_text(excerpt.english_text(), encoding="utf-8")
+    text = (DATA / "excerpt.txt").read_bytes()
+    tokens = llama.Vocabulary(model).tokenize(text, add_special=True, parse_special=False)[:N_POSITIONS]
+    if len(tokens) < N_POSITIONS:
+        raise SystemExit(f"the excerpt has {len(tokens)} tokens; wanted {N_POSITIONS}")
+    logits = llama.logits(model, tokens, exact=False).astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    ids = np.argsort(-log_probabilities, axis=1, kind="stable")[:, :N_TOP]
+    top = np.take_along_axis(log_probabilities, ids, axis=1).astype(np.float32)
+    _save(
+        DATA / "llama_cpp_top64.npz",
+        tokens=np.array(tokens, np.int32),
+        ids=ids.astype(np.uint16),
+        log_probabilities=top,
+    )
+
+
+def _save(path: Path, **arrays: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **arrays)
+
+
+STAGES: dict[str, Callable[[Path], None]] = {"tokens": freeze_tokens, "models": freeze_models, "logits": freeze_logits}
+
+
+def main() -> None:
+    """Runs the stages asked for and says how large tests/data is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--model", type=Path, default=default_model(), help="the default model's file (else the pulled one)"
+    )
+    parser.add_argument("stages", nargs="*", choices=[*STAGES, []], default=[])
+    arguments = parser.parse_args()
+    if arguments.model is None:
+        raise SystemExit("no default model: run `camshaft pull`, or give --model FILE")
+    for name in arguments.stages or STAGES:
+        STAGES[name](arguments.model)
+        print(f"{name}: frozen")
+    nbytes = sum(p.stat().st_size for p in DATA.rglob("*") if p.is_file())
+    print(f"{DATA}: {nbytes} bytes")
+    if nbytes > MAX_NBYTES:
+        raise SystemExit(f"more than {MAX_NBYTES} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""llama.cpp, through llama-cpp-python: tokens, end tokens and logits of a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+
+def _open(path: Path, **options: Any) -> llama_cpp.Llama:
+    return llama_cpp.Llama(str(path), verbose=False, **options)
+
+
+class Vocabulary:
+    """The tokenizer of a GGUF file, without its weights."""
+
+    def __init__(self, path: Path) -> None:
+        self._llama = _open(path, vocab_only=True)
+
+    def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
+        """The tokens of `text`."""
+        return list(self._llama.tokenize(text, add_bos=add_special, special=parse_special))
+
+    def end_ids(self) -> list[int]:
+        """The tokens at which llama.cpp stops generating, in order."""
+        vocabulary = self._llama._model.vocab
+        return [i for i in range(self._llama.n_vocab()) if llama_cpp.llama_vocab_is_eog(vocabulary, i)]
+
+
+def logits(path: Path, tokens: list[int], *, exact: bool) -> np.ndarray:
+    """The logits of every position, float32 [n, vocab]; `exact` keeps the KV cache in float32 (default: float16)."""
+    cache = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False} if exact else {}
+    llama = _open(path, n_ctx=max(64, len(tokens)), n_threads=2, n_threads_batch=2, logits_all=True, **cache)
+    llama.eval(tokens)
+    return np.array(llama.scores[: len(tokens)], np.float32)

@@ -1,0 +1,108 @@
+"""LLVM for the CPU: IR text to an object, an object to callable addresses. Between emit/llvm.py and backends/cpu/device.py."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from camshaft.errors import BackendError
+
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class HostTarget:
+    """The machine that objects are made for: LLVM's triple, CPU name and feature string, and LLVM's own version."""
+
+    triple: str
+    cpu: str
+    features: str
+    llvm_version: str
+    llvmlite_version: str
+
+
+@functools.cache
+def host_target() -> HostTarget:
+    """The target of this process's CPU, with every feature LLVM found on it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    version = ".".join(str(part) for part in llvm.llvm_version_info)
+    features = llvm.get_host_cpu_features().flatten()
+    return HostTarget(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version, llvmlite.__version__)
+
+
+def _target_machine(opt: int) -> Any:
+    host = host_target()
+    # 512-bit vectors are asked for explicitly by kernels; LLVM must not split them back into halves.
+    return llvm.Target.from_triple(host.triple).create_target_machine(
+        cpu=host.cpu, features=host.features, opt=opt, reloc="pic", codemodel="small", jit=True
+    )
+
+
+def compile_module(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> bytes:
+    """LLVM IR text to a relocatable object for this CPU. `vectorize` False keeps LLVM's loop and SLP vectorizers off.
+
+    BackendError with LLVM's words when the IR does not parse or verify.
+    """
+    with _lock:
+        host_target()
+        try:
+            module = llvm.parse_assembly(llvm_ir)
+            module.verify()
+        except RuntimeError as error:
+            raise BackendError(f"LLVM refused a module: {error}") from error
+        machine = _target_machine(opt)
+        options = llvm.create_pipeline_tuning_options(speed_level=opt)
+        options.loop_vectorization = options.slp_vectorization = vectorize
+        options.loop_unrolling = False
+        passes = llvm.create_pass_builder(machine, options)
+        passes.getModulePassManager().run(module, passes)
+        return bytes(machine.emit_object(module))
+
+
+def assembly(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
+    """The assembly text that `compile_module` would make of the same IR (CAMSHAFT_DEBUG=5 and tests read it)."""
+    with _lock:
+        host_target()
+        module = llvm.parse_assembly(llvm_ir)
+        machine = _target_machine(opt)
+        options = llvm.create_pipeline_tuning_options(speed_level=opt)
+        options.loop_vectorization = options.slp_vectorization = vectorize
+        options.loop_unrolling = False
+        passes = llvm.create_pass_builder(machine, options)
+        passes.getModulePassManager().run(module, passes)
+        return str(machine.emit_assembly(module))
+
+
+@dataclass
+class NativeLibrary:
+    """A loaded object. Its code stays mapped as long as this value lives."""
+
+    _engine: Any = field(repr=False)
+
+    def address(self, name: str) -> int:
+        """The address of an exported function. BackendError if there is none of that name."""
+        address = self._engine.get_function_address(name)
+        if not address:
+            raise BackendError(f"an object holds no function {name!r}")
+        return int(address)
+
+
+def load_object(data: bytes) -> NativeLibrary:
+    """Maps an object made by `compile_module` and links it. BackendError when LLVM cannot read it."""
+    with _lock:
+        host_target()
+        empty = llvm.parse_assembly("")
+        empty.triple = host_target().triple
+        engine = llvm.create_mcjit_compiler(empty, _target_machine(2))
+        try:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+            engine.finalize_object()
+        except RuntimeError as error:
+            raise BackendError(f"an object does not load: {error}") from error
+        return NativeLibrary(engine)

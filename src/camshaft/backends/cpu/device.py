@@ -1,0 +1,122 @@
+"""The CPU as a device: its lane width and features, and kernels compiled for it once. Above compile.py, below dispatch/."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import platform
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from camshaft.backends.cpu.compile import NativeLibrary, compile_module, host_target, load_object
+from camshaft.emit.llvm import emit
+from camshaft.emit.target import CpuTarget, native_lanes
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
+from camshaft.lang.verify import verify
+from camshaft.store.store import store
+
+ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@dataclass(frozen=True)
+class CpuKernel:
+    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives."""
+
+    name: str
+    address: int
+    library: NativeLibrary = field(repr=False)
+
+    def __call__(self, args: int, first: int, last: int) -> None:
+        """Runs programs [first, last) on this thread; `args` is the argument block's address."""
+        ENTRY(self.address)(args, first, last)
+
+
+@dataclass(frozen=True)
+class CpuDevice:
+    """`backend` is 'simd' (LLVM's vectorizers on) or 'scalar' (one lane, vectorizers off)."""
+
+    name: str
+    backend: str
+    lanes: int
+    features: frozenset[str]
+    architecture: str
+
+    def compile(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> CpuKernel:
+        """The kernel's machine code: from memory, else from the store, else traced, verified, emitted and compiled."""
+        width = 1 if self.backend == "scalar" else lanes or self.lanes
+        signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
+        target = CpuTarget(self.architecture, width, self.features)
+
+        def source(symbol: str) -> str:
+            traced = kernel.trace(arrays, scalars, constants, grid)
+            verify(traced)
+            return emit(traced, target, symbol)
+
+        return native_function(
+            kernel.name, f"{signature}|{self.backend}|{target.key()}", source, self.backend != "scalar"
+        )
+
+
+@dataclass
+class CompileCounts:
+    """What this process did: objects compiled and objects taken from the store; seconds spent on both."""
+
+    compiled: int = 0
+    loaded: int = 0
+    seconds: float = 0.0
+
+
+counts = CompileCounts()
+_functions: dict[str, CpuKernel] = {}
+_lock = threading.RLock()
+
+
+def native_function(name: str, signature: str, source: Callable[[str], str], vectorize: bool = True) -> CpuKernel:
+    """The function that `source(symbol)` gives LLVM IR for, compiled at most once per signature and machine."""
+    key = hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
+    with _lock:
+        found = _functions.get(key)
+        if found is None:
+            started = time.perf_counter()
+            found = _functions[key] = _make(name, key, source, vectorize)
+            counts.seconds += time.perf_counter() - started
+        return found
+
+
+def _make(name: str, key: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
+    symbol = f"camshaft_{key[:24]}"
+    data = store().objects.get(key)
+    if data is None:
+        data = compile_module(source(symbol), vectorize=vectorize)
+        store().objects.put(key, data)
+        counts.compiled += 1
+    else:
+        counts.loaded += 1
+    library = load_object(data)
+    return CpuKernel(name, library.address(symbol), library)
+
+
+@functools.cache
+def _machine_key() -> str:
+    return f"{host_target()!r}|{language_digest()}"
+
+
+@functools.cache
+def cpu_device(backend: str = "simd") -> CpuDevice:
+    """This machine's CPU, as 'simd' or 'scalar'."""
+    features = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
+    lanes = 1 if backend == "scalar" else native_lanes(features)
+    name = "cpu:scalar" if backend == "scalar" else "cpu"
+    return CpuDevice(name, backend, lanes, features, platform.machine().lower())

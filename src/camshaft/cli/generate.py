@@ -1,0 +1,97 @@
+"""`camshaft generate`: stream a model's continuation of, or answer to, a prompt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from camshaft.cli import options
+from camshaft.cli.run import command
+from camshaft.cli.show import print_json
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import Generation, LanguageModel
+
+_Prompt = Annotated[str, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads it from stdin.")]
+_Raw = Annotated[bool, typer.Option("--raw", help="Take the prompt as it is, without the model's chat template.")]
+
+
+@command
+def generate(
+    model: options.Model = options.DEFAULT_MODEL,
+    *,
+    prompt: _Prompt,
+    max_tokens: options.MaxTokens = 128,
+    raw: _Raw = False,
+    greedy: options.Greedy = False,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repeat_penalty: options.RepeatPenalty = None,
+    seed: options.Seed = None,
+    backend: options.Backend = None,
+    threads: options.Threads = None,
+    context: options.Context = options.DEFAULT_CONTEXT,
+    activations: options.Activations = None,
+    json: options.Json = False,
+) -> None:
+    """Generate text from a prompt, streamed as it comes."""
+    sampling = options.sampling(
+        greedy=greedy or None,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repeat_penalty=repeat_penalty,
+        seed=seed,
+    )
+    text = _prompt_text(prompt)
+    with options.open_model(model, context=context, backend=backend, threads=threads, activations=activations) as lm:
+        generation = lm.generate(text, max_tokens=max_tokens, sampling=sampling, raw=raw)
+        if json:
+            pieces = "".join(generation)
+            print_json(_report(lm, generation, pieces))
+        else:
+            stream(generation)
+
+
+def stream(pieces: Iterable[str]) -> str:
+    """Print text pieces as they come, ending the last line; all of it."""
+    text = ""
+    for piece in pieces:
+        text += piece
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    if not text.endswith("\n"):
+        print(flush=True)
+    return text
+
+
+def _prompt_text(prompt: str) -> str:
+    """The prompt in well-formed Unicode: bytes of the command line that are no UTF-8 become U+FFFD."""
+    data = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
+    return data.decode("utf-8", "replace")
+
+
+def _report(lm: LanguageModel, generation: Generation, text: str) -> dict[str, object]:
+    load, run = lm.timings, generation.timings
+    return {
+        "model": lm.name,
+        "backend": lm.backend,
+        "threads": lm.threads,
+        "prompt_tokens": generation.prompt_tokens,
+        "tokens": generation.tokens,
+        "text": text,
+        "timings": {
+            "load_s": load.load_s,
+            "compile_s": load.compile_s,
+            "first_token_s": run.first_token_s,
+            "prompt_tokens_per_s": run.prompt_tokens_per_s,
+            "generated_tokens_per_s": run.generated_tokens_per_s,
+        },
+    }

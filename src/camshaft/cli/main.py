@@ -1,0 +1,44 @@
+"""The app: its commands and what holds for all of them. The other files of this folder are one command each."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+
+import typer
+
+from camshaft.cli import bench, chat, doctor, generate, models, plan, pull
+
+# Plain help and tracebacks: rich's would add 0.1 s to the start and boxes to every error.
+app = typer.Typer(
+    name="camshaft",
+    help="Run language models through a schedule ground once for this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("pull")(pull.pull)
+app.command("models")(models.models)
+app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
+app.command("bench")(bench.bench)
+app.command("plan")(plan.plan)
+app.command("doctor")(doctor.doctor)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """Entry point of the `camshaft` script."""
+    for name in ("SIGTERM", "SIGHUP"):  # unwound like Ctrl-C, so that temporary files go
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _stop)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character gets a "?"
+            stream.reconfigure(errors="replace")
+    app(prog_name="camshaft")

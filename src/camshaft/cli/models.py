@@ -1,0 +1,20 @@
+"""`camshaft models`: what lies in the cache."""
+
+from __future__ import annotations
+
+import sys
+
+from camshaft.cli.run import command
+from camshaft.cli.show import print_columns, size
+from camshaft.models.catalog import DEFAULT_MODEL
+
+
+@command
+def models() -> None:
+    """List the models in the cache: name, size, path."""
+    from camshaft.models import pull as library
+
+    rows = [(model.name, size(model.nbytes), model.path) for model in library.models()]
+    print_columns(rows, right=frozenset({1}))
+    if not rows:
+        print(f"no model in {library.models_dir()}; 'camshaft pull' fetches {DEFAULT_MODEL}", file=sys.stderr)

@@ -1,0 +1,73 @@
+"""Options that several commands share, and what they turn into. Only typer is imported before a command runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from camshaft.cli.progress import Bar
+from camshaft.models.catalog import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.sampling import Sampling
+
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A name (pulled on first use), hf:OWNER/REPO/FILE or the path of a .gguf."),
+]
+Backend = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Backend to run on; by default the best one proved here.")
+]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Workers; by default the cores this process may use.")
+]
+Context = Annotated[int, typer.Option(metavar="N", min=1, help="Most tokens a conversation can hold.")]
+Activations = Annotated[
+    str | None,
+    typer.Option(metavar="auto|q8|f32", help="How activations are kept; f32 also keeps the KV cache in f32."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", metavar="N", min=1, help="Most tokens to generate.")]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
+Temperature = Annotated[
+    float | None, typer.Option(metavar="X", min=0.0, help="Flattens (over 1) or sharpens (under 1) the choice.")
+]
+TopK = Annotated[int | None, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")]
+TopP = Annotated[
+    float | None, typer.Option(metavar="X", min=0.0, max=1.0, help="Choose among the likeliest that make up X in sum.")
+]
+MinP = Annotated[
+    float | None, typer.Option(metavar="X", min=0.0, max=1.0, help="Drop what is under X times the likeliest.")
+]
+RepeatPenalty = Annotated[
+    float | None, typer.Option(metavar="X", min=0.0, help="Over 1: makes tokens seen lately less likely.")
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")]
+
+DEFAULT_CONTEXT = 2048
+
+__all__ = ["DEFAULT_CONTEXT", "DEFAULT_MODEL"]
+
+
+def sampling(**given: Any) -> Sampling:
+    """Sampling from the options that were given; the others keep the library's defaults."""
+    from camshaft.generate.sampling import Sampling
+
+    return Sampling(**_given(given))
+
+
+def open_model(model: str, *, context: int, **given: Any) -> LanguageModel:
+    """The model ready to run, pulled first (with a progress bar) if need be."""
+    from camshaft.models.pull import resolve_model
+
+    with Bar(f"pulling {model}") as progress:
+        resolve_model(model, progress)
+    from camshaft.generate.language_model import LanguageModel
+
+    return LanguageModel(model, context=context, **_given(given))
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,77 @@
+"""Plain printing for people and programs: aligned columns, sizes, one JSON object. Used by every command."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def print_json(value: object) -> None:
+    """Print `value` (dataclasses and all) as one JSON object on one line."""
+    print(json.dumps(plain(value)))
+
+
+def plain(value: object) -> Any:
+    """`value` with dataclasses, mappings, sets, enums and paths turned into what JSON has; TypeError for the rest."""
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, Sequence):
+        return [plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no place in JSON: {value!r}")
+
+
+def print_columns(rows: Sequence[Sequence[object]], *, right: frozenset[int] = frozenset()) -> None:
+    """Print `rows` with their columns aligned (those of `right` to the right), two spaces apart."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    if not texts:
+        return
+    widths = [max(len(row[i]) for row in texts) for i in range(len(texts[0]))]
+    for row in texts:
+        cells = [text.rjust(widths[i]) if i in right else text.ljust(widths[i]) for i, text in enumerate(row)]
+        print("  ".join(cells).rstrip())
+
+
+def print_tree(value: object, indent: int = 0) -> None:
+    """Print nested mappings (see `plain`) as indented `name  value` lines; lists of plain values on one line."""
+    items = plain(value)
+    width = max((len(name) for name, item in items.items() if not (isinstance(item, dict) and item)), default=0)
+    for name, item in items.items():
+        if isinstance(item, dict) and item:
+            print(" " * indent + name)
+            print_tree(item, indent + 2)
+        else:
+            print(" " * indent + f"{name.ljust(width)}  {_cell(item)}")
+
+
+def size(nbytes: int) -> str:
+    """`nbytes` for people: 98.4 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.1f} {unit}"
+    return f"{nbytes} bytes"
+
+
+def _cell(item: Any) -> str:
+    if item is None:
+        return "unknown"
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, list):
+        return " ".join(_cell(each) for each in item) if item else "none"
+    if isinstance(item, dict):
+        return ", ".join(f"{name} {_cell(each)}" for name, each in item.items()) if item else "none"
+    return f"{item:.4g}" if isinstance(item, float) else str(item)

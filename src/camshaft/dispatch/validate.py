@@ -1,0 +1,93 @@
+"""Proof of one variant on one sample: run with guard bytes, compare with the float64 reference element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.cpu.device import CpuDevice
+from camshaft.dtypes import as_dtype
+from camshaft.errors import BackendError
+from camshaft.extent import Extent
+from camshaft.dispatch.run import GUARD_BYTE, run_variant
+from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
+from camshaft.ops.spec import TensorSpec
+
+Array = np.ndarray[Any, Any]
+# One element may be off by this many times the root of the allowed mean squared error.
+WORST_ELEMENT = 64.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What one sample showed: `max_error` is the greater of the normalized mean squared error and the worst element's share."""
+
+    sample: str
+    max_error: float
+    tolerance: float
+    outputs: tuple[Array, ...]
+
+
+def node_of(op: Op, sample: Sample) -> NodeSpec:
+    """The node that a sample stands for: its specs, or those of its plain arrays, and what `infer` makes of them."""
+    specs = sample.specs or tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs)
+    return NodeSpec(specs, op.infer(specs, sample.attrs), sample.attrs)
+
+
+def check_sample(op: Op, variant: KernelVariant, device: CpuDevice, sample: Sample) -> Checked:
+    """Runs and compares. BackendError for a write outside of an output or past an active extent."""
+    node = node_of(op, sample)
+    specs = node.outputs + tuple(node.inputs[i] for i in op.updates)
+    outputs = run_variant(variant, node, device, sample.inputs, sample.extents)
+    wanted = op.reference(
+        tuple(_active(a, s, sample.extents) for a, s in zip(sample.inputs, node.inputs, strict=True)), sample.attrs
+    )
+    if len(wanted) != len(outputs):
+        raise BackendError(f"{op.name}: the reference gives {len(wanted)} arrays, {variant.name} gives {len(outputs)}")
+    errors = [0.0]
+    tolerance = 0.0
+    for index, (got, spec, want) in enumerate(zip(outputs, specs, wanted, strict=True)):
+        if index < len(node.outputs):
+            check_untouched(got, spec, sample.extents, f"{op.name} {variant.name} ({sample.name})")
+        dtype = spec.dtype.name
+        tolerance = max(tolerance, op.tolerance.get(dtype, 0.0))
+        errors.append(error_between(_active(got, spec, sample.extents), want, op.tolerance.get(dtype, 0.0)))
+    return Checked(sample.name, max(errors), tolerance, outputs)
+
+
+def _active(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
+    """The part of a plain tensor that the active extents cover; other layouts as they are."""
+    if not spec.is_plain:
+        return array
+    return array[tuple(slice(extents.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
+
+
+def check_untouched(got: Array, spec: TensorSpec, extents: Mapping[Extent, int], what: str) -> None:
+    """BackendError if an output was written past an active extent."""
+    if not spec.is_plain or not extents:
+        return
+    outside = np.ones(got.shape, bool)
+    outside[tuple(slice(extents.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)] = False
+    if (np.ascontiguousarray(got[outside]).view(np.uint8) != GUARD_BYTE).any():
+        raise BackendError(f"{what} wrote past the active extent")
+
+
+def error_between(got: Array, want: Array, tolerance: float) -> float:
+    """Normalized mean squared error, or that of the worst element where it is out of proportion; inf where NaN, infinities
+    or (for integers, and a tolerance of 0) any element differ."""
+    if got.shape != want.shape:
+        return float("inf")
+    if got.dtype.kind in "iub" or tolerance == 0:
+        return 0.0 if np.array_equal(got, want.astype(got.dtype), equal_nan=got.dtype.kind == "f") else float("inf")
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    squares = (a[finite] - b[finite]) ** 2
+    scale = float((b[finite] ** 2).mean()) or 1e-30
+    return max(float(squares.mean()) / scale, float(squares.max()) / scale / WORST_ELEMENT**2)

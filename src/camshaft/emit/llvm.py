@@ -1,0 +1,85 @@
+"""Kernel IR to LLVM IR text for a CPU, at any lane width. Between lang/ and backends/cpu/compile.py.
+
+A varying value is a vector of `lanes` elements, a uniform one a scalar. A lanes loop becomes an unmasked main loop, then its body
+once more under a mask. An emitted kernel is `void NAME(ptr args, i64 first, i64 last)`: programs first..last of the grid; args
+holds the arrays' addresses, then for each run-time scalar the address of its i64.
+"""
+
+from __future__ import annotations
+
+from camshaft.emit.llvm_body import BodyEmitter
+from camshaft.emit.target import CpuTarget
+from camshaft.lang import ir
+
+
+def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
+    """The LLVM module of a kernel: one exported function `symbol`."""
+    body = BodyEmitter(kernel, target)
+    body.emit()
+    arrays = [f"ptr noalias %{array.name}" for array in kernel.arrays]
+    scalars = [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
+    programs = [f"i64 %program{i}" for i in range(len(kernel.grid))]
+    lines = [
+        f"define internal void @program({', '.join(arrays + scalars + programs)}) #0 {{",
+        "entry:",
+        *[f"  {line}" for line in body.allocas],
+        *body.lines,
+        "  ret void",
+        "}",
+        *_entry(kernel, symbol),
+        *sorted(body.declarations.values()),
+        f'attributes #0 = {{ nounwind "prefer-vector-width"="{target.vector_bits}" '
+        f'"min-legal-vector-width"="{target.vector_bits}" }}',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(kernel: ir.KernelIR, symbol: str) -> list[str]:
+    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest."""
+    lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
+    for i, array in enumerate(kernel.arrays):
+        lines += [f"  %at{i} = getelementptr i64, ptr %args, i64 {i}", f"  %{array.name} = load ptr, ptr %at{i}"]
+    for i, _ in enumerate(kernel.scalars):
+        at = len(kernel.arrays) + i
+        lines += [
+            f"  %at{at} = getelementptr i64, ptr %args, i64 {at}",
+            f"  %where{i} = load ptr, ptr %at{at}",
+            f"  %scalar{i} = load i64, ptr %where{i}",
+        ]
+    sizes = []
+    for axis, dim in enumerate(kernel.grid):
+        if dim.scalar is None:
+            sizes.append(str(dim.size))
+            continue
+        source = f"%scalar{kernel.scalars.index(dim.scalar)}"
+        lines += [
+            f"  %up{axis} = add nsw i64 {source}, {dim.divisor - 1}",
+            f"  %size{axis} = udiv i64 %up{axis}, {dim.divisor}",
+        ]
+        sizes.append(f"%size{axis}")
+    lines += [
+        "  %any = icmp slt i64 %first, %last",
+        "  br i1 %any, label %loop, label %done",
+        "loop:",
+        "  %linear = phi i64 [ %first, %entry ], [ %next, %loop ]",
+    ]
+    rest = "%linear"
+    for axis in range(len(kernel.grid) - 1, 0, -1):
+        lines += [
+            f"  %program{axis} = urem i64 {rest}, {sizes[axis]}",
+            f"  %rest{axis} = udiv i64 {rest}, {sizes[axis]}",
+        ]
+        rest = f"%rest{axis}"
+    lines.append(f"  %program0 = add i64 {rest}, 0")
+    passed = [f"ptr %{a.name}" for a in kernel.arrays] + [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
+    passed += [f"i64 %program{i}" for i in range(len(kernel.grid))]
+    lines += [
+        f"  call void @program({', '.join(passed)})",
+        "  %next = add nsw i64 %linear, 1",
+        "  %more = icmp slt i64 %next, %last",
+        "  br i1 %more, label %loop, label %done",
+        "done:",
+        "  ret void",
+        "}",
+    ]
+    return lines

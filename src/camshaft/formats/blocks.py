@@ -1,0 +1,149 @@
+"""BLOCK_FORMATS: every element and block type a file can hold, a row each. Read by gguf.py, safetensors.py and ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from camshaft import dtypes
+from camshaft.dtypes import DType
+from camshaft.errors import FormatError
+from camshaft.formats import k_blocks as k
+from camshaft.formats import small_blocks as small
+from camshaft.formats.bits import Bytes, Floats, Records
+
+_CHUNK_ELEMENTS = 1 << 17  # so that the temporaries of a chunk stay in the cache
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """How elements lie in a file: `block_size` of them in `block_nbytes` bytes.
+
+    `dtype` is set for plain types (block_size 1). `layout` names the fields of a block (a packed little-endian NumPy
+    dtype) and `decode` turns such records [n] into float32 [n, block_size]; both are None for a type camshaft does not
+    read yet. `ggml_id` is the type's number in GGUF, None where GGUF has none.
+    """
+
+    name: str
+    ggml_id: int | None
+    block_size: int
+    block_nbytes: int
+    dtype: DType | None = None
+    layout: np.dtype[Any] | None = field(default=None, compare=False, repr=False)
+    decode: Callable[[Records], Floats] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each element stands alone, in a dtype."""
+        return self.dtype is not None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether camshaft can decode this type."""
+        return self.decode is not None
+
+    def row_nbytes(self, n_elements: int) -> int:
+        """Bytes of a row of n_elements. FormatError when they are no whole number of blocks."""
+        if n_elements % self.block_size:
+            raise FormatError(f"a row of {n_elements} elements: {self.name} wants a multiple of {self.block_size}")
+        return n_elements // self.block_size * self.block_nbytes
+
+    def require_readable(self) -> None:
+        """FormatError, naming the type, when camshaft does not read it."""
+        if not self.is_readable:
+            known = ", ".join(name for name, row in BLOCK_FORMATS.items() if row.is_readable)
+            raise FormatError(f"{self.name} is a block type camshaft does not read yet; it reads {known}")
+
+    def records(self, blocks: Bytes) -> Records:
+        """uint8 [n_blocks, block_nbytes] as records [n_blocks] with the fields of `layout`; a view where contiguous."""
+        self.require_readable()
+        assert self.layout is not None
+        if blocks.dtype != np.uint8 or blocks.ndim != 2 or blocks.shape[1] != self.block_nbytes:
+            raise FormatError(
+                f"{self.name} blocks came as {blocks.dtype} {list(blocks.shape)}; wanted uint8 [n, {self.block_nbytes}]"
+            )
+        return np.ascontiguousarray(blocks).reshape(-1).view(self.layout)
+
+    def dequantize(self, blocks: Bytes) -> Floats:
+        """uint8 [n_blocks, block_nbytes] to float32 [n_blocks, block_size]. FormatError for a type not read yet."""
+        records = self.records(blocks)
+        assert self.decode is not None
+        values = np.empty((len(records), self.block_size), np.float32)
+        step = max(1, _CHUNK_ELEMENTS // self.block_size)
+        with np.errstate(invalid="ignore", over="ignore"):  # hostile scales: infinity and NaN come out as such
+            for first in range(0, len(records), step):
+                values[first : first + step] = self.decode(records[first : first + step])
+        return values
+
+
+def _decode_plain(records: Records) -> Floats:
+    return records.astype(np.float32).reshape(-1, 1)
+
+
+def _plain(name: str, ggml_id: int, dtype: DType) -> BlockFormat:
+    little = dtype.numpy if dtype is dtypes.bf16 else dtype.numpy.newbyteorder("<")
+    return BlockFormat(name, ggml_id, 1, dtype.nbytes, dtype, little, _decode_plain)
+
+
+def _blocks(
+    name: str, ggml_id: int, block_size: int, layout: np.dtype[Any], decode: Callable[[Records], Floats]
+) -> BlockFormat:
+    return BlockFormat(name, ggml_id, block_size, layout.itemsize, None, layout, decode)
+
+
+_ROWS = (
+    _plain("F32", 0, dtypes.f32),
+    _plain("F16", 1, dtypes.f16),
+    _blocks("Q4_0", 2, 32, small.Q4_0, small.decode_q4_0),
+    _blocks("Q4_1", 3, 32, small.Q4_1, small.decode_q4_1),
+    _blocks("Q5_0", 6, 32, small.Q5_0, small.decode_q5_0),
+    _blocks("Q5_1", 7, 32, small.Q5_1, small.decode_q5_1),
+    _blocks("Q8_0", 8, 32, small.Q8_0, small.decode_q8_0),
+    BlockFormat("Q8_1", 9, 32, 40),
+    _blocks("Q2_K", 10, 256, k.Q2_K, k.decode_q2_k),
+    _blocks("Q3_K", 11, 256, k.Q3_K, k.decode_q3_k),
+    _blocks("Q4_K", 12, 256, k.Q4_K, k.decode_q4_k),
+    _blocks("Q5_K", 13, 256, k.Q5_K, k.decode_q5_k),
+    _blocks("Q6_K", 14, 256, k.Q6_K, k.decode_q6_k),
+    _blocks("Q8_K", 15, 256, k.Q8_K, k.decode_q8_k),
+    BlockFormat("IQ2_XXS", 16, 256, 66),
+    BlockFormat("IQ2_XS", 17, 256, 74),
+    BlockFormat("IQ3_XXS", 18, 256, 98),
+    BlockFormat("IQ1_S", 19, 256, 50),
+    _blocks("IQ4_NL", 20, 32, small.IQ4_NL, small.decode_iq4_nl),
+    BlockFormat("IQ3_S", 21, 256, 110),
+    BlockFormat("IQ2_S", 22, 256, 82),
+    _blocks("IQ4_XS", 23, 256, k.IQ4_XS, k.decode_iq4_xs),
+    _plain("I8", 24, dtypes.i8),
+    _plain("I16", 25, dtypes.i16),
+    _plain("I32", 26, dtypes.i32),
+    _plain("I64", 27, dtypes.i64),
+    _plain("F64", 28, dtypes.f64),
+    BlockFormat("IQ1_M", 29, 256, 56),
+    _plain("BF16", 30, dtypes.bf16),
+    BlockFormat("TQ1_0", 34, 256, 54),
+    BlockFormat("TQ2_0", 35, 256, 66),
+    _blocks("MXFP4", 39, 32, small.MXFP4, small.decode_mxfp4),
+    BlockFormat("NVFP4", 40, 64, 36),
+    BlockFormat("Q1_0", 41, 128, 18),
+)
+
+BLOCK_FORMATS: dict[str, BlockFormat] = {row.name: row for row in _ROWS}
+_BY_GGML_ID: dict[int | None, BlockFormat] = {row.ggml_id: row for row in _ROWS}
+
+# Numbers that ggml has given up; a file holding one was made by an old or experimental tool.
+_RETIRED = {4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
+_RETIRED |= {36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8"}
+
+
+def by_ggml_id(ggml_id: int) -> BlockFormat:
+    """The row with this GGUF type number. FormatError for a number that is retired or unknown."""
+    row = _BY_GGML_ID.get(ggml_id)
+    if row is not None:
+        return row
+    if ggml_id in _RETIRED:
+        raise FormatError(f"block type {ggml_id} ({_RETIRED[ggml_id]}) is retired; convert the file again")
+    raise FormatError(f"block type {ggml_id} is unknown; wanted a GGUF type from 0 to {_ROWS[-1].ggml_id}")

@@ -1,0 +1,154 @@
+"""MappedFile: a file's bytes through mmap, and a Cursor over them that never reads past the end. Below gguf.py."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from typing import NoReturn
+
+import numpy as np
+
+from camshaft.errors import FormatError
+from camshaft.formats.bits import Bytes
+
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+
+
+def shown(text: str, limit: int = 80) -> str:
+    """Text from a file, fit for one line of an error message: quoted, escaped, cut to `limit` characters."""
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def path_for_messages(path: str | os.PathLike[str]) -> str:
+    """The path as it is, or quoted and escaped where it would break a line."""
+    name = os.fspath(path)
+    return name if name.isprintable() else repr(name)
+
+
+def require_ordinary_file(path: str | os.PathLike[str]) -> None:
+    """FormatError when there is no such file, or it is a folder, a pipe, a device (which opening would wait for)."""
+    name = path_for_messages(path)
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise FormatError(f"{name}: there is no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise FormatError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not stat.S_ISREG(mode):
+        raise FormatError(f"{name}: is {'a folder' if stat.S_ISDIR(mode) else 'no ordinary file'}; wanted a file")
+
+
+def _map(path: str | os.PathLike[str]) -> mmap.mmap:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise FormatError(f"{path_for_messages(path)}: the file is empty")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class MappedFile:
+    """The bytes of one file, read-only. `path` is fit for messages."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Maps the file. FormatError when it is missing, unreadable, empty or no ordinary file."""
+        self.path = path_for_messages(path)
+        require_ordinary_file(path)
+        try:
+            self._map: mmap.mmap | None = _map(path)
+        except OSError as error:
+            raise FormatError(f"{self.path}: cannot be read: {error.strerror}") from error
+        self.size = len(self._map)
+
+    @property
+    def closed(self) -> bool:
+        return self._map is None
+
+    def close(self) -> None:
+        """Lets the file go. Arrays handed out before stay valid: the last of them ends the mapping."""
+        self._map = None
+
+    def mapping(self) -> mmap.mmap:
+        """The mmap. FormatError once closed."""
+        if self._map is None:
+            raise FormatError(f"{self.path}: the file was closed; wanted it open while its tensors are read")
+        return self._map
+
+    def bytes(self, offset: int, nbytes: int) -> bytes:
+        """A copy of a range that is known to lie in the file."""
+        return self.mapping()[offset : offset + nbytes]
+
+    def view(self, offset: int, nbytes: int) -> Bytes:
+        """A range that is known to lie in the file, as read-only uint8 [nbytes] without a copy."""
+        return np.frombuffer(self.mapping(), np.uint8, nbytes, offset)
+
+
+class Cursor:
+    """Reads numbers and names one after the other; whatever would pass the end is a FormatError that names it."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self.file = file
+        self.position = 0
+        self._data = file.mapping()
+
+    @property
+    def remaining(self) -> int:
+        return self.file.size - self.position
+
+    def fail(self, message: str) -> NoReturn:
+        raise FormatError(f"{self.file.path}: {message}")
+
+    def require(self, nbytes: int, what: str) -> None:
+        """FormatError unless nbytes are left."""
+        if nbytes > self.remaining:
+            self.fail(f"truncated: {what} wants {nbytes} bytes at {self.position}, the file has {self.remaining} left")
+
+    def skip(self, nbytes: int, what: str) -> None:
+        self.require(nbytes, what)
+        self.position += nbytes
+
+    def _number(self, row: struct.Struct, what: str) -> int:
+        self.require(row.size, what)
+        (value,) = row.unpack_from(self._data, self.position)
+        self.position += row.size
+        return int(value)
+
+    def u32(self, what: str) -> int:
+        return self._number(_U32, what)
+
+    def u64(self, what: str) -> int:
+        return self._number(_U64, what)
+
+    def count(self, what: str, item_nbytes: int, limit: int | None = None) -> int:
+        """A u64 that counts items of at least item_nbytes each: no more than the rest of the file can hold."""
+        n_items = self.u64(what)
+        if n_items * item_nbytes > self.remaining:
+            self.fail(f"{what} is {n_items}; the {self.remaining} bytes that follow cannot hold so many")
+        if limit is not None and n_items > limit:
+            self.fail(f"{what} is {n_items}; wanted at most {limit}")
+        return n_items
+
+    def name(self, what: str, limit: int) -> str:
+        """A length and that many bytes of UTF-8, 1 to `limit`."""
+        nbytes = self.u64(f"the length of {what}")
+        if not 1 <= nbytes <= limit:
+            self.fail(f"{what} is {nbytes} bytes long; wanted 1 to {limit}")
+        start = self.position
+        self.skip(nbytes, what)
+        try:
+            return self._data[start : self.position].decode("utf-8")
+        except UnicodeDecodeError:
+            self.fail(f"{what} at byte {start} is not UTF-8: {self._data[start : min(self.position, start + 40)]!r}")
+
+    def skip_strings(self, n_strings: int, what: str) -> None:
+        """Passes over strings (length u64, bytes) without decoding them."""
+        # This loop is what opening a large vocabulary costs, so its bounds check is unpack_from's own.
+        unpack, data, position = _U64.unpack_from, self._data, self.position
+        try:
+            for _ in range(n_strings):
+                position += 8 + unpack(data, position)[0]
+        except (struct.error, OverflowError):
+            self.fail(f"truncated: a string of {what} would end past the file's {self.file.size} bytes")
+        if position > self.file.size:
+            self.fail(f"truncated: the last string of {what} would end at {position} of {self.file.size} bytes")
+        self.position = position

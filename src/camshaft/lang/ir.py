@@ -1,0 +1,315 @@
+"""Kernel IR: what tracing a kernel yields and what emit/ and the interpreter read. Values in blocks; no phi but loop counters.
+
+A value is uniform (one for the whole program) or varying (one per lane), found by lang/uniformity.py; `width` n > 0 makes it an
+explicit vector of n elements, which is uniform as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from camshaft.dtypes import DType, bf16, f16, f32, i8, i16, i32, u8, u16, u32
+from camshaft.errors import KernelError
+
+Operand: TypeAlias = "Value | int | float"
+
+# Storage types that arithmetic widens: loads give the second, stores narrow again.
+ARITHMETIC_DTYPE: dict[DType, DType] = {f16: f32, bf16: f32, i8: i32, i16: i32, u8: u32, u16: u32}
+
+
+def arithmetic_dtype(dtype: DType) -> DType:
+    """The dtype that a load of `dtype` yields."""
+    return ARITHMETIC_DTYPE.get(dtype, dtype)
+
+
+# The tracer that records now (lang/tracer.py); the operators of Value speak to it.
+recorders: list[Any] = []
+
+
+def recorder() -> Any:
+    """The tracer that is recording. KernelError outside a kernel."""
+    if not recorders:
+        raise KernelError("a traced value was used outside of its kernel")
+    return recorders[-1]
+
+
+def record(name: str, *operands: Any) -> Value:
+    """Records a row of the instruction table through the current tracer."""
+    value: Value = recorder().apply(name, *operands)
+    return value
+
+
+@dataclass(frozen=True)
+class ArrayParam:
+    """An array parameter: `shape` holds bounds (an Extent's bound where a size varies), row-major."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class GridDim:
+    """One axis of the grid: `size` programs, or ceil(scalar / divisor) programs for the run-time scalar of that name."""
+
+    size: int = 1
+    scalar: str | None = None
+    divisor: int = 1
+
+
+@dataclass(eq=False)
+class Block:
+    """Statements in order. `parent` is the enclosing block; a value may be used only where its block is still open."""
+
+    parent: Block | None = None
+    statements: list[Value | Statement] = field(default_factory=list)
+
+
+@dataclass(eq=False, repr=False)
+class Value:
+    """The result of an instruction. Python's operators on it record further instructions."""
+
+    op: str
+    dtype: DType
+    args: tuple[Value, ...] = ()
+    width: int = 0
+    attr: Any = None
+    block: Block | None = None
+    line: int = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.dtype}{f'x{self.width}' if self.width else ''} line {self.line}>"
+
+    def __add__(self, other: Operand) -> Value:
+        return record("add", self, other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return record("add", other, self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return record("subtract", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return record("subtract", other, self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return record("multiply", self, other)
+
+    def __rmul__(self, other: Operand) -> Value:
+        return record("multiply", other, self)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return record("divide", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return record("divide", other, self)
+
+    def __floordiv__(self, other: Operand) -> Value:
+        return record("floor_divide", self, other)
+
+    def __mod__(self, other: Operand) -> Value:
+        return record("remainder", self, other)
+
+    def __and__(self, other: Operand) -> Value:
+        return record("and", self, other)
+
+    def __rand__(self, other: Operand) -> Value:
+        return record("and", other, self)
+
+    def __or__(self, other: Operand) -> Value:
+        return record("or", self, other)
+
+    def __ror__(self, other: Operand) -> Value:
+        return record("or", other, self)
+
+    def __xor__(self, other: Operand) -> Value:
+        return record("xor", self, other)
+
+    def __lshift__(self, other: Operand) -> Value:
+        return record("shift_left", self, other)
+
+    def __rlshift__(self, other: Operand) -> Value:
+        return record("shift_left", other, self)
+
+    def __rshift__(self, other: Operand) -> Value:
+        return record("shift_right", self, other)
+
+    def __lt__(self, other: Operand) -> Value:
+        return record("less", self, other)
+
+    def __le__(self, other: Operand) -> Value:
+        return record("less_equal", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return record("less", other, self)
+
+    def __ge__(self, other: Operand) -> Value:
+        return record("less_equal", other, self)
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+        return record("equal", self, other)
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+        return record("not_equal", self, other)
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Value:
+        return record("negate", self)
+
+    def __pow__(self, exponent: int) -> Value:
+        if exponent != 2:
+            raise recorder().fail(f"** {exponent}: only squares are an instruction; multiply, or use k.exp and k.log")
+        return self * self
+
+    def __bool__(self) -> bool:
+        raise recorder().fail("a traced value has no truth while tracing: use k.select or k.when, not if, and, or")
+
+    def to(self, dtype: DType) -> Value:
+        """Conversion by value to another dtype."""
+        result: Value = recorder().cast(self, dtype)
+        return result
+
+
+@dataclass(eq=False)
+class Array:
+    """An array inside a kernel: a parameter (`scratch` False) or workgroup scratch."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    writable: bool
+    scratch: bool = False
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        strides, step = [], 1
+        for size in reversed(self.shape):
+            strides.append(step)
+            step *= size
+        return tuple(reversed(strides))
+
+
+@dataclass(eq=False)
+class Var:
+    """A variable: read with `.value`, set with `.set(x)`. `identity` names the accumulator kind, or is None."""
+
+    dtype: DType
+    width: int
+    init: Value
+    identity: str | None
+    block: Block
+    line: int
+
+
+@dataclass(eq=False)
+class Statement:
+    """What yields no value."""
+
+    line: int
+
+
+@dataclass(eq=False)
+class VarNew(Statement):
+    var: Var
+
+
+@dataclass(eq=False)
+class VarSet(Statement):
+    var: Var
+    value: Value
+
+
+@dataclass(eq=False)
+class Store(Statement):
+    """array[indices] = value. `scattered` allows any index; `count` masks an explicit vector to its first elements."""
+
+    array: Array
+    indices: tuple[Value, ...]
+    value: Value
+    scattered: bool = False
+    count: Value | None = None
+
+
+@dataclass(eq=False)
+class Lanes(Statement):
+    """for index in start..stop, spread over the lanes."""
+
+    index: Value
+    start: Value
+    stop: Value
+    body: Block
+
+
+@dataclass(eq=False)
+class Range(Statement):
+    """for index in range(start, stop, step), one after the other; uniform."""
+
+    index: Value
+    start: Value
+    stop: Value
+    step: int
+    body: Block
+
+
+@dataclass(eq=False)
+class When(Statement):
+    """if condition: a branch where it is uniform, a mask where it varies."""
+
+    condition: Value
+    body: Block
+
+
+@dataclass(eq=False)
+class Barrier(Statement):
+    """All lanes of the program's workgroup arrive before any goes on."""
+
+
+@dataclass(eq=False)
+class Prefetch(Statement):
+    array: Array
+    indices: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class KernelIR:
+    """A traced kernel."""
+
+    name: str
+    arrays: tuple[Array, ...]
+    scalars: tuple[str, ...]
+    grid: tuple[GridDim, ...]
+    scratch: tuple[Array, ...]
+    body: Block
+    source_file: str
+
+
+def walk(block: Block) -> Iterator[Value | Statement]:
+    """Every value and statement, in program order, inner blocks after their statement."""
+    for item in block.statements:
+        yield item
+        body = getattr(item, "body", None)
+        if body is not None:
+            yield from walk(body)
+
+
+def operands(item: Value | Statement) -> tuple[Value, ...]:
+    """The values that an instruction or a statement reads."""
+    if isinstance(item, Value):
+        return item.args
+    if isinstance(item, VarNew):
+        return (item.var.init,)
+    if isinstance(item, VarSet):
+        return (item.value,)
+    if isinstance(item, Store):
+        return (*item.indices, item.value, *((item.count,) if item.count is not None else ()))
+    if isinstance(item, Prefetch):
+        return item.indices
+    if isinstance(item, (Lanes, Range)):
+        return (item.start, item.stop)
+    if isinstance(item, When):
+        return (item.condition,)
+    return ()

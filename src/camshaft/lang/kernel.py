@@ -1,0 +1,108 @@
+"""Kernel: a Python function in the kernel language, traced once per set of constants into Kernel IR."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from camshaft.dtypes import i64
+from camshaft.errors import KernelError
+from camshaft.lang import ir
+from camshaft.lang import tracer as tracing
+
+Constant = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel function. Positional parameters are arrays, then run-time scalars (i64); keyword-only ones are constants."""
+
+    function: Callable[..., None]
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @property
+    def source_file(self) -> str:
+        return inspect.getsourcefile(self.function) or "<unknown>"
+
+    def digest(self) -> str:
+        """SHA-256 of the whole file that defines the kernel: helpers it calls are there, so no change is missed."""
+        return _file_digest(self.source_file)
+
+    def trace(
+        self,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str] = (),
+        constants: Mapping[str, Constant] | None = None,
+        grid: Sequence[ir.GridDim] = (ir.GridDim(),),
+    ) -> ir.KernelIR:
+        """Runs the function once with traced values. KernelError names the line that breaks a rule."""
+        tracer = tracing.Tracer(self.name, self.function.__code__.co_filename)
+        params = [ir.Array(a.name, a.dtype, a.shape, a.writable) for a in arrays]
+        ir.recorders.append(tracer)
+        try:
+            values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
+            given = [tracing.Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
+            self.function(tracer, *given, **(constants or {}))
+        finally:
+            ir.recorders.pop()
+        if tracer.broken or tracer.block is not tracer.body:
+            raise KernelError(f"kernel {self.name}: {tracer.broken or 'a traced loop was not finished'}")
+        return ir.KernelIR(
+            self.name,
+            tuple(params),
+            tuple(scalars),
+            tuple(grid),
+            tuple(tracer.scratches),
+            tracer.body,
+            self.source_file,
+        )
+
+    def _scalar_count(self, n_arrays: int, n_scalars: int) -> int:
+        """How many of the scalars the function itself names; those of the grid alone come after them."""
+        code = self.function.__code__
+        named = code.co_argcount - 1 - n_arrays
+        if code.co_flags & inspect.CO_VARARGS:
+            return n_scalars
+        if not 0 <= named <= n_scalars:
+            raise KernelError(
+                f"kernel {self.name} takes {code.co_argcount - 1} arrays and scalars, got {n_arrays} and {n_scalars}"
+            )
+        return named
+
+
+@functools.cache
+def _file_digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def kernel(function: Callable[..., None]) -> Kernel:
+    """Makes a Kernel of a function (k, arrays..., scalars..., *, constants...)."""
+    return Kernel(function)
+
+
+def language_digest() -> str:
+    """SHA-256 over the language and the emitters: part of every kernel's key, so a change there rebuilds all."""
+    return _language_digest()
+
+
+@functools.cache
+def _language_digest() -> str:
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for folder in ("lang", "emit"):
+        for path in sorted((root / folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def constants_key(constants: Mapping[str, Any]) -> str:
+    """A canonical spelling of a set of constants."""
+    return ",".join(f"{name}={constants[name]!r}" for name in sorted(constants))

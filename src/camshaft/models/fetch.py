@@ -1,0 +1,104 @@
+"""Fetching one file with another program (pip, huggingface_hub) and watching it grow. Used by pull.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from camshaft.errors import DownloadError
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes here, bytes in all)."""
+
+_POLL_S = 0.1
+_STALE_S = 24 * 3600
+_PREFIX = ".pull-"
+
+
+@contextmanager
+def workspace(folder: Path) -> Iterator[Path]:
+    """A temporary folder inside `folder`, so that a finished file moves by one rename. It goes whatever happens; one
+    that a killed process left behind a day ago or longer goes too. DownloadError where the disk refuses."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in folder.glob(_PREFIX + "*"):
+            if time.time() - old.stat().st_mtime > _STALE_S:
+                shutil.rmtree(old, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True) as name:
+            yield Path(name)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DownloadError(f"cannot write in {folder}: {reason} (CAMSHAFT_CACHE_DIR moves the cache)") from error
+
+
+def need_space(folder: Path, nbytes: int) -> None:
+    """DownloadError when the disk of `folder` has less than `nbytes` free."""
+    free = shutil.disk_usage(folder).free
+    if free < nbytes:
+        raise DownloadError(
+            f"{folder} has {free / 1e6:.0f} MB free and {nbytes / 1e6:.0f} MB are needed "
+            "(CAMSHAFT_CACHE_DIR moves the cache)"
+        )
+
+
+def run_watched(command: Sequence[str], folder: Path, nbytes: int, progress: Progress | None, **env: str) -> str:
+    """Run `command` inside `folder`, reporting the size of the largest file there; its standard output.
+
+    The child keeps its own temporary files in `folder` too. It is ended before any exception leaves this function.
+    DownloadError with the child's own complaint when it fails."""
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    child_env = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)) | env
+    with (folder / "stdout.txt").open("w+b") as out, (folder / "stderr.txt").open("w+b") as err:
+        child = subprocess.Popen(command, cwd=folder, env=child_env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        try:
+            while child.poll() is None:
+                if progress:
+                    progress(min(_largest_nbytes(folder), nbytes), nbytes)
+                time.sleep(_POLL_S)
+        finally:
+            _end(child)
+        if child.returncode:
+            err.seek(0)
+            raise DownloadError(_complaint(err.read().decode("utf-8", "replace")) or f"status {child.returncode}")
+        out.seek(0)
+        return out.read().decode("utf-8", "replace")
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _largest_nbytes(folder: Path) -> int:
+    """pip holds a file twice for a moment, so the largest one is the progress, not the sum."""
+    largest = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            largest = max(largest, _nbytes_or_zero(os.path.join(where, name)))
+    return largest
+
+
+def _nbytes_or_zero(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:  # renamed between the listing and now: counted at the next poll
+        return 0
+
+
+def _complaint(text: str) -> str:
+    """The one line of a child's stderr that says most: pip's first ERROR, else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    return errors[0] if errors else lines[-1] if lines else ""

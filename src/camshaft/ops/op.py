@@ -1,0 +1,182 @@
+"""Op and KernelVariant: the definition of an operation and one way to compute it. Every file in ops/ makes one Op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from camshaft.errors import ShapeError
+from camshaft.extent import Extent
+from camshaft.lang.kernel import Constant, Kernel
+from camshaft.ops.spec import Dim, TensorSpec
+
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """What a variant is asked to compute: the specs of inputs and outputs, and the attributes."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    attrs: Attrs
+
+
+class Target(Protocol):
+    """What a variant may ask of a device (backends/device.py has the devices)."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def features(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A kernel's array argument: a part of the node's input, output or scratch number `index`.
+
+    `shape`, when given, is how the kernel sees the part (same number of elements). Inputs are read unless `access` says so.
+    """
+
+    kind: Literal["input", "output", "scratch"]
+    index: int
+    part: str = "data"
+    shape: tuple[int, ...] | None = None
+    access: Literal["read", "write", "update"] = "read"
+
+
+def read(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
+    """Input `index`, read."""
+    return Operand("input", index, part, shape)
+
+
+def update(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
+    """Input `index`, read and written in place (STATE)."""
+    return Operand("input", index, part, shape, "update")
+
+
+def write(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
+    """Output `index`, written."""
+    return Operand("output", index, part, shape, "write")
+
+
+def scratch(index: int, access: Literal["read", "write", "update"], shape: tuple[int, ...] | None = None) -> Operand:
+    """Scratch `index` of the build, read or written."""
+    return Operand("scratch", index, "data", shape, access)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """One axis of a grid: ceil(dim / per) programs."""
+
+    dim: Dim
+    per: int = 1
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. Arrays in the kernel's order; `extents` are the run-time scalars that the kernel takes after them.
+
+    `lanes` overrides the device's lane width (a power of two). The last grid axis runs fastest.
+    """
+
+    kernel: Kernel
+    arrays: tuple[Operand, ...]
+    grid: tuple[Cells, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    extents: tuple[Extent, ...] = ()
+    lanes: int | None = None
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a variant makes of a node: launches in order and the scratch tensors between them."""
+
+    launches: tuple[Launch, ...]
+    scratch: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A variant that runs Python: function(node, inputs, outputs) on NumPy views; a visible host thunk."""
+
+    function: Callable[[NodeSpec, Sequence[np.ndarray[Any, Any]], Sequence[np.ndarray[Any, Any]]], None]
+
+
+@dataclass(frozen=True)
+class KernelVariant:
+    """One way to compute an op. `supports` gives None, or the reason why not; `cost` estimates nanoseconds on one core."""
+
+    name: str
+    backends: frozenset[str]
+    build: Callable[[NodeSpec, Target], Build | HostCall]
+    supports: Callable[[NodeSpec, Target], str | None] = lambda node, target: None
+    cost: Callable[[NodeSpec, Target], float] = lambda node, target: 1.0
+    tunables: Mapping[str, tuple[Constant, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs that an op is tried on. `specs` are needed only where they do not follow from the arrays (Extents, layouts)."""
+
+    name: str
+    inputs: tuple[np.ndarray[Any, Any], ...]
+    attrs: Attrs = field(default_factory=dict)
+    specs: tuple[TensorSpec, ...] | None = None
+    extents: Mapping[Extent, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ErrorSample:
+    """Specs that `infer` must refuse; `match` is a part of the message."""
+
+    specs: tuple[TensorSpec, ...]
+    attrs: Attrs
+    match: str
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation. `infer` raises ShapeError with the op's name, what came and what was wanted.
+
+    `reference(inputs, attrs)` computes in float64 NumPy and gives one array per output; for an op with `updates` (indexes of the
+    inputs that it writes in place) it gives those inputs' new values after the outputs. `tolerance` is the normalized mean squared
+    error allowed per output dtype name. `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops.
+    """
+
+    name: str
+    formula: str
+    infer: Callable[[tuple[TensorSpec, ...], Attrs], tuple[TensorSpec, ...]]
+    reference: Callable[[Sequence[Array], Attrs], tuple[Array, ...]]
+    variants: tuple[KernelVariant, ...]
+    samples: Callable[[], Iterable[Sample]]
+    error_samples: Callable[[], Iterable[ErrorSample]]
+    tolerance: Mapping[str, float]
+    flops: Callable[[NodeSpec], float] = lambda node: 0.0
+    nbytes: Callable[[NodeSpec], float] = lambda node: float(sum(s.nbytes for s in node.inputs + node.outputs))
+    updates: tuple[int, ...] = ()
+    decompose: Callable[..., Any] | None = None
+    view: bool = False
+
+
+def expect(condition: bool, op: str, came: object, wanted: str) -> None:
+    """Raises ShapeError '<op>: got <came>; wanted <wanted>' unless the condition holds."""
+    if not condition:
+        text = ", ".join(str(c) for c in came) if isinstance(came, tuple) else str(came)
+        raise ShapeError(f"{op}: got {text}; wanted {wanted}")
+
+
+def rows_grid(spec: TensorSpec) -> tuple[tuple[Cells, ...], tuple[int, ...]]:
+    """A grid with a program per row (all axes but the last), at most 3 axes, and the rows' bounds along each axis."""
+    leading = spec.shape[:-1] or (1,)
+    if len(leading) > 3:
+        raise ShapeError(f"{spec}: at most 4 dimensions here")
+    return tuple(Cells(d) for d in leading), tuple(Cells(d).dim if isinstance(d, int) else d.bound for d in leading)  # type: ignore[misc]

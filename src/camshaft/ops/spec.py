@@ -1,0 +1,102 @@
+"""TensorSpec: shape, dtype and layout of a tensor; what an op's shape rule takes and gives. Below formats/, above every op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from camshaft.dtypes import DType
+from camshaft.errors import ShapeError
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BlockFormat
+
+Dim: TypeAlias = int | Extent
+ALIGNMENT = 64
+
+
+def bound(dim: Dim) -> int:
+    """The greatest value of a dimension."""
+    return dim.bound if isinstance(dim, Extent) else dim
+
+
+@dataclass(frozen=True)
+class Part:
+    """One typed array inside a tensor's bytes; kernels see parts. Shapes are bounds, row-major."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    offset_nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.nbytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory: `parts` names its arrays as (name, dtype, shape) in order; each starts 64-byte aligned."""
+
+    name: str
+    parts: Callable[[TensorSpec], tuple[tuple[str, DType, tuple[int, ...]], ...]]
+
+
+def _row_major(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
+    if isinstance(spec.dtype, DType):
+        return (("data", spec.dtype, spec.bounds),)
+    rows, columns = prod(spec.bounds[:-1]), spec.bounds[-1]
+    from camshaft.dtypes import u8
+
+    return (("data", u8, (rows, columns // spec.dtype.block_size * spec.dtype.block_nbytes)),)
+
+
+ROWS = Layout("rows", _row_major)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """`shape` holds whole numbers and Extents; `dtype` is an element type or a block format; `layout` how the bytes lie."""
+
+    shape: tuple[Dim, ...]
+    dtype: DType | BlockFormat
+    layout: Layout = ROWS
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """The shape with every Extent at its bound."""
+        return tuple(bound(d) for d in self.shape)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The arrays inside this tensor, with their offsets."""
+        parts, offset = [], 0
+        for name, dtype, shape in self.layout.parts(self):
+            part = Part(name, dtype, shape, offset)
+            parts.append(part)
+            offset = -(-(offset + part.nbytes) // ALIGNMENT) * ALIGNMENT
+        return tuple(parts)
+
+    def part(self, name: str) -> Part:
+        """The part of that name. ShapeError if the layout has none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise ShapeError(f"a tensor in layout {self.layout.name} has no part {name!r}")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes at the bound, the last part's padding left out."""
+        last = self.parts[-1]
+        return last.offset_nbytes + last.nbytes
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is an ordinary row-major array."""
+        return self.layout is ROWS and isinstance(self.dtype, DType)
+
+    def __str__(self) -> str:
+        dims = ", ".join(f"{d.name}<={d.bound}" if isinstance(d, Extent) else str(d) for d in self.shape)
+        suffix = "" if self.layout is ROWS else f" {self.layout.name}"
+        return f"{self.dtype.name}[{dims}]{suffix}"

@@ -1,0 +1,109 @@
+"""LLVM IR for waiting: the bounded spin, the sleep, the barrier of all workers. A part of executor_ir.py."""
+
+from __future__ import annotations
+
+_PAUSES = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    # isb waits long enough to leave the core to others; yield is a no-op on most.
+    "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
+    "arm64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
+}
+_NO_PAUSE = ("", 'call void asm sideeffect "", "~{memory}"()')
+
+# await returns once the word is no longer `seen`: a bounded spin, then sleep. The sleeper counts itself before it looks
+# again, and the waker changes the word before it looks at the count, both sequentially consistent: no wake is lost.
+AWAIT = """
+define internal void @system_wait(ptr %control, ptr %word, i32 %expected) noinline {
+  %function.at = getelementptr i64, ptr %control, i64 $WAIT_FUNCTION
+  %function = load ptr, ptr %function.at
+  $wait
+  ret void
+}
+define internal void @system_wake(ptr %control, ptr %word) noinline {
+  %function.at = getelementptr i64, ptr %control, i64 $WAKE_FUNCTION
+  %function = load ptr, ptr %function.at
+  $wake
+  ret void
+}
+define internal void @await(ptr %control, ptr %word, i32 %seen, ptr %sleepers) noinline {
+entry:
+  %bound.at = getelementptr i64, ptr %control, i64 $SPIN_BOUND
+  %bound = load i64, ptr %bound.at
+  br label %spin
+spin:
+  %turn = phi i64 [ 0, %entry ], [ %turn.next, %again ]
+  %now = load atomic i32, ptr %word acquire, align 4
+  %changed = icmp ne i32 %now, %seen
+  br i1 %changed, label %done, label %still
+still:
+  %turn.next = add i64 %turn, 1
+  %spent = icmp uge i64 %turn, %bound
+  br i1 %spent, label %lie_down, label %again
+again:
+  $pause
+  br label %spin
+lie_down:
+  %before = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  br label %look
+look:
+  %then = load atomic i32, ptr %word seq_cst, align 4
+  %woken = icmp ne i32 %then, %seen
+  br i1 %woken, label %get_up, label %sleep
+sleep:
+  call void @system_wait(ptr %control, ptr %word, i32 %seen)
+  br label %look
+get_up:
+  %after = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  br label %done
+done:
+  ret void
+}
+define internal void @publish(ptr %control, ptr %word, i32 %value, ptr %sleepers) alwaysinline {
+entry:
+  store atomic i32 %value, ptr %word seq_cst, align 4
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %anyone = icmp ne i32 %asleep, 0
+  br i1 %anyone, label %wake, label %done
+wake:
+  call void @system_wake(ptr %control, ptr %word)
+  br label %done
+done:
+  ret void
+}
+"""
+
+# The last to arrive opens generation `next`; `stay` false leaves without waiting for the others (the end of a run).
+BARRIER = """
+define internal void @barrier(ptr %control, i32 %next, i32 %workers, i1 %stay) alwaysinline {
+entry:
+  %arrived = getelementptr i64, ptr %control, i64 $ARRIVED
+  %generation = getelementptr i64, ptr %control, i64 $GENERATION
+  %sleepers = getelementptr i64, ptr %control, i64 $SLEEPERS
+  %before = atomicrmw add ptr %arrived, i32 1 acq_rel
+  %here = add i32 %before, 1
+  %last = icmp eq i32 %here, %workers
+  br i1 %last, label %open, label %other
+open:
+  store atomic i32 0, ptr %arrived monotonic, align 4
+  call void @publish(ptr %control, ptr %generation, i32 %next, ptr %sleepers)
+  br label %done
+other:
+  br i1 %stay, label %stand, label %done
+stand:
+  %seen = sub i32 %next, 1
+  call void @await(ptr %control, ptr %generation, i32 %seen, ptr %sleepers)
+  br label %done
+done:
+  ret void
+}
+"""
+
+
+def pause_ir(machine: str) -> str:
+    """The call that makes one turn of a spin cheap for the others; a compiler barrier where there is none."""
+    return _PAUSES.get(machine, _NO_PAUSE)[1]
+
+
+def pause_declaration(machine: str) -> str:
+    """What the module must declare for `pause_ir`."""
+    return _PAUSES.get(machine, _NO_PAUSE)[0] + "\n"

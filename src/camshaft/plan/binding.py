@@ -1,0 +1,117 @@
+"""Where a schedule's buffers lie in real memory, checked. Between memory.py and execute.py."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import PlanError
+from camshaft.plan.memory import MemoryPlan
+from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule
+from camshaft.plan.workers import aligned_bytes
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Memory = np.ndarray[Any, np.dtype[Any]] | memoryview | bytearray | bytes | int
+
+
+@dataclass(frozen=True)
+class BoundMemory:
+    """Every buffer of a schedule as bytes at their final addresses. Holds on to the memory that was given as arrays."""
+
+    arena: Bytes
+    pieces: Mapping[Buffer, Bytes]
+    addresses: Mapping[Buffer, int]
+
+    def address(self, piece: BufferSlice) -> int:
+        """The address of the slice's first byte."""
+        return self.addresses[piece.buffer] + piece.offset
+
+    def bytes_of(self, piece: BufferSlice) -> Bytes:
+        """The slice itself as a uint8 array [nbytes], no copy."""
+        return self.pieces[piece.buffer][piece.offset : piece.end]
+
+
+def _as_bytes(buffer: Buffer, given: Memory, written: bool) -> Bytes:
+    """The first `buffer.nbytes` of the given memory. PlanError when it is too small, misaligned or read-only."""
+    if isinstance(given, int):
+        piece: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * buffer.nbytes).from_address(given))
+    elif isinstance(given, np.ndarray):
+        if not given.flags.c_contiguous:
+            raise PlanError(f"buffer {buffer.name!r} got an array with strides {given.strides}; wanted it contiguous")
+        piece = given.reshape(-1).view(np.uint8)
+    else:
+        piece = np.frombuffer(given, np.uint8)
+    if piece.nbytes < buffer.nbytes:
+        raise PlanError(f"buffer {buffer.name!r} got {piece.nbytes} bytes; wanted {buffer.nbytes}")
+    if buffer.nbytes and piece.ctypes.data % buffer.alignment:
+        raise PlanError(
+            f"buffer {buffer.name!r} got address {piece.ctypes.data:#x}; wanted {buffer.alignment}-byte steps"
+        )
+    if written and not piece.flags.writeable:
+        raise PlanError(f"buffer {buffer.name!r} is written by a thunk but got read-only memory")
+    return piece[: buffer.nbytes]
+
+
+def _bind_arena(memory: MemoryPlan, given: np.ndarray[Any, np.dtype[Any]] | None) -> Bytes:
+    if given is None:
+        return aligned_bytes(memory.arena_nbytes, memory.alignment)
+    arena = Buffer("the arena", memory.arena_nbytes, Lifetime.TEMP, memory.alignment)
+    return _as_bytes(arena, given, written=True)
+
+
+def _placed(schedule: Schedule, memory: MemoryPlan, arena: Bytes) -> Iterator[tuple[Buffer, Bytes]]:
+    for buffer in schedule.buffers:
+        if buffer.lifetime is not Lifetime.TEMP:
+            continue
+        offset = memory.offsets.get(buffer)
+        if offset is None or offset < 0 or offset + buffer.nbytes > arena.nbytes or offset % buffer.alignment:
+            raise PlanError(f"temporary {buffer.name!r} is at offset {offset} of an arena of {arena.nbytes} bytes")
+        yield buffer, arena[offset : offset + buffer.nbytes]
+
+
+def _given(
+    schedule: Schedule, buffers: Mapping[Buffer, Memory], written: set[Buffer]
+) -> Iterator[tuple[Buffer, Bytes]]:
+    wanted = [buffer for buffer in schedule.buffers if buffer.lifetime is not Lifetime.TEMP]
+    missing = [buffer.name for buffer in wanted if buffer not in buffers]
+    unknown = [buffer.name for buffer in buffers if buffer not in wanted]
+    if missing or unknown:
+        raise PlanError(f"a plan got no memory for {missing} and some for {unknown}, which is not its to give")
+    for buffer in wanted:
+        yield buffer, _as_bytes(buffer, buffers[buffer], buffer in written)
+
+
+def _refuse_overlap(pieces: Mapping[Buffer, Bytes], arena: Bytes, written: set[Buffer]) -> None:
+    """Hazards are found with each buffer apart; one that is written must not lie over another."""
+    spans = [
+        (b.name, b in written, p.ctypes.data, p.nbytes) for b, p in pieces.items() if b.lifetime is not Lifetime.TEMP
+    ]
+    spans.append(("the arena", True, arena.ctypes.data, arena.nbytes))
+    for index, (name, is_written, start, nbytes) in enumerate(spans):
+        if not is_written:
+            continue
+        for other, _, other_start, other_nbytes in spans[:index] + spans[index + 1 :]:
+            if max(start, other_start) < min(start + nbytes, other_start + other_nbytes):
+                raise PlanError(f"buffers {name!r} and {other!r} got memory that overlaps, and {name!r} is written")
+
+
+def bind_memory(
+    schedule: Schedule,
+    memory: MemoryPlan,
+    arena: np.ndarray[Any, np.dtype[Any]] | None,
+    buffers: Mapping[Buffer, Memory],
+) -> BoundMemory:
+    """Gives every buffer its bytes: TEMP from the arena (the caller's or one of its own), all others from `buffers`.
+
+    An int is an address that the caller keeps valid. PlanError for memory that is missing, too small, misaligned,
+    read-only but written, or that overlaps other memory of which one is written.
+    """
+    written = {use.slice.buffer for thunk in schedule.thunks for use in thunk.uses if use.access == "write"}
+    own = _bind_arena(memory, arena)
+    pieces = dict(_placed(schedule, memory, own)) | dict(_given(schedule, buffers, written))
+    _refuse_overlap(pieces, own, written)
+    return BoundMemory(own, pieces, {buffer: piece.ctypes.data for buffer, piece in pieces.items()})

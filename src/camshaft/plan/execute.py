@@ -1,0 +1,149 @@
+"""ExecutionPlan: a schedule bound to memory and workers, ready to run. The last step of plan/."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from camshaft.errors import PlanError
+from camshaft.graph.extent import Extent
+from camshaft.plan.binding import BoundMemory, Bytes, Memory, bind_memory
+from camshaft.plan.hazards import missing_wait
+from camshaft.plan.host import HostCalls, inside_host_thunk
+from camshaft.plan.memory import MemoryPlan
+from camshaft.plan.records import thunk_records
+from camshaft.plan.schedule import Buffer, BufferSlice, Schedule
+from camshaft.plan.workers import Words, aligned_bytes, runner_for
+
+
+class ExecutionPlan:
+    """A schedule with addresses. Made by `bind`; every extent starts at its bound.
+
+    Holds on to everything that native code points at. Runs of one plan from several Python threads queue; setting
+    extents and reading results between such runs is the callers' to arrange. A context manager that closes itself.
+    """
+
+    def __init__(self, schedule: Schedule, memory_plan: MemoryPlan, memory: BoundMemory, threads: int) -> None:
+        self.schedule = schedule
+        self.memory_plan = memory_plan
+        self.threads = threads
+        self._memory = memory
+        self._n_thunks = len(schedule.thunks)
+        self._closed = False
+        self._block: Words = aligned_bytes(8 * max(len(schedule.extents), 1), 64).view(np.int64)
+        self._index = {extent: index for index, extent in enumerate(schedule.extents)}
+        self._block[: len(schedule.extents)] = [extent.bound for extent in schedule.extents]
+        addresses = {extent: self._block.ctypes.data + 8 * index for extent, index in self._index.items()}
+        block, index = self._block, self._index
+        self._host = HostCalls(memory, lambda extent: int(block[index[extent]]))
+        self._runner = runner_for(threads)
+        self._records, self._args = thunk_records(schedule, memory, addresses, threads, self._host.entry)
+        self._address = self._records.ctypes.data
+
+    @property
+    def arena(self) -> Bytes:
+        """The memory of all temporaries."""
+        return self._memory.arena
+
+    @property
+    def active(self) -> dict[Extent, int]:
+        """The active value of every extent."""
+        return {extent: int(self._block[index]) for extent, index in self._index.items()}
+
+    def extent(self, extent: Extent) -> int:
+        """The extent's active value."""
+        return int(self._block[self._place(extent)])
+
+    def set_extent(self, extent: Extent, value: int) -> None:
+        """Makes `value`, 0 to the bound, the extent's active value for later runs.
+
+        PlanError when the value is out of range, the extent is not this schedule's, or the plan runs or is closed.
+        """
+        place = self._place(extent)
+        number = operator.index(value)
+        if not 0 <= number <= extent.bound:
+            raise PlanError(f"extent {extent.name!r} got {number}; wanted 0 to {extent.bound}")
+        self._refuse_closed()
+        if self._runner.current is self:
+            raise PlanError(f"extent {extent.name!r} was set while its plan runs")
+        self._block[place] = number
+
+    def bytes_of(self, piece: BufferSlice) -> Bytes:
+        """The slice's memory as a uint8 array [nbytes], no copy. A temporary's hold only from write to last read."""
+        self._refuse_closed()
+        return self._memory.bytes_of(piece)
+
+    def run(self, first: int = 0, last: int | None = None) -> None:
+        """Runs thunks [first, last), all by default, and returns when the last is done; Python threads go on meanwhile.
+
+        Raises what a host thunk raised, after all workers finished; thunks behind the next wait were then skipped.
+        PlanError when the range is not the schedule's, the plan is closed, or a host thunk's function calls this
+        for a plan that would wait for itself.
+        """
+        end = self._n_thunks if last is None else last
+        if not 0 <= first <= end <= self._n_thunks:
+            raise PlanError(f"thunks [{first}, {end}) of a plan that has {self._n_thunks}")
+        runner = self._runner
+        if inside_host_thunk() and (runner.workers > 1 or runner.current is self):
+            raise PlanError("a host thunk's function ran a plan that needs the workers it is called by")
+        with runner.lock:
+            self._refuse_closed()
+            self._host.begin()
+            runner.current = self
+            try:
+                runner.launch(self._address, first, end, self._host.failed)
+            finally:
+                runner.current = None
+            self._host.raise_failure()
+
+    def close(self) -> None:
+        """Lets go of the memory, after a run in progress. The plan cannot run again; closing twice is allowed."""
+        if inside_host_thunk() and self._runner.current is self:
+            raise PlanError("a host thunk's function closed the plan that runs it")
+        with self._runner.lock:
+            self._closed = True
+            self._host.close()
+            self._memory = BoundMemory(np.empty(0, np.uint8), {}, {})
+
+    def _place(self, extent: Extent) -> int:
+        if extent not in self._index:
+            raise PlanError(f"extent {extent.name!r} (bound {extent.bound}) is not one of this plan's")
+        return self._index[extent]
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise PlanError("the plan is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def bind(
+    schedule: Schedule,
+    memory_plan: MemoryPlan,
+    *,
+    arena: np.ndarray[Any, np.dtype[Any]] | None = None,
+    buffers: Mapping[Buffer, Memory] | None = None,
+    threads: int = 1,
+) -> ExecutionPlan:
+    """Binds a schedule to memory and `threads` workers.
+
+    `buffers` gives the memory of every CONSTANT, STATE and IO buffer: a contiguous array, a bytes-like value, or an
+    address that the caller keeps valid. `arena` is the caller's memory for the temporaries, else the plan has its own.
+    PlanError when memory is missing, too small, misaligned, read-only where written or overlapping, or when the
+    schedule lacks a wait.
+    """
+    memory = bind_memory(schedule, memory_plan, arena, buffers or {})
+    unordered = missing_wait(schedule.thunks, schedule.waits, memory_plan.offsets)
+    if unordered is not None:
+        raise PlanError(f"thunk {schedule.thunks[unordered].name!r} needs a wait before it and has none")
+    return ExecutionPlan(schedule, memory_plan, memory, threads)

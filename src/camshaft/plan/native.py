@@ -1,0 +1,74 @@
+"""The executor as native code, one for the process and every plan. Between executor_ir.py and workers.py."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from camshaft.backends.cpu.compile import NativeLibrary, compile_module, host_target, load_object
+from camshaft.plan.executor_ir import executor_ir
+from camshaft.plan.wake import WakeAddresses, WakeRow, wake_row
+
+_ADDRESS, _INTEGER = ctypes.c_void_p, ctypes.c_int64
+Native = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class NativeExecutor:
+    """The executor's entries, called through ctypes and so without the GIL.
+
+    run_alone(records, first, last, failed) runs on the caller only; run(control, records, first, last, failed) with a
+    pool's workers, of which worker(control, index) is one until stop(control); spin(turns) takes `pause_ns` a turn.
+    """
+
+    row: WakeRow
+    wake: WakeAddresses
+    run_alone: Native
+    run: Native
+    worker: Native
+    stop: Native
+    copy_address: int
+    pause_ns: float
+    library: NativeLibrary = field(repr=False)
+
+
+def _function(library: NativeLibrary, name: str, *types: type) -> Native:
+    return ctypes.CFUNCTYPE(None, *types)(library.address(name))
+
+
+def _pause_ns(spin: Native, turns: int = 2000) -> float:
+    """Nanoseconds of one turn of a spin, the least of five: a pause takes 2 to 60 ns by CPU."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        spin(turns)
+        best = min(best, (time.perf_counter_ns() - start) / turns)
+    return max(best, 0.1)
+
+
+def build_executor(object_code: bytes, row: WakeRow, wake: WakeAddresses) -> NativeExecutor:
+    """Loads an executor's object, made of `executor_ir(row, machine)`, and names its entries."""
+    library = load_object(object_code)
+    walk = (_ADDRESS, _INTEGER, _INTEGER, _ADDRESS)
+    return NativeExecutor(
+        row=row,
+        wake=wake,
+        run_alone=_function(library, "camshaft_run_alone", *walk),
+        run=_function(library, "camshaft_run", _ADDRESS, *walk),
+        worker=_function(library, "camshaft_worker", _ADDRESS, _INTEGER),
+        stop=_function(library, "camshaft_stop", _ADDRESS),
+        copy_address=library.address("camshaft_copy"),
+        pause_ns=_pause_ns(_function(library, "camshaft_spin", _INTEGER)),
+        library=library,
+    )
+
+
+@functools.cache
+def native_executor() -> NativeExecutor:
+    """This process's executor, compiled on the first call. It is kept until the process ends."""
+    row, wake = wake_row()
+    machine = host_target().triple.split("-")[0]
+    return build_executor(compile_module(executor_ir(row, machine)), row, wake)

@@ -1,0 +1,213 @@
+"""Schedule: thunks in order, with buffers instead of addresses. Made by lowering, bound by execute.py."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from camshaft.errors import PlanError
+from camshaft.graph.extent import Extent
+
+MAX_FACTORS = 3
+COPY_NBYTES_PER_PROGRAM = 1 << 16
+
+HostFunction = Callable[..., Any]
+
+
+class CompiledKernel(Protocol):
+    """Native code of the ABI `void entry(int64_t* args, int64_t first_program, int64_t last_program)`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> int: ...
+
+
+class Lifetime(enum.Enum):
+    """How long a buffer's bytes matter. Only TEMP is planned into the arena."""
+
+    CONSTANT = "constant"
+    STATE = "state"
+    IO = "io"
+    TEMP = "temp"
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """An allocation, equal only to itself. `alignment` in bytes is a power of two."""
+
+    name: str
+    nbytes: int
+    lifetime: Lifetime
+    alignment: int = 64
+
+    def __post_init__(self) -> None:
+        if self.nbytes < 0:
+            raise PlanError(f"buffer {self.name!r} got nbytes {self.nbytes}; wanted 0 or more")
+        if self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise PlanError(f"buffer {self.name!r} got alignment {self.alignment}; wanted a power of two")
+
+    def slice(self, offset: int = 0, nbytes: int | None = None) -> BufferSlice:
+        """Bytes [offset, offset + nbytes) of this buffer; all that follows `offset` when nbytes is None."""
+        return BufferSlice(self, offset, self.nbytes - offset if nbytes is None else nbytes)
+
+
+@dataclass(frozen=True)
+class BufferSlice:
+    """Bytes [offset, offset + nbytes) of a buffer. PlanError when they are not all inside it."""
+
+    buffer: Buffer
+    offset: int
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        if self.offset < 0 or self.nbytes < 0 or self.end > self.buffer.nbytes:
+            raise PlanError(
+                f"slice [{self.offset}, {self.end}) of buffer {self.buffer.name!r}; it has {self.buffer.nbytes} bytes"
+            )
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.nbytes
+
+    def contains(self, other: BufferSlice) -> bool:
+        """Whether every byte of `other` is one of this slice's."""
+        return self.buffer is other.buffer and self.offset <= other.offset and other.end <= self.end
+
+    def overlaps(self, other: BufferSlice) -> bool:
+        """Whether a byte is in both, by buffer and offset (two buffers of the arena may still share memory)."""
+        return self.buffer is other.buffer and max(self.offset, other.offset) < min(self.end, other.end)
+
+
+@dataclass(frozen=True)
+class BufferUse:
+    """What a thunk does with a slice. A thunk that reads and writes the same bytes states two uses."""
+
+    slice: BufferSlice
+    access: Literal["read", "write"]
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A thunk's number of programs: constant * product of ceil(active(extent) / divisor). At most 3 factors."""
+
+    constant: int
+    factors: tuple[tuple[Extent, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.constant < 0 or any(divisor < 1 for _, divisor in self.factors):
+            raise PlanError(f"{self}: wanted a constant of 0 or more and divisors of 1 or more")
+        if len(self.factors) > MAX_FACTORS:
+            raise PlanError(f"{self}: has {len(self.factors)} factors; the executor takes {MAX_FACTORS}")
+
+    def count(self, active: Mapping[Extent, int]) -> int:
+        """The number of programs when the extents have these active values."""
+        total = self.constant
+        for extent, divisor in self.factors:
+            total *= -(-active[extent] // divisor)
+        return total
+
+    @property
+    def bound(self) -> int:
+        """The number of programs when every extent is at its bound."""
+        return self.count({extent: extent.bound for extent, _ in self.factors})
+
+
+@dataclass(frozen=True)
+class Thunk:
+    """The unit of execution.
+
+    A kernel's argument block is `args` in order: a slice gives its address, an Extent the address of its active value.
+    A host thunk's entry is called as entry(*args) with a memoryview of bytes per slice (read-only unless a write is
+    stated) and an int per Extent. A copy has an entry like a kernel, or None: then args are (source, destination) and
+    memmove does it. Every slice in `args` lies inside a stated use: hazards are found from the uses alone.
+    """
+
+    name: str
+    op: str
+    variant: str
+    reason: str
+    kind: Literal["kernel", "copy", "host"]
+    entry: CompiledKernel | HostFunction | None
+    args: tuple[BufferSlice | Extent, ...]
+    uses: tuple[BufferUse, ...]
+    programs: Programs = Programs(1)
+
+    def __post_init__(self) -> None:
+        for arg in self.args:
+            if isinstance(arg, BufferSlice) and not any(use.slice.contains(arg) for use in self.uses):
+                raise PlanError(f"thunk {self.name!r} has the argument {arg} outside every use that it states")
+        if self.kind == "host" and (not callable(self.entry) or self.programs != Programs(1)):
+            raise PlanError(f"host thunk {self.name!r}: wanted a Python callable and exactly one program")
+        if self.kind == "kernel" and not hasattr(self.entry, "address"):
+            raise PlanError(f"kernel thunk {self.name!r} got the entry {self.entry!r}; wanted a compiled kernel")
+        if self.kind == "copy" and self.entry is None:
+            self._check_copy()
+
+    def _check_copy(self) -> None:
+        match self.args:
+            case (BufferSlice() as source, BufferSlice() as destination) if source.nbytes == destination.nbytes:
+                wanted = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
+                if self.programs == wanted and not source.overlaps(destination):
+                    return
+        raise PlanError(
+            f"copy thunk {self.name!r}: wanted two slices of equal size that do not overlap (see copy_thunk)"
+        )
+
+    def writes(self, target: BufferSlice) -> bool:
+        """Whether a stated write touches `target`."""
+        return any(use.access == "write" and use.slice.overlaps(target) for use in self.uses)
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """The extents that the arguments or the number of programs depend on."""
+        named = [arg for arg in self.args if isinstance(arg, Extent)] + [extent for extent, _ in self.programs.factors]
+        return tuple(dict.fromkeys(named))
+
+
+def copy_thunk(name: str, source: BufferSlice, destination: BufferSlice, reason: str = "asked for") -> Thunk:
+    """A thunk that copies `source` to `destination` (equal sizes, no overlap) by memmove, 64 KiB a program."""
+    uses = (BufferUse(source, "read"), BufferUse(destination, "write"))
+    programs = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
+    return Thunk(name, "copy", "memmove", reason, "copy", None, (source, destination), uses, programs)
+
+
+def programs_for(thunk: Thunk, active: Mapping[Extent, int]) -> int:
+    """How many programs the executor runs of `thunk` when extents have these active values."""
+    return thunk.programs.count(active)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Thunks in order. waits[i]: every earlier thunk is done before thunk i starts; thunks without a wait between
+    them may run side by side. Programs of one thunk may always run side by side."""
+
+    thunks: tuple[Thunk, ...]
+    waits: tuple[bool, ...]
+    extents: tuple[Extent, ...]
+    buffers: tuple[Buffer, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.waits) != len(self.thunks):
+            raise PlanError(f"a schedule has {len(self.thunks)} thunks and {len(self.waits)} wait flags")
+        if len({extent.name for extent in self.extents}) != len(self.extents):
+            raise PlanError(f"two extents of a schedule have one name: {[str(extent) for extent in self.extents]}")
+        missing = set(extents_of(self.thunks)) - set(self.extents)
+        if missing:
+            raise PlanError(f"thunks use extents that their schedule does not list: {sorted(e.name for e in missing)}")
+        unlisted = {buffer.name for buffer in set(buffers_of(self.thunks)) - set(self.buffers)}
+        if unlisted:
+            raise PlanError(f"thunks use buffers that their schedule does not list: {sorted(unlisted)}")
+
+
+def buffers_of(thunks: Iterable[Thunk]) -> tuple[Buffer, ...]:
+    """Every buffer that the thunks use, in the order of first use."""
+    return tuple(dict.fromkeys(use.slice.buffer for thunk in thunks for use in thunk.uses))
+
+
+def extents_of(thunks: Iterable[Thunk]) -> tuple[Extent, ...]:
+    """Every extent that the thunks depend on, in the order of first use."""
+    return tuple(dict.fromkeys(extent for thunk in thunks for extent in thunk.extents))

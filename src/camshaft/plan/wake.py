@@ -1,0 +1,140 @@
+"""How a worker sleeps and is woken: a row per operating system. barrier_ir.py emits the row's calls."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from camshaft.errors import PlanError
+
+# The number of the futex system call; the generic table serves every newer architecture.
+FUTEX_NUMBERS = {
+    "x86_64": 202,
+    "aarch64": 98,
+    "riscv64": 98,
+    "loongarch64": 98,
+    "ppc64le": 221,
+    "s390x": 238,
+}
+FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
+ULOCK_COMPARE_AND_WAIT, ULOCK_WAKE_ALL = 1, 257
+EVERYONE = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class WakeAddresses:
+    """The addresses of the system's functions: to wait while a 32-bit word has a value, to wake all who wait on it."""
+
+    wait: int
+    wake: int
+
+
+@dataclass(frozen=True)
+class WakeRow:
+    """One way to sleep. `wait` and `wake` are LLVM IR over %function, %word and (wait) %expected, an i32.
+
+    A wait may return at any time; the executor looks at the word again. `find` gives the addresses, or None where
+    this system lacks them.
+    """
+
+    name: str
+    meaning: str
+    find: Callable[[], WakeAddresses | None]
+    wait: str
+    wake: str
+
+
+def _symbol(library: ctypes.CDLL, name: str) -> int | None:
+    try:
+        function = getattr(library, name)
+    except AttributeError:
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _pair(library: ctypes.CDLL, wait: str, wake: str) -> WakeAddresses | None:
+    found = _symbol(library, wait), _symbol(library, wake)
+    return WakeAddresses(found[0], found[1]) if found[0] and found[1] else None
+
+
+def _find_futex() -> WakeAddresses | None:
+    if not sys.platform.startswith("linux") or platform.machine() not in FUTEX_NUMBERS:
+        return None
+    return _pair(ctypes.CDLL(None), "syscall", "syscall")
+
+
+def _find_windows() -> WakeAddresses | None:
+    if sys.platform != "win32":
+        return None
+    return _pair(ctypes.WinDLL("kernelbase"), "WaitOnAddress", "WakeByAddressAll")
+
+
+def _find_darwin(wait: str, wake: str) -> Callable[[], WakeAddresses | None]:
+    return lambda: _pair(ctypes.CDLL(None), wait, wake) if sys.platform == "darwin" else None
+
+
+def _find_yield() -> WakeAddresses | None:
+    if sys.platform == "win32":
+        return None
+    return _pair(ctypes.CDLL(None), "sched_yield", "sched_yield")
+
+
+def futex_row(number: int) -> WakeRow:
+    """Linux's row for an architecture whose futex system call has this number."""
+    wait = f"i64 {number}, ptr %word, i64 {FUTEX_WAIT_PRIVATE}, i64 %value, i64 0, i64 0, i64 0"
+    wake = f"i64 {number}, ptr %word, i64 {FUTEX_WAKE_PRIVATE}, i64 {EVERYONE}, i64 0, i64 0, i64 0"
+    return WakeRow(
+        "futex",
+        "sleeps in the kernel: syscall(SYS_futex)",
+        _find_futex,
+        f"%value = zext i32 %expected to i64\n  %done = call i64 (i64, ...) %function({wait})",
+        f"%done = call i64 (i64, ...) %function({wake})",
+    )
+
+
+WAKE_ROWS = (
+    futex_row(FUTEX_NUMBERS.get(platform.machine(), 0)),
+    WakeRow(
+        "wait_on_address",
+        "sleeps in the kernel: WaitOnAddress",
+        _find_windows,
+        "%slot = alloca i32\n  store i32 %expected, ptr %slot\n"
+        "  %done = call i32 %function(ptr %word, ptr %slot, i64 4, i32 -1)",
+        "call void %function(ptr %word)",
+    ),
+    WakeRow(
+        "os_sync",
+        "sleeps in the kernel: os_sync_wait_on_address (macOS 14.4 and newer)",
+        _find_darwin("os_sync_wait_on_address", "os_sync_wake_by_address_all"),
+        "%value = zext i32 %expected to i64\n  %done = call i32 %function(ptr %word, i64 %value, i64 4, i32 0)",
+        "%done = call i32 %function(ptr %word, i64 4, i32 0)",
+    ),
+    WakeRow(
+        "ulock",
+        "sleeps in the kernel: __ulock_wait (macOS before 14.4)",
+        _find_darwin("__ulock_wait", "__ulock_wake"),
+        f"%value = zext i32 %expected to i64\n"
+        f"  %done = call i32 %function(i32 {ULOCK_COMPARE_AND_WAIT}, ptr %word, i64 %value, i32 0)",
+        f"%done = call i32 %function(i32 {ULOCK_WAKE_ALL}, ptr %word, i64 0)",
+    ),
+    WakeRow(
+        "yield",
+        "does not sleep: gives up its turn with sched_yield, again and again, so idle workers use their cores",
+        _find_yield,
+        "%done = call i32 %function()",
+        "",
+    ),
+)
+
+
+def wake_row() -> tuple[WakeRow, WakeAddresses]:
+    """The first row that this system has, with its addresses. PlanError when it has none."""
+    for row in WAKE_ROWS:
+        addresses = row.find()
+        if addresses is not None:
+            return row, addresses
+    wanted = ", ".join(row.name for row in WAKE_ROWS)
+    raise PlanError(f"no way to let workers sleep on {sys.platform}/{platform.machine()}; looked for: {wanted}")

@@ -1,0 +1,69 @@
+"""Every knob, typed and read from the environment when a plan is built, never while it runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from camshaft.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for. `threads` None means every core this process may run on."""
+
+    cache_dir: Path
+    backend: str | None
+    threads: int | None
+    debug: int
+    interpret: bool
+    validate: bool
+    activations: str
+
+
+def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    if not text.isdigit() or not low <= int(text) <= high:
+        raise SettingError(f"{name}={text}: wanted a whole number from {low} to {high}")
+    return int(text)
+
+
+def _flag(name: str) -> bool:
+    text = os.environ.get(name, "")
+    if text not in ("", "0", "1"):
+        raise SettingError(f"{name}={text}: wanted 0 or 1")
+    return text == "1"
+
+
+def settings() -> Settings:
+    """The settings of this moment, from the environment: CAMSHAFT_CACHE_DIR, CAMSHAFT_BACKEND, CAMSHAFT_THREADS (1 to
+    1024), CAMSHAFT_DEBUG (0 to 5), CAMSHAFT_INTERPRET, CAMSHAFT_VALIDATE, CAMSHAFT_ACTIVATIONS (auto, q8 or f32)."""
+    cache = os.environ.get("CAMSHAFT_CACHE_DIR")
+    activations = os.environ.get("CAMSHAFT_ACTIVATIONS", "auto")
+    if activations not in ("auto", "q8", "f32"):
+        raise SettingError(f"CAMSHAFT_ACTIVATIONS={activations}: wanted auto, q8 or f32")
+    return Settings(
+        cache_dir=Path(cache) if cache else Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
+        backend=os.environ.get("CAMSHAFT_BACKEND") or None,
+        threads=_integer("CAMSHAFT_THREADS", None, 1, 1024),
+        debug=_integer("CAMSHAFT_DEBUG", 0, 0, 5) or 0,
+        interpret=_flag("CAMSHAFT_INTERPRET"),
+        validate=_flag("CAMSHAFT_VALIDATE"),
+        activations=activations,
+    )
+
+
+def thread_count(requested: int | None = None) -> int:
+    """How many workers to use: what was asked for, else CAMSHAFT_THREADS, else the cores this process may use."""
+    if requested is not None:
+        if not 1 <= requested <= 1024:
+            raise SettingError(f"threads={requested}: wanted 1 to 1024")
+        return requested
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return settings().threads or cores

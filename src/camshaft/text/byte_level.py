@@ -1,0 +1,73 @@
+"""Byte-level BPE (tokenizer.ggml.model gpt2): words, each spelled byte by byte, merged by rank. Encoding and pieces."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Tokenizer as Merger
+from tokenizers import models, pre_tokenizers
+
+from camshaft.errors import ModelError
+from camshaft.text.alphabet import BYTE_TO_CHAR, decode_leniently, from_byte_level, to_byte_level
+from camshaft.text.pretokenizers import pretokenizer
+from camshaft.text.vocabulary import Vocabulary
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Of the same class as a surrogate in every pattern: neither letter, number, space, punctuation nor symbol.
+_STAND_IN = "\ue000"
+# Stands for bytes that the vocabulary lacks, so that their neighbours do not merge across them; then it is dropped.
+_ABSENT = "\x00absent"
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+class ByteLevel:
+    """The encoder of a byte-level vocabulary; the merge table is built on first use (22 ms for 49k tokens)."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._pretokenizer = pretokenizer(vocabulary.pre)
+
+    @cached_property
+    def _model(self) -> models.BPE:
+        ids, merges = self._vocabulary.ids, [_pair(merge) for merge in self._vocabulary.merges]
+        options: dict[str, Any] = {"ignore_merges": self._pretokenizer.ignore_merges}
+        if not ids.keys() >= set(BYTE_TO_CHAR.values()):
+            ids, options["unk_token"] = {**ids, _ABSENT: len(ids)}, _ABSENT
+        try:
+            return models.BPE(ids, merges, **options)
+        except Exception as error:  # the library raises bare Exception
+            raise ModelError(f"tokenizer.ggml.merges: {error}") from error
+
+    @cached_property
+    def _merger(self) -> Merger:
+        merger = Merger(self._model)
+        spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        merger.pre_tokenizer = pre_tokenizers.Sequence([self._pretokenizer.splitter(), spelling])
+        return merger
+
+    def encode(self, data: bytes, after_special: bool) -> list[int]:
+        """The tokens of one fragment of text; where it stands (`after_special`) makes no difference here."""
+        text = decode_leniently(data)
+        if _SURROGATE.search(text):
+            return self._encode_with_surrogates(text)
+        return self._present(self._merger.encode(text, add_special_tokens=False).ids)
+
+    def _encode_with_surrogates(self, text: str) -> list[int]:
+        """Word by word: the library's strings hold no lone surrogates, so they are cut out under a stand-in."""
+        words = self._pretokenizer.splitter().pre_tokenize_str(_SURROGATE.sub(_STAND_IN, text))
+        spellings = (to_byte_level(text[a:b].encode("utf-8", "surrogatepass")) for _, (a, b) in words)
+        return self._present([token.id for spelling in spellings for token in self._model.tokenize(spelling)])
+
+    def _present(self, ids: list[int]) -> list[int]:
+        absent = len(self._vocabulary.tokens)
+        return [i for i in ids if i != absent] if absent in ids else ids
+
+    def piece(self, token_id: int) -> bytes:
+        """The bytes that a normal token stands for."""
+        return from_byte_level(self._vocabulary.tokens[token_id])

@@ -1,0 +1,74 @@
+"""SentencePiece BPE (tokenizer.ggml.model llama): characters merged by score, unknown ones spelled as bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from tokenizers import Tokenizer as Merger
+from tokenizers import models
+
+from camshaft.errors import ModelError
+from camshaft.text.vocabulary import TokenType, Vocabulary
+
+SPACE = "▁"
+_ESCAPED_SPACE = SPACE.encode()
+# What llama.cpp takes for one character: as many bytes as the first one promises, whatever they are.
+_UNIT = re.compile(rb"[\x00-\xbf]|[\xc0-\xdf].?|[\xe0-\xef].{0,2}|[\xf0-\xff].{0,3}", re.DOTALL)
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class SentencePiece:
+    """The encoder of a SentencePiece vocabulary. Its merges are all ways to join two tokens into a third."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        names = [f"<0x{b:02X}>" for b in range(256)]
+        if missing := [name for name in names if name not in vocabulary.ids]:
+            raise ModelError(f"tokenizer.ggml.tokens: {len(missing)} byte tokens missing, {missing[0]} first")
+        self._byte_ids = [vocabulary.ids[name] for name in names]
+
+    @cached_property
+    def _merger(self) -> Merger:
+        return Merger(models.BPE(self._vocabulary.ids, list(self._merges()), byte_fallback=True))
+
+    def _merges(self) -> Iterator[tuple[str, str]]:
+        tokens, ids = self._vocabulary.tokens, self._vocabulary.ids
+        for token_id in np.argsort(-self._vocabulary.scores, kind="stable").tolist():
+            token = tokens[token_id]
+            for cut in range(1, len(token)):
+                if token[:cut] in ids and token[cut:] in ids:
+                    yield token[:cut], token[cut:]
+
+    def encode(self, data: bytes, after_special: bool) -> list[int]:
+        """The tokens of one fragment of text, with a space put before it if the file asks and it stands first."""
+        if after_special and self._vocabulary.add_space_prefix:
+            data = b" " + data
+        data = data.replace(b" ", _ESCAPED_SPACE)
+        try:
+            return self._encode_text(data.decode())
+        except UnicodeDecodeError:
+            return self._encode_broken(data)
+
+    def _encode_text(self, text: str) -> list[int]:
+        return self._merger.encode(text, add_special_tokens=False).ids
+
+    def _encode_broken(self, data: bytes) -> list[int]:
+        """Whole characters merge among themselves; all else becomes byte tokens, which merge with nothing."""
+        tokens, run = [], ""
+        for unit in map(re.Match.group, _UNIT.finditer(data)):
+            try:
+                run += unit.decode()
+            except UnicodeDecodeError:
+                tokens += self._encode_text(run) + [self._byte_ids[b] for b in unit]
+                run = ""
+        return tokens + self._encode_text(run)
+
+    def piece(self, token_id: int) -> bytes:
+        """The bytes that a normal or byte token stands for."""
+        token = self._vocabulary.tokens[token_id]
+        if self._vocabulary.types[token_id] == TokenType.BYTE and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes.fromhex(match[1])
+        return token.replace(SPACE, " ").encode()

@@ -1,0 +1,93 @@
+"""The tokenizer of a model, built from a GGUF file's metadata: text to token ids, as llama.cpp has them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from camshaft.errors import ModelError
+from camshaft.text.byte_level import ByteLevel
+from camshaft.text.sentencepiece import SentencePiece
+from camshaft.text.special import special_tokens
+from camshaft.text.stream import Detokenizer
+from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
+
+ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece]] = {"gpt2": ByteLevel, "llama": SentencePiece}
+
+_HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
+_AS_SPELLED = (*_HIDDEN, TokenType.USER_DEFINED)
+
+
+class Tokenizer:
+    """Text to tokens and back. Cheap to make: what encoding needs is built when the first text is encoded."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.n_vocab = len(vocabulary.tokens)
+        self.bos_id = vocabulary.bos_id
+        self.eos_id = vocabulary.eos_id
+        self.eos_ids = vocabulary.end_ids
+        self._special = special_tokens(vocabulary)
+        self._hidden = frozenset(np.flatnonzero(np.isin(vocabulary.types, _HIDDEN)).tolist())
+        self._encoder = ENCODERS[vocabulary.kind](vocabulary)
+        self._pieces: dict[int, bytes] = {}
+
+    @classmethod
+    def from_gguf(cls, metadata: Metadata) -> Tokenizer:
+        """The tokenizer in a GGUF file's metadata. ModelError for what is missing, unknown or does not fit together."""
+        return cls(read_vocabulary(metadata))
+
+    def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The tokens of `text`; bytes that are no UTF-8 become U+FFFD (byte-level) or byte tokens (SentencePiece).
+
+        `add_special` adds the first and last token where the file asks for them; `parse_special` takes the spelling of
+        a control token for that token, which only trusted text should be allowed.
+        """
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+        vocabulary = self.vocabulary
+        tokens = [vocabulary.bos_id] if add_special and vocabulary.add_bos and vocabulary.bos_id is not None else []
+        after_special = True
+        for fragment in self._special.split(data, parse_special):
+            after_special, was_after_special = isinstance(fragment, int), after_special
+            tokens += [fragment] if isinstance(fragment, int) else self._encoder.encode(fragment, was_after_special)
+        if add_special and vocabulary.add_eos and vocabulary.eos_id is not None:
+            tokens.append(vocabulary.eos_id)
+        return tokens
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """The text of `ids`, with U+FFFD for bytes that are no UTF-8; `special` spells control tokens out."""
+        return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
+
+    def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
+        """The bytes of `ids`, without the space that SentencePiece puts before a text."""
+        data = b"".join(map(self._spelled if special else self._shown, ids))
+        return data.removeprefix(b" ") if self.vocabulary.add_space_prefix else data
+
+    def stream(self, *, special: bool = False, at_start: bool = False) -> Detokenizer:
+        """A detokenizer for tokens that come one by one; `at_start`: they begin a text, they do not continue one."""
+        piece = self._spelled if special else self._shown
+        return Detokenizer(piece, drop_space=at_start and self.vocabulary.add_space_prefix)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, control tokens spelled out. ModelError if there is no such token."""
+        return self._spelled(token_id)
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether the token is one that text does not show."""
+        return token_id in self._hidden
+
+    def _type(self, token_id: int) -> int:
+        if not 0 <= token_id < self.n_vocab:
+            raise ModelError(f"no token {token_id}: the vocabulary has {self.n_vocab}")
+        return int(self.vocabulary.types[token_id])
+
+    def _spelled(self, token_id: int) -> bytes:
+        if token_id not in self._pieces:
+            as_spelled = self._type(token_id) in _AS_SPELLED
+            text = self.vocabulary.tokens[token_id]
+            self._pieces[token_id] = text.encode() if as_spelled else self._encoder.piece(token_id)
+        return self._pieces[token_id]
+
+    def _shown(self, token_id: int) -> bytes:
+        return b"" if token_id in self._hidden else self._spelled(token_id)

@@ -1,0 +1,171 @@
+"""A vocabulary out of a GGUF file's metadata: tokens, their types, special ids and flags, checked before use."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from camshaft.errors import ModelError
+from camshaft.text.pretokenizers import pretokenizer
+
+Metadata = Mapping[str, Any]
+
+
+class TokenType(enum.IntEnum):
+    """What tokenizer.ggml.token_type says of a token."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+# Token texts that end a turn or a document in one family or another; files mark them unevenly, so they count by name.
+END_TEXTS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+    *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
+    *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
+)
+# Fill-in-the-middle tokens, looked for by text where the metadata key tokenizer.ggml.NAME_token_id is missing.
+FILL_TEXTS = {
+    "fim_pre": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
+    "fim_suf": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
+    "fim_mid": ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+# Metadata names of tokens that end generation wherever they are given.
+END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), and what the file asks for.
+
+    `kind` is "gpt2" (byte-level BPE: `merges` filled) or "llama" (SentencePiece: `scores`, float32, filled).
+    `end_ids` are the tokens at which generation stops.
+    """
+
+    kind: str
+    pre: str
+    tokens: Sequence[str]
+    ids: dict[str, int]
+    types: NDArray[np.int32]
+    merges: Sequence[str]
+    scores: NDArray[np.float32]
+    bos_id: int | None
+    eos_id: int | None
+    end_ids: frozenset[int]
+    add_bos: bool
+    add_eos: bool
+    add_space_prefix: bool
+
+
+def read_vocabulary(metadata: Metadata) -> Vocabulary:
+    """The vocabulary in `metadata`. ModelError for a missing key, an unknown kind or pre-tokenizer, a wrong length."""
+    kind = _text(metadata, "tokenizer.ggml.model")
+    if kind not in ("gpt2", "llama"):
+        raise ModelError(f"unknown tokenizer model '{kind}' (tokenizer.ggml.model); known: gpt2, llama")
+    pre = _text(metadata, "tokenizer.ggml.pre", "default")
+    is_llama = kind == "llama"
+    tokens = _tokens(metadata)
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(ids) != len(tokens):
+        raise ModelError(f"tokenizer.ggml.tokens: {len(tokens) - len(ids)} tokens occur twice")
+    bos_id = _token_id(metadata, "bos", len(tokens), 1 if is_llama else None)
+    eos_id = _token_id(metadata, "eos", len(tokens), 2 if is_llama else None)
+    by_text = _fill_ids(metadata, ids)
+    ends = [ids[text] for text in END_TEXTS if text in ids]
+    named_ends = (eos_id if n == "eos" else _token_id(metadata, n, len(tokens), by_text.get(n)) for n in END_NAMES)
+    types = _numbers(metadata, "token_type", np.dtype(np.int32), len(tokens), TokenType.NORMAL)
+    return Vocabulary(
+        kind=kind,
+        pre=pre,
+        tokens=tokens,
+        ids=ids,
+        types=_as_control(types, (*ends, *by_text.values())),
+        merges=() if is_llama else _array(metadata, "tokenizer.ggml.merges"),
+        scores=_numbers(metadata, "scores", np.dtype(np.float32), len(tokens), 0.0) if is_llama else _NO_SCORES,
+        bos_id=bos_id,
+        eos_id=eos_id,
+        end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
+        add_bos=_flag(metadata, "add_bos_token", True if is_llama else pretokenizer(pre).add_bos, bos_id),
+        add_eos=_flag(metadata, "add_eos_token", False, eos_id),
+        add_space_prefix=is_llama and bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+    )
+
+
+_NO_SCORES = np.zeros(0, np.float32)
+
+
+def _text(metadata: Metadata, key: str, default: str | None = None) -> str:
+    value = metadata.get(key, default)
+    if not isinstance(value, str):
+        raise ModelError(f"the file's metadata lacks the text '{key}'" if value is None else f"{key} is not a text")
+    return value
+
+
+def _array(metadata: Metadata, key: str) -> Sequence[Any]:
+    value = metadata.get(key)
+    if value is None or isinstance(value, str) or not hasattr(value, "__len__"):
+        raise ModelError(f"the file's metadata lacks the array '{key}'")
+    return value  # type: ignore[no-any-return]
+
+
+def _tokens(metadata: Metadata) -> list[str]:
+    tokens = list(_array(metadata, "tokenizer.ggml.tokens"))
+    if set(map(type, tokens)) != {str}:
+        raise ModelError("tokenizer.ggml.tokens: wanted an array of texts")
+    return tokens if all(tokens) else [t or f"[EMPTY_{i}]" for i, t in enumerate(tokens)]
+
+
+def _numbers(metadata: Metadata, name: str, dtype: np.dtype[Any], n_tokens: int, default: float) -> NDArray[Any]:
+    key = f"tokenizer.ggml.{name}"
+    if key not in metadata:
+        return np.full(n_tokens, default, dtype)
+    try:
+        values = np.array(_array(metadata, key), dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ModelError(f"{key}: wanted an array of numbers") from error
+    if values.ndim != 1 or len(values) < n_tokens:
+        raise ModelError(f"{key}: {values.size} entries for {n_tokens} tokens")
+    return values[:n_tokens]
+
+
+def _token_id(metadata: Metadata, name: str, n_tokens: int, default: int | None) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    value = metadata.get(key, default)
+    if value is None:
+        return None
+    if not isinstance(value, int | np.integer) or not 0 <= value < n_tokens:
+        raise ModelError(f"{key} is {value!r}: wanted a token id below {n_tokens}")
+    return int(value)
+
+
+def _flag(metadata: Metadata, name: str, default: bool, token_id: int | None) -> bool:
+    key = f"tokenizer.ggml.{name}"
+    flag = bool(metadata.get(key, default))
+    if flag and token_id is None:
+        raise ModelError(f"{key} asks for a token that no {key[:-6].replace('add_', '')}_token_id names")
+    return flag
+
+
+def _fill_ids(metadata: Metadata, ids: dict[str, int]) -> dict[str, int]:
+    """The fill-in-the-middle tokens that only their text gives away, by name."""
+    unnamed = (name for name in FILL_TEXTS if f"tokenizer.ggml.{name}_token_id" not in metadata)
+    found = ((name, next((ids[text] for text in FILL_TEXTS[name] if text in ids), None)) for name in unnamed)
+    return {name: token_id for name, token_id in found if token_id is not None}
+
+
+def _as_control(types: NDArray[np.int32], token_ids: Iterable[int]) -> NDArray[np.int32]:
+    types = types.copy()
+    types[list(token_ids)] = TokenType.CONTROL
+    return types

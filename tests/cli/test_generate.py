@@ -1,0 +1,89 @@
+"""`camshaft generate`: text as it comes, one JSON object, one line for an error, a quiet Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from camshaft.errors import CamshaftError
+
+
+def test_text_goes_to_stdout_and_ends_its_line(cli: Any, lm: Any, model_file: str) -> None:
+    result = cli("generate", model_file, "-p", "Hi")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "Hello\n", "")
+    assert lm.closed == 1
+
+
+def test_options_reach_the_library_and_the_rest_keep_its_defaults(cli: Any, lm: Any, model_file: str) -> None:
+    options = "-n 7 --greedy --raw --temperature 0.5 --seed 3 --threads 1 --backend scalar --context 64"
+    result = cli("generate", model_file, "-p", "Hi", *options.split(), "--activations", "f32")
+    assert result.exit_code == 0, result.stderr
+    wanted = {"threads": 1, "backend": "scalar", "context": 64, "activations": "f32"}
+    assert lm.made == {"model": model_file} | wanted
+    [(prompt, given)] = lm.calls
+    sampling = given.pop("sampling")
+    assert (prompt, given) == ("Hi", {"max_tokens": 7, "raw": True})
+    assert (sampling.greedy, sampling.temperature, sampling.seed, sampling.top_k) == (True, 0.5, 3, 40)
+    cli("generate", model_file, "-p", "Hi")
+    assert lm.made == {"model": model_file, "context": 2048}
+
+
+def test_json_is_one_object_with_the_documented_keys(cli: Any, lm: Any, model_file: str) -> None:
+    result = cli("generate", model_file, "-p", "Hi", "--json")
+    assert result.stdout.count("\n") == 1
+    timings = {"load_s": 0.5, "compile_s": 0.125, "first_token_s": 0.25}
+    timings |= {"prompt_tokens_per_s": 100.0, "generated_tokens_per_s": 50.0}
+    counts = {"model": "tiny", "backend": "simd", "threads": 2, "prompt_tokens": 3, "tokens": 2}
+    assert json.loads(result.stdout) == counts | {"text": "Hello", "timings": timings}
+
+
+def test_prompt_from_stdin_with_broken_utf8(cli: Any, lm: Any, model_file: str) -> None:
+    assert cli("generate", model_file, "-p", "-", stdin=b"a\xffb").exit_code == 0
+    assert lm.calls[0][0] == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_an_error_is_one_line_and_status_2(cli: Any, lm: Any, model_file: str) -> None:
+    result = cli("generate", model_file, "-p", "too long")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "camshaft: 3000 tokens and 2048 fit\n"
+    assert lm.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        ("nosuch", "unknown model 'nosuch'; known: smollm2; hf:OWNER/REPO/FILE or the path of a .gguf works too"),
+        ("nosuch.gguf", "no such file: nosuch.gguf"),
+        ("hf:only/two", "'hf:only/two': wanted hf:OWNER/REPO/FILE.gguf"),
+    ],
+)
+def test_a_model_that_is_not_there(cli: Any, lm: Any, model: str, wanted: str) -> None:
+    result = cli("generate", model, "-p", "Hi")
+    assert (result.exit_code, result.stderr) == (2, f"camshaft: {wanted}\n")
+
+
+def test_ctrl_c_closes_the_model_and_ends_with_130(cli: Any, lm: Any, model_file: str) -> None:
+    lm.pieces = ["Hel", KeyboardInterrupt()]
+    result = cli("generate", model_file, "-p", "Hi")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "Hel", "\n")
+    assert lm.closed == 1
+
+
+def test_an_error_after_some_text_still_has_its_line(cli: Any, lm: Any, model_file: str) -> None:
+    lm.pieces = ["Hel", CamshaftError("gone")]
+    result = cli("generate", model_file, "-p", "Hi")
+    assert (result.exit_code, result.stderr) == (2, "camshaft: gone\n")
+
+
+def test_a_disk_error_is_one_line_too(cli: Any, lm: Any, model_file: str) -> None:
+    lm.pieces = [OSError(28, "No space left on device")]
+    result = cli("generate", model_file, "-p", "Hi")
+    assert (result.exit_code, result.stderr) == (2, "camshaft: [Errno 28] No space left on device\n")
+
+
+def test_a_missing_prompt_is_a_usage_error(cli: Any, lm: Any, model_file: str) -> None:
+    result = cli("generate", model_file)
+    assert result.exit_code == 2
+    assert "-p" in result.stderr

@@ -1,0 +1,102 @@
+"""Random thunks over random buffers, and an interpreter that runs them in any order that their waits allow."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+from plan_kernels import TestKernel, kernel
+
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
+
+ADDRESS_STEP = 16
+Bytes = np.ndarray
+
+
+@st.composite
+def thunk_lists(draw: st.DrawFn) -> list[Thunk]:
+    """Up to 14 thunks. A temporary's first use writes all of it; no thunk writes what it reads or writes twice."""
+    lifetimes = draw(st.lists(st.sampled_from(list(Lifetime)), min_size=2, max_size=9))
+    sizes = st.integers(1, 20).map(lambda n: n * ADDRESS_STEP)
+    aligned = st.sampled_from([1, 64, 64, 256])
+    buffers = [Buffer(f"b{i}", draw(sizes), lifetime, draw(aligned)) for i, lifetime in enumerate(lifetimes)]
+    begun: set[Buffer] = {buffer for buffer in buffers if buffer.lifetime is not Lifetime.TEMP}
+    return [_thunk(draw, index, buffers, begun) for index in range(draw(st.integers(1, 14)))]
+
+
+def _slice(draw: st.DrawFn, buffer: Buffer) -> BufferSlice:
+    start = draw(st.integers(0, buffer.nbytes))
+    return BufferSlice(buffer, start, draw(st.integers(0, buffer.nbytes - start)))
+
+
+def _thunk(draw: st.DrawFn, index: int, buffers: Sequence[Buffer], begun: set[Buffer]) -> Thunk:
+    readable = [buffer for buffer in buffers if buffer in begun]
+    reads = [_slice(draw, b) for b in draw(st.lists(st.sampled_from(readable), max_size=3))] if readable else []
+    writes: list[BufferSlice] = []
+    writable = [buffer for buffer in buffers if buffer.lifetime is not Lifetime.CONSTANT]
+    for buffer in draw(st.lists(st.sampled_from(writable), min_size=1, max_size=2)) if writable else []:
+        piece = _slice(draw, buffer) if buffer in begun else buffer.slice()
+        if not any(piece.overlaps(other) for other in reads + writes):
+            writes.append(piece)
+            begun.add(buffer)
+    uses = tuple(BufferUse(s, "read") for s in reads) + tuple(BufferUse(s, "write") for s in writes)
+    count = Programs(draw(st.integers(1, 4)))
+    entry: TestKernel = kernel("tick")
+    return Thunk(f"t{index}", "test", "random", "", "kernel", entry, tuple(u.slice for u in uses), uses, count)
+
+
+def memory_for(
+    buffers: Sequence[Buffer], offsets: Mapping[Buffer, int] | None, arena_nbytes: int
+) -> dict[Buffer, Bytes]:
+    """Random but repeatable bytes for each buffer; temporaries share one arena when offsets are given."""
+    rng = np.random.default_rng(3)
+    arena = rng.integers(0, 256, arena_nbytes, np.uint8)
+    memory = {}
+    for buffer in buffers:
+        if buffer.lifetime is Lifetime.TEMP and offsets is not None:
+            memory[buffer] = arena[offsets[buffer] : offsets[buffer] + buffer.nbytes]
+        else:
+            memory[buffer] = np.random.default_rng(zlib.crc32(buffer.name.encode())).integers(
+                0, 256, buffer.nbytes, np.uint8
+            )
+    return memory
+
+
+def run_program(thunk: Thunk, program: int, memory: Mapping[Buffer, Bytes]) -> None:
+    """Each program of a thunk reads all that the thunk reads and writes its share of what the thunk writes."""
+    digest = zlib.crc32(f"{thunk.name}.{program}".encode())
+    for use in thunk.uses:
+        if use.access == "read":
+            digest = zlib.crc32(memory[use.slice.buffer][use.slice.offset : use.slice.end].tobytes(), digest)
+    for use in thunk.uses:
+        if use.access == "write":
+            digest = zlib.crc32(b"next", digest)
+            target = memory[use.slice.buffer][use.slice.offset : use.slice.end][program :: thunk.programs.constant]
+            target[:] = np.random.default_rng(digest).integers(0, 256, target.nbytes, np.uint8)
+
+
+def groups(thunks: Sequence[Thunk], waits: Sequence[bool]) -> Iterator[list[Thunk]]:
+    """The thunks between two waits, one group after the other."""
+    group: list[Thunk] = []
+    for thunk, wait in zip(thunks, waits, strict=True):
+        if wait:
+            yield group
+            group = []
+        group.append(thunk)
+    yield group
+
+
+def interpret(
+    thunks: Sequence[Thunk],
+    waits: Sequence[bool],
+    memory: Mapping[Buffer, Bytes],
+    shuffle: Callable[[list[tuple[Thunk, int]]], None],
+) -> None:
+    """Runs every program; the programs of all thunks between two waits in the order that `shuffle` makes."""
+    for group in groups(thunks, waits):
+        programs = [(thunk, program) for thunk in group for program in range(thunk.programs.constant)]
+        shuffle(programs)
+        for thunk, program in programs:
+            run_program(thunk, program, memory)

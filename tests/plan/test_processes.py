@@ -1,0 +1,215 @@
+"""Worker pools and the process around them: fork, exit, crowds of threads, busy machines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from plan_kernels import align, chain_plan
+
+from camshaft.errors import PlanError
+from camshaft.plan import workers
+from camshaft.plan.workers import WorkerPool, runner_for
+
+PRELUDE = """
+import os, sys, threading, time
+import numpy as np
+from plan_kernels import buffer, chain_plan, thunk, align
+from camshaft.plan.execute import bind
+from camshaft.plan.memory import make_schedule
+from camshaft.plan.schedule import Lifetime
+"""
+
+
+def run_script(script: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Runs Python with the tests' helpers on its path."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-X", "faulthandler", "-c", PRELUDE + script]
+    return subprocess.run(command, env=env, timeout=timeout_s, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_exit_with_a_live_pool(threads: int) -> None:
+    done = run_script(f"plan, out, wanted = chain_plan(20, 3, {threads}); plan.run(); print((out == wanted).all())")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_exit_while_a_daemon_thread_is_in_a_run(threads: int) -> None:
+    script = f"""
+plan, out, wanted = chain_plan(20000, 3, {threads})
+started = threading.Event()
+def work():
+    while True:
+        plan.run()
+        started.set()
+threading.Thread(target=work, daemon=True).start()
+started.wait()
+print("leaving")
+"""
+    for _ in range(3):
+        done = run_script(script)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_exit_while_a_daemon_thread_is_in_a_host_thunk(threads: int) -> None:
+    script = f"""
+io = buffer("io", 8, Lifetime.IO)
+entered = threading.Event()
+def nap(_):
+    entered.set()
+    time.sleep(0.2)
+    print("rested", flush=True)
+schedule, memory = make_schedule([thunk("nap", nap, (io.slice(),), writes=(io.slice(),))])
+plan = bind(schedule, memory, buffers={{io: align(np.zeros(1))}}, threads={threads})
+threading.Thread(target=plan.run, daemon=True).start()
+entered.wait()
+"""
+    done = run_script(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "rested\n", "")
+
+
+def test_exit_by_an_exception_keeps_its_status() -> None:
+    done = run_script("plan, *_ = chain_plan(5, 3, 2); plan.run(); sys.exit(3)")
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_forked_child_runs_the_plan_and_so_does_its_parent(threads: int) -> None:
+    script = f"""
+plan, out, wanted = chain_plan(20, 3, {threads})
+plan.run()
+def good():
+    for _ in range(100):
+        out[:] = 0
+        plan.run()
+        assert np.array_equal(out, wanted)
+    return True
+child = os.fork()
+if child == 0:
+    good()
+    grandchild = os.fork()
+    if grandchild:
+        assert os.waitpid(grandchild, 0)[1] == 0
+    good()
+    sys.exit(0)
+print(good(), os.waitpid(child, 0)[1])
+"""
+    done = run_script(script)
+    assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_fork_while_another_thread_is_in_a_run(threads: int) -> None:
+    script = f"""
+plan, out, wanted = chain_plan(20000, 3, {threads})
+started = threading.Event()
+def work():
+    while True:
+        plan.run()
+        started.set()
+threading.Thread(target=work, daemon=True).start()
+started.wait()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        plan.run()
+        os._exit(0 if np.array_equal(out, wanted) else 1)
+    print(os.waitpid(child, 0)[1])
+"""
+    done = run_script(script)
+    assert (done.returncode, done.stdout) == (0, "0\n0\n0\n"), done.stderr
+
+
+def test_pools_are_shared_by_worker_count_and_start_again() -> None:
+    pool = runner_for(3)
+    assert isinstance(pool, WorkerPool)
+    assert pool is runner_for(3)
+    assert runner_for(1) is not runner_for(1)
+    plan, out, wanted = chain_plan(5, 7, 3)
+    for _ in range(3):
+        before = threading.active_count()
+        plan.run()
+        assert threading.active_count() == before + 2
+        pool.stop()
+        assert threading.active_count() == before
+    assert np.array_equal(out, wanted)
+    with pytest.raises(PlanError, match="wanted 1 or more"):
+        runner_for(0)
+
+
+def test_a_thread_that_does_not_start_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, out, wanted = chain_plan(5, 7, 4)
+    start, started = threading.Thread.start, []
+
+    def refuse_the_third(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_the_third)
+        with pytest.raises(PlanError, match="worker 3 of 4"):
+            plan.run()
+    assert not any(thread.is_alive() for thread in started)
+    plan.run()
+    assert np.array_equal(out, wanted)
+
+
+def test_workers_that_sleep_at_once_lose_no_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SPIN_NS", 0)
+    monkeypatch.setattr(workers, "CROWDED_SPIN_NS", 0)
+    for threads in (2, 3):
+        plan, out, wanted = chain_plan(20, 3, threads)
+        pool = runner_for(threads)
+        assert isinstance(pool, WorkerPool)
+        pool.stop()
+        for _ in range(300):
+            out[:] = 0
+            plan.run()
+            assert np.array_equal(out, wanted)
+        pool.stop()
+
+
+def test_a_busy_machine_slows_a_plan_but_does_not_stop_it() -> None:
+    burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(workers.available_cores())]
+    try:
+        for threads in (2, 2 * workers.available_cores() + 1):
+            plan, out, wanted = chain_plan(100, 3, threads)
+            start = time.monotonic()
+            for _ in range(20):
+                plan.run()
+            assert np.array_equal(out, wanted)
+            # A barrier that spins until its time slice ends takes milliseconds: 2000 of them, far over this.
+            assert time.monotonic() - start < 20
+    finally:
+        for process in burn:
+            process.kill()
+            process.wait()
+
+
+def test_idle_workers_sleep() -> None:
+    plan, *_ = chain_plan(20, 3, 2)
+    plan.run()
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1
+
+
+def test_aligned_bytes() -> None:
+    for nbytes in (0, 1, 100):
+        memory = workers.aligned_bytes(nbytes, 256)
+        assert memory.nbytes == nbytes
+        assert memory.ctypes.data % 256 == 0 or nbytes == 0
+        assert not memory.any()
+    assert align(np.ones(3)).ctypes.data % 64 == 0

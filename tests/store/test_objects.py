@@ -1,0 +1,266 @@
+"""The object store: what is put is got, whole or not at all, within its bound, and nothing that others made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from camshaft.errors import StoreError
+from camshaft.store import files, objects
+from camshaft.store.objects import ObjectStore
+
+KEY, OTHER = "ab" * 32, "cd" * 32
+posix_only = pytest.mark.skipif(os.name == "nt", reason="owner, mode and messages are POSIX ones")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return ObjectStore(tmp_path / "deep" / "objects", 1 << 20)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 1000])
+def test_what_is_put_is_got(store: ObjectStore, data: bytes) -> None:
+    store.put(KEY, data)
+    assert store.get(KEY) == data
+    assert ObjectStore(store.root, store.max_nbytes).get(KEY) == data
+    assert store.get(OTHER) is None
+    assert os.listdir(store.root) == [KEY]
+
+
+def test_nothing_is_made_before_the_first_put(store: ObjectStore) -> None:
+    assert store.get(KEY) is None
+    assert not store.root.exists()
+
+
+def test_the_last_put_counts(store: ObjectStore) -> None:
+    store.put(KEY, b"old")
+    store.put(KEY, b"new")
+    assert store.get(KEY) == b"new"
+
+
+@pytest.mark.parametrize(
+    "key", ["", "ab", "../" * 8, "AB" * 32, "g" * 32, "a" * 129, "ab" * 8 + "\n", "/etc/passwd/ab"]
+)
+def test_a_key_is_hex_digits(store: ObjectStore, key: str) -> None:
+    for call in (lambda: store.get(key), lambda: store.put(key, b"x")):
+        with pytest.raises(StoreError, match="wanted 16 to 128 hex digits"):
+            call()
+
+
+@pytest.mark.parametrize("position", [0, 17, 18, 60, 82, 83, 100, -1])
+def test_a_flipped_bit_is_found_and_the_entry_removed(store: ObjectStore, position: int) -> None:
+    store.put(KEY, b"machine code" * 10)
+    content = bytearray(store.path(KEY).read_bytes())
+    content[position] ^= 1
+    store.path(KEY).write_bytes(content)
+    assert store.get(KEY) is None
+    assert not store.path(KEY).exists()
+
+
+@pytest.mark.parametrize("keep", [0, 5, 82, 83, 90])
+def test_a_truncated_entry_is_removed(store: ObjectStore, keep: int) -> None:
+    store.put(KEY, b"machine code")
+    store.path(KEY).write_bytes(store.path(KEY).read_bytes()[:keep])
+    assert store.get(KEY) is None
+    assert not store.path(KEY).exists()
+
+
+def test_an_entry_under_another_key_is_removed(store: ObjectStore) -> None:
+    store.put(KEY, b"good for one thing")
+    store.path(KEY).rename(store.path(OTHER))
+    assert store.get(OTHER) is None
+    assert not store.path(OTHER).exists()
+
+
+@posix_only
+def test_the_folder_and_its_entries_are_private(store: ObjectStore) -> None:
+    store.put(KEY, b"x")
+    assert store.root.stat().st_mode & 0o777 == 0o700
+    assert store.path(KEY).stat().st_mode & 0o777 == 0o600
+    store.root.chmod(0o777)
+    store.put(OTHER, b"x")
+    assert store.root.stat().st_mode & 0o777 == 0o700
+
+
+@posix_only
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_an_entry_that_others_may_write_is_removed(store: ObjectStore, mode: int) -> None:
+    store.put(KEY, b"x")
+    store.path(KEY).chmod(mode)
+    assert store.get(KEY) is None
+    assert not store.path(KEY).exists()
+
+
+@posix_only
+def test_an_entry_of_another_user_is_removed_and_their_folder_refused(store: ObjectStore, monkeypatch) -> None:
+    store.put(KEY, b"x")
+    monkeypatch.setattr(os, "geteuid", lambda: store.root.stat().st_uid + 1)
+    assert store.get(KEY) is None
+    assert not store.path(KEY).exists()
+    with pytest.raises(StoreError, match=r"others may write there; set CAMSHAFT_CACHE_DIR to a folder of your own$"):
+        store.put(KEY, b"x")
+
+
+@posix_only
+def test_a_link_in_an_entrys_place_is_not_followed(store: ObjectStore) -> None:
+    store.put(KEY, b"x")
+    content = store.path(KEY).rename(store.root / "elsewhere")
+    store.path(KEY).symlink_to(content)
+    assert store.get(KEY) is None
+    assert not store.path(KEY).is_symlink()
+    assert content.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_in_an_entrys_place_does_not_block(store: ObjectStore) -> None:
+    store.put(OTHER, b"x")
+    os.mkfifo(store.path(KEY), 0o600)
+    assert store.get(KEY) is None
+    assert not store.path(KEY).exists()
+
+
+@posix_only
+def test_a_folder_in_an_entrys_place_is_named(store: ObjectStore) -> None:
+    store.path(KEY).mkdir(parents=True)
+    with pytest.raises(StoreError, match=f"{KEY}: a damaged entry cannot be removed"):
+        store.get(KEY)
+
+
+@posix_only
+def test_a_file_in_the_folders_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="is no folder; wanted one"):
+        ObjectStore(tmp_path / "file", 1000).put(KEY, b"x")
+    with pytest.raises(StoreError, match="cannot be read: Not a directory"):
+        ObjectStore(tmp_path / "file", 1000).get(KEY)
+    with pytest.raises(StoreError, match="the folder cannot be made or used"):
+        ObjectStore(tmp_path / "file" / "objects", 1000).put(KEY, b"x")
+
+
+def test_a_full_disk_leaves_the_old_entry_and_nothing_half_written(store: ObjectStore, monkeypatch) -> None:
+    store.put(KEY, b"old")
+    write = files.Unfinished.write
+
+    class Full:
+        def __init__(self, file) -> None:
+            self.file = file
+
+        def write(self, data) -> int:
+            if len(data) > 1000:
+                return self.file.write(data[:1000])  # a partial write first, as disks do
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def failing(self, data) -> None:
+        self._file = Full(self._file) if not isinstance(self._file, Full) else self._file
+        write(self, data)
+
+    monkeypatch.setattr(files.Unfinished, "write", failing)
+    with pytest.raises(StoreError, match=f"{KEY}: cannot be written: No space left on device$"):
+        store.put(KEY, bytes(5000))
+    assert os.listdir(store.root) == [KEY]
+    assert store.get(KEY) == b"old"
+
+
+def test_an_interrupted_block_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with files.atomic_file(tmp_path / "f") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_durable_file_and_one_where_no_folder_is(tmp_path: Path) -> None:
+    with files.atomic_file(tmp_path / "f", durable=True) as file:
+        file.write(b"one ")
+        file.write(memoryview(b"two"))
+    assert (tmp_path / "f").read_bytes() == b"one two"
+    with pytest.raises(StoreError, match="cannot be written"), files.atomic_file(tmp_path / "none" / "f"):
+        pytest.fail("the block must not run")
+
+
+def age(store: ObjectStore, key: str, seconds: float) -> None:
+    os.utime(store.path(key), (time.time() - seconds,) * 2)
+
+
+def keys(n: int) -> list[str]:
+    return [f"{i:032x}" for i in range(n)]
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path, 10_000)
+    for i, key in enumerate(keys(9)):
+        store.put(key, bytes(1000))
+        age(store, key, 1000 - i)
+    (tmp_path / "a note").write_text("not an entry")
+    assert store.get(keys(9)[0]) is not None  # touched: now the youngest
+    store.put(OTHER, bytes(1000))
+    left = sorted(name for name in os.listdir(tmp_path) if name != "a note")
+    assert left == sorted([keys(9)[0], *keys(9)[3:], OTHER])
+    assert (tmp_path / "a note").exists()
+
+
+def test_a_second_process_counts_what_it_finds(tmp_path: Path) -> None:
+    for key in keys(9):
+        ObjectStore(tmp_path, 1 << 20).put(key, bytes(1000))
+    ObjectStore(tmp_path, 5000).put(OTHER, bytes(1000))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5000
+    assert (tmp_path / OTHER).exists()
+
+
+def test_more_than_the_bound_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="an entry of 1083 bytes is more than the store's bound, 1000"):
+        ObjectStore(tmp_path, 1000).put(KEY, bytes(1000))
+
+
+def test_a_young_entry_is_not_touched_again(store: ObjectStore) -> None:
+    store.put(KEY, b"x")
+    age(store, KEY, objects._TOUCH_SECONDS / 2)
+    before = store.path(KEY).stat().st_mtime_ns
+    store.get(KEY)
+    assert store.path(KEY).stat().st_mtime_ns == before
+    age(store, KEY, objects._TOUCH_SECONDS * 2)
+    store.get(KEY)
+    assert store.path(KEY).stat().st_mtime_ns > before
+
+
+def test_what_a_dead_process_left_unfinished_is_removed_after_a_day(store: ObjectStore) -> None:
+    store.root.mkdir(parents=True)
+    old, young = (store.root / f"{files.TEMPORARY_PREFIX}{name}" for name in ("old", "young"))
+    old.write_bytes(b"half")
+    young.write_bytes(b"half")
+    os.utime(old, (time.time() - 100_000,) * 2)
+    store.put(KEY, b"x")
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_threads_that_race_see_whole_entries(tmp_path: Path) -> None:
+    seen: list[bytes | None] = []
+    errors: list[BaseException] = []
+
+    def work(letter: bytes) -> None:
+        store = ObjectStore(tmp_path, 1 << 16)
+        try:
+            for i in range(60):
+                store.put(KEY, letter * 20_000)
+                store.put(keys(60)[i], letter * 3000)  # keeps evictions going
+                seen.append(store.get(KEY))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(letter,)) for letter in (b"a", b"b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert set(seen) <= {b"a" * 20_000, b"b" * 20_000, None}
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(files.TEMPORARY_PREFIX)]

@@ -1,0 +1,105 @@
+"""The frozen fixtures of tests/data, read back: what heavy oracles said, without the oracles."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from camshaft.formats.gguf import GGUFFile
+from camshaft.settings import settings
+
+DATA = Path(__file__).parents[1] / "data"
+TINY_MODELS = tuple(sorted(p.name.removesuffix(".gguf.gz") for p in (DATA / "models").glob("*.gguf.gz")))
+DEFAULT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# Read once, when tests are collected: a test may point the cache elsewhere for itself.
+_CACHE = settings().cache_dir
+
+
+def tiny_model(name: str, folder: Path) -> Path:
+    """The tiny model `name` unpacked into `folder`: an F32 GGUF file."""
+    path = folder / f"{name}.gguf"
+    path.write_bytes(gzip.decompress((DATA / "models" / f"{name}.gguf.gz").read_bytes()))
+    return path
+
+
+def tiny_logits(name: str) -> tuple[list[int], NDArray[np.float32]]:
+    """The tokens given to the tiny model `name` and the logits that transformers gave: (n ids, float32 [n, vocab])."""
+    with np.load(DATA / "models" / f"{name}.npz") as saved:
+        return saved["tokens"].tolist(), saved["logits"]
+
+
+def excerpt() -> str:
+    """The English text on which language models are compared."""
+    return (DATA / "excerpt.txt").read_text(encoding="utf-8")
+
+
+def llama_cpp_top() -> dict[str, NDArray[np.generic]]:
+    """What llama.cpp said of the default model on the excerpt.
+
+    tokens [256] int32; ids [256, 64] uint16 and log_probabilities [256, 64] float32, the likeliest first.
+    """
+    with np.load(DATA / "llama_cpp_top64.npz") as saved:
+        return dict(saved)
+
+
+def awkward_strings() -> list[bytes]:
+    """The strings that tokenizers are compared on."""
+    return _unpack(DATA / "tokens" / "strings.npz")["strings"]
+
+
+def frozen_tokens(name: str) -> dict[tuple[bool, bool], list[list[int]]]:
+    """llama.cpp's tokens of each awkward string in vocabulary `name`, by (add_special, parse_special)."""
+    with np.load(DATA / "tokens" / f"{name}.npz") as saved:
+        return {
+            (bool(a), bool(p)): [part.tolist() for part in np.split(saved[f"ids{a}{p}"], saved[f"ends{a}{p}"][:-1])]
+            for a in (0, 1)
+            for p in (0, 1)
+        }
+
+
+def frozen_end_ids(name: str) -> list[int]:
+    """The tokens at which llama.cpp stops generating, in vocabulary `name`."""
+    with np.load(DATA / "tokens" / f"{name}.npz") as saved:
+        return saved["end_ids"].tolist()
+
+
+def _unpack(path: Path) -> dict[str, list[bytes]]:
+    with np.load(path) as saved:
+        joined, ends = saved["bytes"].tobytes(), saved["ends"].tolist()
+    return {"strings": [joined[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]}
+
+
+def default_model() -> Path | None:
+    """The default model's file: CAMSHAFT_TEST_MODEL, else wherever it lies below the cache folder; None if nowhere."""
+    given = os.environ.get("CAMSHAFT_TEST_MODEL")
+    return Path(given) if given else next(iter(sorted(_CACHE.rglob(DEFAULT_MODEL))), None)
+
+
+def vocabulary_file(name: str) -> Path | None:
+    """llama.cpp's vocabulary-only GGUF file, if scripts/freeze_oracles.py has fetched it."""
+    path = _CACHE / "oracles" / f"ggml-vocab-{name}.gguf"
+    return path if path.is_file() else None
+
+
+class Dequantized(Mapping[str, NDArray[np.float32]]):
+    """The tensors of an open GGUF file as float32 arrays, dequantized when asked for and not kept."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._tensors = file.tensors
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        return self._tensors[name].dequantize()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors

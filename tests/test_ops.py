@@ -1,0 +1,51 @@
+"""The table test: every op, variant, CPU backend and sample against the op's float64 reference, twice, with guard bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.errors import ShapeError
+
+CASES = [
+    pytest.param(op, variant, backend, sample, id=f"{op.name}-{variant.name}-{backend}-{sample.name}")
+    for op in ops.all_ops()
+    for variant in op.variants
+    for backend in sorted(variant.backends & {"scalar", "simd"})
+    for sample in op.samples()
+]
+ERRORS = [
+    pytest.param(op, error, id=f"{op.name}-{error.match}") for op in ops.all_ops() for error in op.error_samples()
+]
+
+
+@pytest.mark.parametrize(("op", "variant", "backend", "sample"), CASES)
+def test_variant_agrees_with_reference(op, variant, backend, sample) -> None:
+    device = cpu_device(backend)
+    node = node_of(op, sample)
+    reason = variant.supports(node, device)
+    if reason is not None:
+        assert reason.strip(), "a refusal gives its reason"
+        return
+    first = check_sample(op, variant, device, sample)
+    second = check_sample(op, variant, device, sample)
+    assert first.max_error <= first.tolerance, f"error {first.max_error} above {first.tolerance}"
+    for a, b in zip(first.outputs, second.outputs, strict=True):
+        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+@pytest.mark.parametrize(("op", "error"), ERRORS)
+def test_wrong_specs_are_refused(op, error) -> None:
+    with pytest.raises(ShapeError, match=error.match) as caught:
+        op.infer(error.specs, error.attrs)
+    assert op.name in str(caught.value)
+
+
+def test_every_op_has_a_variant_and_samples() -> None:
+    for op in ops.all_ops():
+        assert op.view or op.variants, op.name
+        assert list(op.samples()), op.name
+        assert list(op.error_samples()), op.name

@@ -1,0 +1,56 @@
+"""The README's Quick start: exactly two commands of one line, which need nothing but a clone and Python."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def section(title: str) -> str:
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    assert match, f"README has no section {title!r}"
+    return match[1]
+
+
+def quick_start() -> list[str]:
+    return re.findall(r"^```(\w*)\n(.*?)^```$", section("Quick start"), re.MULTILINE | re.DOTALL)
+
+
+def test_quick_start_is_two_commands_of_one_line() -> None:
+    blocks = quick_start()
+    assert [language for language, _ in blocks] == ["sh", "sh"]
+    for _, body in blocks:
+        assert body.count("\n") == 1
+        assert body.strip()
+        assert not body.rstrip("\n").endswith("\\")
+
+
+def test_each_command_works_alone() -> None:
+    """Both make the environment themselves and install the clone in place, so their order does not matter."""
+    (_, generates), (_, tests) = quick_start()
+    for body in (generates, tests):
+        assert body.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+        assert " -e " in body
+    assert "camshaft generate -p" in generates
+    assert tests.rstrip().endswith("-m pytest")
+
+
+def test_the_extras_of_the_readme_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = {extra for found in re.findall(r"(?:camshaft|\.)\[([\w,]+)\]", README) for extra in found.split(",")}
+    assert named <= set(project["optional-dependencies"])
+    assert "test" in named
+
+
+def test_the_sections_a_reader_wants_are_there() -> None:
+    for title in ("Quick start", "How it works", "Measured", "Commands", "From Python", "Not yet"):
+        assert section(title).strip()
+
+
+def test_links_to_files_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
+        assert (ROOT / target).exists(), target
