@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from oracles import excerpt, llama  # noqa: E402
-from oracles.awkward import awkward_strings  # noqa: E402
-from oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
-
+from scripts.oracles import excerpt, llama  # noqa: E402
+from scripts.oracles.awkward import awkward_strings  # noqa: E402
+from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, default_model  # noqa: E402
 
 MAX_NBYTES = 2_000_000
@@ -50,7 +49,7 @@ def freeze_tokens(model: Path) -> None:
 
 def freeze_models(model: Path) -> None:
     """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from oracles import tiny_models
+    from scripts.oracles import tiny_models
 
     for seed, tiny in enumerate(tiny_models.MODELS):
         network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed)

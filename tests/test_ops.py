@@ -46,6 +46,6 @@ def test_wrong_specs_are_refused(op, error) -> None:
 
 def test_every_op_has_a_variant_and_samples() -> None:
     for op in ops.all_ops():
-        assert op.view or op.variants, op.name
+        assert op.variants, op.name
         assert list(op.samples()), op.name
         assert list(op.error_samples()), op.name

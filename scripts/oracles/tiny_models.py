@@ -63,8 +63,8 @@ MODELS = (
     ),
     TinyModel("llama-yarn", "Llama", 32, 64, heads=2, kv_heads=1, head_dim=32, rope={**YARN_ROPE, **OLD}),
     TinyModel("mistral", "Mistral", 32, 64, heads=6, kv_heads=2, head_dim=16, theta=1000.0),
-    TinyModel("qwen2", "Qwen2", 32, 64, heads=4, kv_heads=2, head_dim=16),
-    TinyModel("qwen2-yarn", "Qwen2", 32, 96, heads=2, kv_heads=1, head_dim=32, tied=True, rope={**YARN_ROPE, **OLD}),
+    TinyModel("qwen2", "Qwen2", 64, 32, heads=4, kv_heads=2, head_dim=16),
+    TinyModel("qwen2-yarn", "Qwen2", 32, 96, heads=2, kv_heads=1, head_dim=16, tied=True, rope={**YARN_ROPE, **OLD}),
     TinyModel("qwen3", "Qwen3", 32, 64, heads=4, kv_heads=2, head_dim=32, tied=True, theta=1e6),
 )
 

@@ -13,7 +13,9 @@ import pytest
 from plan_kernels import align, chain_plan
 
 from camshaft.errors import PlanError
+from camshaft.plan import executor_ir as layout
 from camshaft.plan import workers
+from camshaft.plan.wake import core_address
 from camshaft.plan.workers import WorkerPool, runner_for
 
 PRELUDE = """
@@ -42,7 +44,7 @@ def test_exit_with_a_live_pool(threads: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_exit_while_a_daemon_thread_is_in_a_run(threads: int) -> None:
     script = f"""
-plan, out, wanted = chain_plan(20000, 3, {threads})
+plan, out, wanted = chain_plan(300, 3000, {threads})
 started = threading.Event()
 def work():
     while True:
@@ -110,7 +112,7 @@ print(good(), os.waitpid(child, 0)[1])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_fork_while_another_thread_is_in_a_run(threads: int) -> None:
     script = f"""
-plan, out, wanted = chain_plan(20000, 3, {threads})
+plan, out, wanted = chain_plan(300, 3000, {threads})
 started = threading.Event()
 def work():
     while True:
@@ -195,6 +197,27 @@ def test_a_busy_machine_slows_a_plan_but_does_not_stop_it() -> None:
         for process in burn:
             process.kill()
             process.wait()
+
+
+@pytest.mark.skipif(not core_address() or workers.available_cores() < 2, reason="one core, or a system that sees to it")
+def test_a_worker_that_shares_its_callers_core_moves_away() -> None:
+    plan, *_ = chain_plan(20, 3, 2)
+    plan.run()
+    pool, allowed = runner_for(2), os.sched_getaffinity(0)
+    assert isinstance(pool, WorkerPool)
+    worker, core = pool._threads[0].native_id, min(allowed)
+    assert worker is not None
+    try:
+        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(worker, {core})
+        plan.run()
+        os.sched_setaffinity(worker, allowed)
+        said = layout.WORKER_LINES + layout.WORDS_PER_WORKER + layout.CORE
+        assert any(plan.run() or time.sleep(0.001) or pool._control[said] != core for _ in range(500))
+        assert any(os.sched_getaffinity(worker) == allowed or time.sleep(0.001) for _ in range(500))
+    finally:
+        os.sched_setaffinity(0, allowed)
+        os.sched_setaffinity(worker, allowed)
 
 
 def test_idle_workers_sleep() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.backends.cpu.device import CpuDevice
+from camshaft.backends.cpu.device import CpuDevice, CpuKernel, native_function
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
-from camshaft.ops.launch import operand_part, program_count, signature
-from camshaft.ops.op import Build, HostCall, KernelVariant, Launch, NodeSpec, Operand
+from camshaft.ops.launch import Signature, operand_part, program_count, signature
+from camshaft.ops.op import Build, HostCall, KernelVariant, Launch, NativeCall, NodeSpec, Operand
 from camshaft.ops.spec import TensorSpec
 
 GUARD_NBYTES = 64
@@ -81,8 +81,15 @@ def _filled(spec: TensorSpec, array: Array) -> Array:
     return memory
 
 
+def compile_launch(launch: Launch | NativeCall, made: Signature, device: CpuDevice) -> CpuKernel:
+    """The machine code of a launch whose `signature` is `made`; both kinds have the entry ABI (args, first, last)."""
+    if isinstance(launch, NativeCall):
+        return native_function(launch.name, f"{launch.name}|{launch.digest}", launch.llvm_ir, vectorize=False)
+    return device.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid, launch.lanes)
+
+
 def _launch(
-    launch: Launch,
+    launch: Launch | NativeCall,
     node: NodeSpec,
     build: Build,
     device: CpuDevice,
@@ -90,15 +97,16 @@ def _launch(
     active: dict[Extent, int],
 ) -> None:
     made = signature(launch, node, build)
-    code = device.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid, launch.lanes)
+    code = compile_launch(launch, made, device)
     run_block = np.array([active.get(e, e.bound) for e in made.scalars], np.int64)
     addresses = [_address(o, node, build, memories) for o in launch.arrays]
+    addresses += [launch.words.ctypes.data] if isinstance(launch, NativeCall) else []
     addresses += [run_block.ctypes.data + 8 * i for i in range(len(made.scalars))]
     args = np.array(addresses, np.int64)
     code(args.ctypes.data, 0, program_count(launch, {e: active.get(e, e.bound) for e in _extents(launch)}))
 
 
-def _extents(launch: Launch) -> list[Extent]:
+def _extents(launch: Launch | NativeCall) -> list[Extent]:
     return [c.dim for c in launch.grid if isinstance(c.dim, Extent)]
 
 

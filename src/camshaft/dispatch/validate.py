@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuDevice
+from camshaft.dispatch.run import GUARD_BYTE, run_variant
 from camshaft.dtypes import as_dtype
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
-from camshaft.dispatch.run import GUARD_BYTE, run_variant
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
 from camshaft.ops.spec import TensorSpec
 
@@ -54,7 +54,8 @@ def check_sample(op: Op, variant: KernelVariant, device: CpuDevice, sample: Samp
             check_untouched(got, spec, sample.extents, f"{op.name} {variant.name} ({sample.name})")
         dtype = spec.dtype.name
         tolerance = max(tolerance, op.tolerance.get(dtype, 0.0))
-        errors.append(error_between(_active(got, spec, sample.extents), want, op.tolerance.get(dtype, 0.0)))
+        pairs = zip(_arrays(got, spec, sample.extents), _arrays(want, spec, {}), strict=True)
+        errors += [error_between(a, b, op.tolerance.get(dtype, 0.0)) for a, b in pairs]
     return Checked(sample.name, max(errors), tolerance, outputs)
 
 
@@ -63,6 +64,13 @@ def _active(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Ar
     if not spec.is_plain:
         return array
     return array[tuple(slice(extents.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
+
+
+def _arrays(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> list[Array]:
+    """What is compared: a plain tensor's active part, or the typed parts of another layout (not the padding between)."""
+    if spec.is_plain:
+        return [_active(array, spec, extents)]
+    return [array[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts]
 
 
 def check_untouched(got: Array, spec: TensorSpec, extents: Mapping[Extent, int], what: str) -> None:

@@ -8,6 +8,7 @@ holds the arrays' addresses, then for each run-time scalar the address of its i6
 from __future__ import annotations
 
 from camshaft.emit.llvm_body import BodyEmitter
+from camshaft.emit.llvm_values import array_name
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
 
@@ -16,7 +17,7 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one exported function `symbol`."""
     body = BodyEmitter(kernel, target)
     body.emit()
-    arrays = [f"ptr noalias %{array.name}" for array in kernel.arrays]
+    arrays = [f"ptr noalias {array_name(array.name)}" for array in kernel.arrays]
     scalars = [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
     programs = [f"i64 %program{i}" for i in range(len(kernel.grid))]
     lines = [
@@ -38,7 +39,10 @@ def _entry(kernel: ir.KernelIR, symbol: str) -> list[str]:
     """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest."""
     lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
     for i, array in enumerate(kernel.arrays):
-        lines += [f"  %at{i} = getelementptr i64, ptr %args, i64 {i}", f"  %{array.name} = load ptr, ptr %at{i}"]
+        lines += [
+            f"  %at{i} = getelementptr i64, ptr %args, i64 {i}",
+            f"  {array_name(array.name)} = load ptr, ptr %at{i}",
+        ]
     for i, _ in enumerate(kernel.scalars):
         at = len(kernel.arrays) + i
         lines += [
@@ -71,7 +75,9 @@ def _entry(kernel: ir.KernelIR, symbol: str) -> list[str]:
         ]
         rest = f"%rest{axis}"
     lines.append(f"  %program0 = add i64 {rest}, 0")
-    passed = [f"ptr %{a.name}" for a in kernel.arrays] + [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
+    passed = [f"ptr {array_name(a.name)}" for a in kernel.arrays] + [
+        f"i64 %scalar{i}" for i in range(len(kernel.scalars))
+    ]
     passed += [f"i64 %program{i}" for i in range(len(kernel.grid))]
     lines += [
         f"  call void @program({', '.join(passed)})",

@@ -7,7 +7,16 @@ from typing import Any
 
 from camshaft.emit import llvm_index
 from camshaft.emit.llvm_data import DataEmitter
-from camshaft.emit.llvm_values import Affine, Rep, common_multiple, integer, vector_type
+from camshaft.emit.llvm_values import (
+    Affine,
+    Rep,
+    array_name,
+    common_multiple,
+    integer,
+    memory_dtype,
+    scalar_type,
+    vector_type,
+)
 from camshaft.lang import ir
 
 
@@ -20,8 +29,8 @@ class BodyEmitter(DataEmitter):
             count = 1
             for size in array.shape:
                 count *= size
-            element = vector_type(array.dtype, 0)
-            self.allocas.append(f"%{array.name} = alloca [{count} x {element}], align 64")
+            element = scalar_type(memory_dtype(array.dtype))
+            self.allocas.append(f"{array_name(array.name)} = alloca [{count} x {element}], align 64")
         self.block(self.kernel.body)
 
     def block(self, block: ir.Block) -> None:
@@ -110,8 +119,9 @@ class BodyEmitter(DataEmitter):
         mask = self.line(f"icmp ult {self.iota_type()} {self.iota()}, {self.splat_i64(left)}")
         outer = self.mask
         self.mask = mask if outer is None else self.line(f"and {self.mask_type()} {outer}, {mask}")
+        self.mask_is_prefix = outer is None
         self.lanes_body(item, Rep(end.name, multiple=multiple, constant=end.constant))
-        self.mask = outer
+        self.mask, self.mask_is_prefix = outer, False
         self.write(f"br label %{done}")
         self.open(done)
 
@@ -141,17 +151,19 @@ class BodyEmitter(DataEmitter):
         some = self.line(f"icmp ne i{self.lanes} {bits}, 0")
         self.write(f"br i1 {some}, label %{inside}, label %{done}")
         self.open(inside)
+        was_prefix, self.mask_is_prefix = self.mask_is_prefix, False
         self.mask = mask
         self.block(item.body)
-        self.mask = outer
+        self.mask, self.mask_is_prefix = outer, was_prefix
 
     def barrier(self, item: ir.Barrier) -> None:
         """Lanes of a vector go in step: memory order within a thread is enough."""
 
     def prefetch(self, item: ir.Prefetch) -> None:
         at = self.linear_index(item.array, tuple(self.reps[i] for i in item.indices))
-        base = at.affine.base if at.affine is not None else at
-        pointer = self.pointer(item.array, base.name)
+        place = self.first_lane(at)
+        # a hint may point past the end, which `inbounds` would forbid
+        pointer = self.pointer(item.array, place, inbounds=False)
         self.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.write(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 

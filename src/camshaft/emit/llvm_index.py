@@ -58,12 +58,12 @@ def multiply(line: Line, a: Rep, b: Rep) -> Rep | None:
 
 
 def divide(line: Line, lanes: int, a: Rep, n: int) -> Rep | None:
-    """a // n for a constant n > 0; indexes are not negative."""
+    """a // n for a constant n > 0, rounded down, or None where the lanes' pattern is lost."""
     if a.constant is not None:
         return integer(a.constant // n)
     if a.is_scalar:
         exact = a.multiple // n if a.multiple % n == 0 else 1
-        return Rep(line(f"udiv i64 {a.name}, {n}"), multiple=exact)
+        return Rep(_floor_divide(line, a.name, n), multiple=exact)
     pattern = a.affine
     if pattern is None or pattern.coefficient != 1 or pattern.divisor != 1:
         return None
@@ -77,12 +77,28 @@ def divide(line: Line, lanes: int, a: Rep, n: int) -> Rep | None:
     return None
 
 
+def _floor_divide(line: Line, a: str, n: int) -> str:
+    """Rounds down for negative numbers too: a shift for powers of two."""
+    if n & (n - 1) == 0:
+        return line(f"ashr i64 {a}, {n.bit_length() - 1}")
+    below = line(f"ashr i64 {line(f'srem i64 {a}, {n}')}, 63")
+    return line(f"add nsw i64 {line(f'sdiv i64 {a}, {n}')}, {below}")
+
+
+def _floor_remainder(line: Line, a: str, n: int) -> str:
+    if n & (n - 1) == 0:
+        return line(f"and i64 {a}, {n - 1}")
+    rest = line(f"srem i64 {a}, {n}")
+    below = line(f"ashr i64 {rest}, 63")
+    return line(f"add nsw i64 {rest}, {line(f'and i64 {below}, {n}')}")
+
+
 def remainder(line: Line, lanes: int, a: Rep, n: int) -> Rep | None:
     """a % n for a constant n > 0."""
     if a.constant is not None:
         return integer(a.constant % n)
     if a.is_scalar:
-        return integer(0) if a.multiple % n == 0 else Rep(line(f"urem i64 {a.name}, {n}"))
+        return integer(0) if a.multiple % n == 0 else Rep(_floor_remainder(line, a.name, n))
     pattern = a.affine
     if pattern is None or pattern.coefficient != 1 or pattern.divisor != 1:
         return None

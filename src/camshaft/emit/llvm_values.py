@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32
+from camshaft.dtypes import DType, f32, u8
 
 _TYPES = {
     "f16": "half",
@@ -35,6 +35,16 @@ def scalar_type(dtype: DType) -> str:
 def vector_type(dtype: DType, n: int) -> str:
     """LLVM's name of a vector of n, or of the element itself where n is 0 or 1."""
     return f"<{n} x {_TYPES[dtype.name]}>" if n > 1 else _TYPES[dtype.name]
+
+
+def memory_dtype(dtype: DType) -> DType:
+    """What an array's elements are in memory: a boolean is a byte there, in LLVM a bit."""
+    return u8 if dtype.kind == "b" else dtype
+
+
+def array_name(name: str) -> str:
+    """An array's pointer in LLVM: a prefix of its own, so that no parameter is mistaken for another value."""
+    return f"%array.{name}"
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:

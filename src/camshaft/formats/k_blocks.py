@@ -36,8 +36,8 @@ def k_scales(scales: Bytes) -> tuple[Bytes, Bytes]:
     return np.hstack([first & 63, late_scales]), np.hstack([second & 63, late_minima])
 
 
-def _q3_scales(scales: Bytes) -> Floats:
-    # 16 six-bit scales less 32: nibbles in bytes 0..7 (low ones first), top two bits in bytes 8..11.
+def q3_scales(scales: Bytes) -> Floats:
+    """16 six-bit scales less 32, [n, 16]: nibbles in bytes 0..7 (low ones first), top two bits in bytes 8..11."""
     low, high = bit_fields(scales[:, :8], 4).reshape(-1, 16), bit_fields(scales[:, 8:], 2).reshape(-1, 16)
     return (low | (high << np.uint8(4))).astype(np.float32) - np.float32(32)
 
@@ -66,7 +66,7 @@ def decode_q3_k(blocks: Records) -> Floats:
     low = bit_fields(blocks["qs"].reshape(-1, 2, 32), 2).reshape(-1, 256)
     high = bit_fields(blocks["hmask"], 1).reshape(-1, 256)
     quants = (low | (high << np.uint8(2))).astype(np.float32) - np.float32(4)
-    return _scaled(blocks, quants.reshape(-1, 16, 16), _q3_scales(blocks["scales"]))
+    return _scaled(blocks, quants.reshape(-1, 16, 16), q3_scales(blocks["scales"]))
 
 
 def decode_q4_k(blocks: Records) -> Floats:
@@ -95,10 +95,15 @@ def decode_q8_k(blocks: Records) -> Floats:
     return as_float(blocks["d"]) * as_float(blocks["qs"])
 
 
+def iq4_xs_scales(scales_l: Bytes, scales_h: npt.NDArray[np.uint16]) -> Floats:
+    """8 six-bit scales less 32, [n, 8]: nibbles in 4 bytes (low ones first), top two bits in a 16-bit word."""
+    low = bit_fields(scales_l[:, :, None], 4).reshape(-1, 8)
+    high = (scales_h[:, None] >> np.arange(0, 16, 2, dtype=np.uint16)) & np.uint16(3)
+    return (low | (high << np.uint16(4))).astype(np.float32) - np.float32(32)
+
+
 def decode_iq4_xs(blocks: Records) -> Floats:
     """8 groups of 32 with six-bit scales less 32: y = (d scale) values[q]."""
-    low = bit_fields(blocks["scales_l"][:, :, None], 4).reshape(-1, 8)
-    high = (blocks["scales_h"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16)) & np.uint16(3)
-    scales = (low | (high << np.uint16(4))).astype(np.float32) - np.float32(32)
+    scales = iq4_xs_scales(blocks["scales_l"], blocks["scales_h"])
     quants = IQ4_VALUES[bit_fields(blocks["qs"].reshape(-1, 8, 16), 4)].reshape(-1, 8, 32)
     return _scaled(blocks, quants, scales)

@@ -54,7 +54,7 @@ class Kernel:
         finally:
             ir.recorders.pop()
         if tracer.broken or tracer.block is not tracer.body:
-            raise KernelError(f"kernel {self.name}: {tracer.broken or 'a traced loop was not finished'}")
+            raise tracer.broken or tracer.left_early(tracer.loop_line)
         return ir.KernelIR(
             self.name,
             tuple(params),

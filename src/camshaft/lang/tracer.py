@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from camshaft.dtypes import DType, boolean, f32, i32, i64
 from camshaft.errors import KernelError
 from camshaft.lang import ir
@@ -30,7 +32,8 @@ class Tracer:
         self.block = self.body
         self.scratches: list[ir.Array] = []
         self.in_lanes = False
-        self.broken: str | None = None
+        self.broken: KernelError | None = None
+        self.loop_line = 0
 
     # --- recording -------------------------------------------------------------------------------------------------
     def _line(self) -> int:
@@ -42,6 +45,13 @@ class Tracer:
     def fail(self, message: str) -> KernelError:
         """An error that names the kernel and the line of its source."""
         return KernelError(f"kernel {self.name}, line {self._line()}: {message}")
+
+    def left_early(self, line: int) -> KernelError:
+        """The error for a loop, begun at `line`, that Python code left."""
+        return KernelError(
+            f"kernel {self.name}, line {line}: a traced loop was left early (break, return or an exception): "
+            "loops run to their end; use k.when"
+        )
 
     def _check_open(self, value: ir.Value) -> None:
         block: ir.Block | None = self.block
@@ -56,7 +66,7 @@ class Tracer:
     ) -> ir.Value:
         """Appends an instruction to the open block."""
         if self.broken:
-            raise self.fail(self.broken)
+            raise self.broken
         for arg in args:
             self._check_open(arg)
         value = ir.Value(op, dtype, args, width, attr, self.block, self._line())
@@ -65,7 +75,7 @@ class Tracer:
 
     def _append(self, statement: ir.Statement) -> None:
         if self.broken:
-            raise self.fail(self.broken)
+            raise self.broken
         for arg in ir.operands(statement):
             self._check_open(arg)
         self.block.statements.append(statement)
@@ -82,6 +92,8 @@ class Tracer:
             raise self.fail(f"wanted a traced value or a number, got {type(value).__name__}")
         if isinstance(value, float) and not dtype.is_float:
             raise self.fail(f"the number {value} does not fit {dtype}; use .to(f32) first")
+        if dtype.is_integer and not np.iinfo(dtype.numpy).min <= value <= np.iinfo(dtype.numpy).max:
+            raise self.fail(f"the number {value} does not fit {dtype}")
         return self.const(value, dtype)
 
     def apply(self, name: str, *args: Number) -> ir.Value:
@@ -124,6 +136,7 @@ class Tracer:
     # --- loops and branches ----------------------------------------------------------------------------------------
     def _loop(self, statement: ir.Lanes | ir.Range) -> Iterator[ir.Value]:
         self._append(statement)
+        self.loop_line = statement.line
         outer, self.block = self.block, statement.body
         finished = False
         try:
@@ -131,7 +144,7 @@ class Tracer:
             finished = True
         finally:
             if not finished and self.broken is None:
-                self.broken = "a traced loop was left early (break, return or an exception): loops run to their end"
+                self.broken = self.left_early(statement.line)
             self.block = outer
 
     def lanes(self, start: Number, stop: Number | None = None) -> Iterator[ir.Value]:
@@ -164,6 +177,8 @@ class Tracer:
     @contextmanager
     def when(self, condition: ir.Value) -> Iterator[None]:
         """with k.when(condition): a branch if uniform, a mask if it varies by lane."""
+        if not isinstance(condition, ir.Value) or condition.dtype != boolean or condition.width:
+            raise self.fail(f"k.when of {condition!r}: wanted a traced boolean that is no explicit vector")
         statement = ir.When(self._line(), condition, ir.Block(self.block))
         self._append(statement)
         outer, self.block = self.block, statement.body

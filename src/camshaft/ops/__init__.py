@@ -7,7 +7,27 @@ from importlib import import_module
 
 from camshaft.ops.op import Op
 
-NAMES = ("rms_norm",)
+NAMES = (
+    "rms_norm",
+    "matmul",
+    "quantize_activations",
+    "quantized_matmul",
+    "embedding",
+    "add",
+    "multiply",
+    "silu",
+    "silu_multiply",
+    "residual_norm",
+    "copy",
+    "gather",
+    "argmax",
+    "repeat_penalty",
+    "softmax",
+    "rope",
+    "kv_cache_update",
+    "sample",
+    "attention",
+)
 
 
 @functools.cache

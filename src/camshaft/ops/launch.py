@@ -8,7 +8,7 @@ from math import prod
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.lang import ir
-from camshaft.ops.op import Build, Cells, Launch, NodeSpec, Operand
+from camshaft.ops.op import Build, Cells, Launch, NativeCall, NodeSpec, Operand
 from camshaft.ops.spec import Part, TensorSpec
 
 
@@ -37,16 +37,17 @@ def operand_part(operand: Operand, node: NodeSpec, build: Build) -> Part:
     return operand_spec(operand, node, build).part(operand.part)
 
 
-def signature(launch: Launch, node: NodeSpec, build: Build) -> Signature:
+def signature(launch: Launch | NativeCall, node: NodeSpec, build: Build) -> Signature:
     """The launch's parameters. Extents that only the grid names come after those that the kernel takes."""
     arrays = []
     for i, operand in enumerate(launch.arrays):
         part = operand_part(operand, node, build)
         shape = operand.shape if operand.shape is not None else part.shape
-        if prod(shape) != prod(part.shape):
-            raise ShapeError(f"{launch.kernel.name}: {operand} of {part.shape} cannot be seen as {shape}")
+        dtype = operand.dtype or part.dtype
+        if prod(shape) * dtype.nbytes != part.nbytes:
+            raise ShapeError(f"{launch.name}: {part} cannot be seen as {dtype} {shape}")
         arrays.append(
-            ir.ArrayParam(f"{operand.kind}{operand.index}_{part.name}_{i}", part.dtype, shape, operand.access != "read")
+            ir.ArrayParam(f"{operand.kind}{operand.index}_{part.name}_{i}", dtype, shape, operand.access != "read")
         )
     scalars = list(launch.extents)
     for cells in launch.grid:
@@ -62,7 +63,7 @@ def _grid_dim(cells: Cells, scalars: list[Extent]) -> ir.GridDim:
     return ir.GridDim(-(-cells.dim // cells.per))
 
 
-def program_count(launch: Launch, active: dict[Extent, int]) -> int:
+def program_count(launch: Launch | NativeCall, active: dict[Extent, int]) -> int:
     """The number of programs when the extents have these active values."""
     total = 1
     for cells in launch.grid:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from camshaft.dtypes import DType
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
@@ -40,7 +41,7 @@ class Target(Protocol):
 class Operand:
     """A kernel's array argument: a part of the node's input, output or scratch number `index`.
 
-    `shape`, when given, is how the kernel sees the part (same number of elements). Inputs are read unless `access` says so.
+    `shape` and `dtype`, when given, are how the kernel sees the part (as many bytes). Inputs are read unless `access` says so.
     """
 
     kind: Literal["input", "output", "scratch"]
@@ -48,6 +49,7 @@ class Operand:
     part: str = "data"
     shape: tuple[int, ...] | None = None
     access: Literal["read", "write", "update"] = "read"
+    dtype: DType | None = None
 
 
 def read(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
@@ -60,9 +62,11 @@ def update(index: int, part: str = "data", shape: tuple[int, ...] | None = None)
     return Operand("input", index, part, shape, "update")
 
 
-def write(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
+def write(
+    index: int, part: str = "data", shape: tuple[int, ...] | None = None, dtype: DType | None = None
+) -> Operand:
     """Output `index`, written."""
-    return Operand("output", index, part, shape, "write")
+    return Operand("output", index, part, shape, "write", dtype)
 
 
 def scratch(index: int, access: Literal["read", "write", "update"], shape: tuple[int, ...] | None = None) -> Operand:
@@ -92,12 +96,34 @@ class Launch:
     extents: tuple[Extent, ...] = ()
     lanes: int | None = None
 
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+
+@dataclass(frozen=True, eq=False)
+class NativeCall:
+    """A launch of code that is no kernel of ours: `llvm_ir(symbol)` has a kernel's entry ABI and calls functions by pointer.
+
+    Its argument block: the arrays' addresses, the address of `words` (int64 constants: function addresses, sizes), then for each
+    extent the address of its active value. The text holds no address, so its object is cached like a kernel's; `digest` names
+    all that the text depends on.
+    """
+
+    name: str
+    digest: str
+    llvm_ir: Callable[[str], str]
+    arrays: tuple[Operand, ...]
+    words: np.ndarray[Any, np.dtype[np.int64]]
+    grid: tuple[Cells, ...]
+    extents: tuple[Extent, ...] = ()
+
 
 @dataclass(frozen=True)
 class Build:
     """What a variant makes of a node: launches in order and the scratch tensors between them."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[Launch | NativeCall, ...]
     scratch: tuple[TensorSpec, ...] = ()
 
 
@@ -149,7 +175,9 @@ class Op:
 
     `reference(inputs, attrs)` computes in float64 NumPy and gives one array per output; for an op with `updates` (indexes of the
     inputs that it writes in place) it gives those inputs' new values after the outputs. `tolerance` is the normalized mean squared
-    error allowed per output dtype name. `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops.
+    error allowed per output dtype name. `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops;
+    `pattern` (first, second) says that it stands for an op `second` reading the result of `first` (graph/passes/fuse.py): inputs
+    are first's, then second's others; outputs are second's, then first's.
     """
 
     name: str
@@ -164,7 +192,15 @@ class Op:
     nbytes: Callable[[NodeSpec], float] = lambda node: float(sum(s.nbytes for s in node.inputs + node.outputs))
     updates: tuple[int, ...] = ()
     decompose: Callable[..., Any] | None = None
-    view: bool = False
+    pattern: tuple[str, str] | None = None
+
+    def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
+        """Whether `infer` takes these specs."""
+        try:
+            self.infer(specs, attrs)
+        except ShapeError:
+            return False
+        return True
 
 
 def expect(condition: bool, op: str, came: object, wanted: str) -> None:

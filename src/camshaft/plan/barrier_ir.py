@@ -10,7 +10,8 @@ _PAUSES = {
 }
 _NO_PAUSE = ("", 'call void asm sideeffect "", "~{memory}"()')
 
-# await returns once the word is no longer `seen`: a bounded spin, then sleep. The sleeper counts itself before it looks
+# await returns once the word is no longer `seen`: a bounded spin, then sleep. A worker whose spins end in sleep again and
+# again (its core is wanted by the one it waits for) spins long only every 16th time. The sleeper counts itself before it looks
 # again, and the waker changes the word before it looks at the count, both sequentially consistent: no wake is lost.
 AWAIT = """
 define internal void @system_wait(ptr %control, ptr %word, i32 %expected) noinline {
@@ -25,16 +26,24 @@ define internal void @system_wake(ptr %control, ptr %word) noinline {
   $wake
   ret void
 }
-define internal void @await(ptr %control, ptr %word, i32 %seen, ptr %sleepers) noinline {
+define internal void @await(ptr %control, ptr %word, i32 %seen, ptr %sleepers, ptr %misses) noinline {
 entry:
-  %bound.at = getelementptr i64, ptr %control, i64 $SPIN_BOUND
-  %bound = load i64, ptr %bound.at
+  %missed = load i64, ptr %misses
+  %few = icmp ult i64 %missed, 4
+  %low = and i64 %missed, 15
+  %probe = icmp eq i64 %low, 0
+  %patient = or i1 %few, %probe
+  %long.at = getelementptr i64, ptr %control, i64 $SPIN_BOUND
+  %long = load i64, ptr %long.at
+  %short.at = getelementptr i64, ptr %control, i64 $SHORT_SPIN_BOUND
+  %short = load i64, ptr %short.at
+  %bound = select i1 %patient, i64 %long, i64 %short
   br label %spin
 spin:
   %turn = phi i64 [ 0, %entry ], [ %turn.next, %again ]
   %now = load atomic i32, ptr %word acquire, align 4
   %changed = icmp ne i32 %now, %seen
-  br i1 %changed, label %done, label %still
+  br i1 %changed, label %met, label %still
 still:
   %turn.next = add i64 %turn, 1
   %spent = icmp uge i64 %turn, %bound
@@ -42,7 +51,12 @@ still:
 again:
   $pause
   br label %spin
+met:
+  store i64 0, ptr %misses
+  br label %done
 lie_down:
+  %missed.next = add i64 %missed, 1
+  store i64 %missed.next, ptr %misses
   %before = atomicrmw add ptr %sleepers, i32 1 seq_cst
   br label %look
 look:
@@ -74,7 +88,7 @@ done:
 
 # The last to arrive opens generation `next`; `stay` false leaves without waiting for the others (the end of a run).
 BARRIER = """
-define internal void @barrier(ptr %control, i32 %next, i32 %workers, i1 %stay) alwaysinline {
+define internal void @barrier(ptr %control, i32 %next, i32 %workers, ptr %misses, i1 %stay) alwaysinline {
 entry:
   %arrived = getelementptr i64, ptr %control, i64 $ARRIVED
   %generation = getelementptr i64, ptr %control, i64 $GENERATION
@@ -91,7 +105,7 @@ other:
   br i1 %stay, label %stand, label %done
 stand:
   %seen = sub i32 %next, 1
-  call void @await(ptr %control, ptr %generation, i32 %seen, ptr %sleepers)
+  call void @await(ptr %control, ptr %generation, i32 %seen, ptr %sleepers, ptr %misses)
   br label %done
 done:
   ret void

@@ -18,14 +18,18 @@ ENTRY, ARGS, CONSTANT, WAIT, HOME, N_FACTORS, FACTORS = range(7)
 
 # Lines of two cache lines each: the neighbour is prefetched along with the one that is wanted.
 LINE_WORDS = 16
-CONTROL_WORDS = 7 * LINE_WORDS
-WAIT_FUNCTION, WAKE_FUNCTION, SPIN_BOUND, WORKERS = range(4)
+WAIT_FUNCTION, WAKE_FUNCTION, CORE_FUNCTION, SPIN_BOUND, SHORT_SPIN_BOUND, WORKERS = range(6)
 RUN_GENERATION = 1 * LINE_WORDS
 RECORDS, FIRST, LAST, FAILED, STOP = range(2 * LINE_WORDS, 2 * LINE_WORDS + 5)
 ARRIVED = 3 * LINE_WORDS
 GENERATION = 4 * LINE_WORDS
 RUN_SLEEPERS = 5 * LINE_WORDS
 SLEEPERS = 6 * LINE_WORDS
+# Then two lines for each worker: its own (runs seen, spins missed), and one that the others read (the core it is on).
+WORKER_LINES = 7 * LINE_WORDS
+WORDS_PER_WORKER = 2 * LINE_WORDS
+RUNS_SEEN, RUN_MISSES, MISSES = range(3)
+CORE = LINE_WORDS
 
 # programs = constant * product of ceil(extent / divisor), and 0 where an extent is 0
 _PROGRAMS = """
@@ -69,6 +73,8 @@ define internal void @walk(ptr %control, i64 %worker, i64 %workers, ptr %records
 entry:
   %workers.32 = trunc i64 %workers to i32
   %alone = icmp eq i64 %workers, 1
+  %mine.at = call ptr @lines_of(ptr %control, i64 %worker)
+  %misses = getelementptr i64, ptr %mine.at, i64 $MISSES
   %generation = getelementptr i64, ptr %control, i64 $GENERATION
   br i1 %alone, label %head, label %join
 join:
@@ -92,7 +98,7 @@ gather:
   %gate.next = add i32 %gate, 1
   br i1 %alone, label %look, label %meeting
 meeting:
-  call void @barrier(ptr %control, i32 %gate.next, i32 %workers.32, i1 true)
+  call void @barrier(ptr %control, i32 %gate.next, i32 %workers.32, ptr %misses, i1 true)
   br label %look
 look:
   %failure = load atomic i64, ptr %failed monotonic, align 8
@@ -148,7 +154,7 @@ end:
 leave:
   %gate.end = add i32 %gate, 1
   %caller = icmp eq i64 %worker, 0
-  call void @barrier(ptr %control, i32 %gate.end, i32 %workers.32, i1 %caller)
+  call void @barrier(ptr %control, i32 %gate.end, i32 %workers.32, ptr %misses, i1 %caller)
   br label %out
 out:
   ret void
@@ -156,7 +162,64 @@ out:
 declare i64 @llvm.umin.i64(i64, i64)
 """
 
-# A run is published by its number in RUN_GENERATION; worker 0 is the caller. STOP makes the workers return.
+# Which core each worker was on when the run began. One that shares it with a worker before it leaves the executor after
+# the run and is moved: guests of KVM see halted cores as taken and stack two workers on one, 30 us a barrier.
+_CORES = """
+define internal ptr @lines_of(ptr %control, i64 %worker) alwaysinline {
+  %skip = mul i64 %worker, $WORDS_PER_WORKER
+  %at = add i64 %skip, $WORKER_LINES
+  %lines = getelementptr i64, ptr %control, i64 %at
+  ret ptr %lines
+}
+define internal void @say_core(ptr %control, i64 %worker) noinline {
+entry:
+  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
+  %function = load ptr, ptr %function.at
+  %unknown = icmp eq ptr %function, null
+  br i1 %unknown, label %done, label %ask
+ask:
+  %core = call i32 %function()
+  %core.64 = sext i32 %core to i64
+  %lines = call ptr @lines_of(ptr %control, i64 %worker)
+  %core.at = getelementptr i64, ptr %lines, i64 $CORE
+  %said = load i64, ptr %core.at
+  %same = icmp eq i64 %said, %core.64
+  br i1 %same, label %done, label %say
+say:
+  store atomic i64 %core.64, ptr %core.at monotonic, align 8
+  br label %done
+done:
+  ret void
+}
+define internal i1 @shares_core(ptr %control, i64 %worker) noinline {
+entry:
+  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
+  %function = load ptr, ptr %function.at
+  %unknown = icmp eq ptr %function, null
+  br i1 %unknown, label %no, label %ask
+ask:
+  %core = call i32 %function()
+  %core.64 = sext i32 %core to i64
+  br label %head
+head:
+  %other = phi i64 [ 0, %ask ], [ %other.next, %body ]
+  %left = icmp slt i64 %other, %worker
+  br i1 %left, label %body, label %no
+body:
+  %lines = call ptr @lines_of(ptr %control, i64 %other)
+  %core.at = getelementptr i64, ptr %lines, i64 $CORE
+  %theirs = load atomic i64, ptr %core.at monotonic, align 8
+  %same = icmp eq i64 %theirs, %core.64
+  %other.next = add i64 %other, 1
+  br i1 %same, label %yes, label %head
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+"""
+
+# A run is published by its number in RUN_GENERATION; worker 0 is the caller. STOP makes the workers return 0.
 _ENTRIES = """
 define void @camshaft_run_alone(ptr %records, i64 %first, i64 %last, ptr %failed) {
   call void @walk(ptr null, i64 0, i64 1, ptr %records, i64 %first, i64 %last, ptr %failed)
@@ -193,6 +256,7 @@ define void @camshaft_run(ptr %control, ptr %records, i64 %first, i64 %last, ptr
   store i64 %last, ptr %last.at
   %failed.at = getelementptr i64, ptr %control, i64 $FAILED
   store ptr %failed, ptr %failed.at
+  call void @say_core(ptr %control, i64 0)
   call void @summon(ptr %control)
   call void @work(ptr %control, i64 0)
   ret void
@@ -203,24 +267,34 @@ define void @camshaft_stop(ptr %control) {
   call void @summon(ptr %control)
   ret void
 }
-define void @camshaft_worker(ptr %control, i64 %worker) {
+define i64 @camshaft_worker(ptr %control, i64 %worker) {
 entry:
+  %lines = call ptr @lines_of(ptr %control, i64 %worker)
+  %misses = getelementptr i64, ptr %lines, i64 $RUN_MISSES
+  %before = load i64, ptr %lines
+  %before.32 = trunc i64 %before to i32
   %run = getelementptr i64, ptr %control, i64 $RUN_GENERATION
   %sleepers = getelementptr i64, ptr %control, i64 $RUN_SLEEPERS
   %stop.at = getelementptr i64, ptr %control, i64 $STOP
   br label %idle
 idle:
-  %seen = phi i32 [ 0, %entry ], [ %seen.next, %turn ]
-  call void @await(ptr %control, ptr %run, i32 %seen, ptr %sleepers)
+  %seen = phi i32 [ %before.32, %entry ], [ %seen.next, %turn ]
+  call void @await(ptr %control, ptr %run, i32 %seen, ptr %sleepers, ptr %misses)
   %seen.next = add i32 %seen, 1
+  %seen.64 = zext i32 %seen.next to i64
+  store i64 %seen.64, ptr %lines
   %stop = load i64, ptr %stop.at
   %go_home = icmp ne i64 %stop, 0
   br i1 %go_home, label %out, label %turn
 turn:
+  call void @say_core(ptr %control, i64 %worker)
   call void @work(ptr %control, i64 %worker)
-  br label %idle
+  %crowded = call i1 @shares_core(ptr %control, i64 %worker)
+  br i1 %crowded, label %move, label %idle
+move:
+  ret i64 1
 out:
-  ret void
+  ret i64 0
 }
 define void @camshaft_spin(i64 %turns) {
 entry:
@@ -265,5 +339,5 @@ def executor_ir(row: WakeRow, machine: str) -> str:
     words: dict[str, object] = {name: value for name, value in globals().items() if isinstance(value, int)}
     words |= {"wait": row.wait, "wake": row.wake, "pause": pause_ir(machine)}
     words["COPY_NBYTES_PER_PROGRAM"] = COPY_NBYTES_PER_PROGRAM
-    text = _PROGRAMS + AWAIT + BARRIER + _WALK + _ENTRIES + _COPY + pause_declaration(machine)
+    text = _PROGRAMS + AWAIT + BARRIER + _CORES + _WALK + _ENTRIES + _COPY + pause_declaration(machine)
     return Template(text).substitute(words)

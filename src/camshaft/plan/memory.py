@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,9 +32,6 @@ class _Live:
     buffer: Buffer
     first: int
     last: int
-
-    def meets(self, other: _Live) -> bool:
-        return self.first <= other.last and other.first <= self.last
 
 
 def _round_up(value: int, alignment: int) -> int:
@@ -71,17 +69,28 @@ def _liveness(thunks: Sequence[Thunk], temporaries: Sequence[Buffer]) -> list[_L
     return [_Live(buffer, first[buffer], last[buffer]) for buffer in temporaries]
 
 
-def _lowest_free(live: _Live, placed: Iterable[tuple[int, _Live]]) -> int:
-    """The lowest aligned offset whose bytes no placed buffer holds while `live` lives. `placed` is in offset order."""
+def _lowest_free(live: _Live, taken: Iterable[tuple[int, int]]) -> int:
+    """The lowest aligned offset that is clear of all `taken` byte ranges."""
     alignment = max(live.buffer.alignment, ALIGNMENT)
     offset = 0
-    for taken, other in placed:
-        if not live.meets(other):
-            continue
-        if offset + live.buffer.nbytes <= taken:
+    for start, end in sorted(taken):
+        if offset + live.buffer.nbytes <= start:
             break
-        offset = max(offset, _round_up(taken + other.buffer.nbytes, alignment))
+        offset = max(offset, _round_up(end, alignment))
     return offset
+
+
+def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
+    """Offsets, given in this order: each is clear of every buffer placed before that lives at one of its steps."""
+    offsets: dict[Buffer, int] = {}
+    taken: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for live in lives:
+        steps = range(live.first, live.last + 1)
+        offset = _lowest_free(live, {span for step in steps for span in taken[step]})
+        offsets[live.buffer] = offset
+        for step in steps:
+            taken[step].append((offset, offset + live.buffer.nbytes))
+    return offsets
 
 
 def plan_memory(thunks: Sequence[Thunk]) -> MemoryPlan:
@@ -91,13 +100,11 @@ def plan_memory(thunks: Sequence[Thunk]) -> MemoryPlan:
     """
     _refuse_unwritten(thunks)
     temporaries = [buffer for buffer in buffers_of(thunks) if buffer.lifetime is Lifetime.TEMP]
-    placed: list[tuple[int, _Live]] = []
-    for live in sorted(_liveness(thunks, temporaries), key=lambda live: -live.buffer.nbytes):
-        placed.append((_lowest_free(live, placed), live))
-        placed.sort(key=lambda entry: entry[0])
+    offsets = _place(sorted(_liveness(thunks, temporaries), key=lambda live: -live.buffer.nbytes))
+    end = max((offset + buffer.nbytes for buffer, offset in offsets.items()), default=0)
     return MemoryPlan(
-        offsets={live.buffer: offset for offset, live in placed},
-        arena_nbytes=_round_up(max((offset + live.buffer.nbytes for offset, live in placed), default=0), ALIGNMENT),
+        offsets=offsets,
+        arena_nbytes=_round_up(end, ALIGNMENT),
         temp_nbytes_sum=sum(buffer.nbytes for buffer in temporaries),
         alignment=max([ALIGNMENT, *(buffer.alignment for buffer in temporaries)]),
     )

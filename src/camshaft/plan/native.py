@@ -13,7 +13,7 @@ from camshaft.plan.executor_ir import executor_ir
 from camshaft.plan.wake import WakeAddresses, WakeRow, wake_row
 
 _ADDRESS, _INTEGER = ctypes.c_void_p, ctypes.c_int64
-Native = Callable[..., None]
+Native = Callable[..., int | None]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class NativeExecutor:
     """The executor's entries, called through ctypes and so without the GIL.
 
     run_alone(records, first, last, failed) runs on the caller only; run(control, records, first, last, failed) with a
-    pool's workers, of which worker(control, index) is one until stop(control); spin(turns) takes `pause_ns` a turn.
+    pool's workers, of which worker(control, index) is one until stop(control): it returns 0 then, and 1 to be moved to
+    a core of its own and called again. `copy_address` is the entry of copy thunks; a turn of a spin takes `pause_ns`.
     """
 
     row: WakeRow
@@ -35,8 +36,8 @@ class NativeExecutor:
     library: NativeLibrary = field(repr=False)
 
 
-def _function(library: NativeLibrary, name: str, *types: type) -> Native:
-    return ctypes.CFUNCTYPE(None, *types)(library.address(name))
+def _function(library: NativeLibrary, name: str, *types: type, result: type | None = None) -> Native:
+    return ctypes.CFUNCTYPE(result, *types)(library.address(name))
 
 
 def _pause_ns(spin: Native, turns: int = 2000) -> float:
@@ -58,7 +59,7 @@ def build_executor(object_code: bytes, row: WakeRow, wake: WakeAddresses) -> Nat
         wake=wake,
         run_alone=_function(library, "camshaft_run_alone", *walk),
         run=_function(library, "camshaft_run", _ADDRESS, *walk),
-        worker=_function(library, "camshaft_worker", _ADDRESS, _INTEGER),
+        worker=_function(library, "camshaft_worker", _ADDRESS, _INTEGER, result=_INTEGER),
         stop=_function(library, "camshaft_stop", _ADDRESS),
         copy_address=library.address("camshaft_copy"),
         pause_ns=_pause_ns(_function(library, "camshaft_spin", _INTEGER)),

@@ -95,6 +95,13 @@ def futex_row(number: int) -> WakeRow:
     )
 
 
+def core_address() -> int:
+    """The address of `int sched_getcpu(void)`, or 0 where a thread's core is unknown or the system sees to it alone."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return _symbol(ctypes.CDLL(None), "sched_getcpu") or 0
+
+
 WAKE_ROWS = (
     futex_row(FUTEX_NUMBERS.get(platform.machine(), 0)),
     WakeRow(

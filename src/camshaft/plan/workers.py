@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
@@ -13,6 +14,7 @@ import numpy as np
 from camshaft.errors import PlanError
 from camshaft.plan import executor_ir as layout
 from camshaft.plan.native import NativeExecutor, native_executor
+from camshaft.plan.wake import core_address
 
 SPIN_NS = 30_000
 # More workers than cores: whoever is waited for may need this very core.
@@ -79,15 +81,18 @@ class WorkerPool(Runner):
     def _clear(self) -> None:
         self._native = None
         self._threads: list[threading.Thread] = []
-        self._control: Words = aligned_bytes(layout.CONTROL_WORDS * 8, layout.LINE_WORDS * 8).view(np.int64)
+        self._control: Words = _control_block(self.workers)
         self._address = self._control.ctypes.data
 
     def _start(self) -> NativeExecutor:
         native = native_executor()
-        spin_ns = SPIN_NS if self.workers <= available_cores() else CROWDED_SPIN_NS
+        roomy = self.workers <= available_cores()
+        short = max(1, int(CROWDED_SPIN_NS / native.pause_ns))
         self._control[layout.WAIT_FUNCTION] = native.wake.wait
         self._control[layout.WAKE_FUNCTION] = native.wake.wake
-        self._control[layout.SPIN_BOUND] = max(1, int(spin_ns / native.pause_ns))
+        self._control[layout.SPIN_BOUND] = max(1, int(SPIN_NS / native.pause_ns)) if roomy else short
+        self._control[layout.SHORT_SPIN_BOUND] = short
+        self._control[layout.CORE_FUNCTION] = core_address() if roomy else 0
         self._control[layout.WORKERS] = self.workers
         for index in range(1, self.workers):
             name = f"camshaft-{index}-of-{self.workers}"
@@ -129,7 +134,26 @@ class WorkerPool(Runner):
 
 
 def _work(native: NativeExecutor, control: Words, index: int) -> None:
-    native.worker(control.ctypes.data, index)
+    while native.worker(control.ctypes.data, index):
+        _move(control, index)
+
+
+def _move(control: Words, index: int) -> None:
+    """Puts this thread on a core where no other worker is. It stays free to run on all that it might."""
+    workers = control[layout.WORKER_LINES :].reshape(-1, layout.WORDS_PER_WORKER)
+    taken = np.delete(workers[:, layout.CORE], index)
+    allowed = os.sched_getaffinity(0)
+    free = sorted(allowed.difference(taken.tolist()))
+    # A core may have been taken from the process meanwhile; then the thread stays where it is, which is only slower.
+    with contextlib.suppress(OSError):
+        if free:
+            os.sched_setaffinity(0, {free[index % len(free)]})
+            os.sched_setaffinity(0, allowed)
+
+
+def _control_block(workers: int) -> Words:
+    words = layout.WORKER_LINES + workers * layout.WORDS_PER_WORKER
+    return aligned_bytes(words * 8, layout.LINE_WORDS * 8).view(np.int64)
 
 
 def _for_each_runner(method: str) -> None:

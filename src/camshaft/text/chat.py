@@ -65,14 +65,19 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except TemplateSyntaxError as error:
             raise ModelError(f"the file's chat template, line {error.lineno}: {error.message}") from error
+        except RecursionError as error:
+            raise ModelError("the file's chat template is nested too deeply") from error
 
     @classmethod
-    def from_gguf(cls, metadata: Metadata) -> ChatTemplate:
-        """The template in a GGUF file's metadata. ModelError when it has none: such a model takes --raw text."""
+    def from_gguf(cls, metadata: Metadata, tokens: Sequence[str] | None = None) -> ChatTemplate:
+        """The template in a GGUF file's metadata. ModelError when it has none: such a model takes --raw text.
+
+        `tokens`: the vocabulary, where it has been read already; looking one up in the file takes 10 ms and more.
+        """
         source = metadata.get("tokenizer.chat_template")
         if not isinstance(source, str):
             raise ModelError("the model file has no tokenizer.chat_template; use --raw to give it plain text")
-        tokens = metadata.get("tokenizer.ggml.tokens", ())
+        tokens = metadata.get("tokenizer.ggml.tokens", ()) if tokens is None else tokens
         return cls(source, bos_token=_spelling(metadata, "bos", tokens), eos_token=_spelling(metadata, "eos", tokens))
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:

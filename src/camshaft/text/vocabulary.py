@@ -92,7 +92,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         tokens=tokens,
         ids=ids,
         types=_as_control(types, (*ends, *by_text.values())),
-        merges=() if is_llama else _array(metadata, "tokenizer.ggml.merges"),
+        merges=() if is_llama else _texts(metadata, "tokenizer.ggml.merges"),
         scores=_numbers(metadata, "scores", np.dtype(np.float32), len(tokens), 0.0) if is_llama else _NO_SCORES,
         bos_id=bos_id,
         eos_id=eos_id,
@@ -120,10 +120,17 @@ def _array(metadata: Metadata, key: str) -> Sequence[Any]:
     return value  # type: ignore[no-any-return]
 
 
+def _texts(metadata: Metadata, key: str) -> list[str]:
+    texts = list(_array(metadata, key))
+    if not set(map(type, texts)) <= {str}:
+        raise ModelError(f"{key}: wanted an array of texts")
+    return texts
+
+
 def _tokens(metadata: Metadata) -> list[str]:
-    tokens = list(_array(metadata, "tokenizer.ggml.tokens"))
-    if set(map(type, tokens)) != {str}:
-        raise ModelError("tokenizer.ggml.tokens: wanted an array of texts")
+    tokens = _texts(metadata, "tokenizer.ggml.tokens")
+    if not tokens:
+        raise ModelError("tokenizer.ggml.tokens: wanted at least one token")
     return tokens if all(tokens) else [t or f"[EMPTY_{i}]" for i, t in enumerate(tokens)]
 
 

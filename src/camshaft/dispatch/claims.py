@@ -1,0 +1,122 @@
+"""Claim: one variant of one op on one backend, and the digest of all that its proof depends on. Below evidence.py."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from camshaft import ops
+from camshaft.backends.blas.library import blas_library
+from camshaft.backends.cpu.compile import host_target
+from camshaft.errors import BackendError
+from camshaft.lang.kernel import language_digest
+from camshaft.ops.op import KernelVariant, Op
+
+ROOT = Path(__file__).parent.parent
+_IMPORT = re.compile(r"^\s*(?:from (camshaft\.ops[\w.]*) import (\([^)]*\)|[^\n]*)|import (camshaft\.ops[\w.]*))", re.M)
+_SHARED = ("backends", "formats", "dispatch/run.py", "dispatch/validate.py", "dtypes.py", "extent.py")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is to be proved. `module` has the op as OP; a child process imports it from there."""
+
+    op: str
+    variant: str
+    backend: str
+    module: str
+
+    def resolve(self) -> tuple[Op, KernelVariant]:
+        """The op and the variant. BackendError if the module has no such thing."""
+        op: Op = importlib.import_module(self.module).OP
+        for variant in op.variants:
+            if (op.name, variant.name) == (self.op, self.variant) and self.backend in variant.backends:
+                return op, variant
+        raise BackendError(f"{self.module} has no variant {self.variant!r} of {self.op!r} for backend {self.backend!r}")
+
+    def key(self) -> str:
+        """SHA-256 over the sources, the names, and for BLAS the library: evidence under another key says nothing."""
+        parts = [_source_digest(self.module), self.op, self.variant, self.backend]
+        if self.backend == "blas":
+            parts.append(blas_library().key())
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+
+def claim_of(op: Op, variant: KernelVariant, backend: str) -> Claim:
+    """The claim of a variant on one of its backends."""
+    known = op.name in ops.NAMES and ops.get(op.name) is op
+    return Claim(op.name, variant.name, backend, f"camshaft.ops.{op.name}" if known else op.infer.__module__)
+
+
+def all_claims(backend: str) -> tuple[Claim, ...]:
+    """Every variant of every op that a backend claims."""
+    return tuple(claim_of(op, v, backend) for op in ops.all_ops() for v in op.variants if backend in v.backends)
+
+
+@functools.cache
+def machine_key() -> str:
+    """SHA-256 that stands for this CPU with its features, and this LLVM."""
+    return hashlib.sha256(f"{host_target()!r}".encode()).hexdigest()
+
+
+@functools.cache
+def _source_digest(module: str) -> str:
+    """The op's own modules as far as it imports them from ops/, and what every op rests on."""
+    digest = hashlib.sha256(f"{language_digest()}|{_shared_digest()}".encode())
+    done: set[str] = set()
+    left = [module]
+    while left:
+        name = left.pop()
+        if name in done:
+            continue
+        done.add(name)
+        text = _module_path(name).read_bytes()
+        digest.update(f"|{name}|{len(text)}|".encode() + text)
+        left += sorted(_imported(text.decode("utf-8")))
+    return digest.hexdigest()
+
+
+def _imported(text: str) -> Iterator[str]:
+    for match in _IMPORT.finditer(text):
+        base, names, plain = match.groups()
+        found = (
+            [plain]
+            if plain
+            else [base, *(f"{base}.{n.split()[0]}" for n in names.strip("() \n").split(",") if n.split())]
+        )
+        # The table of ops says nothing about one op's kernels.
+        yield from (name for name in found if name != "camshaft.ops" and _package_path(name) is not None)
+
+
+def _package_path(name: str) -> Path | None:
+    parts = name.split(".")
+    if parts[0] != "camshaft":
+        return None
+    base = ROOT.joinpath(*parts[1:])
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
+
+
+def _module_path(name: str) -> Path:
+    path = _package_path(name)
+    if path is not None:
+        return path
+    file = getattr(sys.modules.get(name) or importlib.import_module(name), "__file__", None)
+    if file is None:
+        raise BackendError(f"module {name} has no source file to take a digest of")
+    return Path(file)
+
+
+@functools.cache
+def _shared_digest() -> str:
+    digest = hashlib.sha256()
+    for name in _SHARED:
+        path = ROOT / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,140 @@
+"""RuntimeCapabilities: what the machine claims: CPU, caches, LLVM, BLAS libraries. Nothing here is proved."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from camshaft.backends.blas import library as blas
+from camshaft.backends.cpu.compile import host_target
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.errors import CamshaftError
+from camshaft.settings import settings, thread_count
+
+_SYS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MAC_CACHES = {"l1d": "hw.l1dcachesize", "l2": "hw.l2cachesize", "l3": "hw.l3cachesize"}
+
+
+@dataclass(frozen=True)
+class BlasClaim:
+    """A BLAS found here. `used_by` says who calls it; `core` which processor its kernels were chosen for; None is unknown."""
+
+    name: str
+    used_by: str
+    version: str | None
+    core: str | None
+    threads: int | None
+    path: str | None
+    absent: str | None = None
+
+
+@dataclass(frozen=True)
+class RuntimeCapabilities:
+    """What this process may use. Sizes in bytes; None where the operating system does not tell."""
+
+    cpu_name: str | None
+    llvm_cpu: str
+    architecture: str
+    features: frozenset[str]
+    lanes: int
+    cores: int
+    threads: int
+    cache_nbytes: dict[str, int | None]
+    memory_nbytes: int | None
+    llvm_version: str
+    llvmlite_version: str
+    blas: tuple[BlasClaim, ...]
+    cache_dir: str
+
+
+def capabilities() -> RuntimeCapabilities:
+    """What the machine claims at this moment."""
+    host, device = host_target(), cpu_device("simd")
+    return RuntimeCapabilities(
+        cpu_name=_cpu_name(),
+        llvm_cpu=host.cpu,
+        architecture=device.architecture,
+        features=device.features,
+        lanes=device.lanes,
+        cores=os.cpu_count() or 1,
+        threads=thread_count(),
+        cache_nbytes=_caches(),
+        memory_nbytes=_memory(),
+        llvm_version=host.llvm_version,
+        llvmlite_version=host.llvmlite_version,
+        blas=(_own_blas(), _numpy_blas()),
+        cache_dir=str(settings().cache_dir),
+    )
+
+
+def _own_blas() -> BlasClaim:
+    try:
+        found = blas.blas_library()
+    except CamshaftError as error:
+        return BlasClaim(blas.PACKAGE, "backend blas", None, None, None, None, str(error))
+    return BlasClaim(found.name, "backend blas", found.version, found.core, found.threads, found.path)
+
+
+def _numpy_blas() -> BlasClaim:
+    config = np.show_config(mode="dicts") or {}
+    row = config.get("Build Dependencies", {}).get("blas", {})
+    return BlasClaim(str(row.get("name", "unknown")), "NumPy", row.get("version"), None, None, None)
+
+
+def _cpu_name() -> str | None:
+    if sys.platform == "darwin":
+        raw = _sysctl("machdep.cpu.brand_string")
+        return raw.rstrip(b"\0").decode() if raw else None
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model", "cpu model"):
+                return value.strip()
+        return None
+    return platform.processor() or None
+
+
+def _caches() -> dict[str, int | None]:
+    found: dict[str, int | None] = dict.fromkeys(("l1d", "l2", "l3"))
+    if sys.platform == "darwin":
+        for level, name in _MAC_CACHES.items():
+            raw = _sysctl(name)
+            found[level] = int.from_bytes(raw, "little") if raw else None
+    for index in sorted(_SYS_CACHES.glob("index*")) if sys.platform == "linux" else ():
+        level, kind = (index / "level").read_text().strip(), (index / "type").read_text().strip()
+        if kind != "Instruction":
+            found["l1d" if level == "1" else f"l{level}"] = _size((index / "size").read_text().strip())
+    return found
+
+
+def _size(text: str) -> int | None:
+    digits, unit = text.rstrip("KMG"), text[-1:]
+    return int(digits) * _UNITS.get(unit, 1) if digits.isdigit() else None
+
+
+def _memory() -> int | None:
+    if sys.platform == "darwin":
+        raw = _sysctl("hw.memsize")
+        return int.from_bytes(raw, "little") if raw else None
+    if sys.platform == "linux":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _sysctl(name: str) -> bytes | None:
+    """A value of macOS' sysctl, None when it has no such name."""
+    libc = ctypes.CDLL(None)
+    size = ctypes.c_size_t(0)
+    if libc.sysctlbyname(name.encode(), None, ctypes.byref(size), None, 0) != 0:
+        return None
+    buffer = ctypes.create_string_buffer(size.value)
+    if libc.sysctlbyname(name.encode(), buffer, ctypes.byref(size), None, 0) != 0:
+        return None
+    return buffer.raw[: size.value]

@@ -1,0 +1,137 @@
+"""Selection: for a node, the fastest variant that was proved, by measurement where there is one, else by its own cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from camshaft.backends.cpu.device import CpuDevice
+from camshaft.backends.registry import BACKENDS, DEFAULT_ORDER, present_backend
+from camshaft.dispatch.claims import Claim, claim_of
+from camshaft.dispatch.evidence import Verdict
+from camshaft.dispatch.proof import prove
+from camshaft.errors import BackendError
+from camshaft.ops.op import KernelVariant, NodeSpec, Op
+
+# Nanoseconds measured for a claim at a node's shape, or None.
+Measurements: TypeAlias = Callable[[Claim, NodeSpec], float | None]
+Override: TypeAlias = str | CpuDevice | None
+
+
+def no_measurements(claim: Claim, node: NodeSpec) -> float | None:
+    """Nothing was measured."""
+    return None
+
+
+class Loser(NamedTuple):
+    """A variant that was not chosen, as 'variant (backend)', and why."""
+
+    name: str
+    reason: str
+
+
+def _loser(variant: KernelVariant, backend: str, reason: str) -> Loser:
+    return Loser(f"{variant.name} ({backend})", reason)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The variant that runs a node, on which device, why, and why the others lost."""
+
+    op: Op
+    variant: KernelVariant
+    backend: str
+    device: CpuDevice
+    reason: str
+    losers: tuple[Loser, ...]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    variant: KernelVariant
+    backend: str
+    device: CpuDevice
+    claim: Claim
+    measured: float | None
+    estimated: float
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Measured ones first: a measurement overrules the model."""
+        return self.measured is None, self.estimated if self.measured is None else self.measured
+
+    @property
+    def time(self) -> str:
+        ns, how = (self.estimated, "estimated") if self.measured is None else (self.measured, "measured")
+        return f"{how} {ns / 1000:.3g} us"
+
+
+def choose(
+    uses: Iterable[tuple[Op, NodeSpec]], override: Override = None, measurements: Measurements = no_measurements
+) -> tuple[Choice, ...]:
+    """A Choice per (op, node). The favourites are proved together in one go; where one fails, the next is tried.
+
+    `override` is a backend's or a device's name or a device, None leaves the choice free. BackendError for an op without a variant that can do
+    it, with every reason.
+    """
+    found = [(op, node, *_candidates(op, node, override, measurements)) for op, node in uses]
+    verdicts: dict[Claim, Verdict] = {}
+    while True:
+        picks = [_pick(op, node, candidates, losers, verdicts) for op, node, candidates, losers in found]
+        missing = [claim for claim, _ in picks if claim not in verdicts]
+        if not missing:
+            return tuple(choice for _, choice in picks)
+        verdicts |= prove(missing)
+
+
+def select(op: Op, node: NodeSpec, override: Override = None, measurements: Measurements = no_measurements) -> Choice:
+    """The Choice for one node; see choose."""
+    return choose([(op, node)], override, measurements)[0]
+
+
+def _candidates(
+    op: Op, node: NodeSpec, override: Override, measurements: Measurements
+) -> tuple[list[_Candidate], list[Loser]]:
+    candidates, losers = [], []
+    for name in _backends(op, override):
+        variants = [v for v in op.variants if name in v.backends]
+        absent = BACKENDS[name].absent() if variants else None
+        if absent is not None:
+            losers += [_loser(v, name, absent) for v in variants]
+            continue
+        for variant in variants:
+            device = BACKENDS[name].device()
+            refusal = variant.supports(node, device)
+            if refusal is not None:
+                losers.append(_loser(variant, name, refusal))
+                continue
+            claim = claim_of(op, variant, name)
+            estimated = variant.cost(node, device)
+            candidates.append(_Candidate(variant, name, device, claim, measurements(claim, node), estimated))
+    return sorted(candidates, key=lambda c: c.rank), losers
+
+
+def _backends(op: Op, override: Override) -> tuple[str, ...]:
+    if override is None:
+        return DEFAULT_ORDER
+    order = present_backend(override if isinstance(override, str) else override.backend).order
+    return next(((name,) for name in order if any(name in v.backends for v in op.variants)), ())
+
+
+def _pick(
+    op: Op, node: NodeSpec, candidates: list[_Candidate], losers: list[Loser], verdicts: Mapping[Claim, Verdict]
+) -> tuple[Claim, Choice]:
+    """The first candidate that has not failed; the caller proves it if nobody has yet."""
+    lost = list(losers)
+    for index, c in enumerate(candidates):
+        verdict = verdicts.get(c.claim)
+        if verdict is not None and verdict.status != "proved":
+            lost.append(_loser(c.variant, c.backend, f"{verdict.status}: {verdict.reason}"))
+            continue
+        rest = [_loser(other.variant, other.backend, other.time) for other in candidates[index + 1 :]]
+        reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
+        return c.claim, Choice(op, c.variant, c.backend, c.device, reason, (*lost, *rest))
+    inputs = ", ".join(str(spec) for spec in node.inputs)
+    reasons = "; ".join(f"{x.name}: {x.reason}" for x in lost) or "no variant for this backend"
+    raise BackendError(f"{op.name} of {inputs}: no kernel can do it: {reasons}")

@@ -1,0 +1,131 @@
+"""Generation: the pieces of a text as they come, with stop strings, a finish reason and timings. Made by a Session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from camshaft.text.stream import Detokenizer
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class GenerationTimings:
+    """Seconds to the first token (prompt processing included), and rates; a rate of nothing is 0."""
+
+    first_token_s: float
+    prompt_tokens_per_s: float
+    generated_tokens_per_s: float
+
+
+class StopStrings:
+    """Lets text through up to the first stop string, holding back what may be the start of one."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(s for s in stop if s)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """The text that is safe to show, and whether a stop string came."""
+        self._held += text
+        found = min((i for s in self._stop if (i := self._held.find(s)) >= 0), default=-1)
+        if found >= 0:
+            return self._held[:found], True
+        keep = max((n for s in self._stop for n in range(1, len(s)) if self._held.endswith(s[:n])), default=0)
+        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return shown, False
+
+    def flush(self) -> str:
+        """What was held back and turned out to be text."""
+        held, self._held = self._held, ""
+        return held
+
+
+class Generation:
+    """An iterator of text pieces. When it ends, `finish_reason` says why: 'stop' (an end token or a stop string) or 'length'.
+
+    `tokens` counts what was generated, the end token not; `ids` are those tokens.
+    """
+
+    def __init__(
+        self,
+        prompt_tokens: int,
+        next_token: Callable[[], int | None],
+        detokenizer: Detokenizer,
+        stop: Sequence[str],
+        max_tokens: int,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.finish_reason: FinishReason | None = None
+        self.ids: list[int] = []
+        self._pieces = self._generate(next_token, detokenizer, StopStrings(stop), max_tokens, ended)
+        self._started = self._first = self._last = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were generated so far."""
+        return len(self.ids)
+
+    @property
+    def timings(self) -> GenerationTimings:
+        """Of what has happened so far."""
+        first = self._first - self._started if self._first else 0.0
+        later = self._last - self._first
+        return GenerationTimings(
+            first,
+            self.prompt_tokens / first if first else 0.0,
+            (self.tokens - 1) / later if self.tokens > 1 and later else 0.0,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Ends the iteration here."""
+        self._pieces.close()
+
+    def _generate(
+        self,
+        next_token: Callable[[], int | None],
+        text: Detokenizer,
+        stop: StopStrings,
+        max_tokens: int,
+        ended: Callable[[], None] | None,
+    ) -> Generator[str]:
+        try:
+            yield from self._stream(next_token, text, stop, max_tokens)
+        finally:
+            if ended is not None:
+                ended()
+
+    def _stream(
+        self, next_token: Callable[[], int | None], text: Detokenizer, stop: StopStrings, max_tokens: int
+    ) -> Generator[str]:
+        self._started = time.perf_counter()
+        while self.finish_reason is None:
+            token = next_token() if self.tokens < max_tokens else None
+            now = time.perf_counter()
+            self._first = self._first or now
+            if token is None:
+                self.finish_reason = "length" if self.tokens >= max_tokens else "stop"
+                break
+            self.ids.append(token)
+            self._last = now
+            piece, stopped = stop.push(text.push(token))
+            if stopped:
+                self.finish_reason = "stop"
+            if piece:
+                yield piece
+            if stopped:
+                return
+        rest, stopped = stop.push(text.flush())
+        rest += "" if stopped else stop.flush()
+        if rest:
+            yield rest

@@ -1,0 +1,76 @@
+"""KVCache: the memory of keys and values in blocks of 16 tokens, and which sequence holds which. Sessions own slots of it.
+
+Its arrays are states of the model's plans. Memory is reserved for every slot and touched only as tokens come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import DType, i32
+from camshaft.errors import ContextError
+from camshaft.models.config import ModelConfig
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.workers import aligned_bytes
+
+BLOCK_TOKENS = 16
+Array = np.ndarray[Any, Any]
+
+
+class KVCache:
+    """`states` holds, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim] and the
+    `block_table` [slots, blocks a sequence]."""
+
+    def __init__(self, config: ModelConfig, context: int, dtype: DType, n_slots: int) -> None:
+        self.context, self.n_slots = context, n_slots
+        self.blocks_per_slot = -(-context // BLOCK_TOKENS)
+        n_blocks = self.blocks_per_slot * n_slots
+        heads, dim = config.n_kv_heads, config.head_dim
+        self.specs = {"block_table": TensorSpec((n_slots, self.blocks_per_slot), i32)}
+        for layer in range(config.n_layers):
+            self.specs[f"keys.{layer}"] = TensorSpec((n_blocks, heads, dim, BLOCK_TOKENS), dtype)
+            self.specs[f"values.{layer}"] = TensorSpec((n_blocks, heads, BLOCK_TOKENS, dim), dtype)
+        self.states: dict[str, Array] = {name: _zeros(spec) for name, spec in self.specs.items()}
+        self._free_blocks = list(range(n_blocks - 1, -1, -1))
+        self._free_slots = list(range(n_slots - 1, -1, -1))
+        self._held: dict[int, list[int]] = {}
+
+    @property
+    def session_nbytes(self) -> int:
+        """Bytes of keys and values of one full context."""
+        total = sum(spec.nbytes for name, spec in self.specs.items() if name != "block_table")
+        return total // self.n_slots
+
+    def open_slot(self) -> int:
+        """A free sequence slot. ContextError when all are taken."""
+        if not self._free_slots:
+            raise ContextError(
+                f"all {self.n_slots} sessions of this model are open; close one, or give more with sessions="
+            )
+        slot = self._free_slots.pop()
+        self._held[slot] = []
+        return slot
+
+    def close_slot(self, slot: int) -> None:
+        """Gives the slot and its blocks back; closing twice is allowed."""
+        if slot in self._held:
+            self._free_blocks += reversed(self._held.pop(slot))
+            self._free_slots.append(slot)
+
+    def reserve(self, slot: int, n_tokens: int) -> None:
+        """Makes room for positions 0 to n_tokens - 1. ContextError past the context."""
+        if n_tokens > self.context:
+            raise ContextError(
+                f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise --context"
+            )
+        held, table = self._held[slot], self.states["block_table"]
+        while len(held) * BLOCK_TOKENS < n_tokens:
+            table[slot, len(held)] = self._free_blocks[-1]
+            held.append(self._free_blocks.pop())
+
+
+def _zeros(spec: TensorSpec) -> Array:
+    dtype = spec.parts[0].dtype.numpy
+    return aligned_bytes(spec.nbytes, 64).view(dtype).reshape(spec.bounds)

@@ -1,0 +1,197 @@
+"""LanguageModel: a GGUF file made ready to run: text in, text or logits out. The first user's way into camshaft."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from camshaft.errors import ContextError, SettingError
+from camshaft.formats.gguf import open_gguf
+from camshaft.generate.generation import Generation, GenerationTimings
+from camshaft.generate.model_plans import ModelPlans
+from camshaft.generate.sampler import Sampler, SamplerPlans
+from camshaft.generate.sampling import Sampling
+from camshaft.generate.session import Session
+from camshaft.models.architectures import architecture
+from camshaft.models.config import read_config
+from camshaft.models.pull import resolve_model
+from camshaft.plan.schedule import Thunk
+from camshaft.settings import settings, thread_count
+from camshaft.text.chat import ChatTemplate, encode_chat
+from camshaft.text.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, Any]
+ACTIVATIONS = {"auto": True, "q8": True, "f32": False}
+
+__all__ = ["Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds: `load_s` opening the file and its tokenizer, `compile_s` grinding both plans, packing weights included."""
+
+    load_s: float
+    compile_s: float
+
+
+@dataclass(frozen=True)
+class PlanDescription:
+    """What was ground for single tokens: thunks, whether each waits, and bytes."""
+
+    thunks: tuple[Thunk, ...]
+    waits: tuple[bool, ...]
+    arena_nbytes: int
+    temp_nbytes_sum: int
+    weights_nbytes: int
+    kv_cache_nbytes: int
+
+
+class LanguageModel:
+    """A model and its plans. Thread-safe: runs of several sessions take turns. A context manager that closes itself.
+
+    `path_or_name` is a .gguf file or a name that `camshaft pull` knows; `context` the most tokens of a session; `sessions` the
+    most sessions open at once; `activations` 'auto' and 'q8' quantize the inputs of quantized products to 8 bits and keep the
+    KV cache in f16, 'f32' keeps both in f32. ModelError, FormatError or BackendError say what is wrong with a file or backend.
+    """
+
+    def __init__(
+        self,
+        path_or_name: str | Path,
+        *,
+        backend: str | None = None,
+        threads: int | None = None,
+        context: int = 2048,
+        activations: str = "auto",
+        sessions: int = 8,
+    ) -> None:
+        started = time.perf_counter()
+        if activations == "auto":
+            activations = settings().activations
+        if activations not in ACTIVATIONS:
+            raise SettingError(f"activations {activations!r}; wanted one of {', '.join(ACTIVATIONS)}")
+        if context < 1 or sessions < 1:
+            raise SettingError(f"context {context}, sessions {sessions}; wanted 1 or more")
+        self.name, self.context, self.activations = str(path_or_name), context, activations
+        self.backend, self.threads = backend or settings().backend or "simd", thread_count(threads)
+        self.lock = threading.RLock()
+        self._file = open_gguf(resolve_model(str(path_or_name)))
+        try:
+            made = architecture(self._file.metadata)
+            self.tokenizer = Tokenizer.from_gguf(self._file.metadata)
+            self.config = read_config(self._file.metadata, made.name, self.tokenizer.n_vocab)
+            loaded = time.perf_counter()
+            self.plans = ModelPlans(
+                self._file,
+                made,
+                self.config,
+                context=context,
+                n_slots=sessions,
+                quantized=ACTIVATIONS[activations],
+                backend=backend,
+                threads=self.threads,
+            )
+        except BaseException:
+            self._file.close()
+            raise
+        self._samplers = SamplerPlans(self.plans.logits, backend)
+        self.timings = Timings(loaded - started, time.perf_counter() - loaded)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The file's chat template. ModelError if it has none."""
+        return ChatTemplate.from_gguf(self._file.metadata, self.tokenizer.vocabulary.tokens)
+
+    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of a text; each byte that is no UTF-8 counts as one U+FFFD."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return self.tokenizer.decode(ids)
+
+    def prompt_ids(self, prompt: str | Sequence[int], *, raw: bool, first: bool = True) -> list[int]:
+        """A prompt's tokens: ids as they are, raw text tokenized, other text as a user's message in the chat template."""
+        if not isinstance(prompt, str):
+            return self._checked(prompt)
+        if raw:
+            return self.tokenize(prompt, add_special=first)
+        return encode_chat(self.tokenizer, self.chat_template.render([{"role": "user", "content": prompt}]))
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        wrong = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
+        if wrong is not None:
+            raise ContextError(f"token id {wrong}; wanted 0 to {self.config.vocab_size - 1}")
+        return [int(i) for i in ids]
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        raw: bool = False,
+        ignore_eos: bool = False,
+    ) -> Generation:
+        """Generates after `prompt` in a session of its own, which ends with the iteration.
+
+        `prompt` is a message (the chat template is applied unless `raw`) or token ids; `stop` strings end the text before
+        them; `ignore_eos` goes on past the end token. ContextError if the prompt does not fit the context, or the context
+        fills up while generating.
+        """
+        ids = self.prompt_ids(prompt, raw=raw)
+        session = self.session()
+        try:
+            return session.generation(ids, max_tokens, sampling, stop, ignore_eos, owned=True)
+        except BaseException:
+            session.close()
+            raise
+
+    def session(self) -> Session:
+        """A conversation of its own. ContextError when `sessions` are open already."""
+        return Session(self)
+
+    def sampler(self, sampling: Sampling) -> Sampler:
+        """A sampler over this model's logits."""
+        with self.lock:
+            return Sampler(self._samplers.plan(sampling), sampling)
+
+    def logits(self, token_ids: Sequence[int], *, chunk: int | None = None) -> Array:
+        """float32 [n, vocab]: the logits after each of n tokens, through the plans that generate. `chunk` tokens a run."""
+        with self.lock, self.session() as session:
+            return session.process(self._checked(token_ids), every_row=True, chunk=chunk)
+
+    def describe_plan(self) -> PlanDescription:
+        """The plan for single tokens, and the memory of all."""
+        bound = self.plans.single.bound
+        return PlanDescription(
+            bound.schedule.thunks,
+            bound.schedule.waits,
+            bound.memory_plan.arena_nbytes,
+            bound.memory_plan.temp_nbytes_sum,
+            self.plans.weights.nbytes,
+            self.plans.cache.session_nbytes,
+        )
+
+    def close(self) -> None:
+        """Lets go of plans, weights and file. Closing twice is allowed."""
+        with self.lock:
+            self._samplers.close()
+            self.plans.close()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

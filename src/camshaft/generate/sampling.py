@@ -1,0 +1,153 @@
+"""Sampling: how the next token is chosen, and the arrays that tell the ops sample and repeat_penalty. Below language_model.py."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from camshaft.errors import SettingError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+NO_TOKEN = -1
+MOST_RECENT = 4096
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn from the model's logits. SettingError names a field whose value cannot be used.
+
+    temperature: divides the logits; over 1 flattens the choice, under 1 sharpens it; 0 is greedy.
+    top_k: only the k likeliest tokens stay; 0 keeps all.
+    top_p: of those only the likeliest that together hold this share of the probability; 1 keeps all.
+    min_p: of those only tokens at least this share as likely as the likeliest; 0 keeps all.
+    repeat_penalty: over 1 makes tokens among the last `repeat_last_n` less likely; 1 changes nothing.
+    repeat_last_n: how many of the latest tokens, the prompt's included, the penalty looks at; 0 looks at none.
+    seed: a whole number under 2^64; the same seed gives the same text on every backend. None: another one each time.
+    greedy: always the likeliest token (after the penalty), whatever the other fields say.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    seed: int | None = None
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (fits, wanted) in _RULES.items():
+            value = getattr(self, name)
+            if not fits(value):
+                raise SettingError(f"Sampling {name}={value!r}: wanted {wanted}")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken without a draw."""
+        return self.greedy or self.temperature == 0
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether repeat_penalty changes anything."""
+        return self.repeat_penalty != 1 and self.repeat_last_n > 0
+
+    def start_seed(self) -> int:
+        """The seed of one generation: the given one, or a new one."""
+        return secrets.randbits(64) if self.seed is None else self.seed
+
+
+def _number(low: float, high: float, *, above: bool = False) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+        return real and math.isfinite(value) and bool(low < value if above else low <= value) and bool(value <= high)
+
+    return fits
+
+
+def _whole(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool) and low <= v <= high
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (_number(0, 1e6), "a number from 0 to 1e6"),
+    "top_k": (_whole(0, 2**31 - 1), "a whole number of tokens, or 0 for all"),
+    "top_p": (_number(0, 1, above=True), "a number above 0 and up to 1"),
+    "min_p": (_number(0, 1), "a number from 0 to 1"),
+    "repeat_penalty": (_number(0, 1e6, above=True), "a number above 0 and up to 1e6"),
+    "repeat_last_n": (_whole(0, MOST_RECENT), f"a whole number from 0 to {MOST_RECENT}"),
+    "seed": (lambda v: v is None or _whole(0, 2**64 - 1)(v), "a whole number from 0 to 2^64-1, or None"),
+    "greedy": (lambda v: isinstance(v, bool), "True or False"),
+}
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """The inputs of repeat_penalty and sample for `n_rows` rows of logits, filled row by row before a run.
+
+    Rows that nobody filled are greedy. The arrays stay the same ones, so a plan may be bound to them.
+    """
+
+    n_rows: int
+    n_recent: int = 64
+    temperature: Array = field(init=False)
+    top_k: Array = field(init=False)
+    top_p: Array = field(init=False)
+    min_p: Array = field(init=False)
+    seed: Array = field(init=False)
+    recent: Array = field(init=False)
+    penalty: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        r = self.n_rows
+        made = {
+            "temperature": np.zeros(r, np.float32),
+            "top_k": np.zeros(r, np.int32),
+            "top_p": np.ones(r, np.float32),
+            "min_p": np.zeros(r, np.float32),
+            "seed": np.zeros((r, 3), np.uint32),
+            "recent": np.full((r, max(self.n_recent, 1)), NO_TOKEN, np.int32),
+            "penalty": np.ones(r, np.float32),
+        }
+        for name, array in made.items():
+            object.__setattr__(self, name, array)
+
+    @property
+    def sample_inputs(self) -> tuple[Array, ...]:
+        """The op sample's inputs after the logits, in order."""
+        return self.temperature, self.top_k, self.top_p, self.min_p, self.seed
+
+    @property
+    def penalty_inputs(self) -> tuple[Array, ...]:
+        """The op repeat_penalty's inputs after the logits, in order."""
+        return self.recent, self.penalty
+
+    def fill(self, row: int, sampling: Sampling, seed: int, step: int, tokens: Sequence[int] = ()) -> None:
+        """Sets one row: `seed` from Sampling.start_seed(), `step` the number of the token drawn, `tokens` all before it."""
+        self.temperature[row] = 0.0 if sampling.is_greedy else sampling.temperature
+        self.top_k[row] = sampling.top_k
+        self.top_p[row] = sampling.top_p
+        self.min_p[row] = sampling.min_p
+        self.seed[row] = seed_words(seed, step)
+        self.penalty[row] = sampling.repeat_penalty
+        self.recent[row] = recent_tokens(tokens, sampling.repeat_last_n if sampling.has_penalty else 0, self.n_recent)
+
+
+def seed_words(seed: int, step: int) -> tuple[int, int, int]:
+    """A row of the op sample's seed: the low word, the high word and the step."""
+    mask = 2**32 - 1
+    return seed & mask, seed >> 32 & mask, step & mask
+
+
+def recent_tokens(tokens: Sequence[int], last_n: int, width: int) -> Array:
+    """The different ids among the last `last_n` tokens, int32 [width], then NO_TOKEN. SettingError if `width` is too small."""
+    if last_n > width:
+        raise SettingError(f"Sampling repeat_last_n={last_n}: this plan looks at up to {width} tokens")
+    ids = np.full(max(width, 1), NO_TOKEN, np.int32)
+    different = list(dict.fromkeys(tokens[-last_n:])) if last_n else []
+    ids[: len(different)] = different
+    return ids

@@ -1,0 +1,116 @@
+"""Session: one conversation's place in the KV cache and its position. Made by LanguageModel.session()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from camshaft.errors import ContextError
+from camshaft.generate.generation import Generation
+from camshaft.generate.sampling import Sampling
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+
+Array = np.ndarray[Any, Any]
+
+
+class Session:
+    """Tokens already in the cache are never processed again. A context manager that gives its place back."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._slot = model.plans.cache.open_slot()
+        self._open = True
+        self.position = 0  # tokens in the cache
+        self._pending: list[int] = []  # sampled and shown, not yet in the cache
+        self.history: list[int] = []  # the tokens in the cache
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        raw: bool = False,
+        ignore_eos: bool = False,
+    ) -> Generation:
+        """Appends the prompt to what the session holds and generates. See LanguageModel.generate."""
+        ids = self._model.prompt_ids(prompt, raw=raw, first=self.position == 0 and not self._pending)
+        return self.generation(ids, max_tokens, sampling, stop, ignore_eos)
+
+    def generation(
+        self,
+        ids: list[int],
+        max_tokens: int,
+        sampling: Sampling | None,
+        stop: Sequence[str],
+        ignore_eos: bool,
+        *,
+        owned: bool = False,
+    ) -> Generation:
+        """Generates after token ids; an `owned` session closes when the iteration ends."""
+        model = self._model
+        self._check_room(len(self._pending) + len(ids))
+        sampler = model.sampler(sampling or Sampling())
+        ended = frozenset[int]() if ignore_eos else model.tokenizer.eos_ids
+        waiting = list(ids)
+
+        def next_token() -> int | None:
+            nonlocal waiting
+            taken, waiting, self._pending = self._pending + waiting, [], []
+            with model.lock:
+                self.process(taken)
+                token = sampler.draw(self.history)
+            if token in ended:
+                return None
+            self._pending = [token]
+            return token
+
+        text = model.tokenizer.stream(at_start=self.position == 0 and not ids)
+        return Generation(len(ids), next_token, text, stop, max_tokens, self.close if owned else None)
+
+    def _check_room(self, n_tokens: int) -> None:
+        if not self._open:
+            raise ContextError("the session is closed")
+        if n_tokens == 0:
+            raise ContextError("the prompt is empty: it has no tokens to start from")
+        if self.position + n_tokens > self._model.context:
+            held = f" after {self.position} that the session holds" if self.position else ""
+            raise ContextError(
+                f"the prompt has {n_tokens} tokens{held}; the context is {self._model.context}: shorten it or raise --context"
+            )
+
+    def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
+        """Puts tokens into the cache. The last one's logits, or with `every_row` all of them, f32 [n, vocab] (a copy)."""
+        plans, rows = self._model.plans, []
+        plans.cache.reserve(self._slot, self.position + len(ids))
+        size = chunk or (plans.logit_rows.bound if every_row else plans.prompt_tokens.bound)
+        for first in range(0, len(ids), size):
+            part = ids[first : first + size]
+            positions = range(self.position, self.position + len(part))
+            wanted = range(len(part)) if every_row else (len(part) - 1,)
+            logits = plans.run(part, positions, [self._slot] * len(part), wanted)
+            self.position += len(part)
+            self.history += part
+            if every_row:
+                rows.append(logits.copy())
+        return np.concatenate(rows) if every_row else plans.logits[:1]
+
+    def close(self) -> None:
+        """Gives the session's place in the cache back; closing twice is allowed."""
+        if self._open:
+            self._open = False
+            self._model.plans.cache.close_slot(self._slot)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,35 @@
+"""The ops as functions on graph tensors: rms_norm(x, w, eps=1e-5). Made from the table of ops; nothing is listed here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from camshaft import ops
+from camshaft.errors import ShapeError
+from camshaft.graph.graph import Tensor
+
+
+@functools.cache
+def function(name: str) -> Callable[..., Any]:
+    """The function of an op: tensors, then attributes by keyword. One output comes as a Tensor, several as a tuple."""
+    op = ops.get(name)
+
+    def apply(*tensors: Tensor, **attrs: Any) -> Any:
+        label = attrs.pop("name", None)
+        graph = next((t.graph for t in tensors if isinstance(t, Tensor)), None)
+        if graph is None:
+            raise ShapeError(f"{name}: got no tensor of a graph; wanted at least one")
+        outputs = graph.apply(op, tensors, attrs, label)
+        return outputs[0] if len(outputs) == 1 else outputs or None
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"{op.formula}. ShapeError for specs that the op does not take."
+    return apply
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name not in ops.NAMES:
+        raise AttributeError(f"camshaft has no op {name!r}")
+    return function(name)

@@ -1,0 +1,205 @@
+"""Graph: tensors and nodes of a program, in program order. Built here or by tracing; passes make new graphs of it.
+
+Order matters for STATE: a node that updates a state in place comes before the nodes that read the new value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from camshaft.dtypes import as_dtype
+from camshaft.errors import ShapeError
+from camshaft.ops.op import Attrs, NodeSpec, Op
+from camshaft.ops.spec import Dim, TensorSpec
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Kind = Literal["input", "constant", "state", "value", "view"]
+
+
+class Source(Protocol):
+    """Where a constant's bytes come from: an array, or a tensor of a file that is read when the plan is bound."""
+
+    def data(self) -> Array:
+        """The bytes as uint8, row-major."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """A constant that is at hand."""
+
+    array: Array
+
+    def data(self) -> Array:
+        return np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value in a graph, equal only to itself. A view has the memory of `base` from its start."""
+
+    spec: TensorSpec
+    name: str
+    kind: Kind
+    source: Source | None = None
+    base: Tensor | None = None
+    graph: Graph | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.spec.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One use of an op."""
+
+    op: Op
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: Attrs
+    name: str
+
+    @property
+    def spec(self) -> NodeSpec:
+        return NodeSpec(tuple(t.spec for t in self.inputs), tuple(t.spec for t in self.outputs), self.attrs)
+
+
+class Graph:
+    """A program under construction. Methods add to it and give Tensors; nothing is computed."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.inputs: dict[str, Tensor] = {}
+        self.states: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self._scope: list[str] = []
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Nodes made inside carry the name as a prefix."""
+        self._scope.append(name)
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    def _named(self, name: str) -> str:
+        return ".".join((*self._scope, name))
+
+    def _once(self, table: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
+        if name in table:
+            raise ShapeError(f"graph: the name {name!r} is taken; wanted a new one")
+        table[name] = tensor
+        return tensor
+
+    def input(self, name: str, shape: Sequence[Dim], dtype: object) -> Tensor:
+        """A tensor given to every run. `shape` may hold Extents."""
+        spec = TensorSpec(tuple(shape), as_dtype(dtype))
+        return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self))
+
+    def state(self, name: str, spec: TensorSpec) -> Tensor:
+        """A tensor whose bytes survive runs and that nodes may update in place; its memory is given when the plan is bound."""
+        return self._once(self.states, name, Tensor(spec, name, "state", graph=self))
+
+    def constant(self, name: str, value: Array | Source, spec: TensorSpec | None = None) -> Tensor:
+        """A tensor that never changes: an array, or a Source with its spec."""
+        if isinstance(value, np.ndarray):
+            spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))
+            value = ArraySource(value)
+        if spec is None:
+            raise ShapeError(f"graph: constant {name!r} from a source needs its spec")
+        return Tensor(spec, name, "constant", value, graph=self)
+
+    def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
+        """The same bytes in another shape: a view, which makes no thunk."""
+        spec = TensorSpec(tuple(shape), x.spec.dtype)
+        if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
+            raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
+        return Tensor(spec, x.name, "view", base=x, graph=self)
+
+    def apply(
+        self, op: Op, inputs: Sequence[Tensor], attrs: Mapping[str, Any], name: str | None = None
+    ) -> tuple[Tensor, ...]:
+        """A use of an op. ShapeError, from the op, for specs that it does not take."""
+        for tensor in inputs:
+            if not isinstance(tensor, Tensor) or tensor.graph is not self:
+                raise ShapeError(
+                    f"{op.name}: got {tensor!r}; wanted tensors of this graph (g.constant makes one of an array)"
+                )
+        specs = op.infer(tuple(t.spec for t in inputs), attrs)
+        label = self._named(name or op.name)
+        outputs = tuple(
+            Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
+        )
+        self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label))
+        return outputs
+
+    def output(self, name: str, tensor: Tensor) -> Tensor:
+        """Names a tensor as a result of the run."""
+        return self._once(self.outputs, name, tensor)
+
+
+def root(tensor: Tensor) -> Tensor:
+    """The tensor whose memory a view shows; itself if it is none."""
+    while tensor.base is not None:
+        tensor = tensor.base
+    return tensor
+
+
+def readers(graph: Graph) -> dict[Tensor, list[Node]]:
+    """The nodes that read each tensor, views counted for their roots."""
+    found: dict[Tensor, list[Node]] = {}
+    for node in graph.nodes:
+        for tensor in node.inputs:
+            found.setdefault(root(tensor), []).append(node)
+    return found
+
+
+class Rewriter:
+    """Replays a graph into a new one: `place(node, inputs)` may apply other ops; None means the node as it is."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.old, self.new = graph, Graph()
+        self.map: dict[Tensor, Tensor] = {}
+
+    def respec(self, tensor: Tensor) -> TensorSpec:
+        """The spec that a constant gets in the new graph; a pass may override it."""
+        return tensor.spec
+
+    def get(self, tensor: Tensor) -> Tensor:
+        """The new graph's tensor for one of the old graph."""
+        found = self.map.get(tensor)
+        if found is None:
+            found = self.map[tensor] = self._carry(tensor)
+        return found
+
+    def _carry(self, tensor: Tensor) -> Tensor:
+        if tensor.kind == "view":
+            assert tensor.base is not None
+            return self.new.reshape(self.get(tensor.base), tensor.shape)
+        if tensor.kind == "constant":
+            assert tensor.source is not None
+            return self.new.constant(tensor.name, tensor.source, self.respec(tensor))
+        raise ShapeError(f"graph: {tensor.name} ({tensor.kind}) is read before it is made")
+
+    def run(self, place: Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]) -> Graph:
+        for name, tensor in self.old.inputs.items():
+            self.map[tensor] = self.new._once(self.new.inputs, name, Tensor(tensor.spec, name, "input", graph=self.new))
+        for name, tensor in self.old.states.items():
+            self.map[tensor] = self.new.state(name, tensor.spec)
+        for node in self.old.nodes:
+            if node.outputs and all(t in self.map for t in node.outputs):
+                continue  # a pass made it already, fused into another
+            inputs = tuple(self.get(t) for t in node.inputs)
+            made = place(node, inputs)
+            outputs = self.new.apply(node.op, inputs, node.attrs, node.name) if made is None else made
+            self.map.update(zip(node.outputs, outputs, strict=True))
+        for name, tensor in self.old.outputs.items():
+            self.new.output(name, self.get(tensor))
+        return self.new

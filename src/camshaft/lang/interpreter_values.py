@@ -1,0 +1,103 @@
+"""Values in the interpreter: the instruction table by its NumPy column, and structural ones. Used by lang/interpreter.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import VerifyError
+from camshaft.lang import ir
+from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
+from camshaft.lang.interpreter_memory import Memory
+
+
+class ValueMachine:
+    """The state of a running program (values, variables, mask) and how it computes values."""
+
+    def __init__(
+        self, kernel: ir.KernelIR, lanes: int, memories: dict[ir.Array, Memory], scalars: list[np.int64]
+    ) -> None:
+        self.kernel, self.lanes, self.memories, self.scalars = kernel, lanes, memories, scalars
+        self.iota = np.arange(lanes, dtype=np.int64)
+        self.env: dict[ir.Value, Any] = {}
+        self.vars: dict[ir.Var, Any] = {}
+        self.mask: Any = None
+        self.index: tuple[int, ...] = ()
+        self.structural: dict[str, Callable[[ir.Value], Any]] = {
+            "const": lambda v: v.dtype.numpy.type(v.attr),
+            "program": lambda v: np.int64(self.index[v.attr]),
+            "scalar": lambda v: self.scalars[v.attr],
+            "lane": lambda v: self.iota,
+            "lane_count": lambda v: np.int64(self.lanes),
+            "load": self.load,
+            "var_get": lambda v: self.vars[v.attr],
+            "reduce": lambda v: _halve(np.broadcast_to(self.env[v.args[0]], (self.lanes,)), v.attr),
+            "splat": lambda v: np.broadcast_to(self.env[v.args[0]], (v.width,)),
+            "iota": lambda v: np.arange(v.width).astype(v.dtype.numpy),
+            "element": lambda v: self.env[v.args[0]][v.attr],
+            "vector_sum": lambda v: _halve(self.env[v.args[0]], "sum"),
+            "vector_max": lambda v: _halve(self.env[v.args[0]], "max"),
+        }
+
+    def instruction(self, value: ir.Value) -> Any:
+        """A row of the table. The result has the value's dtype, whatever NumPy would promote to."""
+        row, args = INSTRUCTIONS[value.op], [self.env[a] for a in value.args]
+        check = _CHECKS.get(value.op)
+        if check is not None:
+            self.check(check, value, args)
+        result = row.numpy(*args, value.dtype) if row.result == "attr" else row.numpy(*args)
+        wanted = value.dtype.numpy
+        if result.dtype != wanted:
+            result = result.astype(wanted)
+        return result if result.ndim or not isinstance(result, np.ndarray) else result[()]
+
+    def check(self, check: Callable[..., tuple[str, Any]], value: ir.Value, args: list[Any]) -> None:
+        """Fails where an active lane does what the language leaves without a meaning."""
+        message, wrong = check(*args)
+        if np.ndim(wrong) and self.mask is not None and not value.width:
+            wrong = wrong & self.mask
+        if np.any(wrong):
+            where = f"lane {int(np.argmax(wrong))}" if np.ndim(wrong) else "all lanes"
+            place = f"kernel {self.kernel.name}, line {value.line}"
+            raise VerifyError(f"{place}: {message} (program {self.index}, {where})")
+
+    def load(self, value: ir.Value) -> Any:
+        array, _gather, counted = value.attr
+        memory = self.memories[array]
+        indices = [self.env[i] for i in (value.args[:-1] if counted else value.args)]
+        if value.width:
+            count = int(self.env[value.args[-1]]) if counted else value.width
+            loaded = memory.load_vector(value.line, indices, value.width, min(count, value.width))
+        else:
+            loaded = memory.load(value.line, indices, self.mask, self.lanes)
+        return loaded.astype(value.dtype.numpy)
+
+
+def _halve(values: Any, kind: str) -> Any:
+    """The first half with the second until one is left, as the emitters do."""
+    combine = INSTRUCTIONS[COMBINERS[kind]].numpy
+    while len(values) > 1:
+        half = len(values) // 2
+        values = combine(values[:half], values[half:])
+    return values[0]
+
+
+def _bad_divisor(a: Any, b: Any) -> tuple[str, Any]:
+    wrong = b == 0
+    if a.dtype.kind == "i":
+        wrong = wrong | ((b == -1) & (a == np.iinfo(a.dtype).min))
+    return "a division by 0, or one that overflows", wrong
+
+
+def _bad_shift(a: Any, b: Any) -> tuple[str, Any]:
+    return f"a shift by less than 0 or by {a.dtype.itemsize * 8} and more", (b < 0) | (b >= a.dtype.itemsize * 8)
+
+
+_CHECKS: dict[str, Callable[..., tuple[str, Any]]] = {
+    "floor_divide": _bad_divisor,
+    "remainder": _bad_divisor,
+    "shift_left": _bad_shift,
+    "shift_right": _bad_shift,
+}

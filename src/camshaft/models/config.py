@@ -1,0 +1,79 @@
+"""ModelConfig: the sizes of a transformer, read from a GGUF file's metadata and checked. Used by every file in models/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from camshaft.errors import ModelError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes in elements; `rope_dim` is how much of a head turns; `context_length` is what the model was trained for."""
+
+    architecture: str
+    n_layers: int
+    dim: int
+    ffn_dim: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rope_dim: int
+    rope_theta: float
+    norm_eps: float
+    vocab_size: int
+    context_length: int
+
+
+class Keys:
+    """Metadata under an architecture's prefix. ModelError for a key that is missing or of the wrong kind."""
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
+        self.metadata, self.architecture = metadata, architecture
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        name = f"{self.architecture}.{key}"
+        value = self.metadata.get(name, default)
+        if value is None:
+            raise ModelError(f"the file has no key {name!r}, which {self.architecture} needs; convert the model again")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if kind in (int, float) and not number:
+            raise ModelError(f"the key {name!r} is {value!r}; wanted a number")
+        return kind(value)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1 to 2**31 - 1."""
+        value = self.get(key, float, default)
+        if value != int(value) or not 1 <= value < 2**31:
+            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a whole number of 1 or more")
+        return int(value)
+
+
+def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
+    """The sizes. ModelError, naming the key, for what is missing or cannot be."""
+    keys = Keys(metadata, architecture)
+    dim, n_heads = keys.size("embedding_length"), keys.size("attention.head_count")
+    head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
+    config = ModelConfig(
+        architecture=architecture,
+        n_layers=keys.size("block_count"),
+        dim=dim,
+        ffn_dim=keys.size("feed_forward_length"),
+        n_heads=n_heads,
+        n_kv_heads=keys.size("attention.head_count_kv", n_heads),
+        head_dim=head_dim,
+        rope_dim=keys.size("rope.dimension_count", head_dim),
+        rope_theta=keys.get("rope.freq_base", float, 10000.0),
+        norm_eps=keys.get("attention.layer_norm_rms_epsilon", float),
+        vocab_size=vocab_size,
+        context_length=keys.size("context_length"),
+    )
+    if config.n_heads % config.n_kv_heads:
+        raise ModelError(
+            f"{config.n_heads} heads over {config.n_kv_heads} key-value heads; wanted a whole number of heads each"
+        )
+    if config.rope_dim > config.head_dim or config.rope_dim % 2:
+        raise ModelError(f"rope.dimension_count is {config.rope_dim}; wanted an even number up to {config.head_dim}")
+    return config

@@ -1,0 +1,55 @@
+"""Llama: SmolLM2, Llama 2 and 3, Mistral, TinyLlama. A graph built by plain functions over ops.
+
+Pre-norm blocks of grouped-query attention with rotary embedding (interleaved pairs, as GGUF permutes q and k) and a SwiGLU
+feed-forward (Touvron et al., 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from camshaft.graph import functions as F
+from camshaft.graph.graph import Tensor
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.config import ModelConfig
+from camshaft.models.transformer import LayerCache, TokenBatch, attend, rotate, wanted_rows
+
+PAIRING = "interleaved"
+
+
+def build(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
+    """Logits f32 [R, vocab] of the wanted rows."""
+    embeddings = file.tensor("token_embd.weight", config.vocab_size, config.dim)
+    x: Tensor = F.embedding(batch.ids, embeddings)
+    for layer, cache in enumerate(caches):
+        prefix = f"blk.{layer}"
+        x = F.add(x, attention(x, prefix, config, file, batch, cache), name=f"{prefix}.attn_residual")
+        x = F.add(x, feed_forward(x, prefix, config, file), name=f"{prefix}.ffn_residual")
+    x = F.rms_norm(wanted_rows(x, batch), file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
+    return file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
+
+
+def attention(
+    x: Tensor, prefix: str, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerCache
+) -> Tensor:
+    """Norm, q, k, v, rotation, attention over the cache, output projection."""
+    width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+    h = norm(x, f"{prefix}.attn_norm", config, file)
+    q = rotate(file.linear(h, f"{prefix}.attn_q", width), config.n_heads, config, batch, PAIRING)
+    k = rotate(file.linear(h, f"{prefix}.attn_k", kv_width), config.n_kv_heads, config, batch, PAIRING)
+    v = file.linear(h, f"{prefix}.attn_v", kv_width)
+    return file.linear(attend(q, k, v, config, batch, cache), f"{prefix}.attn_output", config.dim)
+
+
+def feed_forward(x: Tensor, prefix: str, config: ModelConfig, file: Checkpoint) -> Tensor:
+    """down(silu(gate(h)) * up(h)), h the normed x."""
+    h = norm(x, f"{prefix}.ffn_norm", config, file)
+    gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim)
+    up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim)
+    return file.linear(F.silu_multiply(gate, up, name=f"{prefix}.ffn_act"), f"{prefix}.ffn_down", config.dim)
+
+
+def norm(x: Tensor, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
+    """rms_norm with the file's weight."""
+    result: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", config.dim), eps=config.norm_eps, name=name)
+    return result

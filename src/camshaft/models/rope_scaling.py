@@ -1,0 +1,45 @@
+"""How a GGUF file says that rotary positions are stretched. Between models/config.py and ops/rope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import ModelError
+from camshaft.formats.tensor import FileTensor
+from camshaft.models.config import Keys, ModelConfig
+from camshaft.ops.rope.table import RopeScaling, rope_table
+
+
+def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor], config: ModelConfig) -> RopeScaling:
+    """The file's scaling: none, linear, yarn, or Llama 3's as the tensor rope_freqs.weight. ModelError for another kind."""
+    keys = Keys(metadata, config.architecture)
+    kind = metadata.get(f"{config.architecture}.rope.scaling.type", "none")
+    factor = keys.get("rope.scaling.factor", float, 1.0)
+    factors = tensors["rope_freqs.weight"].dequantize() if "rope_freqs.weight" in tensors else None
+    if factors is not None and factors.shape != (config.rope_dim // 2,):
+        raise ModelError(f"tensor 'rope_freqs.weight' has shape {list(factors.shape)}; wanted [{config.rope_dim // 2}]")
+    if kind not in ("none", "linear", "yarn"):
+        raise ModelError(f"rope scaling {kind!r} is not known; camshaft knows none, linear, yarn and rope_freqs.weight")
+    if kind == "none" or factor == 1.0:
+        return RopeScaling(freq_factors=factors)
+    if kind == "linear":
+        return RopeScaling("linear", factor, freq_factors=factors)
+    return RopeScaling(
+        "yarn",
+        factor,
+        keys.size("rope.scaling.original_context_length", config.context_length),
+        beta_fast=keys.get("rope.scaling.yarn_beta_fast", float, 32.0),
+        beta_slow=keys.get("rope.scaling.yarn_beta_slow", float, 1.0),
+        attention_factor=keys.get("rope.scaling.attn_factor", float, 1.0),
+        freq_factors=factors,
+    )
+
+
+def rotations(
+    metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor], config: ModelConfig, context: int
+) -> np.ndarray[Any, Any]:
+    """The cosines and sines of every position of the context, f32 [context, rope_dim]."""
+    return rope_table(context, config.rope_dim, config.rope_theta, read_scaling(metadata, tensors, config))

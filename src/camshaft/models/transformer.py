@@ -1,0 +1,99 @@
+"""What the decoder-only models share: token inputs, the KV cache's states and attention over it. models/llama.py builds on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from camshaft.extent import Extent
+from camshaft.graph import functions as F
+from camshaft.graph.graph import Graph, Tensor
+from camshaft.models.config import ModelConfig
+from camshaft.ops.spec import Dim
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """A run's inputs, all i32: per token its id, position and sequence slot [T]; the rows whose logits are wanted [R].
+
+    `block_table` [slots, blocks] says where each sequence's keys and values lie; `length` is over every position here.
+    `rows` None: every token's logits.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    rows: Tensor | None
+    block_table: Tensor
+    rope_table: Tensor
+    length: Extent
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's keys and values, states of the graph."""
+
+    keys: Tensor
+    values: Tensor
+
+
+def token_inputs(
+    graph: Graph, tokens: Dim, rows: Dim | None, block_table: Tensor, rope: Tensor, length: Extent
+) -> TokenBatch:
+    """The inputs `ids`, `positions`, `slots` and, unless every row is wanted, `rows`."""
+    ids, positions, slots = (graph.input(name, (tokens,), "i32") for name in ("ids", "positions", "slots"))
+    wanted = None if rows is None else graph.input("rows", (rows,), "i32")
+    return TokenBatch(ids, positions, slots, wanted, block_table, rope, length)
+
+
+def rotate(x: Tensor, heads: int, config: ModelConfig, batch: TokenBatch, pairing: str) -> Tensor:
+    """Rotary embedding of [T, heads * head_dim]."""
+    result: Tensor = F.rope(
+        x, batch.positions, batch.rope_table, heads=heads, head_dim=config.head_dim, pairing=pairing
+    )
+    return result
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, config: ModelConfig, batch: TokenBatch, cache: LayerCache) -> Tensor:
+    """Writes the tokens' keys and values into the cache, then attends causally over it."""
+    F.kv_cache_update(
+        cache.keys,
+        cache.values,
+        k,
+        v,
+        batch.positions,
+        batch.slots,
+        batch.block_table,
+        kv_heads=config.n_kv_heads,
+        head_dim=config.head_dim,
+    )
+    result: Tensor = F.attention(
+        q,
+        cache.keys,
+        cache.values,
+        batch.positions,
+        batch.slots,
+        batch.block_table,
+        heads=config.n_heads,
+        kv_heads=config.n_kv_heads,
+        head_dim=config.head_dim,
+        scale=config.head_dim**-0.5,
+        length=batch.length,
+    )
+    return result
+
+
+def head_norm(x: Tensor, w: Tensor, heads: int, config: ModelConfig) -> Tensor:
+    """rms_norm of each head of [T, heads * head_dim] by itself."""
+    graph = x.graph
+    assert graph is not None
+    split = graph.reshape(x, (x.shape[0], heads, config.head_dim))
+    normed: Tensor = F.rms_norm(split, w, eps=config.norm_eps)
+    return graph.reshape(normed, (x.shape[0], heads * config.head_dim))
+
+
+def wanted_rows(x: Tensor, batch: TokenBatch) -> Tensor:
+    """The tokens whose logits are wanted."""
+    if batch.rows is None:
+        return x
+    result: Tensor = F.gather(x, batch.rows)
+    return result

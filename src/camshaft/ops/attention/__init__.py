@@ -1,0 +1,95 @@
+"""attention: softmax(scale q K^T) V, causal, grouped-query, over a paged cache of keys and values.
+
+A token at position p of slot s sees keys 0 to p of s, found through block_table[s]; tokens of one call may belong to any slots. Three
+variants: one_query.py (any machine, any size), split.py (few tokens), tiled.py (prompts). The cache's layout is kv_cache_update's.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import numpy as np
+
+from camshaft.dtypes import f32
+from camshaft.extent import Extent
+from camshaft.ops import op as ops
+from camshaft.ops.attention import one_query, split, tiled
+from camshaft.ops.attention.reference import error_samples, reference, samples
+from camshaft.ops.kv_cache_update import BLOCK_TOKENS, check_cache, check_places
+from camshaft.ops.spec import TensorSpec, bound
+
+# multiply-adds per ns on one core of a Zen 4 server, and ns that a program of the variant costs before its first
+_SCALAR_RATE, _SPLIT_RATE, _TILED_RATE = 1.0, 20.0, 45.0
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    names = "q, k_cache, v_cache, positions, slots, block_table"
+    ops.expect(len(specs) == 6, "attention", specs, names)
+    q, k_cache, v_cache, positions, slots, table = specs
+    heads, kv_heads, head_dim = (attrs.get(name, 0) for name in ("heads", "kv_heads", "head_dim"))
+    good = heads > 0 and kv_heads > 0 and heads % kv_heads == 0
+    ops.expect(good, "attention", (heads, kv_heads), "heads a multiple of kv_heads, both above 0")
+    good = q.is_plain and q.dtype == f32 and len(q.shape) == 2 and q.shape[1] == heads * head_dim
+    ops.expect(good and head_dim > 0, "attention", q, f"q of f32 [T, {heads * head_dim}]")
+    check_cache("attention", (k_cache, v_cache), kv_heads, head_dim)
+    check_places("attention", q, positions, slots, table)
+    scale, length = attrs.get("scale"), attrs.get("length")
+    ops.expect(isinstance(scale, float) and isfinite(scale), "attention", scale, "a scale that is a finite float")
+    most = table.bounds[1] * BLOCK_TOKENS
+    good = isinstance(length, (int, Extent)) and 0 < bound(length) <= most
+    ops.expect(good, "attention", length, f"a length (Extent or number) of at most {most}, what the block table holds")
+    return (q,)
+
+
+def _pairs(node: ops.NodeSpec) -> float:
+    """(token, key) pairs at the bounds, half of the square of new tokens left out."""
+    tokens, length = node.inputs[0].bounds[0], bound(node.attrs["length"])
+    return tokens * max(1.0, length - min(tokens, length) / 2)
+
+
+def _products(node: ops.NodeSpec) -> float:
+    """Multiply-adds: q K and p V."""
+    return 2.0 * _pairs(node) * node.attrs["heads"] * node.attrs["head_dim"]
+
+
+def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """A register tile of rows is worked on whole, and K and V are turned to f32 for each tile of tokens."""
+    shape = tiled.shape_of(node, target)
+    tokens = node.inputs[0].bounds[0]
+    rows = min(tokens, shape.tile_tokens) * shape.group
+    padding = -(-rows // tiled.BLOCK_ROWS) * tiled.BLOCK_ROWS / rows
+    return _products(node) / _TILED_RATE * (padding + 3.0 * shape.group / rows * 4)
+
+
+_VECTORS, _ALL = frozenset({"simd"}), frozenset({"scalar", "simd"})
+
+OP = ops.Op(
+    name="attention",
+    formula="softmax(scale q K^T) V over keys 0..position of the token's slot",
+    infer=_infer,
+    reference=reference,
+    variants=(
+        ops.KernelVariant("tiled", _VECTORS, tiled.build, tiled.supports, _tiled_cost),
+        ops.KernelVariant(
+            "split_keys",
+            _VECTORS,
+            split.build,
+            split.supports,
+            lambda node, target: _products(node) / _SPLIT_RATE,
+        ),
+        ops.KernelVariant(
+            "one_query_per_program",
+            _ALL,
+            one_query.build,
+            cost=lambda node, target: _products(node) / _SCALAR_RATE,
+        ),
+    ),
+    samples=samples,
+    error_samples=error_samples,
+    tolerance={"f32": 1e-11},
+    flops=lambda node: 2.0 * _products(node),
+    nbytes=lambda node: float(
+        2 * node.inputs[0].nbytes
+        + 2 * node.inputs[0].bounds[0] * bound(node.attrs["length"]) * np.prod(node.inputs[1].bounds[1:3])
+    ),
+)

@@ -1,0 +1,131 @@
+"""What attention means, in float64 NumPy, and the inputs it is tried on. Used by ops/attention/__init__.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from camshaft.dtypes import DType, bf16, f16, f32, i32
+from camshaft.extent import Extent
+from camshaft.ops import op as ops
+from camshaft.ops.kv_cache_update import BLOCK_TOKENS
+from camshaft.ops.spec import TensorSpec
+
+
+def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    """softmax(scale q K^T) V, per token and head, over keys 0 to the token's position of its own slot."""
+    q, k_cache, v_cache, positions, slots, table = inputs
+    kv_heads, head_dim = attrs["kv_heads"], attrs["head_dim"]
+    out = np.zeros((len(q), kv_heads, attrs["heads"] // kv_heads, head_dim))
+    for row, (position, slot) in enumerate(zip(positions, slots, strict=True)):
+        n_keys = int(position) + 1
+        blocks = table[slot, : -(-n_keys // BLOCK_TOKENS)]
+        keys = k_cache[blocks].astype(np.float64).transpose(1, 0, 3, 2).reshape(kv_heads, -1, head_dim)[:, :n_keys]
+        values = v_cache[blocks].astype(np.float64).transpose(1, 0, 2, 3).reshape(kv_heads, -1, head_dim)[:, :n_keys]
+        queries = q[row].astype(np.float64).reshape(kv_heads, -1, head_dim)
+        scores = attrs["scale"] * np.einsum("hgd,hkd->hgk", queries, keys)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out[row] = np.einsum("hgk,hkd->hgd", weights / weights.sum(-1, keepdims=True), values)
+    return (out.reshape(q.shape),)
+
+
+def cached(
+    rng: np.random.Generator, lengths: Sequence[int], dtype: DType, kv_heads: int, head_dim: int
+) -> tuple[ops.Array, ops.Array, ops.Array]:
+    """K cache, V cache and block table of sequences of these lengths, in shuffled blocks; NaN wherever no token lies."""
+    max_blocks = -(-max(lengths) // BLOCK_TOKENS)
+    n_blocks = len(lengths) * max_blocks + 1
+    k_cache = np.full((n_blocks, kv_heads, head_dim, BLOCK_TOKENS), np.nan, np.float32)
+    v_cache = np.full((n_blocks, kv_heads, BLOCK_TOKENS, head_dim), np.nan, np.float32)
+    order = rng.permutation(n_blocks)[: len(lengths) * max_blocks]
+    table = order.reshape(len(lengths), max_blocks).astype(np.int32)
+    for slot, length in enumerate(lengths):
+        for position in range(length):
+            block, place = table[slot, position // BLOCK_TOKENS], position % BLOCK_TOKENS
+            k_cache[block, :, :, place] = rng.normal(size=(kv_heads, head_dim))
+            v_cache[block, :, place] = rng.normal(size=(kv_heads, head_dim))
+    return k_cache.astype(dtype.numpy), v_cache.astype(dtype.numpy), table
+
+
+def sample(
+    name: str,
+    places: Sequence[tuple[int, int]],
+    *,
+    heads: tuple[int, int],
+    head_dim: int,
+    dtype: DType = f16,
+    active: Mapping[str, int] | None = None,
+    loudness: float = 1.0,
+) -> ops.Sample:
+    """Tokens at `places` (slot, position), each slot's cache filled up to its greatest position; heads are (q, kv).
+
+    `active` gives the active values of the Extents "tokens" and "length"; without it the tokens are a plain number.
+    """
+    rng = np.random.default_rng(11)
+    where = np.array(places, np.int32)
+    n_slots = int(where[:, 0].max()) + 1
+    lengths = [int(where[where[:, 0] == slot, 1].max(initial=0)) + 1 for slot in range(n_slots)]
+    k_cache, v_cache, table = cached(rng, lengths, dtype, heads[1], head_dim)
+    q = (loudness * rng.normal(size=(len(places), heads[0] * head_dim))).astype(np.float32)
+    inputs = (q, k_cache, v_cache, where[:, 1].copy(), where[:, 0].copy(), table)
+    tokens, length = Extent("tokens", len(places)), Extent("length", table.shape[1] * BLOCK_TOKENS)
+    n_tokens = tokens if active else len(places)
+    specs = (
+        TensorSpec((n_tokens, q.shape[1]), f32),
+        TensorSpec(k_cache.shape, dtype),
+        TensorSpec(v_cache.shape, dtype),
+        TensorSpec((n_tokens,), i32),
+        TensorSpec((n_tokens,), i32),
+        TensorSpec(table.shape, i32),
+    )
+    chosen = active or {}
+    shown = int(where[: chosen.get("tokens", len(places)), 1].max()) + 1
+    extents = {length: chosen.get("length", shown)} | ({tokens: chosen["tokens"]} if active else {})
+    attrs = {
+        "heads": heads[0],
+        "kv_heads": heads[1],
+        "head_dim": head_dim,
+        "scale": head_dim**-0.5,
+        "length": length,
+    }
+    return ops.Sample(name, inputs, attrs, specs, extents)
+
+
+def samples() -> Iterable[ops.Sample]:
+    """Sizes about every tile: 16 keys of a block, 32 and 64 of a tile, 256 of a split; rows of a tile and of a register block."""
+    smol = {"heads": (9, 3), "head_dim": 64}
+    yield sample("first token", [(0, 0)], heads=(1, 1), head_dim=16)
+    for position in (15, 16, 17, 63, 64, 255, 256, 300):
+        yield sample(f"one token at {position}", [(0, position)], **smol)
+    yield sample("8 tokens from 250", [(0, p) for p in range(250, 258)], **smol)
+    yield sample("33 tokens", [(0, p) for p in range(33)], **smol)
+    yield sample("70 tokens, 41 active", [(0, p) for p in range(70)], **smol, active={"tokens": 41})
+    yield sample("6 tokens, 3 active", [(0, p) for p in range(30, 36)], **smol, active={"tokens": 3})
+    yield sample("70 tokens from 100", [(0, p) for p in range(100, 170)], **smol, loudness=5.0)
+    yield sample("14/2 heads of 80, f32", [(0, p) for p in range(50, 67)], heads=(14, 2), head_dim=80, dtype=f32)
+    yield sample("8/1 heads of 96, bf16", [(0, p) for p in range(60, 69)], heads=(8, 1), head_dim=96, dtype=bf16)
+    yield sample("4/4 heads of 128", [(0, p) for p in range(35)], heads=(4, 4), head_dim=128)
+    yield sample("2/1 heads of 256", [(0, p) for p in range(28, 40)], heads=(2, 1), head_dim=256)
+    yield sample("12/1 heads of 32", [(0, p) for p in (0, 31, 15)], heads=(12, 1), head_dim=32)
+    yield sample("3/3 heads of 20", [(0, p) for p in range(14, 21)], heads=(3, 3), head_dim=20, dtype=f32)
+    turns = [(i % 2, 7 + i // 2 if i % 2 else 40 + i // 2) for i in range(19)]
+    yield sample("two sequences in turn", turns, **smol)
+    joined = [(0, p) for p in range(10)] + [(1, p) for p in range(80, 95)] + [(2, 3)]
+    yield sample("three sequences in a row", joined, **smol, dtype=bf16)
+    yield sample("a batch of 5, one token each", [(s, 13 * s + 14) for s in range(5)], **smol)
+
+
+def error_samples() -> Iterable[ops.ErrorSample]:
+    """What infer refuses."""
+    q, index, table = TensorSpec((3, 32), f32), TensorSpec((3,), i32), TensorSpec((1, 4), i32)
+    k_cache, v_cache = TensorSpec((4, 2, 8, 16), f16), TensorSpec((4, 2, 16, 8), f16)
+    good: dict[str, object] = {"heads": 4, "kv_heads": 2, "head_dim": 8, "scale": 1.0, "length": Extent("length", 64)}
+    specs = (q, k_cache, v_cache, index, index, table)
+    yield ops.ErrorSample(specs, good | {"heads": 3}, "wanted heads a multiple")
+    yield ops.ErrorSample(specs, good | {"scale": float("nan")}, "wanted a scale")
+    yield ops.ErrorSample(specs, good | {"length": Extent("length", 65)}, "wanted a length")
+    yield ops.ErrorSample((TensorSpec((3, 16), f32), *specs[1:]), good, "wanted q of f32")
+    yield ops.ErrorSample((q, v_cache, v_cache, index, index, table), good, "wanted k_cache")
+    yield ops.ErrorSample((q, k_cache, v_cache, index, table, table), good, "wanted slots")
+    yield ops.ErrorSample(specs[:5], good, "wanted q, k_cache")

@@ -1,0 +1,289 @@
+"""Attention for prompts: a tile of tokens times tiles of keys with online softmax. A variant of ops/attention.
+
+A row is one q head of one token. Lanes are keys for q K and columns of the head for p V; both products are the same register tile
+of rows times vectors with the row's element broadcast, so nothing is transposed, and a row's softmax costs one horizontal
+maximum per tile of 64 keys. K and V go to f32 once per tile and serve all rows: the q heads of the group times the tile's tokens.
+Tokens of a tile that follow each other in one slot make a run; each run passes over its own keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32, i64
+from camshaft.extent import Extent
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
+from camshaft.lang.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.attention.registers import LOG2_E, WIDTH, register_vectors
+from camshaft.ops.kv_cache_update import BLOCK_TOKENS
+from camshaft.ops.spec import bound
+
+LOWEST = -3.0e38
+BLOCK_ROWS = 6
+MAX_SCRATCH_NBYTES = 128_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one program: tokens and keys of a tile, padded rows, vectors of the register tile."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tile_tokens: int
+    tile_keys: int
+    block_vectors: int
+
+    @property
+    def group(self) -> int:
+        """q heads that share a kv head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile, up to a whole number of register tiles."""
+        return -(-self.tile_tokens * self.group // BLOCK_ROWS) * BLOCK_ROWS
+
+    @property
+    def key_vectors(self) -> int:
+        return self.tile_keys // WIDTH
+
+    @property
+    def scratch_nbytes(self) -> int:
+        row = 2 * self.head_dim + self.tile_keys + WIDTH + 2
+        return 4 * (self.rows * row + 2 * self.tile_keys * self.head_dim)
+
+
+def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
+    """About 48 rows, so that turning K and V to f32 costs little beside their use; fewer where heads are long."""
+    attrs = node.attrs
+    head_dim, group = attrs["head_dim"], attrs["heads"] // attrs["kv_heads"]
+    tokens = max(1, (48 if head_dim < 128 else 24) // group)
+    keys = 64 if head_dim <= 128 else 32
+    vectors = max(1, register_vectors(target) // BLOCK_ROWS)
+    return Shape(attrs["heads"], attrs["kv_heads"], head_dim, tokens, keys, vectors)
+
+
+class _Tile:
+    """The workgroup memory of one program and the steps on it."""
+
+    def __init__(self, k: Tracer, shape: Shape) -> None:
+        self.k, self.shape = k, shape
+        self.query = k.scratch(f32, shape.rows, shape.head_dim)
+        self.total = k.scratch(f32, shape.rows, shape.head_dim)
+        self.scores = k.scratch(f32, shape.rows, shape.tile_keys)
+        self.keys = k.scratch(f32, shape.head_dim, shape.tile_keys)
+        self.values = k.scratch(f32, shape.tile_keys, shape.head_dim)
+        self.weights = k.scratch(f32, shape.rows, WIDTH)
+        whole = -(-shape.rows // WIDTH) * WIDTH
+        self.peaks, self.tops, self.shrinks = (k.scratch(f32, whole) for _ in range(3))
+
+    def columns(self) -> range:
+        return range(0, self.shape.head_dim, WIDTH)
+
+    def start(self, q: Array, first: Value, n_rows: Value, padded: Value, kv_head: Value, scale: float) -> None:
+        """Rows of q, scaled to powers of two; nothing seen yet. Rows past the last repeat it."""
+        k, group = self.k, self.shape.group
+        for row in k.range(padded):
+            source = k.minimum(row, n_rows - 1)
+            head = kv_head * group + source % group
+            for d in self.columns():
+                x = k.load_vector(q, first + source // group, head * self.shape.head_dim + d, width=WIDTH)
+                k.store_vector(self.query, x * (scale * LOG2_E), row, d)
+                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
+            k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
+            self.peaks[row] = LOWEST
+
+    def stage(self, k_cache: Array, v_cache: Array, kv_head: Value, n_blocks: Value, find: Callable[[Value], Value]) -> None:
+        """K and V of the tile's blocks as f32: keys [d, key], values [key, d]."""
+        k = self.k
+        for index in k.range(n_blocks):
+            block = find(index)
+            for d in k.range(self.shape.head_dim):
+                k.store_vector(self.keys, k.load_vector(k_cache, block, kv_head, d, 0, width=WIDTH), d, index * WIDTH)
+            for j in k.range(BLOCK_TOKENS):
+                for d in self.columns():
+                    x = k.load_vector(v_cache, block, kv_head, j, d, width=WIDTH)
+                    k.store_vector(self.values, x, index * BLOCK_TOKENS + j, d)
+
+    def score(self, padded: Value, n_blocks: Value) -> None:
+        """scores = query K: whole tiles by the widest register tile, others a block of keys at a time."""
+        k, full = self.k, self.shape.key_vectors
+        step = min(self.shape.block_vectors, full)
+        with k.when(n_blocks == full):
+            for row in k.range(0, padded, BLOCK_ROWS):
+                for v in range(0, full, step):
+                    self._score_block(row, [(v + i) * WIDTH for i in range(step)])
+        with k.when(n_blocks < full):
+            for index in k.range(n_blocks):
+                for row in k.range(0, padded, BLOCK_ROWS):
+                    self._score_block(row, [index * WIDTH])
+
+    def _score_block(self, row: Value, starts: list[int] | list[Value]) -> None:
+        k = self.k
+        sums = tile_of(k, BLOCK_ROWS, len(starts), WIDTH)
+        for d in k.range(self.shape.head_dim):
+            right = [k.load_vector(self.keys, d, start, width=WIDTH) for start in starts]
+            add_products(k, sums, [self.query[row + r, d] for r in range(BLOCK_ROWS)], right)
+        for r, line in enumerate(sums):
+            for start, total in zip(starts, line, strict=True):
+                k.store_vector(self.scores, total.value, row + r, start)
+
+    def find_peaks(self, row: Value, last_key: Value) -> None:
+        """tops[row] = the greatest score so far; scores past `last_key` (in this tile) become the lowest."""
+        k = self.k
+        starts = range(0, self.shape.tile_keys, WIDTH)
+        with k.when(last_key < self.shape.tile_keys - 1):
+            for start in starts:
+                score = k.load_vector(self.scores, row, start, width=WIDTH)
+                seen = first_elements(k, last_key + 1 - start, WIDTH)
+                k.store_vector(self.scores, k.select(seen, score, LOWEST), row, start)
+        greatest = k.load_vector(self.scores, row, 0, width=WIDTH)
+        for start in starts[1:]:
+            greatest = greater(k, k.load_vector(self.scores, row, start, width=WIDTH), greatest)
+        self.tops[row] = greater(k, k.vector_max(greatest), self.peaks[row])
+
+    def weigh(self, padded: Value) -> None:
+        """The online softmax: scores become 2^(score - peak), weights their sums, shrinks what older sums shrink by."""
+        k = self.k
+        for row in k.range(0, padded, WIDTH):
+            top = k.load_vector(self.tops, row, width=WIDTH)
+            shrink = power_of_two(k, k.load_vector(self.peaks, row, width=WIDTH) - top)
+            k.store_vector(self.shrinks, shrink, row)
+            k.store_vector(self.peaks, top, row)
+        for row in k.range(padded):
+            peak = self.peaks[row]
+            weight = k.load_vector(self.weights, row, 0, width=WIDTH) * self.shrinks[row]
+            for start in range(0, self.shape.tile_keys, WIDTH):
+                power = power_of_two(k, k.load_vector(self.scores, row, start, width=WIDTH) - peak)
+                k.store_vector(self.scores, power, row, start)
+                weight = weight + power
+            k.store_vector(self.weights, weight, row, 0)
+
+    def mix(self, padded: Value, n_keys: Value) -> None:
+        """total = shrink total + scores V, by register tiles of rows times columns."""
+        k, columns = self.k, list(self.columns())
+        n_tiles = -(-len(columns) // self.shape.block_vectors)
+        step = -(-len(columns) // n_tiles)
+        for row in k.range(0, padded, BLOCK_ROWS):
+            for first in range(0, len(columns), step):
+                self._mix_block(row, columns[first : first + step], n_keys)
+
+    def _mix_block(self, row: Value, columns: list[int], n_keys: Value) -> None:
+        k = self.k
+        sums = [
+            [k.var(k.load_vector(self.total, row + r, d, width=WIDTH) * self.shrinks[row + r]) for d in columns]
+            for r in range(BLOCK_ROWS)
+        ]
+        for j in k.range(n_keys):
+            right = [k.load_vector(self.values, j, d, width=WIDTH) for d in columns]
+            add_products(k, sums, [self.scores[row + r, j] for r in range(BLOCK_ROWS)], right)
+        for r, line in enumerate(sums):
+            for d, total in zip(columns, line, strict=True):
+                k.store_vector(self.total, total.value, row + r, d)
+
+    def finish(self, out: Array, first: Value, n_rows: Value, kv_head: Value) -> None:
+        """out = total / sum of weights."""
+        k, group = self.k, self.shape.group
+        for row in k.range(n_rows):
+            inverse = 1.0 / k.vector_sum(k.load_vector(self.weights, row, 0, width=WIDTH))
+            column = (kv_head * group + row % group) * self.shape.head_dim
+            for d in self.columns():
+                x = k.load_vector(self.total, row, d, width=WIDTH) * inverse
+                k.store_vector(out, x, first + row // group, column + d)
+
+
+@kernel
+def one_tile_per_program(
+    k: Tracer,
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    positions: Array,
+    slots: Array,
+    block_table: Array,
+    out: Array,
+    *active: Value,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    tile_tokens: int,
+    tile_keys: int,
+    block_vectors: int,
+) -> None:
+    # for each tile of keys: S = scale q K; m' = max(m, S); P = e^(S - m'); l = e^(m - m') l + sum P; O = e^(m - m') O + P V
+    shape = Shape(heads, kv_heads, head_dim, tile_tokens, tile_keys, block_vectors)
+    tile, kv_head = _Tile(k, shape), k.program(1)
+    n_tokens = active[0] if active else k.const(q.shape[0], i64)
+    begin = _evened(k, k.program(0), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
+    end = k.minimum(begin + tile_tokens, n_tokens)
+    for first in k.range(begin, end):
+        with k.when((first == begin) | (slots[k.maximum(first - 1, begin)] != slots[first])):
+            last, greatest = _run_from(k, first, end, slots, positions)
+            n_rows = (last - first) * shape.group
+            padded = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
+            tile.start(q, first, n_rows, padded, kv_head, scale)
+            for base in k.range(0, greatest + 1, tile_keys):
+                n_keys = k.minimum(greatest + 1 - base, tile_keys)
+                n_blocks = (n_keys + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS
+                slot, first_block = slots[first], base // BLOCK_TOKENS
+                tile.stage(
+                    k_cache, v_cache, kv_head, n_blocks, lambda i, s=slot, b=first_block: block_table[s, b + i]
+                )
+                tile.score(padded, n_blocks)
+                for row in k.range(padded):
+                    token = first + k.minimum(row, n_rows - 1) // shape.group
+                    tile.find_peaks(row, positions[token].to(i64) - base)
+                tile.weigh(padded)
+                tile.mix(padded, n_keys)
+            tile.finish(out, first, n_rows, kv_head)
+
+
+def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
+    """Tiles from both ends in turn: later ones see more keys, and workers take neighbouring programs."""
+    half = program // 2
+    return k.select(program % 2 == 0, half, n_tiles - 1 - half)
+
+
+def _run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Array) -> tuple[Value, Value]:
+    """Where the run of one slot that starts at `first` ends, and the greatest position in it."""
+    last, greatest = k.var(first + 1, i64), k.var(positions[first].to(i64), i64)
+    for token in k.range(first + 1, end):
+        with k.when((last.value == token) & (slots[token] == slots[first])):
+            last.set(token + 1)
+            greatest.set(k.maximum(greatest.value, positions[token].to(i64)))
+    return last.value, greatest.value
+
+
+def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Heads of whole vectors, a tile that fits the workgroup memory."""
+    shape = shape_of(node, target)
+    if shape.head_dim % WIDTH:
+        return f"takes head_dim a multiple of {WIDTH}, got {shape.head_dim}"
+    if shape.scratch_nbytes > MAX_SCRATCH_NBYTES:
+        return f"{shape.group} heads of a group with head_dim {shape.head_dim} pass the workgroup memory"
+    return None
+
+
+def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """Programs (tile of tokens, kv head)."""
+    shape, tokens = shape_of(node, target), node.inputs[0].shape[0]
+    constants = {name: node.attrs[name] for name in ("heads", "kv_heads", "head_dim", "scale")}
+    constants |= {
+        "tile_tokens": shape.tile_tokens,
+        "tile_keys": shape.tile_keys,
+        "block_vectors": shape.block_vectors,
+    }
+    launch = ops.Launch(
+        one_tile_per_program,
+        (*(ops.read(i) for i in range(6)), ops.write(0)),
+        (ops.Cells(tokens, per=shape.tile_tokens), ops.Cells(shape.kv_heads)),
+        constants,
+        extents=(tokens,) if isinstance(tokens, Extent) else (),
+    )
+    return ops.Build((launch,))

@@ -1,0 +1,142 @@
+"""embedding: y[t] = table[ids[t]], the table plain (f32, f16, bf16) or in a block format, interleaved as for quantized_matmul."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from camshaft.dtypes import DType, bf16, f16, f32, i32
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array as KernelArray
+from camshaft.lang.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.quantized_matmul import INTERLEAVED, random_blocks, weight_operands
+from camshaft.ops.quantized_matmul.packing import BLOCK, ROWS, interleaved, pack, packed_format
+from camshaft.ops.spec import TensorSpec
+
+
+@kernel
+def plain_row(k: Tracer, ids: KernelArray, table: KernelArray, out: KernelArray, *, dim: int) -> None:
+    t = k.program(0)
+    row = ids[t]
+    for c in k.lanes(dim):
+        out[t, c] = table[row, c]
+
+
+@kernel
+def interleaved_row(
+    k: Tracer,
+    ids: KernelArray,
+    codes: KernelArray,
+    scales: KernelArray,
+    minima: KernelArray,
+    out: KernelArray,
+    *,
+    dim: int,
+    bits: int,
+    groups: int,
+    zero_point: int,
+) -> None:
+    # column c is byte c % 4 of word (c % 32) / 4; of 4-bit codes, k 16..31 of a block are the high nibbles of k 0..15
+    t = k.program(0)
+    row = ids[t]
+    tile, lane = row // ROWS, row % ROWS
+    size = BLOCK // groups
+    for c in k.lanes(dim):
+        b, j = c // BLOCK, c % BLOCK
+        at = j % 16 if bits == 4 else j
+        shift = (j % 4) * 8 + ((j // 16) * 4 if bits == 4 else 0)
+        word = k.gather(codes, tile, b, at // 4, lane)
+        code = (word.to(i32) >> shift.to(i32)) & (15 if bits == 4 else 255)
+        scale = k.gather(scales, tile, b, j // size, lane)
+        if zero_point < 0:
+            out[t, c] = k.fma(code.to(f32), scale, k.gather(minima, tile, b, j // size, lane))
+        else:
+            out[t, c] = (code - zero_point).to(f32) * scale
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 2, "embedding", specs, "ids [T] and table [n, d]")
+    ids, table = specs
+    ops.expect(ids.is_plain and ids.dtype == i32 and len(ids.shape) == 1, "embedding", ids, "ids of i32 [T]")
+    good = len(table.shape) == 2 and (isinstance(table.dtype, BlockFormat) or table.dtype in (f32, f16, bf16))
+    ops.expect(good, "embedding", table, "a table [n, d] of f32, f16, bf16 or a block format")
+    if isinstance(table.dtype, BlockFormat):
+        packed_format(table)
+    return (TensorSpec((ids.shape[0], table.shape[1]), f32),)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    ids, table = inputs
+    return (attrs.get("values", table).astype(np.float64)[ids],)
+
+
+def _build_plain(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    ids, table = node.inputs
+    arrays = (ops.read(0), ops.read(1), ops.write(0))
+    return ops.Build((ops.Launch(plain_row, arrays, (ops.Cells(ids.shape[0]),), {"dim": table.bounds[1]}),))
+
+
+def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    ids, table = node.inputs
+    form = packed_format(table)
+    constants = {
+        "dim": table.bounds[1],
+        "bits": form.bits,
+        "groups": form.groups,
+        "zero_point": -1 if form.zero_point is None else form.zero_point,
+    }
+    arrays = (ops.read(0), *weight_operands(node), ops.write(0))
+    return ops.Build((ops.Launch(interleaved_row, arrays, (ops.Cells(ids.shape[0]),), constants),))
+
+
+def _plain_table(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    return None if isinstance(node.inputs[1].dtype, DType) else "the table is in a block format"
+
+
+def _packed_table(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    return None if node.inputs[1].layout is INTERLEAVED else "the table is not packed"
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(5)
+    tokens = Extent("T", 5)
+    for dtype, dim in ((f32, 1), (f16, 17), (bf16, 64)):
+        table = rng.normal(size=(19, dim)).astype(dtype.numpy)
+        ids = np.array([0, 18, 3, 3, 7], np.int32)
+        specs = (TensorSpec((tokens,), i32), TensorSpec((19, dim), dtype))
+        yield ops.Sample(f"{dtype} {dim}", (ids, table), specs=specs, extents={tokens: 4})
+    for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_1", "Q4_K", "Q6_K"):
+        block = BLOCK_FORMATS[name]
+        n, dim = 21, 2 * max(block.block_size, 48 // 32 * 32)
+        raw, spec = random_blocks(name, n, dim, seed=4), interleaved(TensorSpec((n, dim), block))
+        packed = np.zeros(spec.nbytes, np.uint8)
+        pack(raw, spec, packed)
+        ids = np.array([0, 20, 16, 15, 5], np.int32)
+        values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, dim)
+        yield ops.Sample(name, (ids, packed), {"values": values}, (TensorSpec((5,), i32), spec))
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    ids = TensorSpec((2,), i32)
+    yield ops.ErrorSample((TensorSpec((2,), f32), TensorSpec((4, 8), f32)), {}, "ids of i32")
+    yield ops.ErrorSample((ids, TensorSpec((8,), f32)), {}, r"a table \[n, d\]")
+
+
+_BOTH = frozenset({"scalar", "simd"})
+OP = ops.Op(
+    name="embedding",
+    formula="y[t] = table[ids[t]]",
+    infer=_infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant("plain_row", _BOTH, _build_plain, _plain_table),
+        ops.KernelVariant("interleaved_row", _BOTH, _build_interleaved, _packed_table),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 1e-14},
+)

@@ -1,0 +1,102 @@
+"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16 or bf16; weights may lie as b[.., j, k]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from camshaft.dtypes import f32, i32
+from camshaft.extent import Extent
+from camshaft.ops import op as ops
+from camshaft.ops.matmul import blas, lanes, tiled
+from camshaft.ops.matmul.shapes import infer, sizes_of
+from camshaft.ops.spec import TensorSpec
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    a, b = (x.astype(np.float64) for x in inputs)
+    return (np.matmul(a, np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) else b),)
+
+
+# (a's batch, m, k, n, b's batch): either side of the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
+_SHAPES = (
+    ((), 1, 1, 1, ()),
+    ((), 1, 17, 33, ()),
+    ((), 2, 15, 16, ()),
+    ((), 4, 5, 31, ()),
+    ((), 5, 16, 17, ()),
+    ((), 8, 20, 49, ()),
+    ((), 9, 20, 15, ()),
+    ((), 13, 7, 32, ()),
+    ((), 12, 64, 65, ()),
+    ((), 25, 33, 300, ()),
+    ((), 33, 34, 35, ()),
+    ((2, 1), 3, 9, 18, (2, 3)),
+    ((3,), 7, 4, 5, ()),
+    ((), 14, 4, 16, (2, 2)),
+)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(2)
+
+    def draw(*shape: int) -> ops.Array:
+        return rng.normal(size=shape).astype(np.float32)
+
+    for a_batch, m, k, n, b_batch in _SHAPES:
+        a, b, name = draw(*a_batch, m, k), draw(*b_batch, k, n), f"{a_batch}{m}x{k}x{n}{b_batch}"
+        yield ops.Sample(name, (a, b))
+        turned = np.ascontiguousarray(np.swapaxes(b, -1, -2))
+        yield ops.Sample(f"{name} transposed", (a, turned), {"transpose_b": True})
+    a, b = draw(6, 20), draw(33, 20)
+    for first, second in ((np.float16, np.float16), (np.float32, ml_dtypes.bfloat16), (ml_dtypes.bfloat16, np.float32)):
+        pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
+        yield ops.Sample(name, pair, {"transpose_b": True})
+        yield ops.Sample(f"{name}, one row", (pair[0][:1], np.ascontiguousarray(pair[1].T)))
+    yield from _special_samples(draw(35, 18), abs(draw(19, 18)) + 1, draw(18, 19))
+
+
+def _special_samples(a: ops.Array, weights: ops.Array, b: ops.Array) -> Iterable[ops.Sample]:
+    odd = a[:9].copy()
+    odd[1, 3], odd[2, 17], odd[6, 0] = np.nan, np.inf, -np.inf
+    yield ops.Sample("NaN and infinities", (odd, weights), {"transpose_b": True})
+    yield ops.Sample("NaN and infinities, one row", (odd[6:7], weights), {"transpose_b": True})
+    for bound, active in ((13, 5), (35, 13), (13, 1), (4, 3)):
+        rows = Extent("rows", bound)
+        specs = (TensorSpec((rows, 18), f32), TensorSpec((19, 18), f32))
+        name = f"{active} of {bound} rows"
+        yield ops.Sample(name, (a[:bound], weights), {"transpose_b": True}, specs, {rows: active})
+        specs = (TensorSpec((rows, 18), f32), TensorSpec((18, 19), f32))
+        yield ops.Sample(f"{name}, b [k, n]", (a[:bound], b), {}, specs, {rows: active})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    a, rows = TensorSpec((2, 8), f32), Extent("rows", 4)
+    yield ops.ErrorSample((a, TensorSpec((9, 3), f32)), {}, "with k = 8")
+    yield ops.ErrorSample((a, TensorSpec((8, 3), f32)), {"transpose_b": True}, "wanted b .*n, k")
+    yield ops.ErrorSample((a, TensorSpec((8, 3), i32)), {}, "wanted f32, f16 or bf16")
+    yield ops.ErrorSample((TensorSpec((8,), f32), TensorSpec((8, 3), f32)), {}, "wanted f32, f16 or bf16")
+    yield ops.ErrorSample((TensorSpec((2, 2, 8), f32), TensorSpec((3, 8, 3), f32)), {}, "that broadcast")
+    yield ops.ErrorSample((a, TensorSpec((8, rows), f32)), {}, "an Extent only as the rows of a")
+    yield ops.ErrorSample((TensorSpec((2, 0), f32), TensorSpec((0, 3), f32)), {}, "no empty axis")
+    yield ops.ErrorSample((a,), {}, "wanted a ")
+
+
+OP = ops.Op(
+    name="matmul",
+    formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
+    infer=infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant("lanes", frozenset({"scalar", "simd"}), lanes.build, cost=lanes.cost),
+        ops.KernelVariant("tiled", frozenset({"simd"}), tiled.build, cost=tiled.cost),
+        ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
+        ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 1e-12},
+    flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
+)

@@ -1,0 +1,106 @@
+"""matmul at any lane width: out[i, j] = sum_k a[i, k] b[k, j], written with lanes, so it serves scalar and simd alike."""
+
+from __future__ import annotations
+
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.matmul.shapes import sizes_of
+from camshaft.ops.spec import bound
+
+COLUMNS = 256  # a program's columns: its sums stay in the first-level cache
+UNROLL = 4
+
+
+def matrix_of(index: Value, batch: str, steps: str) -> Value | int:
+    """Which matrix of an operand belongs to product `index` of the batch (0, untraced, where there is one only)."""
+    found: Value | int = 0
+    axes = zip(*([int(n) for n in text.split(",") if n] for text in (batch, steps)), strict=True)
+    for size, step in reversed(list(axes)):
+        if step:
+            found = index % size * step + found
+        index = index // size
+    return found
+
+
+@kernel
+def columns_by_lane(
+    k: Tracer,
+    a: Array,
+    b: Array,
+    out: Array,
+    *,
+    rows: int,
+    columns: int,
+    depth: int,
+    batch: str,
+    a_steps: str,
+    b_steps: str,
+) -> None:
+    # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns; the sums live in out, four k at a time
+    index, row, first = k.program(0), k.program(1), k.program(2) * COLUMNS
+    last = k.minimum(first + COLUMNS, columns)
+    a_row = matrix_of(index, batch, a_steps) * rows + row
+    b_row = matrix_of(index, batch, b_steps) * depth
+    out_row = index * rows + row
+    for c in k.lanes(first, last):
+        out[out_row, c] = 0.0
+    whole = depth // UNROLL * UNROLL
+    for d in k.range(0, whole, UNROLL):
+        factors = [a[a_row, d + i] for i in range(UNROLL)]
+        for c in k.lanes(first, last):
+            total = out[out_row, c]
+            for i, factor in enumerate(factors):
+                total = k.fma(factor, b[b_row + d + i, c], total)
+            out[out_row, c] = total
+    for rest in range(whole, depth):
+        factor = a[a_row, rest]
+        for c in k.lanes(first, last):
+            out[out_row, c] = k.fma(factor, b[b_row + rest, c], out[out_row, c])
+
+
+@kernel
+def depth_by_lane(
+    k: Tracer,
+    a: Array,
+    b: Array,
+    out: Array,
+    *,
+    rows: int,
+    columns: int,
+    depth: int,
+    batch: str,
+    a_steps: str,
+    b_steps: str,
+) -> None:
+    # out[i, j] = sum_k a[i, k] b[j, k]: row i, COLUMNS of j one after the other, lanes along k
+    index, row, first = k.program(0), k.program(1), k.program(2) * COLUMNS
+    a_row = matrix_of(index, batch, a_steps) * rows + row
+    b_row = matrix_of(index, batch, b_steps) * columns
+    for j in k.range(first, k.minimum(first + COLUMNS, columns)):
+        total = k.accumulator("sum")
+        for c in k.lanes(depth):
+            total.set(k.fma(a[a_row, c], b[b_row + j, c], total.value))
+        out[index * rows + row, j] = k.lanes_sum(total)
+
+
+def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """A program per product, row and COLUMNS columns."""
+    s = sizes_of(node)
+    rows = bound(s.rows)
+    arrays = (
+        ops.read(0, shape=(s.a_matrices * rows, s.depth)),
+        ops.read(1, shape=s.b_shape),
+        ops.write(0, shape=(s.matrices * rows, s.columns)),
+    )
+    sizes = {"rows": rows, "columns": s.columns, "depth": s.depth}
+    grid = (ops.Cells(s.matrices), ops.Cells(s.rows), ops.Cells(s.columns, COLUMNS))
+    return ops.Build(
+        (ops.Launch(depth_by_lane if s.transposed else columns_by_lane, arrays, grid, {**sizes, **s.constants()}),)
+    )
+
+
+def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """One multiply-add per lane and nanosecond."""
+    return sizes_of(node).multiply_adds / target.lanes

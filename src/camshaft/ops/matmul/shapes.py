@@ -1,0 +1,119 @@
+"""The sizes of a matmul node as its kernels see them: rows, columns, depth, and where each matrix of a batch starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from camshaft.dtypes import bf16, f16, f32
+from camshaft.extent import Extent
+from camshaft.ops import op as ops
+from camshaft.ops.spec import Dim, TensorSpec, bound
+
+DTYPES = (f32, f16, bf16)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`rows` may be an Extent. `batch` holds the broadcast axes; `a_steps`, `b_steps` what one step along each of them
+    means in matrices of a and b (0 where that operand is broadcast)."""
+
+    rows: Dim
+    columns: int
+    depth: int
+    transposed: bool
+    batch: tuple[int, ...]
+    a_steps: tuple[int, ...]
+    b_steps: tuple[int, ...]
+    a_matrices: int
+    b_matrices: int
+
+    @property
+    def matrices(self) -> int:
+        """How many products the batch has."""
+        return prod(self.batch)
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """The Extent of the rows, if it is one."""
+        return (self.rows,) if isinstance(self.rows, Extent) else ()
+
+    @property
+    def b_shape(self) -> tuple[int, int]:
+        """All matrices of b under each other, as rows of one array."""
+        rows, columns = (self.columns, self.depth) if self.transposed else (self.depth, self.columns)
+        return self.b_matrices * rows, columns
+
+    @property
+    def multiply_adds(self) -> float:
+        """Multiplications at the bound."""
+        return float(self.matrices) * bound(self.rows) * self.columns * self.depth
+
+    def constants(self) -> dict[str, str]:
+        """The batch, spelled for kernel constants; `matrix_of` reads it."""
+        texts = {"batch": self.batch, "a_steps": self.a_steps, "b_steps": self.b_steps}
+        return {name: ",".join(map(str, values)) for name, values in texts.items()}
+
+    def offsets(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """[matrices, 2]: the first element in a and in b of each product's matrices."""
+        index = np.indices(self.batch or (1,), np.int64).reshape(len(self.batch) or 1, -1)
+        steps = np.array([self.a_steps or (0,), self.b_steps or (0,)], np.int64)
+        scale = np.array([bound(self.rows) * self.depth, self.columns * self.depth], np.int64)
+        return np.ascontiguousarray((steps @ index).T.reshape(-1, 2) * scale)
+
+
+def sizes_of(node: ops.NodeSpec) -> Sizes:
+    """The sizes of a node that `infer` accepted."""
+    a, b = node.inputs
+    transposed = bool(node.attrs.get("transpose_b", False))
+    columns = bound(b.shape[-2 if transposed else -1])
+    batch = tuple(bound(d) for d in node.outputs[0].shape[:-2])
+    return Sizes(
+        a.shape[-2],
+        columns,
+        bound(a.shape[-1]),
+        transposed,
+        batch,
+        _steps(a, batch),
+        _steps(b, batch),
+        prod(a.bounds[:-2]),
+        prod(b.bounds[:-2]),
+    )
+
+
+def _steps(spec: TensorSpec, batch: tuple[int, ...]) -> tuple[int, ...]:
+    own = (1,) * (len(batch) - len(spec.shape) + 2) + spec.bounds[:-2]
+    steps, step = [], 1
+    for size in reversed(own):
+        steps.append(0 if size == 1 else step)
+        step *= size
+    return tuple(reversed(steps))
+
+
+def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    """out [.., m, n] in f32. ShapeError for other ranks, dtypes, depths that differ, batches that do not broadcast."""
+    ops.expect(len(specs) == 2, "matmul", specs, "a [.., m, k] and b [.., k, n]")
+    a, b = specs
+    for spec in specs:
+        ops.expect(
+            len(spec.shape) >= 2 and spec.is_plain and spec.dtype in DTYPES,
+            "matmul",
+            spec,
+            "f32, f16 or bf16 [.., r, c]",
+        )
+    transposed = attrs.get("transpose_b", False)
+    ops.expect(isinstance(transposed, bool), "matmul", transposed, "transpose_b True or False")
+    fixed = (*a.shape[:-2], a.shape[-1], *b.shape)
+    ops.expect(not any(isinstance(d, Extent) for d in fixed), "matmul", specs, "an Extent only as the rows of a")
+    depth, columns = (b.shape[-1], b.shape[-2]) if transposed else (b.shape[-2], b.shape[-1])
+    order = "[.., n, k]" if transposed else "[.., k, n]"
+    ops.expect(depth == a.shape[-1], "matmul", specs, f"b {order} with k = {a.shape[-1]}")
+    ops.expect(min(a.bounds + b.bounds) > 0, "matmul", specs, "no empty axis")
+    try:
+        batch = np.broadcast_shapes(a.bounds[:-2], b.bounds[:-2])
+    except ValueError:
+        batch = None
+    ops.expect(batch is not None, "matmul", specs, "batch axes that broadcast")
+    return (TensorSpec((*(batch or ()), a.shape[-2], columns), f32),)

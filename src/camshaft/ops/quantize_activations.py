@@ -1,0 +1,176 @@
+"""quantize_activations: x [T, k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
+
+Done once per tensor and shared by every quantized_matmul that reads it (graph/passes/quantize.py). The sums, one per `group` k,
+serve weights that have a zero point or minima: sum (code s + m) q d = s d sum(code q) + m d sum(q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from camshaft.dtypes import DType, f32, i8, i32, u32
+from camshaft.extent import Extent
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array as KernelArray
+from camshaft.lang.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.spec import Layout, TensorSpec
+
+BLOCK = 32
+
+
+def _parts(group: int) -> Layout:
+    def parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
+        rows, k = spec.bounds
+        return (("codes", u32, (rows, k // 4)), ("scales", f32, (rows, k // BLOCK)), ("sums", i32, (rows, k // group)))
+
+    return Layout(f"q8 sums of {group}", parts)
+
+
+LAYOUTS = {group: _parts(group) for group in (16, 32)}
+
+
+@kernel
+def blocks_in_registers(
+    k: Tracer,
+    x: KernelArray,
+    codes: KernelArray,
+    scales: KernelArray,
+    sums: KernelArray,
+    *,
+    blocks: int,
+    group: int,
+    span: int,
+) -> None:
+    # a block of 32 is two vectors of 16; `span` blocks a program
+    row, first = k.program(0), k.program(1) * span
+    for b in k.range(first, k.minimum(first + span, blocks)):
+        halves = [k.load_vector(x, row, b * BLOCK + 16 * h, width=16) for h in (0, 1)]
+        greatest = k.vector_max(k.maximum(k.abs(halves[0]), k.abs(halves[1])))
+        scale = greatest / 127.0
+        inverse = k.select(greatest > 0.0, 127.0 / greatest, 0.0)
+        quants = [k.round(h * inverse).to(i32) for h in halves]
+        for h in (0, 1):
+            k.store_vector(codes, quants[h], row, b * BLOCK + 16 * h)
+        scales[row, b] = scale
+        if group == 32:
+            sums[row, b] = k.vector_sum(quants[0] + quants[1])
+        else:
+            for h in (0, 1):
+                sums[row, b * 2 + h] = k.vector_sum(quants[h])
+
+
+@kernel
+def one_block_per_lane(
+    k: Tracer, x: KernelArray, codes: KernelArray, scales: KernelArray, sums: KernelArray, *, blocks: int, group: int
+) -> None:
+    row = k.program(0)
+    for b in k.lanes(blocks):
+        values = [k.gather(x, row, b * BLOCK + i) for i in range(BLOCK)]
+        greatest = k.abs(values[0])
+        for v in values[1:]:
+            greatest = k.maximum(greatest, k.abs(v))
+        inverse = k.select(greatest > 0.0, 127.0 / greatest, 0.0)
+        quants = [k.round(v * inverse).to(i32) for v in values]
+        for i, q in enumerate(quants):
+            k.scatter(codes, q, row, b * BLOCK + i)
+        scales[row, b] = greatest / 127.0
+        for g in range(BLOCK // group):
+            total = quants[g * group]
+            for q in quants[g * group + 1 : (g + 1) * group]:
+                total = total + q
+            k.scatter(sums, total, row, b * (BLOCK // group) + g)
+
+
+def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
+    """Codes (int8 [T, k]) and scales (float32 [T, k / 32]) as the kernels make them."""
+    blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, BLOCK)
+    greatest = np.abs(blocks).max(-1, keepdims=True)
+    inverse = np.divide(np.float32(127), greatest, out=np.zeros_like(greatest), where=greatest > 0)
+    codes = np.rint(blocks * inverse).astype(np.int8)
+    return codes.reshape(x.shape), (greatest / np.float32(127))[..., 0]
+
+
+def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int) -> ops.Array:
+    """The bytes of the packed tensor."""
+    out = np.zeros(spec.nbytes, np.uint8)
+    sums = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1)
+    for part, values in zip(spec.parts, (codes, scales.astype(np.float32), sums.astype(np.int32)), strict=True):
+        raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+        out[part.offset_nbytes : part.offset_nbytes + raw.size] = raw
+    return out
+
+
+def from_bytes(data: ops.Array, spec: TensorSpec) -> ops.Array:
+    """The float64 values [T, k] that the packed bytes stand for."""
+    rows, k = spec.bounds
+    parts = {p.name: data[p.offset_nbytes : p.offset_nbytes + p.nbytes] for p in spec.parts}
+    codes = parts["codes"].view(np.int8).reshape(rows, k // BLOCK, BLOCK).astype(np.float64)
+    scales = parts["scales"].view(np.float32).reshape(rows, k // BLOCK, 1)
+    return (codes * scales).reshape(rows, k)
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 1, "quantize_activations", specs, "x [T, k]")
+    x, group = specs[0], attrs.get("group", 32)
+    good = x.is_plain and x.dtype == f32 and len(x.shape) == 2 and x.bounds[1] % BLOCK == 0
+    ops.expect(good, "quantize_activations", x, "x of f32 [T, k], k a multiple of 32")
+    ops.expect(group in LAYOUTS, "quantize_activations", group, "group 16 or 32")
+    return (TensorSpec(x.shape, f32, LAYOUTS[group]),)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    x, group = inputs[0], attrs.get("group", 32)
+    codes, scales = quantize(x)
+    return (to_bytes(codes, scales, TensorSpec(x.shape, f32, LAYOUTS[group]), group),)
+
+
+SPAN = 16
+
+
+def _build(node: ops.NodeSpec, target: ops.Target, lanes: bool = False) -> ops.Build:
+    x, group = node.inputs[0], node.attrs.get("group", 32)
+    rows, k = x.bounds
+    outputs = (ops.write(0, "codes", (rows, k), i8), ops.write(0, "scales"), ops.write(0, "sums"))
+    constants = {"blocks": k // BLOCK, "group": group}
+    arrays = (ops.read(0), *outputs)
+    if lanes:
+        return ops.Build((ops.Launch(one_block_per_lane, arrays, (ops.Cells(x.shape[0]),), constants),))
+    grid = (ops.Cells(x.shape[0]), ops.Cells(k // BLOCK, SPAN))
+    return ops.Build((ops.Launch(blocks_in_registers, arrays, grid, constants | {"span": SPAN}),))
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(3)
+    for rows, k, group in ((1, 32, 32), (3, 96, 16), (2, 544, 32), (5, 1056, 32)):
+        x = rng.normal(size=(rows, k)).astype(np.float32)
+        x[0, :32] = 0
+        yield ops.Sample(f"{rows}x{k}/{group}", (x,), {"group": group})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    yield ops.ErrorSample((TensorSpec((2, 33), f32),), {}, "multiple of 32")
+    yield ops.ErrorSample((TensorSpec((Extent("T", 2), 64), f32),), {"group": 8}, "group 16 or 32")
+
+
+OP = ops.Op(
+    name="quantize_activations",
+    formula="d = max|x| / 127 over 32 k; q = round(x / d)",
+    infer=_infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant("blocks_in_registers", frozenset({"simd"}), _build),
+        ops.KernelVariant(
+            "one_block_per_lane",
+            frozenset({"scalar", "simd"}),
+            lambda node, target: _build(node, target, lanes=True),
+            cost=lambda node, target: 4.0 * prod(node.inputs[0].bounds),
+        ),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 0.0},
+)

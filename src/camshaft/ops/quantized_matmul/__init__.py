@@ -1,0 +1,174 @@
+"""quantized_matmul: y[t, n] = sum_k x[t, k] w[n, k], weights in a GGUF block format, packed once (packing.py).
+
+Activations come as f32 or quantized once per tensor (quantize_activations). Kernels are in kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import f32, i8
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.ops import op as ops
+from camshaft.ops import quantize_activations as q8
+from camshaft.ops.quantized_matmul import kernels
+from camshaft.ops.quantized_matmul.packing import (
+    BLOCK,
+    INTERLEAVED,
+    PACKED_FORMATS,
+    ROWS,
+    interleaved,
+    pack,
+    packed_format,
+)
+from camshaft.ops.spec import TensorSpec
+
+COLUMNS = {"q8": 12, "f32": 6}
+
+
+def _is_q8(x: TensorSpec) -> bool:
+    return x.layout in q8.LAYOUTS.values()
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 2, "quantized_matmul", specs, "x [T, k] and w [n, k]")
+    x, w = specs
+    ops.expect(len(x.shape) == 2 and x.dtype == f32, "quantized_matmul", x, "x of f32 [T, k], plain or quantized")
+    good = isinstance(w.dtype, BlockFormat) and len(w.shape) == 2 and w.shape[1] == x.shape[1]
+    ops.expect(good, "quantized_matmul", w, f"w [n, {x.shape[1]}] in a block format")
+    form = packed_format(w)
+    if _is_q8(x):
+        ops.expect(
+            x.layout is q8.LAYOUTS[form.group], "quantized_matmul", x, f"sums of {form.group} for {w.dtype.name}"
+        )
+    return (TensorSpec((x.shape[0], w.shape[0]), f32),)
+
+
+def _constants(node: ops.NodeSpec) -> dict[str, Any]:
+    form = packed_format(node.inputs[1])
+    zero_point = -1 if form.zero_point is None else form.zero_point
+    blocks = node.inputs[1].bounds[1] // BLOCK
+    return {"blocks": blocks, "bits": form.bits, "groups": form.groups, "zero_point": zero_point}
+
+
+def weight_operands(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
+    """Codes, scales, minima; a format with a zero point gives its scales twice, the second never read."""
+    stored = packed_format(node.inputs[1]).zero_point is None
+    return ops.read(1, "codes"), ops.read(1, "scales"), ops.read(1, "minima" if stored else "scales")
+
+
+def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x, w = node.inputs
+    tokens, n = x.shape[0], w.bounds[0]
+    quantized = _is_q8(x)
+    columns = min(x.bounds[0], COLUMNS["q8" if quantized else "f32"])
+    inputs = (ops.read(0, "codes"), ops.read(0, "scales"), ops.read(0, "sums")) if quantized else (ops.read(0),)
+    constants = _constants(node) | {"n": n, "columns": columns, "bound": x.bounds[0]}
+    launch = ops.Launch(
+        kernels.q8_tile if quantized else kernels.f32_tile,
+        (*inputs, *weight_operands(node), ops.write(0)),
+        (ops.Cells(n, ROWS), ops.Cells(tokens, columns)),
+        constants,
+        (tokens,) if isinstance(tokens, Extent) else (),
+    )
+    return ops.Build((launch,))
+
+
+def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x, w = node.inputs
+    grid = (ops.Cells(w.bounds[0]), ops.Cells(x.shape[0]))
+    if _is_q8(x):
+        codes = ops.Operand("input", 0, "codes", x.bounds, "read", i8)
+        inputs: tuple[ops.Operand, ...] = (codes, ops.read(0, "scales"), ops.read(0, "sums"))
+        kernel = kernels.q8_row
+    else:
+        inputs, kernel = (ops.read(0),), kernels.f32_row
+    return ops.Build((ops.Launch(kernel, (*inputs, *weight_operands(node), ops.write(0)), grid, _constants(node)),))
+
+
+def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    return (
+        None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/passes/layout.py packs them)"
+    )
+
+
+def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    return 0.5 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds))
+
+
+def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    return _row_cost(node, target) / 100
+
+
+def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
+    """Random blocks of a format, uint8, with scales that are ordinary numbers."""
+    rng, block = np.random.default_rng(seed), BLOCK_FORMATS[name]
+    assert block.layout is not None
+    raw = rng.integers(0, 256, (n * k // block.block_size, block.block_nbytes)).astype(np.uint8)
+    records = raw.reshape(-1).view(block.layout)
+    for field in {"d", "dmin", "m"} & set(block.layout.names or ()):
+        records[field] = rng.normal(size=len(records)) * 0.1
+    if name == "MXFP4":
+        records["e"] = rng.integers(118, 124, len(records))
+    return raw.reshape(-1)
+
+
+def _case(name: str, rows: int, active: int, n: int, k: int, quantized: bool) -> ops.Sample:
+    rng = np.random.default_rng(n + k)
+    raw, plain = random_blocks(name, n, k, seed=n), TensorSpec((n, k), BLOCK_FORMATS[name])
+    spec = interleaved(plain)
+    packed = np.zeros(spec.nbytes, np.uint8)
+    pack(raw, spec, packed)
+    x = rng.normal(size=(rows, k)).astype(np.float32)
+    tokens = Extent("T", rows)
+    dim: int | Extent = tokens if active < rows else rows
+    group = packed_format(plain).group
+    x_spec = TensorSpec((dim, k), f32, q8.LAYOUTS[group]) if quantized else TensorSpec((dim, k), f32)
+    given = q8.to_bytes(*q8.quantize(x), x_spec, group) if quantized else x
+    values = q8.from_bytes(given, x_spec) if quantized else x.astype(np.float64)
+    weights = BLOCK_FORMATS[name].dequantize(raw.reshape(-1, BLOCK_FORMATS[name].block_nbytes)).reshape(n, k)
+    wanted = values[:active] @ weights.astype(np.float64).T
+    extents = {tokens: active} if isinstance(dim, Extent) else {}
+    label = f"{name} {rows}({active})x{k}x{n} {'q8' if quantized else 'f32'}"
+    return ops.Sample(label, (given, packed), {"wanted": wanted}, (x_spec, spec), extents)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    for name in PACKED_FORMATS:
+        for quantized in (True, False):
+            k = max(BLOCK_FORMATS[name].block_size, 64)
+            yield _case(name, 1, 1, 33, k, quantized)
+            yield _case(name, 13, 13, 16, 2 * k, quantized)
+            yield _case(name, 29, 7, 17, 3 * k, quantized)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    """Samples carry the float64 product of the file's own dequantized weights: packing is proved with the kernel."""
+    return (attrs["wanted"],)
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    x, w = TensorSpec((2, 64), f32), TensorSpec((16, 64), BLOCK_FORMATS["Q4_0"])
+    yield ops.ErrorSample((x, TensorSpec((16, 32), BLOCK_FORMATS["Q4_0"])), {}, r"w \[n, 64\]")
+    yield ops.ErrorSample((x, TensorSpec((16, 64), BLOCK_FORMATS["IQ1_S"])), {}, "no kernel for weights of IQ1_S")
+    yield ops.ErrorSample((TensorSpec((2, 64), f32, q8.LAYOUTS[16]), w), {}, "sums of 32")
+
+
+OP = ops.Op(
+    name="quantized_matmul",
+    formula="y[t, n] = sum_k x[t, k] dequantize(w)[n, k]",
+    infer=_infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant("tile", frozenset({"simd"}), _build_tile, _packed_only, _tile_cost),
+        ops.KernelVariant("row", frozenset({"scalar", "simd"}), _build_row, _packed_only, _row_cost),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 1e-11},
+    flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
+)

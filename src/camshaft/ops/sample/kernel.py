@@ -1,0 +1,279 @@
+"""The kernel of sample: a program per row finds what top_k, top_p and min_p keep and draws from it.
+
+Order and sets are those of transformers' warpers: each looks at what the one before left. The draw is an exponential race
+(Gumbel-max in another spelling): token i has the time e_i / w_i, e_i = -ln(1 - v_i) of a hash of (seed, step, i); the first wins.
+Nothing depends on the lane count: counts and the masses behind top_p are sums of integers, minima have ties to the smaller index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from camshaft.dtypes import f32, i32, i64, u32
+from camshaft.lang import ir
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array as KernelArray
+from camshaft.lang.tracer import Tracer, Variable
+
+Word = TypeVar("Word", ir.Value, np.ndarray[Any, Any])
+Masked = Callable[[ir.Value], ir.Value]
+LOWEST, HIGHEST = -3.4028234663852886e38, 3.4028234663852886e38
+# top_p counts weights in units of 2^-28 of the likeliest token's; two halves of 14 bits keep sums over 2^18 tokens in u32.
+WEIGHT_BITS, HALF_BITS = 28, 14
+MOST_TOKENS = 1 << 18
+
+
+def mix(x: Word) -> Word:
+    """A 32-bit word scrambled (xorshift and multiply, constants of Wellons' Hash Prospector; a bijection)."""
+    x = x ^ (x >> 16)
+    x = x * 0x21F0AAAD
+    x = x ^ (x >> 15)
+    x = x * 0x735A2D97
+    y: Word = x ^ (x >> 15)
+    return y
+
+
+def keys(low: Word, high: Word, step: Word) -> tuple[Word, Word]:
+    """Two words that stand for (seed, step)."""
+    return mix(mix(mix(low) ^ high) ^ step), mix(mix(mix(step ^ 0x9E3779B9) ^ low) ^ high)
+
+
+def noise(index: Word, first: Word, second: Word) -> Word:
+    """32 random bits for an index."""
+    return mix(mix(index ^ first) + second)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the kernel's parts share: one row of logits and the `n_listed` blocks of it that `listed` names."""
+
+    k: Tracer
+    logits: KernelArray
+    row: ir.Value
+    n: int
+    block: int
+    listed: KernelArray
+    n_listed: Variable
+
+    def all_blocks(self) -> int:
+        return -(-self.n // self.block)
+
+    def columns(self) -> Iterator[ir.Value]:
+        """The columns of the listed blocks, over the lanes."""
+        for j in self.k.range(self.n_listed.value):
+            first = self.listed[j].to(i64) * self.block
+            yield from self.k.lanes(first, self.k.minimum(first + self.block, self.n))
+
+    def value(self, c: ir.Value) -> ir.Value:
+        """The logit; NaN and -inf are the lowest finite number."""
+        x = self.logits[self.row, c]
+        return self.k.select(x > LOWEST, x, LOWEST)
+
+    def count(self, holds: Masked) -> ir.Value:
+        """How many listed columns a condition holds for."""
+        total = self.k.accumulator("sum", i32)
+        for c in self.columns():
+            total += holds(c).to(i32)
+        return self.k.lanes_sum(total)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A prefix of the order (key descending, index ascending): keys over `least`, and those equal to it up to index `last`."""
+
+    least: Variable
+    last: Variable
+
+    def holds(self, key: ir.Value, c: ir.Value) -> ir.Value:
+        return (key > self.least.value) | ((key == self.least.value) & (c.to(i32) <= self.last.value))
+
+
+@kernel
+def one_row_per_program(
+    k: Tracer,
+    logits: KernelArray,
+    temperature: KernelArray,
+    top_k: KernelArray,
+    top_p: KernelArray,
+    min_p: KernelArray,
+    seed: KernelArray,
+    weights: KernelArray,
+    out: KernelArray,
+    *,
+    n: int,
+    block: int,
+) -> None:
+    # w = exp((x - max x) / temperature) over the kept; y = argmin_i e_i / w_i, so that P(y = i) = w_i / sum(w)
+    row, n_blocks = k.program(0), -(-n // block)
+    this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
+    peaks = k.scratch(f32, n_blocks)
+    top = _find_peaks(this, peaks)
+    heat = k.select(temperature[row] > 0, temperature[row], 0.0)
+    with k.when(heat <= 0):
+        out[row] = _first_equal(this, top)
+    with k.when(heat > 0):
+        wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
+        _list_blocks(this, peaks, wanted)
+        best = _keep_top_k(this, wanted)
+        rate = 1.0 / heat
+
+        def weight(c: ir.Value) -> ir.Value:
+            x = this.value(c)
+            return k.exp(k.select(x == top, 0.0, (x - top) * rate))
+
+        heavy = _keep_top_p(this, best, weight, weights, top_p[row])
+        least = k.select(min_p[row] < 1, min_p[row], 1.0)
+        words = keys(seed[row, 0], seed[row, 1], seed[row, 2])
+        out[row] = _race(this, best, heavy, weight, least, words)
+
+
+def _find_peaks(this: Row, peaks: KernelArray) -> ir.Value:
+    """The greatest logit of each block, into `peaks`, and of all."""
+    k = this.k
+    for b in k.range(this.all_blocks()):
+        peak, first = k.var(LOWEST), b * this.block
+        for c in k.lanes(first, k.minimum(first + this.block, this.n)):
+            x = this.logits[this.row, c]
+            peak.set(k.select(x > peak.value, x, peak.value))
+        peaks[b] = k.lanes_max(peak)
+    k.barrier()
+    top = k.var(LOWEST)
+    for b in k.lanes(this.all_blocks()):
+        top.set(k.select(peaks[b] > top.value, peaks[b], top.value))
+    return k.lanes_max(top)
+
+
+def _first_equal(this: Row, top: ir.Value) -> ir.Value:
+    """The least index of a value that is `top`."""
+    where = this.k.accumulator("min", i32)
+    for c in this.k.lanes(this.n):
+        where.combine(this.k.select(this.value(c) == top, c.to(i32), this.n))
+    return this.k.lanes_min(where)
+
+
+def _bisect(k: Tracer, bits: int, holds: Masked) -> ir.Value:
+    """The greatest whole number below 2^bits that a condition holds for, if it holds up to there and not after; 0 if for none."""
+    found, bit = k.var(0, u32), k.var(1 << (bits - 1), u32)
+    for _ in k.range(bits):
+        trial = found.value | bit.value
+        with k.when(holds(trial)):
+            found.set(trial)
+        bit.set(bit.value >> 1)
+    return found.value
+
+
+def _ordered_float(k: Tracer, rank: ir.Value) -> ir.Value:
+    """The float of a rank: u32 in the order of the floats, those under the lowest finite one taken as that."""
+    rank = k.maximum(rank, 0x00800000)
+    negative = rank < 0x80000000
+    return k.bitcast(k.select(negative, rank ^ 0xFFFFFFFF, rank ^ 0x80000000), f32)
+
+
+def _list_blocks(this: Row, peaks: KernelArray, wanted: ir.Value) -> None:
+    """Lists the blocks that may hold one of the `wanted` greatest: whose peak is no lower than the wanted-th peak."""
+    k, floor = this.k, this.k.var(LOWEST)
+
+    def enough(rank: ir.Value) -> ir.Value:
+        total, bound = k.accumulator("sum", i32), _ordered_float(k, rank)
+        for b in k.lanes(this.all_blocks()):
+            total += (peaks[b] >= bound).to(i32)
+        return k.lanes_sum(total) >= wanted
+
+    with k.when(wanted <= this.all_blocks()):
+        floor.set(_ordered_float(k, _bisect(k, 32, enough)))
+    for b in k.range(this.all_blocks()):
+        with k.when(peaks[b] >= floor.value):
+            this.listed[this.n_listed.value] = b.to(i32)
+            this.n_listed.set(this.n_listed.value + 1)
+    k.barrier()
+
+
+def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: ir.Value) -> None:
+    """Keeps only the first `wanted` of the columns that are equal to the least kept."""
+    k = this.k
+    with k.when(this.count(equal) > wanted):
+        # the greatest t with fewer than `wanted` before t is the index of the wanted-th
+        last = _bisect(k, this.n.bit_length(), lambda t: this.count(lambda c: equal(c) & (c.to(u32) < t)) < wanted)
+        kept.last.set(last.to(i32))
+
+
+def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
+    """The `wanted` greatest logits; of equal ones at the end those of smaller index."""
+    k = this.k
+    kept = Kept(k.var(LOWEST), k.var(this.n, i32))
+    with k.when(wanted < this.n):
+
+        def enough(rank: ir.Value) -> ir.Value:
+            bound = _ordered_float(k, rank)
+            return this.count(lambda c: this.value(c) >= bound) >= wanted
+
+        least = _ordered_float(k, _bisect(k, 32, enough))
+        kept.least.set(least)
+        above = this.count(lambda c: this.value(c) > least)
+        _cut_ties(this, kept, lambda c: this.value(c) == least, wanted - above)
+    return kept
+
+
+def _units(k: Tracer, weight: ir.Value) -> ir.Value:
+    """A weight from 0 to 1 as a whole number of WEIGHT_BITS bits."""
+    return k.minimum((weight * float(1 << WEIGHT_BITS)).to(u32), (1 << WEIGHT_BITS) - 1)
+
+
+def _mass(this: Row, weights: KernelArray, least: ir.Value) -> ir.Value:
+    """The sum of the weights of at least `least` units, in units of 2^HALF_BITS; exact up to one last rounding."""
+    k, mask = this.k, (1 << HALF_BITS) - 1
+    high, low = k.accumulator("sum", u32), k.accumulator("sum", u32)
+    for c in this.columns():
+        units = weights[this.row, c]
+        counted = k.select(units >= least, units, 0)
+        high += counted >> HALF_BITS
+        low += counted & mask
+    carry = k.lanes_sum(low)
+    whole = k.lanes_sum(high) + (carry >> HALF_BITS)
+    return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, whole.to(f32))
+
+
+def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, share: ir.Value) -> Kept:
+    """The fewest heaviest of the kept tokens that hold `share` of their mass; keys are weights in units."""
+    k = this.k
+    kept = Kept(k.var(0, u32), k.var(this.n, i32))
+    with k.when(share < 1):
+        for c in this.columns():
+            held = k.select(best.holds(this.value(c), c), weight(c), 0.0)
+            weights[this.row, c] = _units(k, held)
+        k.barrier()
+        goal = _mass(this, weights, k.const(1, u32)) * share
+        least = _bisect(k, WEIGHT_BITS, lambda t: _mass(this, weights, t) >= goal)
+        kept.least.set(least)
+        missing = (goal - _mass(this, weights, least + 1)) / (least.to(f32) * 2.0**-HALF_BITS)
+        wanted = k.maximum((-k.floor(-missing)).to(i32), 1)
+        _cut_ties(this, kept, lambda c: weights[this.row, c] == least, wanted)
+    return kept
+
+
+def _race(
+    this: Row, best: Kept, heavy: Kept, weight: Masked, least: ir.Value, words: tuple[ir.Value, ir.Value]
+) -> ir.Value:
+    """The winner among the tokens that top_k and top_p keep and that weigh at least `least`."""
+    k, shortest, winner = this.k, this.k.var(HIGHEST), this.k.var(0, i32)
+    for c in this.columns():
+        w = weight(c)
+        with k.when(best.holds(this.value(c), c) & heavy.holds(_units(k, w), c) & (w >= least)):
+            time = _exponential(k, noise(c.to(u32), *words)) / w
+            sooner = time < shortest.value
+            shortest.set(k.select(sooner, time, shortest.value))
+            winner.set(k.select(sooner, c.to(i32), winner.value))
+    first = k.lanes_min(shortest)
+    return k.lanes_min(k.select(shortest.value == first, winner.value, this.n))
+
+
+def _exponential(k: Tracer, bits: ir.Value) -> ir.Value:
+    """-ln(1 - v) for v = (bits + 1/2) / 2^32, fine near 0: ln(u) v / (u - 1), u = 1 - v rounded (Goldberg's log1p)."""
+    v = k.minimum((bits.to(f32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
+    u = 1.0 - v
+    tiny = u == 1.0
+    return k.select(tiny, v, k.log(u) * v / k.select(tiny, -1.0, u - 1.0))

@@ -1,0 +1,90 @@
+"""Sampling: every field is checked by name, and rows of the sampling ops' inputs are filled as they say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from camshaft.errors import CamshaftError, SettingError
+from camshaft.generate.sampling import NO_TOKEN, Sampling, SamplingRows, recent_tokens, seed_words
+
+WRONG = [
+    *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), "hot", None, True)],
+    *[("top_k", v) for v in (-1, 2**31, 1.5, None)],
+    *[("top_p", v) for v in (0, -0.5, 1.1, float("nan"))],
+    *[("min_p", v) for v in (-0.1, 1.5, float("nan"))],
+    *[("repeat_penalty", v) for v in (0, -1.0, float("inf"))],
+    *[("repeat_last_n", v) for v in (-1, 4097, 2.0)],
+    *[("seed", v) for v in (-1, 2**64, 1.0, True)],
+    *[("greedy", v) for v in (1, None)],
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_wrong_field_is_named(field, value) -> None:
+    with pytest.raises(SettingError, match=f"{field}=.*: wanted ") as caught:
+        Sampling(**{field: value})
+    assert isinstance(caught.value, CamshaftError)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_field_has_a_rule_and_its_default_fits() -> None:
+    from camshaft.generate.sampling import _RULES
+
+    assert set(_RULES) == {f.name for f in dataclasses.fields(Sampling)}
+    assert not Sampling().is_greedy
+
+
+def test_limits_are_allowed() -> None:
+    Sampling(temperature=0, top_k=0, top_p=1, min_p=1, repeat_penalty=0.5, repeat_last_n=0, seed=2**64 - 1)
+    Sampling(temperature=np.float32(0.5), top_k=np.int64(3))  # type: ignore[arg-type]
+
+
+def test_temperature_0_and_greedy_are_greedy() -> None:
+    assert Sampling(temperature=0).is_greedy
+    assert Sampling(greedy=True).is_greedy
+
+
+def test_a_given_seed_is_kept_and_a_missing_one_is_new_each_time() -> None:
+    assert Sampling(seed=5).start_seed() == 5
+    assert Sampling().start_seed() != Sampling().start_seed()
+
+
+def test_a_penalty_of_1_or_over_no_tokens_is_none() -> None:
+    assert not Sampling().has_penalty
+    assert not Sampling(repeat_penalty=1.2, repeat_last_n=0).has_penalty
+    assert Sampling(repeat_penalty=1.2).has_penalty
+
+
+def test_seed_words_hold_the_whole_seed_and_the_step() -> None:
+    assert seed_words(0x1122334455667788, 9) == (0x55667788, 0x11223344, 9)
+
+
+def test_recent_tokens_are_the_different_ids_of_the_last_n() -> None:
+    np.testing.assert_array_equal(recent_tokens([9, 1, 2, 1, 3], 4, 6), [1, 2, 3, *[NO_TOKEN] * 3])
+    np.testing.assert_array_equal(recent_tokens([9, 1], 0, 3), [NO_TOKEN] * 3)
+    with pytest.raises(SettingError, match="repeat_last_n=5"):
+        recent_tokens([1], 5, 4)
+
+
+def test_rows_start_greedy_and_are_filled_one_by_one() -> None:
+    rows = SamplingRows(3, n_recent=8)
+    assert (rows.temperature == 0).all()
+    assert (rows.recent == NO_TOKEN).all()
+    before = [id(a) for a in (*rows.sample_inputs, *rows.penalty_inputs)]
+    sampling = Sampling(0.5, 7, 0.9, 0.1, repeat_penalty=1.25, repeat_last_n=8)
+    rows.fill(1, sampling, seed=2**32 + 3, step=4, tokens=[5, 5, 6])
+    temperature, top_k, top_p, min_p, seed = rows.sample_inputs
+    assert (temperature[1], top_k[1], seed[1].tolist()) == (0.5, 7, [3, 1, 4])
+    assert (top_p[1], min_p[1], rows.penalty[1]) == (np.float32(0.9), np.float32(0.1), 1.25)
+    assert rows.recent[1].tolist() == [5, 6, *[NO_TOKEN] * 6]
+    assert temperature[0] == temperature[2] == 0
+    assert before == [id(a) for a in (*rows.sample_inputs, *rows.penalty_inputs)]
+
+
+def test_a_greedy_row_has_temperature_0() -> None:
+    rows = SamplingRows(1)
+    rows.fill(0, Sampling(greedy=True), seed=1, step=0)
+    assert rows.temperature[0] == 0

@@ -1,0 +1,84 @@
+"""Runs a kernel compiled and interpreted on equal arrays, each array between guard bytes. Used by the tests of emit/."""
+
+import ctypes
+from math import prod
+
+import numpy as np
+
+from camshaft.backends.cpu.compile import compile_module, host_target, load_object
+from camshaft.dtypes import as_dtype
+from camshaft.emit.llvm import emit
+from camshaft.emit.target import CpuTarget
+from camshaft.lang import ir
+from camshaft.lang.interpreter import grid_sizes, interpret
+from camshaft.lang.verify import verify
+
+FEATURES = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
+WIDTHS = (1, 4, 8, 16, 32, 64)
+GUARD_NBYTES = 64
+ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def trace(kernel, arrays, outputs=1, scalars=(), grid=(1,), **constants):
+    """Kernel IR, verified. The last `outputs` arrays are written; a grid axis is a size, a (scalar, divisor) or a GridDim."""
+    first = len(arrays) - outputs
+    params = [ir.ArrayParam(f"a{i}", as_dtype(a.dtype), a.shape, i >= first) for i, a in enumerate(arrays)]
+    dims = [ir.GridDim(d) if isinstance(d, int) else ir.GridDim(1, *d) for d in grid]
+    kernel_ir = kernel.trace(params, scalars, constants, dims)
+    verify(kernel_ir)
+    return kernel_ir
+
+
+def guarded(array):
+    """A copy of the array with guard bytes on both sides: (copy, whole buffer)."""
+    whole = np.full(array.nbytes + 2 * GUARD_NBYTES + 64, 0xA5, np.uint8)
+    start = GUARD_NBYTES + -(whole.ctypes.data + GUARD_NBYTES) % 64
+    copy = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy, whole
+
+
+def guards_whole(copy, whole):
+    """Whether no byte around the array was touched."""
+    start = copy.ctypes.data - whole.ctypes.data
+    return (whole[:start] == 0xA5).all() and (whole[start + copy.nbytes :] == 0xA5).all()
+
+
+def native(kernel_ir, lanes, features=FEATURES, vectorize=True):
+    """The compiled kernel as a function (arrays, scalar values)."""
+    text = emit(kernel_ir, CpuTarget("x86_64", lanes, frozenset(features)), "kernel")
+    library = load_object(compile_module(text, vectorize=vectorize))
+    entry = ENTRY(library.address("kernel"))
+
+    def call(arrays, values=(), programs=None):
+        held = np.array(values or (0,), np.int64)
+        places = [a.ctypes.data for a in arrays] + [held.ctypes.data + 8 * i for i in range(len(values))]
+        block = np.array(places, np.int64)
+        first, last = programs or (0, prod(grid_sizes(kernel_ir, values)))
+        entry(block.ctypes.data, first, last)
+        assert library is not None
+
+    return call
+
+
+def both(kernel, arrays, outputs=1, scalars=None, grid=(1,), lanes=8, features=FEATURES, **constants):
+    """(compiled outputs, interpreted outputs) of one kernel at one width, guards checked."""
+    scalars = scalars or {}
+    kernel_ir = trace(kernel, arrays, outputs, tuple(scalars), grid, **constants)
+    values = list(scalars.values())
+    pairs = [guarded(a) for a in arrays]
+    native(kernel_ir, lanes, features)([copy for copy, _ in pairs], values)
+    assert all(guards_whole(*pair) for pair in pairs), "bytes around an array were written"
+    meant = [a.copy() for a in arrays]
+    interpret(kernel_ir, meant, values, lanes=lanes, shuffle_seed=lanes)
+    return [copy for copy, _ in pairs[-outputs:]], meant[-outputs:]
+
+
+def agree(kernel, arrays, *, widths=WIDTHS, rtol=0.0, atol=0.0, **keywords):
+    """Asserts that the compiled kernel and the interpreter agree at every width; gives the last outputs."""
+    for lanes in widths:
+        got, meant = both(kernel, arrays, lanes=lanes, **keywords)
+        for a, b in zip(got, meant, strict=True):
+            wide = [x.astype(np.float64) if x.dtype.kind not in "iub" else x for x in (a, b)]
+            np.testing.assert_allclose(*wide, rtol=rtol, atol=atol, err_msg=f"at {lanes} lanes")
+    return got

@@ -1,0 +1,89 @@
+"""Tokens of over 200 awkward strings, equal to llama.cpp's: frozen ones, and live where the oracle is installed."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from camshaft.formats.gguf import open_gguf
+from camshaft.text.tokenizer import Tokenizer
+from tests.support.fixtures import (
+    DATA,
+    awkward_strings,
+    default_model,
+    frozen_end_ids,
+    frozen_tokens,
+    vocabulary_file,
+)
+from tests.support.vocabularies import byte_level, sentencepiece, write_gguf
+
+MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
+VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2"})
+SYNTHETIC = {
+    **{pre: byte_level(pre) for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe")},
+    "default": byte_level("default", add_bos_token=True, add_eos_token=True),
+    "llama": sentencepiece(),
+    "llama without space": sentencepiece(add_space_prefix=False, add_eos_token=True),
+}
+
+
+@cache
+def _tokenizer(path: Path) -> Tokenizer:
+    with open_gguf(path) as file:
+        return Tokenizer.from_gguf(file.metadata)
+
+
+def _smollm2() -> Tokenizer:
+    path = default_model()
+    return _tokenizer(path) if path else pytest.skip("the default model is not there: camshaft pull")
+
+
+def _assert_equal(tokenizer: Tokenizer, name: str) -> None:
+    wanted = frozen_tokens(name)
+    for add, parse in MODES:
+        got = [tokenizer.encode(text, add_special=add, parse_special=parse) for text in awkward_strings()]
+        assert got == wanted[add, parse]
+    assert sorted(tokenizer.eos_ids) == frozen_end_ids(name)
+
+
+def test_there_are_enough_strings() -> None:
+    assert len(set(awkward_strings())) >= 200
+
+
+def test_smollm2() -> None:
+    _assert_equal(_smollm2(), "smollm2")
+
+
+def test_smollm2_text_comes_back() -> None:
+    tokenizer = _smollm2()
+    for text in awkward_strings():
+        try:
+            whole = text.decode()
+        except UnicodeDecodeError:
+            continue
+        for parse in (False, True):
+            assert tokenizer.decode(tokenizer.encode(text, parse_special=parse), special=True) == whole
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_vocabularies_of_llama_cpp(name: str) -> None:
+    path = vocabulary_file(name)
+    if path is None:
+        pytest.skip(f"ggml-vocab-{name}.gguf is not there: scripts/freeze_oracles.py tokens")
+    _assert_equal(_tokenizer(path), name)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_live_llama_cpp(name: str, tmp_path: Path) -> None:
+    llama = pytest.importorskip("scripts.oracles.llama", reason="llama-cpp-python is not installed")
+    path = tmp_path / "vocabulary.gguf"
+    write_gguf(SYNTHETIC[name], path)
+    oracle, tokenizer = llama.Vocabulary(path), Tokenizer.from_gguf(SYNTHETIC[name])
+    for add, parse in MODES:
+        for text in awkward_strings():
+            wanted = oracle.tokenize(text, add_special=add, parse_special=parse)
+            assert tokenizer.encode(text, add_special=add, parse_special=parse) == wanted, text

@@ -1,0 +1,33 @@
+"""How each pre-tokenizer cuts text into words."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft.errors import ModelError
+from camshaft.text.pretokenizers import PRETOKENIZERS, pretokenizer
+
+TEXT = "I've 1234  it'S\n\n x!="
+WORDS = {
+    "gpt-2": ["I", "'ve", " 1234", " ", " it", "'", "S", "\n\n", " x", "!="],
+    "smollm": ["I", "'ve", " ", "1", "2", "3", "4", " ", " it", "'", "S", "\n\n", " x", "!="],
+    "qwen2": ["I", "'ve", " ", "1", "2", "3", "4", " ", " it", "'S", "\n\n", " x", "!="],
+    "llama-bpe": ["I", "'ve", " ", "123", "4", " ", " it", "'S", "\n\n", " x", "!="],
+    "default": ["I", "'", "ve", " ", "123", "4", " ", " it", "'", "S", "\n\n", " x", "!="],
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words(name: str) -> None:
+    assert [word for word, _ in pretokenizer(name).splitter().pre_tokenize_str(TEXT)] == WORDS[name]
+
+
+@pytest.mark.parametrize("name", PRETOKENIZERS)
+def test_no_character_is_lost(name: str) -> None:
+    text = "  a\t b\u00a0c\r\n\r\n 12ⅷ½ ſ's 'ſ é\u0301 ... 中文 \U0001f600\U0001f3fd\x00"
+    assert "".join(word for word, _ in pretokenizer(name).splitter().pre_tokenize_str(text)) == text
+
+
+def test_an_unknown_one_is_named() -> None:
+    with pytest.raises(ModelError, match=r"'tekken9'.*known: .*smollm"):
+        pretokenizer("tekken9")
