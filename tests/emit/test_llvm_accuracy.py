@@ -59,7 +59,9 @@ def test_limits_are_exact(dtype, lanes):
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1000, -1000, -1e-30, 1.0], dtype)
     nan, inf = np.nan, np.inf
     np.testing.assert_array_equal(compiled("exp", x, lanes)[:7], [1, 1, inf, 0, nan, inf, 0])
-    np.testing.assert_array_equal(compiled("log", x, lanes)[[0, 1, 2, 3, 4, 6, 7, 8]], [-inf, -inf, inf, nan, nan, nan, nan, 0])
+    np.testing.assert_array_equal(
+        compiled("log", x, lanes)[[0, 1, 2, 3, 4, 6, 7, 8]], [-inf, -inf, inf, nan, nan, nan, nan, 0]
+    )
     tanh = compiled("tanh", x, lanes)
     np.testing.assert_array_equal(tanh[:7], [0, -0.0, 1, -1, nan, 1, -1])
     assert np.signbit(tanh[1])

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.support.emit_harness import agree
 
 from camshaft.dtypes import DTYPES, boolean, f32, f64, i32, i64, u32, u64
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.kernel import kernel
+from tests.support.emit_harness import agree
 
 N = 75
 ARITHMETIC = (f32, f64, i32, i64, u32, u64)
@@ -157,7 +157,9 @@ def test_bf16_is_rounded_in_integers_where_the_machine_cannot():
     agree(convert_through, [x, np.zeros(N, np.float32)], features={"avx2", "fma", "f16c"}, **keywords)
 
 
-@pytest.mark.parametrize(("source", "to"), [("f32", "u32"), ("f32", "i32"), ("u32", "f32"), ("f64", "i64"), ("i32", "u32")])
+@pytest.mark.parametrize(
+    ("source", "to"), [("f32", "u32"), ("f32", "i32"), ("u32", "f32"), ("f64", "i64"), ("i32", "u32")]
+)
 def test_bitcast_keeps_the_bits(source, to):
     x = values(DTYPES[source], 8)
     agree(reinterpret, [x, np.zeros(N, DTYPES[to].numpy)], n=N, to=to, widths=(1, 8))

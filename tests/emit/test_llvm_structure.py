@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.support.emit_harness import WIDTHS, agree
 
 from camshaft.dtypes import boolean, f32, i32, i64
 from camshaft.lang.kernel import kernel
+from tests.support.emit_harness import WIDTHS, agree
 
 SIZES = sorted({size for w in WIDTHS for size in (w - 1, w, w + 1, 2 * w + 1) if size > 0})
 
@@ -51,7 +51,9 @@ def flat(k, x, out, n, *, block):
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 200])
 def test_elements_share_flat_work_between_programs(n):
-    agree(flat, [floats(200), np.zeros(200, np.float32)], scalars={"n": n}, grid=(("n", 64),), block=64, widths=(1, 8, 32))
+    agree(
+        flat, [floats(200), np.zeros(200, np.float32)], scalars={"n": n}, grid=(("n", 64),), block=64, widths=(1, 8, 32)
+    )
 
 
 @kernel
@@ -75,9 +77,8 @@ def branches(k, x, out, *, n):
     row = k.program(0)
     with k.when(row % 2 == 0):
         for c in k.lanes(n):
-            with k.when(x[row, c] > 0):
-                with k.when(c % 64 < 40):
-                    out[row, c] = x[row, c]
+            with k.when(x[row, c] > 0), k.when(c % 64 < 40):
+                out[row, c] = x[row, c]
     with k.when(row == 1):
         out[row, 0] = 5
 

@@ -13,7 +13,6 @@ import pytest
 from plan_kernels import align, chain_plan
 
 from camshaft.errors import PlanError
-from camshaft.plan import executor_ir as layout
 from camshaft.plan import workers
 from camshaft.plan.wake import core_address
 from camshaft.plan.workers import WorkerPool, runner_for
@@ -200,21 +199,26 @@ def test_a_busy_machine_slows_a_plan_but_does_not_stop_it() -> None:
 
 
 @pytest.mark.skipif(not core_address() or workers.available_cores() < 2, reason="one core, or a system that sees to it")
-def test_a_worker_that_shares_its_callers_core_moves_away() -> None:
+def test_a_worker_that_shares_its_callers_core_moves_away(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, *_ = chain_plan(20, 3, 2)
     plan.run()
-    pool, allowed = runner_for(2), os.sched_getaffinity(0)
+    pool, allowed, move, moved = runner_for(2), os.sched_getaffinity(0), workers._move, threading.Event()
     assert isinstance(pool, WorkerPool)
     worker, core = pool._threads[0].native_id, min(allowed)
     assert worker is not None
+
+    def move_on_all_cores(control: workers.Words, index: int) -> None:
+        os.sched_setaffinity(0, allowed)
+        move(control, index)
+        assert os.sched_getaffinity(0) == allowed
+        moved.set()
+
+    monkeypatch.setattr(workers, "_move", move_on_all_cores)
     try:
         os.sched_setaffinity(0, {core})
         os.sched_setaffinity(worker, {core})
         plan.run()
-        os.sched_setaffinity(worker, allowed)
-        said = layout.WORKER_LINES + layout.WORDS_PER_WORKER + layout.CORE
-        assert any(plan.run() or time.sleep(0.001) or pool._control[said] != core for _ in range(500))
-        assert any(os.sched_getaffinity(worker) == allowed or time.sleep(0.001) for _ in range(500))
+        assert moved.wait(10)
     finally:
         os.sched_setaffinity(0, allowed)
         os.sched_setaffinity(worker, allowed)

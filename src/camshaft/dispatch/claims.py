@@ -16,7 +16,7 @@ from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.compile import host_target
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
-from camshaft.ops.op import KernelVariant, Op
+from camshaft.ops.op import KernelVariant, NodeSpec, Op
 
 ROOT = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^\s*(?:from (camshaft\.ops[\w.]*) import (\([^)]*\)|[^\n]*)|import (camshaft\.ops[\w.]*))", re.M)
@@ -25,12 +25,16 @@ _SHARED = ("backends", "formats", "dispatch/run.py", "dispatch/validate.py", "dt
 
 @dataclass(frozen=True)
 class Claim:
-    """What is to be proved. `module` has the op as OP; a child process imports it from there."""
+    """What is to be proved. `module` has the op as OP; a child process imports it from there.
+
+    `kinds` narrows the samples to those whose inputs are of these dtypes, block formats and layouts; None means all of them.
+    """
 
     op: str
     variant: str
     backend: str
     module: str
+    kinds: str | None = None
 
     def resolve(self) -> tuple[Op, KernelVariant]:
         """The op and the variant. BackendError if the module has no such thing."""
@@ -42,16 +46,22 @@ class Claim:
 
     def key(self) -> str:
         """SHA-256 over the sources, the names, and for BLAS the library: evidence under another key says nothing."""
-        parts = [_source_digest(self.module), self.op, self.variant, self.backend]
+        parts = [_source_digest(self.module), self.op, self.variant, self.backend, self.kinds or "all"]
         if self.backend == "blas":
             parts.append(blas_library().key())
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
-def claim_of(op: Op, variant: KernelVariant, backend: str) -> Claim:
-    """The claim of a variant on one of its backends."""
+def claim_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None = None) -> Claim:
+    """The claim of a variant on one of its backends; with a node, for inputs of that node's kinds."""
     known = op.name in ops.NAMES and ops.get(op.name) is op
-    return Claim(op.name, variant.name, backend, f"camshaft.ops.{op.name}" if known else op.infer.__module__)
+    module = f"camshaft.ops.{op.name}" if known else op.infer.__module__
+    return Claim(op.name, variant.name, backend, module, None if node is None else kinds_of(node))
+
+
+def kinds_of(node: NodeSpec) -> str:
+    """The dtypes or block formats of a node's inputs, with their layouts: samples of other kinds compile other kernels."""
+    return ",".join(f"{spec.dtype.name}/{spec.layout.name}" for spec in node.inputs)
 
 
 def all_claims(backend: str) -> tuple[Claim, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,10 +64,13 @@ class Ledger:
         self._lock = threading.RLock()
 
     def get(self, claim: Claim) -> Verdict | None:
-        """The verdict on a claim as its sources are now, or None."""
+        """The verdict on a claim as its sources are now, or None. What was proved on all samples holds for any kinds."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._read()
+            whole = self._rows.get(replace(claim, kinds=None).key())
+            if whole is not None and (claim.kinds is None or whole.status == "proved"):
+                return whole
             return self._rows.get(claim.key())
 
     def add(self, verdicts: Mapping[Claim, Verdict]) -> None:

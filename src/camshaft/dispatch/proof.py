@@ -12,7 +12,8 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from typing import IO, Any
 
 from camshaft.backends.registry import BACKENDS
@@ -37,17 +38,14 @@ def prove(claims: Iterable[Claim], *, timeout_s: float = SAMPLE_TIMEOUT_S) -> di
     found |= {c: v for c in wanted if c not in found and (v := ledger().get(c))}
     missing = [c for c in wanted if c not in found]
     if missing:
-        n_children = min(thread_count(), -(-len(missing) // _CLAIMS_PER_CHILD))
-        with ThreadPoolExecutor(n_children) as pool:
-            fresh = list(pool.map(lambda i: _judge(missing[i::n_children], timeout_s), range(n_children)))
-        proved = {c: v for verdicts in fresh for c, v in verdicts.items()}
-        ledger().add(proved)
-        found |= proved
+        fresh = _judge(missing, timeout_s)
+        ledger().add(fresh)
+        found |= fresh
     return {c: found[c] for c in wanted}
 
 
 def validate_backends(names: Sequence[str] | None = None) -> dict[str, BackendValidation]:
-    """Every variant of every op that these backends (all of them by default) claim, proved on the op's samples."""
+    """Every variant of every op that these backends (all of them by default) claim, proved on all of the op's samples."""
     wanted = tuple(BACKENDS if names is None else names)
     absent = {name: BACKENDS[name].absent() for name in wanted}
     claims = {name: all_claims(name) if absent[name] is None else () for name in wanted}
@@ -56,30 +54,32 @@ def validate_backends(names: Sequence[str] | None = None) -> dict[str, BackendVa
 
 
 def _judge(claims: Sequence[Claim], timeout_s: float) -> dict[Claim, Verdict]:
-    """Verdicts from as many children as it takes: one that dies takes only its claim with it."""
+    """Some children take the claims off one queue, each as it is free."""
+    left: queue.SimpleQueue[Claim] = queue.SimpleQueue()
+    for claim in claims:
+        left.put(claim)
     found: dict[Claim, Verdict] = {}
-    left = list(claims)
-    while left:
-        with _Child(left) as child:
-            found |= child.verdicts(timeout_s)
-        left = [c for c in left if c not in found]
+
+    def serve() -> None:
+        while not left.empty():  # a child that dies takes only its claim with it: the next one goes on
+            with _Child() as child, suppress(queue.Empty):
+                while child.alive:
+                    claim = left.get_nowait()
+                    found[claim] = child.judge(claim, timeout_s)
+
+    n_children = min(thread_count(), -(-len(claims) // _CLAIMS_PER_CHILD))
+    with ThreadPoolExecutor(n_children) as pool:
+        for served in [pool.submit(serve) for _ in range(n_children)]:
+            served.result()
     return found
 
 
-@dataclass
-class _Progress:
-    """How far a child came."""
-
-    claim: Claim | None = None
-    sample: str | None = None
-
-
 class _Child:
-    """One child process and the lines that it writes."""
+    """One child process. `alive` is False once it died or hung."""
 
-    def __init__(self, claims: Sequence[Claim]) -> None:
-        self._claims = claims
-        self._lines: queue.Queue[str | None] = queue.Queue()
+    def __init__(self) -> None:
+        self.alive = True
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
@@ -95,23 +95,27 @@ class _Child:
             encoding="utf-8",
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> _Child:
-        self._reader.start()
-        assert self._process.stdin is not None
         try:
-            json.dump([asdict(c) for c in self._claims], self._process.stdin)
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it died at once: verdicts() says why
+            line = self._lines.get(timeout=_START_TIMEOUT_S)
+        except queue.Empty:
+            line = None
+        if line is None:
+            message = f"a process that proves kernels cannot be run: {self._death()}"
+            self.__exit__()
+            raise BackendError(message)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.wait()
         self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
         self._errors.close()
 
     def _read(self) -> None:
@@ -120,35 +124,32 @@ class _Child:
             self._lines.put(line)
         self._lines.put(None)
 
-    def verdicts(self, timeout_s: float) -> dict[Claim, Verdict]:
-        """What the child says until it ends, dies or is silent for too long; the claim it was at is then failed."""
-        found: dict[Claim, Verdict] = {}
-        at = _Progress()
-        while len(found) < len(self._claims):
+    def judge(self, claim: Claim, timeout_s: float) -> Verdict:
+        """What the child says, or that it died, or that it was silent for longer than a sample may take."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone: the reader finds that too
+            self._process.stdin.write(json.dumps(asdict(claim)) + "\n")
+            self._process.stdin.flush()
+        sample: str | None = None
+        while True:
             try:
-                line = self._lines.get(timeout=timeout_s if at.claim else _START_TIMEOUT_S)
+                line = self._lines.get(timeout=timeout_s)
             except queue.Empty:
-                self._fail(found, at, f"hung: nothing for {timeout_s:g} s")
-                break
+                return self._failed(claim, sample, f"hung: silent for {timeout_s:g} s")
             if line is None:
-                self._fail(found, at, f"crashed the process: {self._death()}")
-                break
-            self._take(json.loads(line), found, at)
-        return found
+                return self._failed(claim, sample, f"crashed its process: {self._death()}")
+            said: dict[str, Any] = json.loads(line)
+            if "verdict" in said:
+                return Verdict(**said["verdict"])
+            sample = said["sample"]
 
-    def _take(self, line: dict[str, Any], found: dict[Claim, Verdict], at: _Progress) -> None:
-        if "at" in line:
-            at.claim, at.sample = self._claims[line["at"]], line["sample"]
-        elif "done" in line:
-            found[self._claims[line["done"]]] = Verdict(**line["verdict"])
-
-    def _fail(self, found: dict[Claim, Verdict], at: _Progress, what: str) -> None:
-        if at.claim is None or at.claim in found:
-            raise BackendError(f"a process that proves kernels cannot be run: {what}")
-        claim, where = at.claim, f" in sample '{at.sample}'" if at.sample else ""
-        found[claim] = Verdict(claim.op, claim.variant, claim.backend, "failed", what + where, sample=at.sample)
+    def _failed(self, claim: Claim, sample: str | None, what: str) -> Verdict:
+        self.alive = False
+        where = f" in sample '{sample}'" if sample else ""
+        return Verdict(claim.op, claim.variant, claim.backend, "failed", what + where, sample=sample)
 
     def _death(self) -> str:
+        self._process.kill()  # for one that only hung at its start
         code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace").strip().splitlines()

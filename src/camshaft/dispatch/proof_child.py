@@ -1,6 +1,7 @@
-"""The child that proves: it reads claims from stdin and writes a line per sample and per verdict.
+"""The child that proves: `python -m camshaft.dispatch.proof_child` reads a claim a line from stdin until that is closed.
 
-Run as `python -m camshaft.dispatch.proof_child`. It may crash or hang; proof.py, in the parent, reports that. Lines are JSON: {"at": claim, "sample": name}, {"done": claim, ...}.
+It may crash or hang: proof.py, in the parent, reports that. It writes lines of JSON: {"ready": true} once, then {"sample": name}
+before each sample and {"verdict": ...} for each claim.
 """
 
 from __future__ import annotations
@@ -9,29 +10,38 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TextIO
 
 from camshaft.backends.registry import present_backend
-from camshaft.dispatch.claims import Claim
+from camshaft.dispatch.claims import Claim, kinds_of
 from camshaft.dispatch.evidence import Verdict
 from camshaft.dispatch.validate import Checked, check_sample, node_of
+from camshaft.ops.op import NodeSpec, Op, Sample
+
+# A plan proves its kernels on this many samples of the node's kinds, the last among them; each costs a compilation.
+PLAN_SAMPLES = 4
 
 
-def _say(out: TextIO, line: dict[str, Any]) -> None:
-    print(json.dumps(line), file=out, flush=True)
+def samples_of(op: Op, kinds: str | None) -> list[tuple[Sample, NodeSpec]]:
+    """All samples, or for given kinds some of theirs, evenly apart (of any kinds, where there are none of these)."""
+    every = [(sample, node_of(op, sample)) for sample in op.samples()]
+    if kinds is None:
+        return every
+    fit = [(sample, node) for sample, node in every if kinds_of(node) == kinds] or every
+    n = min(PLAN_SAMPLES, len(fit))
+    return [fit[(i + 1) * len(fit) // n - 1] for i in range(n)]
 
 
-def judge(claim: Claim, index: int, out: TextIO) -> Verdict:
-    """Runs the op's samples on the variant until one fails."""
+def judge(claim: Claim, begin: Callable[[str], None]) -> Verdict:
+    """Runs samples on the variant until one fails; `begin` is told each sample's name."""
     op, variant = claim.resolve()
     device = present_backend(claim.backend).device()
     started, refusal = time.perf_counter(), None
     worst: Checked | None = None
     n_samples = 0
-    for sample in op.samples():
-        _say(out, {"at": index, "sample": sample.name})
-        node = node_of(op, sample)
+    for sample, node in samples_of(op, claim.kinds):
+        begin(sample.name)
         refused = variant.supports(node, device)
         if refused is not None:
             refusal = refusal or refused
@@ -52,24 +62,41 @@ def judge(claim: Claim, index: int, out: TextIO) -> Verdict:
 def _verdict(claim: Claim, worst: Checked, n_samples: int, elapsed: float) -> Verdict:
     right = worst.max_error <= worst.tolerance
     reason = None if right else f"error {worst.max_error:.3g} above {worst.tolerance:.3g} in sample '{worst.sample}'"
-    error = worst.max_error if math.isfinite(worst.max_error) else None
-    status, names = ("proved" if right else "failed"), (claim.op, claim.variant, claim.backend)
-    return Verdict(*names, status, reason, error, worst.tolerance, worst.sample, n_samples, elapsed)  # type: ignore[arg-type]
+    return Verdict(
+        claim.op,
+        claim.variant,
+        claim.backend,
+        "proved" if right else "failed",
+        reason,
+        worst.max_error if math.isfinite(worst.max_error) else None,
+        worst.tolerance,
+        worst.sample,
+        n_samples,
+        elapsed,
+    )
+
+
+def _say(what: str, value: object) -> None:
+    print(json.dumps({what: value}), flush=True)
 
 
 def main() -> None:
     """Judges the claims of stdin, one after the other."""
-    out = sys.stdout
-    claims = [Claim(**row) for row in json.load(sys.stdin)]
-    _say(out, {"ready": len(claims)})
-    for index, claim in enumerate(claims):
-        _say(out, {"at": index, "sample": None})
+    _say("ready", True)
+    for line in sys.stdin:
+        claim = Claim(**json.loads(line))
+        at: list[str] = []
+
+        def begin(sample: str, at: list[str] = at) -> None:
+            at[:] = [sample]
+            _say("sample", sample)
+
         try:
-            verdict = judge(claim, index, out)
+            verdict = judge(claim, begin)
         except Exception as error:  # whatever a variant raises is the verdict on it
             reason = f"{type(error).__name__}: {error}"
-            verdict = Verdict(claim.op, claim.variant, claim.backend, "failed", reason)
-        _say(out, {"done": index, "verdict": asdict(verdict)})
+            verdict = Verdict(claim.op, claim.variant, claim.backend, "failed", reason, sample=at[0] if at else None)
+        _say("verdict", asdict(verdict))
 
 
 if __name__ == "__main__":

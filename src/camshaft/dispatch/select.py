@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.backends.registry import BACKENDS, DEFAULT_ORDER, present_backend
@@ -16,7 +16,6 @@ from camshaft.ops.op import KernelVariant, NodeSpec, Op
 
 # Nanoseconds measured for a claim at a node's shape, or None.
 Measurements: TypeAlias = Callable[[Claim, NodeSpec], float | None]
-Override: TypeAlias = str | CpuDevice | None
 
 
 def no_measurements(claim: Claim, node: NodeSpec) -> float | None:
@@ -24,15 +23,17 @@ def no_measurements(claim: Claim, node: NodeSpec) -> float | None:
     return None
 
 
-class Loser(NamedTuple):
-    """A variant that was not chosen, as 'variant (backend)', and why."""
+@dataclass(frozen=True)
+class Loser:
+    """A variant that was not chosen, and why."""
 
-    name: str
+    variant: str
+    backend: str
     reason: str
 
 
 def _loser(variant: KernelVariant, backend: str, reason: str) -> Loser:
-    return Loser(f"{variant.name} ({backend})", reason)
+    return Loser(variant.name, backend, reason)
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ class _Candidate:
 
 
 def choose(
-    uses: Iterable[tuple[Op, NodeSpec]], override: Override = None, measurements: Measurements = no_measurements
+    uses: Iterable[tuple[Op, NodeSpec]], override: str | None = None, measurements: Measurements = no_measurements
 ) -> tuple[Choice, ...]:
     """A Choice per (op, node). The favourites are proved together in one go; where one fails, the next is tried.
 
-    `override` is a backend's or a device's name or a device, None leaves the choice free. BackendError for an op without a variant that can do
-    it, with every reason.
+    `override` is a backend's or a device's name, None leaves the choice free. BackendError for an op without a variant that
+    can do it, with every reason.
     """
     found = [(op, node, *_candidates(op, node, override, measurements)) for op, node in uses]
     verdicts: dict[Claim, Verdict] = {}
@@ -85,13 +86,13 @@ def choose(
         verdicts |= prove(missing)
 
 
-def select(op: Op, node: NodeSpec, override: Override = None, measurements: Measurements = no_measurements) -> Choice:
+def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Measurements = no_measurements) -> Choice:
     """The Choice for one node; see choose."""
     return choose([(op, node)], override, measurements)[0]
 
 
 def _candidates(
-    op: Op, node: NodeSpec, override: Override, measurements: Measurements
+    op: Op, node: NodeSpec, override: str | None, measurements: Measurements
 ) -> tuple[list[_Candidate], list[Loser]]:
     candidates, losers = [], []
     for name in _backends(op, override):
@@ -106,16 +107,16 @@ def _candidates(
             if refusal is not None:
                 losers.append(_loser(variant, name, refusal))
                 continue
-            claim = claim_of(op, variant, name)
+            claim = claim_of(op, variant, name, node)
             estimated = variant.cost(node, device)
             candidates.append(_Candidate(variant, name, device, claim, measurements(claim, node), estimated))
     return sorted(candidates, key=lambda c: c.rank), losers
 
 
-def _backends(op: Op, override: Override) -> tuple[str, ...]:
+def _backends(op: Op, override: str | None) -> tuple[str, ...]:
     if override is None:
         return DEFAULT_ORDER
-    order = present_backend(override if isinstance(override, str) else override.backend).order
+    order = present_backend(override).order
     return next(((name,) for name in order if any(name in v.backends for v in op.variants)), ())
 
 
@@ -133,5 +134,5 @@ def _pick(
         reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
         return c.claim, Choice(op, c.variant, c.backend, c.device, reason, (*lost, *rest))
     inputs = ", ".join(str(spec) for spec in node.inputs)
-    reasons = "; ".join(f"{x.name}: {x.reason}" for x in lost) or "no variant for this backend"
+    reasons = "; ".join(f"{x.variant} ({x.backend}): {x.reason}" for x in lost) or "no variant for this backend"
     raise BackendError(f"{op.name} of {inputs}: no kernel can do it: {reasons}")

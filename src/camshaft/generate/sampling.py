@@ -63,14 +63,15 @@ class Sampling:
 
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[Any], bool]:
     def fits(value: Any) -> bool:
-        real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-        return real and math.isfinite(value) and bool(low < value if above else low <= value) and bool(value <= high)
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+            return False
+        return bool(math.isfinite(value) and (low < value if above else low <= value) and value <= high)
 
     return fits
 
 
 def _whole(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool) and low <= v <= high
+    return lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool) and bool(low <= v <= high)
 
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

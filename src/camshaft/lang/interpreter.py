@@ -13,6 +13,7 @@ import numpy as np
 
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
+from camshaft.lang.interpreter_holes import Hole, made
 from camshaft.lang.interpreter_memory import Counts, Memory, bind
 from camshaft.lang.interpreter_values import ValueMachine
 from camshaft.lang.uniformity import varying
@@ -30,7 +31,7 @@ def interpret(
     """Runs programs of the kernel's grid (all, unless `programs` lists them) on C-contiguous `arrays`, changed in place.
 
     `shuffle_seed` runs them in a shuffled order. Gives how many elements were loaded and stored. VerifyError names the kernel's
-    line on: an index outside its dimension, a read of scratch never written, a race (between programs on an array, between lanes
+    line on: an index outside its dimension, scratch used but never written, a race (between programs on an array, between lanes
     of one store, between lanes on scratch without a barrier), a division by zero, a shift by too much; and it says which array
     does not fit its parameter.
     """
@@ -74,7 +75,7 @@ class _Machine(ValueMachine):
 
     def program(self, index: tuple[int, ...]) -> None:
         """One program, from its first statement to its last."""
-        self.env, self.vars, self.mask = {}, {}, None
+        self.env, self.vars, self.holes, self.mask = {}, {}, {}, None
         self.index = index
         for memory in self.memories.values():
             memory.start_program(index)
@@ -86,6 +87,8 @@ class _Machine(ValueMachine):
             if isinstance(item, ir.Value):
                 special = value_of.get(item.op)
                 env[item] = instruction(item) if special is None else special(item)
+                if self.holes:
+                    self.spread_holes(item)
             else:
                 _STATEMENTS[type(item)](self, item)
 
@@ -96,22 +99,35 @@ class _Machine(ValueMachine):
 
     def var_new(self, item: ir.VarNew) -> None:
         self.vars[item.var] = self.as_held(item.var, self.env[item.var.init])
+        self.set_hole(item.var, self.holes.get(item.var.init))
 
     def var_set(self, item: ir.VarSet) -> None:
         new = self.as_held(item.var, self.env[item.value])
         if self.mask is not None and item.var in self.varying_vars:
             new = np.where(self.mask, new, self.vars[item.var])
         self.vars[item.var] = new
+        if self.holes:
+            self.set_hole(item.var, self.var_hole(item))
+
+    def var_hole(self, item: ir.VarSet) -> Hole | None:
+        """The hole of a variable after it was set: under a mask, the lanes that are off keep theirs."""
+        new, old = self.holes.get(item.value), self.holes.get(item.var)
+        if self.mask is None or item.var not in self.varying_vars or (new is None and old is None):
+            return new
+        parts = [np.False_ if h is None else h.where for h in (new, old)]
+        return made(np.where(self.mask, *parts), (new or old or Hole(False, "")).origin)
 
     # --- memory --------------------------------------------------------------------------------------------------
     def store(self, item: ir.Store) -> None:
         memory, value = self.memories[item.array], self.env[item.value]
+        self.whole((*item.indices, *((item.count,) if item.count is not None else ())), item.line)
+        hole = self.holes.get(item.value)
         indices = [self.env[i] for i in item.indices]
         if item.value.width:
             count = item.value.width if item.count is None else int(self.env[item.count])
-            memory.store_vector(item.line, indices, value, min(count, item.value.width))
+            memory.store_vector(item.line, indices, value, min(count, item.value.width), hole)
         else:
-            memory.store(item.line, indices, value, self.mask, self.lanes)
+            memory.store(item.line, indices, value, self.mask, self.lanes, hole)
 
     def prefetch(self, item: ir.Prefetch) -> None:
         """A hint: nothing is read, so nothing is checked."""
@@ -122,6 +138,7 @@ class _Machine(ValueMachine):
 
     # --- flow ----------------------------------------------------------------------------------------------------
     def lanes_loop(self, item: ir.Lanes) -> None:
+        self.whole((item.start, item.stop), item.line)
         start, stop, outer = int(self.env[item.start]), int(self.env[item.stop]), self.mask
         for first in range(start, stop, self.lanes):
             if stop - first < self.lanes:
@@ -132,11 +149,13 @@ class _Machine(ValueMachine):
         self.mask = outer
 
     def range_loop(self, item: ir.Range) -> None:
+        self.whole((item.start, item.stop), item.line)
         for i in range(int(self.env[item.start]), int(self.env[item.stop]), item.step):
             self.env[item.index] = np.int64(i)
             self.block(item.body)
 
     def when(self, item: ir.When) -> None:
+        self.whole((item.condition,), item.line)
         condition, outer = self.env[item.condition], self.mask
         if np.ndim(condition) == 0:
             if condition:

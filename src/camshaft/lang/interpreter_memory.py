@@ -11,6 +11,7 @@ import numpy as np
 
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
+from camshaft.lang.interpreter_holes import Hole
 from camshaft.lang.interpreter_races import ALL_LANES, Race, Tracker
 
 
@@ -85,48 +86,49 @@ class Memory:
         return np.arange(first, first + count)
 
     # --- accesses ------------------------------------------------------------------------------------------------
-    def load(self, line: int, indices: Sequence[Any], mask: Any, lanes: int) -> Any:
-        """array[indices]; 0 in lanes that are off."""
+    def load(self, line: int, indices: Sequence[Any], mask: Any, lanes: int) -> tuple[Any, Hole | None]:
+        """array[indices]; 0 in lanes that are off. With it, which of these were never written."""
         active = None if mask is None else np.flatnonzero(mask)
         flat = self.place(line, indices, active)
         if np.ndim(flat) == 0:
-            self.note_read(line, flat, ALL_LANES)
-            return self.data[flat]
+            return self.data[flat], self.note_read(line, flat, ALL_LANES)
         who = np.arange(lanes) if active is None else active
-        self.note_read(line, flat, who)
+        hole = self.note_read(line, flat, who)
         if active is None:
-            return self.data[flat]
+            return self.data[flat], hole
         result = np.zeros(lanes, self.data.dtype)
         result[active] = self.data[flat]
-        return result
+        return result, hole and hole.spread(lanes, active)
 
-    def load_vector(self, line: int, indices: Sequence[Any], width: int, count: int) -> Any:
+    def load_vector(self, line: int, indices: Sequence[Any], width: int, count: int) -> tuple[Any, Hole | None]:
         """`count` of `width` consecutive elements, the rest 0."""
         flat = self.vector_place(line, indices, count)
-        self.note_read(line, flat, ALL_LANES)
+        hole = self.note_read(line, flat, ALL_LANES)
         result = np.zeros(width, self.data.dtype)
         result[: flat.size] = self.data[flat]
-        return result
+        return result, hole and hole.spread(width, np.arange(flat.size))
 
-    def store(self, line: int, indices: Sequence[Any], value: Any, mask: Any, lanes: int) -> None:
-        """array[indices] = value in the active lanes."""
+    def store(
+        self, line: int, indices: Sequence[Any], value: Any, mask: Any, lanes: int, hole: Hole | None = None
+    ) -> None:
+        """array[indices] = value in the active lanes. A hole in the value makes one in scratch, and fails elsewhere."""
         active = None if mask is None else np.flatnonzero(mask)
         flat = self.place(line, indices, active)
         if np.ndim(flat) == 0:
             if np.ndim(value):
                 raise self.fail(line, f"every lane stores another value to one element of {self.array.name}")
-            self.note_write(line, flat, ALL_LANES)
+            self.note_write(line, flat, ALL_LANES, hole)
             self.data[flat] = self.narrow(value)
             return
         who = np.arange(lanes) if active is None else active
         self.one_lane_each(line, flat, who)
-        self.note_write(line, flat, who)
+        self.note_write(line, flat, who, hole and hole.only(lanes, active))
         self.data[flat] = self.narrow(value if np.ndim(value) == 0 or active is None else value[active])
 
-    def store_vector(self, line: int, indices: Sequence[Any], value: Any, count: int) -> None:
+    def store_vector(self, line: int, indices: Sequence[Any], value: Any, count: int, hole: Hole | None = None) -> None:
         """The first `count` elements of a vector."""
         flat = self.vector_place(line, indices, count)
-        self.note_write(line, flat, ALL_LANES)
+        self.note_write(line, flat, ALL_LANES, hole and hole.only(len(value), np.arange(flat.size)))
         self.data[flat] = self.narrow(value[: flat.size])
 
     def narrow(self, value: Any) -> Any:
@@ -147,21 +149,26 @@ class Memory:
         return tuple(int(i) for i in np.unravel_index(flat, self.shape))
 
     # --- who touched what ----------------------------------------------------------------------------------------
-    def note_read(self, line: int, flat: Any, who: Any) -> None:
-        if self.written is None:
-            self.counts.loads += np.size(flat)
-        elif not np.all(self.written[flat]):
-            at = flat if np.ndim(flat) == 0 else flat[int(np.argmin(self.written[flat]))]
-            place = f"element {self.spell(int(at))} of {self.array.name}"
-            raise self.fail(line, f"{place} is read but was never written (program {self.program})")
+    def note_read(self, line: int, flat: Any, who: Any) -> Hole | None:
         if self.tracker is not None:
             self.race(line, self.tracker.read(flat, self.linear if self.written is None else who, line))
+        if self.written is None:
+            self.counts.loads += np.size(flat)
+            return None
+        if np.all(self.written[flat]):
+            return None
+        missing = ~self.written[flat]
+        at = flat if np.ndim(flat) == 0 else flat[int(np.argmax(missing))]
+        place = f"element {self.spell(int(at))} of {self.array.name}, read at line {line},"
+        return Hole(missing, f"{place} was never written (program {self.program})")
 
-    def note_write(self, line: int, flat: Any, who: Any) -> None:
+    def note_write(self, line: int, flat: Any, who: Any, hole: Hole | None) -> None:
         if self.written is None:
             self.counts.stores += np.size(flat)
+            if hole is not None:
+                raise self.fail(line, f"what is stored to {self.array.name} depends on scratch: {hole.origin}")
         else:
-            self.written[flat] = True
+            self.written[flat] = True if hole is None else ~hole.where
         if self.tracker is not None:
             self.race(line, self.tracker.write(flat, self.linear if self.written is None else who, line))
 

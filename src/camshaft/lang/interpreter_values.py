@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
+from camshaft.lang.interpreter_holes import Hole, of_result
 from camshaft.lang.interpreter_memory import Memory
 
 
@@ -25,6 +26,7 @@ class ValueMachine:
         self.vars: dict[ir.Var, Any] = {}
         self.mask: Any = None
         self.index: tuple[int, ...] = ()
+        self.holes: dict[ir.Value | ir.Var, Hole] = {}
         self.structural: dict[str, Callable[[ir.Value], Any]] = {
             "const": lambda v: v.dtype.numpy.type(v.attr),
             "program": lambda v: np.int64(self.index[v.attr]),
@@ -66,13 +68,39 @@ class ValueMachine:
     def load(self, value: ir.Value) -> Any:
         array, _gather, counted = value.attr
         memory = self.memories[array]
+        self.whole(value.args, value.line)
         indices = [self.env[i] for i in (value.args[:-1] if counted else value.args)]
         if value.width:
             count = int(self.env[value.args[-1]]) if counted else value.width
-            loaded = memory.load_vector(value.line, indices, value.width, min(count, value.width))
+            loaded, hole = memory.load_vector(value.line, indices, value.width, min(count, value.width))
         else:
-            loaded = memory.load(value.line, indices, self.mask, self.lanes)
+            loaded, hole = memory.load(value.line, indices, self.mask, self.lanes)
+        self.set_hole(value, hole)
         return loaded.astype(value.dtype.numpy)
+
+    # --- holes ---------------------------------------------------------------------------------------------------
+    def set_hole(self, key: ir.Value | ir.Var, hole: Hole | None) -> None:
+        """Notes a value's or a variable's hole, or that it has none."""
+        if hole is not None:
+            self.holes[key] = hole
+        elif self.holes:
+            self.holes.pop(key, None)
+
+    def spread_holes(self, value: ir.Value) -> None:
+        """Gives a computed value the holes of what it was computed from."""
+        if value.op == "var_get":
+            self.set_hole(value, self.holes.get(value.attr))
+        elif value.op != "load":
+            condition = self.env[value.args[0]] if value.op == "select" else None
+            self.set_hole(value, of_result(value, [self.holes.get(a) for a in value.args], condition))
+
+    def whole(self, values: Iterable[ir.Value], line: int) -> None:
+        """Fails if an index, a bound or a condition has a hole in an active lane."""
+        for value in values if self.holes else ():
+            hole = self.holes.get(value)
+            if hole is not None and np.any(hole.where if self.mask is None else hole.where & self.mask):
+                place = f"kernel {self.kernel.name}, line {line}"
+                raise VerifyError(f"{place}: an index, a bound or a condition depends on scratch: {hole.origin}")
 
 
 def _halve(values: Any, kind: str) -> Any:

@@ -110,8 +110,14 @@ class Value:
     def __floordiv__(self, other: Operand) -> Value:
         return record("floor_divide", self, other)
 
+    def __rfloordiv__(self, other: Operand) -> Value:
+        return record("floor_divide", other, self)
+
     def __mod__(self, other: Operand) -> Value:
         return record("remainder", self, other)
+
+    def __rmod__(self, other: Operand) -> Value:
+        return record("remainder", other, self)
 
     def __and__(self, other: Operand) -> Value:
         return record("and", self, other)
@@ -128,6 +134,9 @@ class Value:
     def __xor__(self, other: Operand) -> Value:
         return record("xor", self, other)
 
+    def __rxor__(self, other: Operand) -> Value:
+        return record("xor", other, self)
+
     def __lshift__(self, other: Operand) -> Value:
         return record("shift_left", self, other)
 
@@ -136,6 +145,9 @@ class Value:
 
     def __rshift__(self, other: Operand) -> Value:
         return record("shift_right", self, other)
+
+    def __rrshift__(self, other: Operand) -> Value:
+        return record("shift_right", other, self)
 
     def __lt__(self, other: Operand) -> Value:
         return record("less", self, other)

@@ -35,9 +35,11 @@ def attention(
     """Norm, q, k, v, rotation, attention over the cache, output projection."""
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     h = norm(x, f"{prefix}.attn_norm", config, file)
-    q = rotate(file.linear(h, f"{prefix}.attn_q", width), config.n_heads, config, batch, PAIRING)
-    k = rotate(file.linear(h, f"{prefix}.attn_k", kv_width), config.n_kv_heads, config, batch, PAIRING)
+    q = file.linear(h, f"{prefix}.attn_q", width)
+    k = file.linear(h, f"{prefix}.attn_k", kv_width)
     v = file.linear(h, f"{prefix}.attn_v", kv_width)
+    q = rotate(q, config.n_heads, config, batch, PAIRING)
+    k = rotate(k, config.n_kv_heads, config, batch, PAIRING)
     return file.linear(attend(q, k, v, config, batch, cache), f"{prefix}.attn_output", config.dim)
 
 

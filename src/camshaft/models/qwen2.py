@@ -32,7 +32,9 @@ def attention(
     """Norm, q, k, v with biases, rotation, attention over the cache, output projection."""
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     h = norm(x, f"{prefix}.attn_norm", config, file)
-    q = rotate(file.linear(h, f"{prefix}.attn_q", width, bias=True), config.n_heads, config, batch, PAIRING)
-    k = rotate(file.linear(h, f"{prefix}.attn_k", kv_width, bias=True), config.n_kv_heads, config, batch, PAIRING)
+    q = file.linear(h, f"{prefix}.attn_q", width, bias=True)
+    k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=True)
     v = file.linear(h, f"{prefix}.attn_v", kv_width, bias=True)
+    q = rotate(q, config.n_heads, config, batch, PAIRING)
+    k = rotate(k, config.n_kv_heads, config, batch, PAIRING)
     return file.linear(attend(q, k, v, config, batch, cache), f"{prefix}.attn_output", config.dim)

@@ -32,10 +32,11 @@ def attention(
     """Norm, q, k, v, head norms, rotation, attention over the cache, output projection."""
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     h = norm(x, f"{prefix}.attn_norm", config, file)
-    q, k = file.linear(h, f"{prefix}.attn_q", width), file.linear(h, f"{prefix}.attn_k", kv_width)
+    q = file.linear(h, f"{prefix}.attn_q", width)
+    k = file.linear(h, f"{prefix}.attn_k", kv_width)
+    v = file.linear(h, f"{prefix}.attn_v", kv_width)
     q = head_norm(q, file.vector(f"{prefix}.attn_q_norm.weight", config.head_dim), config.n_heads, config)
     k = head_norm(k, file.vector(f"{prefix}.attn_k_norm.weight", config.head_dim), config.n_kv_heads, config)
     q = rotate(q, config.n_heads, config, batch, PAIRING)
     k = rotate(k, config.n_kv_heads, config, batch, PAIRING)
-    v = file.linear(h, f"{prefix}.attn_v", kv_width)
     return file.linear(attend(q, k, v, config, batch, cache), f"{prefix}.attn_output", config.dim)

@@ -18,7 +18,7 @@ from camshaft.lang.kernel import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.spec import Dim, TensorSpec
 
-# Columns per program: 16 KiB of each f32 operand, 1 to 3 microseconds of work; fits the first-level cache with three operands.
+# Columns per program: 16 KiB of each f32 operand, 0.5 (add) to 2 (silu) microseconds of work on one AVX-512 core.
 BLOCK = 4096
 BACKENDS = frozenset({"scalar", "simd"})
 

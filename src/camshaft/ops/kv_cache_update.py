@@ -1,7 +1,7 @@
 """kv_cache_update: writes the keys and values of new tokens into the paged cache, in place.
 
-K lies as [block, kv_head, head_dim, 16] so that a vector of keys is contiguous, V as [block, kv_head, 16, head_dim]. A block holds
-16 tokens of one sequence: the token at position p of slot s is at place p % 16 of block block_table[s, p // 16].
+K lies as [block, kv_head, head_dim, 16] so that a vector of keys is contiguous, V as [block, kv_head, 16, head_dim]. A block
+holds 16 tokens of one sequence: the token at position p of slot s is at place p % 16 of block block_table[s, p // 16].
 """
 
 from __future__ import annotations

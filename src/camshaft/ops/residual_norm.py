@@ -100,4 +100,5 @@ OP = ops.Op(
     tolerance={"f32": 1e-12},
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,
+    pattern=("add", "rms_norm"),
 )

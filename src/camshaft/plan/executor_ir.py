@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from string import Template
 
-from camshaft.plan.barrier_ir import AWAIT, BARRIER, pause_declaration, pause_ir
+from camshaft.plan.barrier_ir import AWAIT, BARRIER, CORES, pause_declaration, pause_ir
 from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 from camshaft.plan.wake import WakeRow
 
@@ -162,63 +162,6 @@ out:
 declare i64 @llvm.umin.i64(i64, i64)
 """
 
-# Which core each worker was on when the run began. One that shares it with a worker before it leaves the executor after
-# the run and is moved: guests of KVM see halted cores as taken and stack two workers on one, 30 us a barrier.
-_CORES = """
-define internal ptr @lines_of(ptr %control, i64 %worker) alwaysinline {
-  %skip = mul i64 %worker, $WORDS_PER_WORKER
-  %at = add i64 %skip, $WORKER_LINES
-  %lines = getelementptr i64, ptr %control, i64 %at
-  ret ptr %lines
-}
-define internal void @say_core(ptr %control, i64 %worker) noinline {
-entry:
-  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
-  %function = load ptr, ptr %function.at
-  %unknown = icmp eq ptr %function, null
-  br i1 %unknown, label %done, label %ask
-ask:
-  %core = call i32 %function()
-  %core.64 = sext i32 %core to i64
-  %lines = call ptr @lines_of(ptr %control, i64 %worker)
-  %core.at = getelementptr i64, ptr %lines, i64 $CORE
-  %said = load i64, ptr %core.at
-  %same = icmp eq i64 %said, %core.64
-  br i1 %same, label %done, label %say
-say:
-  store atomic i64 %core.64, ptr %core.at monotonic, align 8
-  br label %done
-done:
-  ret void
-}
-define internal i1 @shares_core(ptr %control, i64 %worker) noinline {
-entry:
-  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
-  %function = load ptr, ptr %function.at
-  %unknown = icmp eq ptr %function, null
-  br i1 %unknown, label %no, label %ask
-ask:
-  %core = call i32 %function()
-  %core.64 = sext i32 %core to i64
-  br label %head
-head:
-  %other = phi i64 [ 0, %ask ], [ %other.next, %body ]
-  %left = icmp slt i64 %other, %worker
-  br i1 %left, label %body, label %no
-body:
-  %lines = call ptr @lines_of(ptr %control, i64 %other)
-  %core.at = getelementptr i64, ptr %lines, i64 $CORE
-  %theirs = load atomic i64, ptr %core.at monotonic, align 8
-  %same = icmp eq i64 %theirs, %core.64
-  %other.next = add i64 %other, 1
-  br i1 %same, label %yes, label %head
-yes:
-  ret i1 true
-no:
-  ret i1 false
-}
-"""
-
 # A run is published by its number in RUN_GENERATION; worker 0 is the caller. STOP makes the workers return 0.
 _ENTRIES = """
 define void @camshaft_run_alone(ptr %records, i64 %first, i64 %last, ptr %failed) {
@@ -339,5 +282,5 @@ def executor_ir(row: WakeRow, machine: str) -> str:
     words: dict[str, object] = {name: value for name, value in globals().items() if isinstance(value, int)}
     words |= {"wait": row.wait, "wake": row.wake, "pause": pause_ir(machine)}
     words["COPY_NBYTES_PER_PROGRAM"] = COPY_NBYTES_PER_PROGRAM
-    text = _PROGRAMS + AWAIT + BARRIER + _CORES + _WALK + _ENTRIES + _COPY + pause_declaration(machine)
+    text = _PROGRAMS + AWAIT + BARRIER + CORES + _WALK + _ENTRIES + _COPY + pause_declaration(machine)
     return Template(text).substitute(words)

@@ -94,16 +94,22 @@ class WorkerPool(Runner):
         self._control[layout.SHORT_SPIN_BOUND] = short
         self._control[layout.CORE_FUNCTION] = core_address() if roomy else 0
         self._control[layout.WORKERS] = self.workers
-        for index in range(1, self.workers):
-            name = f"camshaft-{index}-of-{self.workers}"
-            thread = threading.Thread(target=_work, args=(native, self._control, index), name=name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                self._stop(native)
-                raise PlanError(f"worker {index} of {self.workers} does not start ({error}); ask for fewer") from error
-            self._threads.append(thread)
+        try:
+            for index in range(1, self.workers):
+                self._start_thread(native, index)
+        except BaseException:
+            self._stop(native)
+            raise
         return native
+
+    def _start_thread(self, native: NativeExecutor, index: int) -> None:
+        name = f"camshaft-{index}-of-{self.workers}"
+        thread = threading.Thread(target=_work, args=(native, self._control, index), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise PlanError(f"worker {index} of {self.workers} does not start ({error}); ask for fewer") from error
+        self._threads.append(thread)
 
     def _stop(self, native: NativeExecutor) -> None:
         native.stop(self._address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -94,15 +95,15 @@ def sample(
 
 def samples() -> Iterable[ops.Sample]:
     """Sizes about every tile: 16 keys of a block, 32 and 64 of a tile, 256 of a split; rows of a tile and of a register block."""
-    smol = {"heads": (9, 3), "head_dim": 64}
+    smol = partial(sample, heads=(9, 3), head_dim=64)
     yield sample("first token", [(0, 0)], heads=(1, 1), head_dim=16)
     for position in (15, 16, 17, 63, 64, 255, 256, 300):
-        yield sample(f"one token at {position}", [(0, position)], **smol)
-    yield sample("8 tokens from 250", [(0, p) for p in range(250, 258)], **smol)
-    yield sample("33 tokens", [(0, p) for p in range(33)], **smol)
-    yield sample("70 tokens, 41 active", [(0, p) for p in range(70)], **smol, active={"tokens": 41})
-    yield sample("6 tokens, 3 active", [(0, p) for p in range(30, 36)], **smol, active={"tokens": 3})
-    yield sample("70 tokens from 100", [(0, p) for p in range(100, 170)], **smol, loudness=5.0)
+        yield smol(f"one token at {position}", [(0, position)])
+    yield smol("8 tokens from 250", [(0, p) for p in range(250, 258)])
+    yield smol("33 tokens", [(0, p) for p in range(33)])
+    yield smol("70 tokens, 41 active", [(0, p) for p in range(70)], active={"tokens": 41})
+    yield smol("6 tokens, 3 active", [(0, p) for p in range(30, 36)], active={"tokens": 3})
+    yield smol("70 tokens from 100", [(0, p) for p in range(100, 170)], loudness=5.0)
     yield sample("14/2 heads of 80, f32", [(0, p) for p in range(50, 67)], heads=(14, 2), head_dim=80, dtype=f32)
     yield sample("8/1 heads of 96, bf16", [(0, p) for p in range(60, 69)], heads=(8, 1), head_dim=96, dtype=bf16)
     yield sample("4/4 heads of 128", [(0, p) for p in range(35)], heads=(4, 4), head_dim=128)
@@ -110,10 +111,10 @@ def samples() -> Iterable[ops.Sample]:
     yield sample("12/1 heads of 32", [(0, p) for p in (0, 31, 15)], heads=(12, 1), head_dim=32)
     yield sample("3/3 heads of 20", [(0, p) for p in range(14, 21)], heads=(3, 3), head_dim=20, dtype=f32)
     turns = [(i % 2, 7 + i // 2 if i % 2 else 40 + i // 2) for i in range(19)]
-    yield sample("two sequences in turn", turns, **smol)
+    yield smol("two sequences in turn", turns)
     joined = [(0, p) for p in range(10)] + [(1, p) for p in range(80, 95)] + [(2, 3)]
-    yield sample("three sequences in a row", joined, **smol, dtype=bf16)
-    yield sample("a batch of 5, one token each", [(s, 13 * s + 14) for s in range(5)], **smol)
+    yield smol("three sequences in a row", joined, dtype=bf16)
+    yield smol("a batch of 5, one token each", [(s, 13 * s + 14) for s in range(5)])
 
 
 def error_samples() -> Iterable[ops.ErrorSample]:

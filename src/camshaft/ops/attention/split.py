@@ -13,6 +13,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.attention.paged import Keys
 from camshaft.ops.attention.registers import LOG2_E, WIDTH, register_vectors
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec, bound
@@ -53,66 +54,50 @@ def some_keys_per_program(
     query, scores = k.scratch(f32, group, head_dim), k.scratch(f32, group, keys)
     base, last = split * keys, positions[token].to(i64)
     with k.when(base <= last):
-        n_keys = k.minimum(last + 1 - base, keys)
-        row = _Row(k, k_cache, v_cache, block_table, slots[token].to(i64), kv_head, base, n_keys)
+        count = k.minimum(last + 1 - base, keys)
+        mine = Keys(k, k_cache, v_cache, block_table, slots[token].to(i64), kv_head, base, count)
         for g in range(group):
             for d in range(0, head_dim, WIDTH):
                 column = (kv_head * group + g) * head_dim + d
                 k.store_vector(query, k.load_vector(q, token, column, width=WIDTH) * (scale * LOG2_E), g, d)
         for first in range(0, group, WIDTH // 2):
             members = range(first, min(first + WIDTH // 2, group))
-            _score(row, query, scores, members, head_dim, registers)
+            _score(mine, query, scores, members, head_dim, registers)
             for g in members:
-                peak, weight = _weigh(row, scores, g)
+                peak, weight = _weigh(mine, scores, g)
                 head = kv_head * group + g
                 extremes[token, head, split, 0] = peak
                 extremes[token, head, split, 1] = weight
-            _mix(row, scores, partial, members, (token, kv_head * group, split), head_dim, registers)
+            _mix(mine, scores, partial, members, (token, kv_head * group, split), head_dim, registers)
 
 
-class _Row:
-    """One program's keys: where they lie and how many."""
-
-    def __init__(
-        self, k: Tracer, keys: Array, values: Array, table: Array, slot: Value, kv_head: Value, base: Value, n: Value
-    ) -> None:
-        self.k, self.keys, self.values, self.table = k, keys, values, table
-        self.slot, self.kv_head, self.base, self.n_keys = slot, kv_head, base, n
-        self.n_blocks = (n + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS
-
-    def block(self, index: Value) -> Value:
-        """The cache block that holds the program's block `index`."""
-        return self.table[self.slot, self.base // BLOCK_TOKENS + index].to(i64)
-
-
-def _score(row: _Row, query: Array, scores: Array, members: range, head_dim: int, registers: int) -> None:
+def _score(keys: Keys, query: Array, scores: Array, members: range, head_dim: int, registers: int) -> None:
     """scores[g, key] = query[g] . K[key] for the heads of `members`, several blocks of keys at once."""
-    k, at_once = row.k, 1
+    k, at_once = keys.k, 1
     while at_once < 8 and 2 * at_once * len(members) <= registers:
         at_once *= 2
-    for first in k.range(0, row.n_blocks, at_once):
+    for first in k.range(0, keys.n_blocks, at_once):
         # past the last block its keys are read again, and masked later
-        blocks = [row.block(k.minimum(first + i, row.n_blocks - 1)) for i in range(at_once)]
+        blocks = [keys.block(k.minimum(first + i, keys.n_blocks - 1)) for i in range(at_once)]
         sums = tile_of(k, len(members), at_once, WIDTH)
         for d in k.range(head_dim):
-            keys = [k.load_vector(row.keys, block, row.kv_head, d, 0, width=WIDTH) for block in blocks]
-            add_products(k, sums, [query[g, d] for g in members], keys)
+            add_products(k, sums, [query[g, d] for g in members], [keys.keys(block, d) for block in blocks])
         for g, line in zip(members, sums, strict=True):
             for i, total in enumerate(line):
                 k.store_vector(scores, total.value, g, (first + i) * WIDTH)
 
 
-def _weigh(row: _Row, scores: Array, g: int) -> tuple[Value, Value]:
+def _weigh(keys: Keys, scores: Array, g: int) -> tuple[Value, Value]:
     """scores[g] becomes 2^(score - greatest), 0 past the last key. Gives the greatest and the sum."""
-    k = row.k
+    k = keys.k
     peaks = k.var(k.splat(LOWEST, WIDTH))
-    for base in k.range(0, row.n_blocks * WIDTH, WIDTH):
-        inside = first_elements(k, row.n_keys - base, WIDTH)
+    for base in k.range(0, keys.n_blocks * WIDTH, WIDTH):
+        inside = first_elements(k, keys.count - base, WIDTH)
         score = k.select(inside, k.load_vector(scores, g, base, width=WIDTH), LOWEST)
         k.store_vector(scores, score, g, base)
         peaks.set(greater(k, score, peaks.value))
     peak, weights = k.vector_max(peaks.value), k.var(k.splat(0.0, WIDTH))
-    for base in k.range(0, row.n_blocks * WIDTH, WIDTH):
+    for base in k.range(0, keys.n_blocks * WIDTH, WIDTH):
         power = power_of_two(k, k.load_vector(scores, g, base, width=WIDTH) - peak)
         k.store_vector(scores, power, g, base)
         weights += power
@@ -120,7 +105,7 @@ def _weigh(row: _Row, scores: Array, g: int) -> tuple[Value, Value]:
 
 
 def _mix(
-    row: _Row,
+    keys: Keys,
     scores: Array,
     partial: Array,
     members: range,
@@ -129,15 +114,15 @@ def _mix(
     registers: int,
 ) -> None:
     """partial[token, head, split] = sum over keys of scores[g, key] V[key]."""
-    k, (token, head, split) = row.k, place
+    k, (token, head, split) = keys.k, place
     step = max(1, registers // len(members))
     for first in range(0, head_dim // WIDTH, step):
         columns = [d * WIDTH for d in range(first, min(first + step, head_dim // WIDTH))]
         sums = tile_of(k, len(members), len(columns), WIDTH)
-        for index in k.range(row.n_blocks):
-            block, start = row.block(index), index * BLOCK_TOKENS
-            for j in k.range(k.minimum(row.n_keys - start, BLOCK_TOKENS)):
-                values = [k.load_vector(row.values, block, row.kv_head, j, d, width=WIDTH) for d in columns]
+        for index in k.range(keys.n_blocks):
+            block, start = keys.block(index), index * BLOCK_TOKENS
+            for j in k.range(keys.in_block(index)):
+                values = [keys.values(block, j, d) for d in columns]
                 add_products(k, sums, [scores[g, start + j] for g in members], values)
         for g, line in zip(members, sums, strict=True):
             for d, total in zip(columns, line, strict=True):

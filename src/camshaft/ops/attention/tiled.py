@@ -1,14 +1,15 @@
 """Attention for prompts: a tile of tokens times tiles of keys with online softmax. A variant of ops/attention.
 
 A row is one q head of one token. Lanes are keys for q K and columns of the head for p V; both products are the same register tile
-of rows times vectors with the row's element broadcast, so nothing is transposed, and a row's softmax costs one horizontal
-maximum per tile of 64 keys. K and V go to f32 once per tile and serve all rows: the q heads of the group times the tile's tokens.
-Tokens of a tile that follow each other in one slot make a run; each run passes over its own keys.
+of rows times vectors with the row's element broadcast, so nothing is transposed, and a row's softmax costs one horizontal maximum
+per 64 keys. K and V turn to f32 on their way into registers, in units idle otherwise: f32 copies of a tile in scratch fell out of
+the L1 cache and cost a quarter of all time (Zen 4). Tokens of a tile that follow each other in one slot make a run; each run
+passes over its own keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i64
@@ -16,14 +17,15 @@ from camshaft.extent import Extent
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracer import Array, Number, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.attention.paged import Keys
 from camshaft.ops.attention.registers import LOG2_E, WIDTH, register_vectors
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.spec import bound
 
 LOWEST = -3.0e38
 BLOCK_ROWS = 6
+TILE_ROWS, TILE_KEYS = 48, 64
 MAX_SCRATCH_NBYTES = 128_000
 
 
@@ -54,18 +56,15 @@ class Shape:
 
     @property
     def scratch_nbytes(self) -> int:
-        row = 2 * self.head_dim + self.tile_keys + WIDTH + 2
-        return 4 * (self.rows * row + 2 * self.tile_keys * self.head_dim)
+        return 4 * self.rows * (2 * self.head_dim + self.tile_keys + WIDTH + 3)
 
 
 def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
-    """About 48 rows, so that turning K and V to f32 costs little beside their use; fewer where heads are long."""
+    """About 48 rows and 64 keys: measured within 2% of 24 to 48 rows and 64 to 128 keys, and 8% above 32 keys (Zen 4)."""
     attrs = node.attrs
-    head_dim, group = attrs["head_dim"], attrs["heads"] // attrs["kv_heads"]
-    tokens = max(1, (48 if head_dim < 128 else 24) // group)
-    keys = 64 if head_dim <= 128 else 32
+    tokens = max(1, TILE_ROWS * attrs["kv_heads"] // attrs["heads"])
     vectors = max(1, register_vectors(target) // BLOCK_ROWS)
-    return Shape(attrs["heads"], attrs["kv_heads"], head_dim, tokens, keys, vectors)
+    return Shape(attrs["heads"], attrs["kv_heads"], attrs["head_dim"], tokens, TILE_KEYS, vectors)
 
 
 class _Tile:
@@ -76,8 +75,6 @@ class _Tile:
         self.query = k.scratch(f32, shape.rows, shape.head_dim)
         self.total = k.scratch(f32, shape.rows, shape.head_dim)
         self.scores = k.scratch(f32, shape.rows, shape.tile_keys)
-        self.keys = k.scratch(f32, shape.head_dim, shape.tile_keys)
-        self.values = k.scratch(f32, shape.tile_keys, shape.head_dim)
         self.weights = k.scratch(f32, shape.rows, WIDTH)
         whole = -(-shape.rows // WIDTH) * WIDTH
         self.peaks, self.tops, self.shrinks = (k.scratch(f32, whole) for _ in range(3))
@@ -96,38 +93,32 @@ class _Tile:
                 k.store_vector(self.query, x * (scale * LOG2_E), row, d)
                 k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
             k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
-            self.peaks[row] = LOWEST
+            for start in range(0, self.shape.tile_keys, WIDTH):
+                k.store_vector(self.scores, k.splat(0.0, WIDTH), row, start)
+        for row in k.range(0, padded, WIDTH):
+            k.store_vector(self.peaks, k.splat(LOWEST, WIDTH), row)
+            k.store_vector(self.tops, k.splat(LOWEST, WIDTH), row)
 
-    def stage(self, k_cache: Array, v_cache: Array, kv_head: Value, n_blocks: Value, find: Callable[[Value], Value]) -> None:
-        """K and V of the tile's blocks as f32: keys [d, key], values [key, d]."""
-        k = self.k
-        for index in k.range(n_blocks):
-            block = find(index)
-            for d in k.range(self.shape.head_dim):
-                k.store_vector(self.keys, k.load_vector(k_cache, block, kv_head, d, 0, width=WIDTH), d, index * WIDTH)
-            for j in k.range(BLOCK_TOKENS):
-                for d in self.columns():
-                    x = k.load_vector(v_cache, block, kv_head, j, d, width=WIDTH)
-                    k.store_vector(self.values, x, index * BLOCK_TOKENS + j, d)
-
-    def score(self, padded: Value, n_blocks: Value) -> None:
+    def score(self, padded: Value, keys: Keys) -> None:
         """scores = query K: whole tiles by the widest register tile, others a block of keys at a time."""
         k, full = self.k, self.shape.key_vectors
         step = min(self.shape.block_vectors, full)
-        with k.when(n_blocks == full):
-            for row in k.range(0, padded, BLOCK_ROWS):
-                for v in range(0, full, step):
-                    self._score_block(row, [(v + i) * WIDTH for i in range(step)])
-        with k.when(n_blocks < full):
-            for index in k.range(n_blocks):
+        with k.when(keys.n_blocks == full):
+            for v in range(0, full, step):
+                blocks = [keys.block(v + i) for i in range(step)]
                 for row in k.range(0, padded, BLOCK_ROWS):
-                    self._score_block(row, [index * WIDTH])
+                    self._score_block(row, keys, blocks, [(v + i) * WIDTH for i in range(step)])
+        with k.when(keys.n_blocks < full):
+            for index in k.range(keys.n_blocks):
+                block = keys.block(index)
+                for row in k.range(0, padded, BLOCK_ROWS):
+                    self._score_block(row, keys, [block], [index * WIDTH])
 
-    def _score_block(self, row: Value, starts: list[int] | list[Value]) -> None:
+    def _score_block(self, row: Value, keys: Keys, blocks: list[Value], starts: Sequence[Number]) -> None:
         k = self.k
-        sums = tile_of(k, BLOCK_ROWS, len(starts), WIDTH)
+        sums = tile_of(k, BLOCK_ROWS, len(blocks), WIDTH)
         for d in k.range(self.shape.head_dim):
-            right = [k.load_vector(self.keys, d, start, width=WIDTH) for start in starts]
+            right = [keys.keys(block, d) for block in blocks]
             add_products(k, sums, [self.query[row + r, d] for r in range(BLOCK_ROWS)], right)
         for r, line in enumerate(sums):
             for start, total in zip(starts, line, strict=True):
@@ -164,24 +155,26 @@ class _Tile:
                 weight = weight + power
             k.store_vector(self.weights, weight, row, 0)
 
-    def mix(self, padded: Value, n_keys: Value) -> None:
+    def mix(self, padded: Value, keys: Keys) -> None:
         """total = shrink total + scores V, by register tiles of rows times columns."""
         k, columns = self.k, list(self.columns())
         n_tiles = -(-len(columns) // self.shape.block_vectors)
         step = -(-len(columns) // n_tiles)
         for row in k.range(0, padded, BLOCK_ROWS):
             for first in range(0, len(columns), step):
-                self._mix_block(row, columns[first : first + step], n_keys)
+                self._mix_block(row, keys, columns[first : first + step])
 
-    def _mix_block(self, row: Value, columns: list[int], n_keys: Value) -> None:
+    def _mix_block(self, row: Value, keys: Keys, columns: list[int]) -> None:
         k = self.k
         sums = [
             [k.var(k.load_vector(self.total, row + r, d, width=WIDTH) * self.shrinks[row + r]) for d in columns]
             for r in range(BLOCK_ROWS)
         ]
-        for j in k.range(n_keys):
-            right = [k.load_vector(self.values, j, d, width=WIDTH) for d in columns]
-            add_products(k, sums, [self.scores[row + r, j] for r in range(BLOCK_ROWS)], right)
+        for index in k.range(keys.n_blocks):
+            block, start = keys.block(index), index * BLOCK_TOKENS
+            for j in k.range(keys.in_block(index)):
+                right = [keys.values(block, j, d) for d in columns]
+                add_products(k, sums, [self.scores[row + r, start + j] for r in range(BLOCK_ROWS)], right)
         for r, line in enumerate(sums):
             for d, total in zip(columns, line, strict=True):
                 k.store_vector(self.total, total.value, row + r, d)
@@ -229,18 +222,14 @@ def one_tile_per_program(
             padded = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
             tile.start(q, first, n_rows, padded, kv_head, scale)
             for base in k.range(0, greatest + 1, tile_keys):
-                n_keys = k.minimum(greatest + 1 - base, tile_keys)
-                n_blocks = (n_keys + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS
-                slot, first_block = slots[first], base // BLOCK_TOKENS
-                tile.stage(
-                    k_cache, v_cache, kv_head, n_blocks, lambda i, s=slot, b=first_block: block_table[s, b + i]
-                )
-                tile.score(padded, n_blocks)
+                count = k.minimum(greatest + 1 - base, tile_keys)
+                keys = Keys(k, k_cache, v_cache, block_table, slots[first].to(i64), kv_head, base, count)
+                tile.score(padded, keys)
                 for row in k.range(padded):
                     token = first + k.minimum(row, n_rows - 1) // shape.group
                     tile.find_peaks(row, positions[token].to(i64) - base)
                 tile.weigh(padded)
-                tile.mix(padded, n_keys)
+                tile.mix(padded, keys)
             tile.finish(out, first, n_rows, kv_head)
 
 

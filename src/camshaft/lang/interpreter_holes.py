@@ -1,0 +1,55 @@
+"""Holes: parts of values that come from scratch never written. They may be computed with and selected away, never depended on.
+
+A kernel may load a whole vector of which only some elements were written, if it then drops the others. Used by the interpreter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from camshaft.lang import ir
+
+
+@dataclass(frozen=True)
+class Hole:
+    """`where` in a value nothing was written (a boolean, or one per element), and what that came from."""
+
+    where: Any
+    origin: str
+
+    def spread(self, size: int, places: Any) -> Hole:
+        """This hole's elements put at `places` of `size`."""
+        where = np.zeros(size, np.bool_)
+        where[places] = self.where
+        return Hole(where, self.origin)
+
+    def only(self, size: int, places: Any) -> Hole | None:
+        """The part of it at `places` (all of them if None); None if that is whole."""
+        where = np.broadcast_to(self.where, (size,))
+        return made(where if places is None else where[places], self.origin)
+
+
+def made(where: Any, origin: str) -> Hole | None:
+    """A Hole, or None where there is none."""
+    return Hole(where, origin) if np.any(where) else None
+
+
+def of_result(value: ir.Value, holes: list[Hole | None], condition: Any) -> Hole | None:
+    """The hole in a value that is computed from operands with these; `condition` is a select's first operand."""
+    origins = [h.origin for h in holes if h is not None]
+    if not origins:
+        return None
+    parts = [np.False_ if h is None else h.where for h in holes]
+    if value.op == "select":
+        return made(parts[0] | np.where(condition, parts[1], parts[2]), origins[0])
+    if value.op == "element":
+        return made(parts[0][value.attr], origins[0])
+    if value.op in ("reduce", "vector_sum", "vector_max"):
+        return made(np.any(parts[0]), origins[0])
+    where = parts[0]
+    for part in parts[1:]:
+        where = where | part
+    return made(where, origins[0])

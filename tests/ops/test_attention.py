@@ -1,0 +1,147 @@
+"""attention beyond the table test: chunks, paging, sequences side by side, program order, and which variant is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch.run import run_variant
+from camshaft.dispatch.validate import node_of
+from camshaft.dtypes import f16, f32, i32
+from camshaft.extent import Extent
+from camshaft.ops.attention.reference import sample
+from camshaft.ops.attention.split import keys_per_split
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.spec import TensorSpec
+
+OP = ops.get("attention")
+VARIANTS = {variant.name: variant for variant in OP.variants}
+SMOL = {"heads": (9, 3), "head_dim": 64}
+
+
+def run(variant: str, given, inputs=None) -> np.ndarray:
+    """The variant's output for a sample, or for other inputs of the same kind."""
+    arrays = given.inputs if inputs is None else inputs
+    specs = tuple(TensorSpec(a.shape, s.dtype) for a, s in zip(arrays, given.specs, strict=True))
+    node = node_of(OP, replace(given, inputs=tuple(arrays), specs=specs))
+    assert VARIANTS[variant].supports(node, cpu_device()) is None
+    return run_variant(VARIANTS[variant], node, cpu_device(), arrays, given.extents)[0]
+
+
+def rows(inputs, chosen):
+    """The inputs for some of the tokens."""
+    q, k_cache, v_cache, positions, slots, table = inputs
+    return q[chosen], k_cache, v_cache, positions[chosen], slots[chosen], table
+
+
+@pytest.mark.parametrize("n", [1, 7, 16, 33])
+def test_a_prompt_in_chunks_equals_the_whole_bit_by_bit(n) -> None:
+    whole = sample("prompt", [(0, p) for p in range(90)], **SMOL)
+    expected = run("tiled", whole)
+    chunks = [run("tiled", whole, rows(whole.inputs, slice(i, i + n))) for i in range(0, 90, n)]
+    np.testing.assert_array_equal(np.concatenate(chunks), expected)
+
+
+def test_token_by_token_equals_the_whole() -> None:
+    whole = sample("prompt", [(0, p) for p in range(230, 270)], **SMOL)
+    expected = run("tiled", whole)
+    for variant in ("split_keys", "one_query_per_program"):
+        steps = [run(variant, whole, rows(whole.inputs, slice(i, i + 1))) for i in range(40)]
+        np.testing.assert_allclose(np.concatenate(steps), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["tiled", "one_query_per_program"])
+def test_two_sequences_in_one_batch_equal_each_alone(variant) -> None:
+    places = [(i % 2, i // 2 + (50 if i % 2 else 0)) for i in range(38)]
+    both = sample("both", places, **SMOL)
+    together = run(variant, both)
+    for slot in (0, 1):
+        chosen = np.flatnonzero(both.inputs[4] == slot)
+        np.testing.assert_array_equal(run(variant, both, rows(both.inputs, chosen)), together[chosen])
+
+
+@pytest.mark.parametrize("variant", ["tiled", "split_keys", "one_query_per_program"])
+def test_the_place_of_blocks_does_not_matter(variant) -> None:
+    given = sample("paged", [(0, p) for p in range(70, 78)], **SMOL)
+    q, k_cache, v_cache, positions, slots, table = given.inputs
+    order = np.random.default_rng(2).permutation(len(k_cache))
+    moved = np.empty_like(k_cache), np.empty_like(v_cache)
+    moved[0][order], moved[1][order] = k_cache, v_cache
+    again = run(variant, given, (q, *moved, positions, slots, order[table].astype(np.int32)))
+    np.testing.assert_array_equal(again, run(variant, given))
+
+
+@pytest.mark.parametrize("variant", ["tiled", "split_keys", "one_query_per_program"])
+def test_large_scores_stay_finite_and_a_nan_stays_with_its_token(variant) -> None:
+    given = sample("loud", [(0, p) for p in range(60, 68)], **SMOL, loudness=1e4)
+    assert np.isfinite(run(variant, given)).all()
+    q = given.inputs[0].copy()
+    q[3] = np.nan
+    out = run(variant, given, (q, *given.inputs[1:]))
+    assert np.isnan(out[3]).all()
+    assert np.isfinite(np.delete(out, 3, axis=0)).all()
+
+
+def test_programs_in_any_order_give_the_same_bits() -> None:
+    given = sample("prompt", [(0, p) for p in range(100)], **SMOL)
+    node, device = node_of(OP, given), cpu_device()
+    compiled = device.__class__.compile
+
+    class Backwards(type(device)):  # type: ignore[misc]
+        def compile(self, *args, **kwargs):
+            code = compiled(self, *args, **kwargs)
+            return lambda at, first, last: [code(at, p, p + 1) for p in reversed(range(first, last))]
+
+    backwards = Backwards(**{name: getattr(device, name) for name in device.__dataclass_fields__})
+    plain = run_variant(VARIANTS["tiled"], node, device, given.inputs, given.extents)
+    np.testing.assert_array_equal(run_variant(VARIANTS["tiled"], node, backwards, given.inputs, given.extents), plain)
+
+
+def node(tokens, length, heads=9, kv_heads=3, head_dim=64) -> NodeSpec:
+    blocks = length // 16
+    specs = (
+        TensorSpec((tokens, heads * head_dim), f32),
+        TensorSpec((blocks, kv_heads, head_dim, 16), f16),
+        TensorSpec((blocks, kv_heads, 16, head_dim), f16),
+        TensorSpec((tokens,), i32),
+        TensorSpec((tokens,), i32),
+        TensorSpec((1, blocks), i32),
+    )
+    attrs = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": 0.1, "length": Extent("n", length)}
+    return NodeSpec(specs, OP.infer(specs, attrs), attrs)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "wanted"),
+    [
+        (1, {}, "split_keys"),
+        (Extent("tokens", 8), {}, "split_keys"),
+        (8, {"heads": 32, "kv_heads": 32, "head_dim": 128}, "split_keys"),
+        (9, {}, "tiled"),
+        (Extent("tokens", 512), {"heads": 14, "kv_heads": 2}, "tiled"),
+        (512, {"heads": 8, "kv_heads": 1, "head_dim": 256}, "tiled"),
+        (512, {"head_dim": 20}, "one_query_per_program"),
+        (1, {"head_dim": 20}, "one_query_per_program"),
+    ],
+)
+def test_the_cheapest_variant(tokens, size, wanted) -> None:
+    asked, device = node(tokens, 2048, **size), cpu_device()
+    able = [variant for variant in OP.variants if variant.supports(asked, device) is None]
+    assert min(able, key=lambda variant: variant.cost(asked, device)).name == wanted
+
+
+def test_refusals_say_why() -> None:
+    device = cpu_device()
+    assert "at most 8 tokens" in VARIANTS["split_keys"].supports(node(9, 64), device)
+    assert "multiple of 16" in VARIANTS["tiled"].supports(node(9, 64, head_dim=20), device)
+    assert "workgroup memory" in VARIANTS["tiled"].supports(node(9, 64, heads=128, kv_heads=1, head_dim=128), device)
+
+
+def test_splits_are_few_even_in_long_caches() -> None:
+    assert keys_per_split(2048) == 256
+    assert keys_per_split(131072) == 2048
+    assert all(-(-n // keys_per_split(n)) <= 64 for n in (1, 16384, 16400, 10**6))
