@@ -1,0 +1,65 @@
+"""camshaft: tensor programs ground into a flat schedule of proved, measured kernels.
+
+Names are loaded when they are first used, so that importing camshaft costs nothing. Ops are functions here too:
+camshaft.rms_norm(x, w, eps=1e-5) on graph tensors (graph/functions.py).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from camshaft.dispatch import backend, capabilities, get_backend_override, set_backend_override, table, validate_backends
+    from camshaft.errors import CamshaftError
+    from camshaft.extent import Extent
+    from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.sampling import Sampling
+    from camshaft.graph.graph import Graph, Tensor
+    from camshaft.plan.compile import ExecutionPlan, compile
+    from camshaft.plan.jit import jit
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CamshaftError": "camshaft.errors",
+    "ExecutionPlan": "camshaft.plan.compile",
+    "Extent": "camshaft.extent",
+    "Graph": "camshaft.graph.graph",
+    "LanguageModel": "camshaft.generate.language_model",
+    "Sampling": "camshaft.generate.sampling",
+    "Tensor": "camshaft.graph.graph",
+    "backend": "camshaft.dispatch",
+    "capabilities": "camshaft.dispatch",
+    "compile": "camshaft.plan.compile",
+    "get_backend_override": "camshaft.dispatch",
+    "jit": "camshaft.plan.jit",
+    "set_backend_override": "camshaft.dispatch",
+    "table": "camshaft.dispatch",
+    "validate_backends": "camshaft.dispatch",
+}
+__all__ = [
+    "CamshaftError",
+    "ExecutionPlan",
+    "Extent",
+    "Graph",
+    "LanguageModel",
+    "Sampling",
+    "Tensor",
+    "backend",
+    "capabilities",
+    "compile",
+    "get_backend_override",
+    "jit",
+    "set_backend_override",
+    "table",
+    "validate_backends",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name.startswith("_"):
+        raise AttributeError(f"module 'camshaft' has no attribute {name!r}")
+    return getattr(import_module("camshaft.graph.functions"), name)

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from camshaft import ops
 from camshaft.errors import ShapeError
 from camshaft.graph.graph import Tensor
@@ -16,12 +18,13 @@ def function(name: str) -> Callable[..., Any]:
     """The function of an op: tensors, then attributes by keyword. One output comes as a Tensor, several as a tuple."""
     op = ops.get(name)
 
-    def apply(*tensors: Tensor, **attrs: Any) -> Any:
+    def apply(*tensors: Tensor | np.ndarray[Any, Any], **attrs: Any) -> Any:
         label = attrs.pop("name", None)
         graph = next((t.graph for t in tensors if isinstance(t, Tensor)), None)
         if graph is None:
             raise ShapeError(f"{name}: got no tensor of a graph; wanted at least one")
-        outputs = graph.apply(op, tensors, attrs, label)
+        given = tuple(graph.constant(f"{name}.{i}", t) if isinstance(t, np.ndarray) else t for i, t in enumerate(tensors))
+        outputs = graph.apply(op, given, attrs, label)
         return outputs[0] if len(outputs) == 1 else outputs or None
 
     apply.__name__ = apply.__qualname__ = name

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from camshaft.dtypes import i64
@@ -33,8 +35,9 @@ class Kernel:
         return inspect.getsourcefile(self.function) or "<unknown>"
 
     def digest(self) -> str:
-        """SHA-256 of the whole file that defines the kernel: helpers it calls are there, so no change is missed."""
-        return _file_digest(self.source_file)
+        """SHA-256 of the files that the kernel's source is spread over: its own, and those of camshaft's or its own package that
+        give it names, so that no change of a helper is missed."""
+        return _source_digest(self.function.__module__, self.source_file)
 
     def trace(
         self,
@@ -79,8 +82,29 @@ class Kernel:
 
 
 @functools.cache
-def _file_digest(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def _source_digest(module: str, path: str) -> str:
+    digest = hashlib.sha256(Path(path).read_bytes())
+    files: set[str] = set()
+    _collect_sources(module, module.split(".")[0], files)
+    for source in sorted(files - {path}):
+        digest.update(Path(source).read_bytes())
+    return digest.hexdigest()
+
+
+def _collect_sources(name: str, package: str, files: set[str]) -> None:
+    """The files of a module and of every module of its package below ops/ (or anywhere, outside camshaft) that it took names from."""
+    module = sys.modules.get(name)
+    path = getattr(module, "__file__", None)
+    if module is None or path is None or path in files:
+        return
+    files.add(path)
+    prefix = "camshaft.ops." if package == "camshaft" else f"{package}."
+    for value in list(vars(module).values()):
+        origin = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(value, Kernel):
+            origin = value.function.__module__
+        if isinstance(origin, str) and origin.startswith(prefix):
+            _collect_sources(origin, package, files)
 
 
 def kernel(function: Callable[..., None]) -> Kernel:
