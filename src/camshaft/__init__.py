@@ -7,6 +7,7 @@ camshaft.rms_norm(x, w, eps=1e-5) on graph tensors (graph/functions.py).
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,4 +63,6 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOME[name]), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'camshaft' has no attribute {name!r}")
+    if find_spec(f"camshaft.{name}") is not None:
+        return import_module(f"camshaft.{name}")
     return getattr(import_module("camshaft.graph.functions"), name)

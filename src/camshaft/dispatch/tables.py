@@ -53,7 +53,7 @@ class ArrayOp:
     def _array(self, index: int, value: Any) -> Array:
         array: Array = np.asarray(value)
         if index not in self.op.updates:
-            return np.require(array, requirements="C")
+            return array if array.flags.c_contiguous else array.copy()
         if array is not value or not array.flags.c_contiguous or not array.flags.writeable:
             raise ShapeError(
                 f"{self.op.name}: input {index} is written in place; wanted a contiguous, writeable ndarray"

@@ -13,6 +13,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, f32, i8, i32, u32
 from camshaft.extent import Extent
+from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
@@ -20,6 +21,14 @@ from camshaft.ops import op as ops
 from camshaft.ops.spec import Layout, TensorSpec
 
 BLOCK = 32
+INVERSE_127 = float(np.float32(1 / 127))
+# Added to a float of at most 2^22 in size, it leaves the nearest integer (ties to even) in the low bits.
+ROUNDER, ROUNDER_BITS = 12582912.0, 0x4B400000
+
+
+def _nearest(k: Tracer, x: Value, factor: Value) -> Value:
+    """x * factor, rounded once to i32: two instructions where a rounding and a saturating conversion take eight."""
+    return k.bitcast(k.fma(x, factor, ROUNDER), i32) - ROUNDER_BITS
 
 
 def _parts(group: int) -> Layout:
@@ -49,10 +58,12 @@ def blocks_in_registers(
     row, first = k.program(0), k.program(1) * span
     for b in k.range(first, k.minimum(first + span, blocks)):
         halves = [k.load_vector(x, row, b * BLOCK + 16 * h, width=16) for h in (0, 1)]
-        greatest = k.vector_max(k.maximum(k.abs(halves[0]), k.abs(halves[1])))
-        scale = greatest / 127.0
+        # magnitudes compare as integers: one instruction a step where a float maximum that keeps NaN takes four
+        sizes = [k.bitcast(h, i32) & 0x7FFFFFFF for h in halves]
+        greatest = k.bitcast(k.vector_max(k.maximum(sizes[0], sizes[1])), f32)
+        scale = greatest * INVERSE_127
         inverse = k.select(greatest > 0.0, 127.0 / greatest, 0.0)
-        quants = [k.round(h * inverse).to(i32) for h in halves]
+        quants = [_nearest(k, h, k.splat(inverse, 16)) for h in halves]
         for h in (0, 1):
             k.store_vector(codes, quants[h], row, b * BLOCK + 16 * h)
         scales[row, b] = scale
@@ -74,10 +85,10 @@ def one_block_per_lane(
         for v in values[1:]:
             greatest = k.maximum(greatest, k.abs(v))
         inverse = k.select(greatest > 0.0, 127.0 / greatest, 0.0)
-        quants = [k.round(v * inverse).to(i32) for v in values]
+        quants = [_nearest(k, v, inverse) for v in values]
         for i, q in enumerate(quants):
             k.scatter(codes, q, row, b * BLOCK + i)
-        scales[row, b] = greatest / 127.0
+        scales[row, b] = greatest * INVERSE_127
         for g in range(BLOCK // group):
             total = quants[g * group]
             for q in quants[g * group + 1 : (g + 1) * group]:
@@ -90,8 +101,8 @@ def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, BLOCK)
     greatest = np.abs(blocks).max(-1, keepdims=True)
     inverse = np.divide(np.float32(127), greatest, out=np.zeros_like(greatest), where=greatest > 0)
-    codes = np.rint(blocks * inverse).astype(np.int8)
-    return codes.reshape(x.shape), (greatest / np.float32(127))[..., 0]
+    codes = np.rint(blocks.astype(np.float64) * inverse).astype(np.int8)  # the product is exact: rounded once, as fma does
+    return codes.reshape(x.shape), (greatest * np.float32(INVERSE_127))[..., 0]
 
 
 def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int) -> ops.Array:

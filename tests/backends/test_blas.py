@@ -1,0 +1,102 @@
+"""matmul by BLAS: by pointer, on slices, in one thread; NumPy's BLAS is not touched."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.blas import library, trampoline
+from camshaft.backends.registry import BACKENDS, backend_named, present_backend
+from camshaft.dispatch.run import run_variant
+from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.errors import BackendError
+from camshaft.ops.matmul import blas
+from camshaft.ops.op import Sample
+
+OP = ops.get("matmul")
+VARIANTS = [v for v in OP.variants if "blas" in v.backends]
+needs_blas = pytest.mark.skipif(library.absent() is not None, reason="no BLAS here")
+
+
+@needs_blas
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_blas_variants_agree_with_the_reference(variant) -> None:
+    device = present_backend("blas").device()
+    checked = 0
+    for sample in OP.samples():
+        if variant.supports(node_of(OP, sample), device) is None:
+            result = check_sample(OP, variant, device, sample)
+            assert result.max_error <= result.tolerance, sample.name
+            checked += 1
+    assert checked > 30
+
+
+@needs_blas
+def test_slices_cover_more_than_one_block_of_rows_and_columns() -> None:
+    rng, device = np.random.default_rng(4), present_backend("blas").device()
+    a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((blas.ROWS_PER + 3, 40), (1100, 40)))
+    sample = Sample("several slices", (a, b), {"transpose_b": True})
+    node = node_of(OP, sample)
+    build = VARIANTS[0].build(node, device)
+    assert [-(-cells.dim // cells.per) for cells in build.launches[-1].grid] == [1, 2, 8]
+    result = check_sample(OP, VARIANTS[0], device, sample)
+    assert result.max_error <= result.tolerance
+
+
+@needs_blas
+def test_what_the_output_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some BLAS multiply by beta = 0, and 0 times NaN is NaN."""
+    from camshaft.dispatch import run
+
+    monkeypatch.setattr(run, "GUARD_BYTE", 0xFF)  # NaN as f32
+    a, b = np.ones((1, 40), np.float32), np.ones((40, 30), np.float32)
+    for first, second in ((a, b), (np.ones((9, 40), np.float32), b)):
+        node = node_of(OP, Sample("", (first, second)))
+        (out,) = run_variant(VARIANTS[0], node, present_backend("blas").device(), (first, second))
+        assert (out == 40).all()
+
+
+@needs_blas
+def test_our_library_runs_one_thread_and_is_not_numpys() -> None:
+    found = library.blas_library()
+    assert found.threads in (1, None)
+    assert found is library.blas_library()
+    assert "numpy" not in found.path
+
+
+def test_the_text_names_no_address_and_no_size() -> None:
+    assert trampoline.llvm_ir("s", extent=True) != trampoline.llvm_ir("s", extent=False)
+    words = trampoline.Slices(3, 5, 7, True, 2, 4).words(0x1234, [(0, 0), (21, 35)])
+    assert words.tolist() == [3, 5, 7, 112, 2, 4, 7, 0x1234, 0, 0, 21, 35]
+
+
+def test_a_package_without_its_library_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    (tmp_path / "lib").mkdir()
+    spec = importlib.util.spec_from_file_location("scipy_openblas32", tmp_path / "__init__.py")
+    monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(BackendError, match="its library is not there"):
+        library.openblas_path()
+    (tmp_path / "lib" / "libscipy_openblas.so").write_bytes(b"no library")
+    with pytest.raises(BackendError, match="does not load"):
+        library._open_openblas(library.openblas_path())
+
+
+def test_the_registry_names_what_there_is() -> None:
+    assert list(BACKENDS) == ["scalar", "simd", "blas", "webgpu", "cuda", "metal"]
+    assert backend_named("cpu").name == "simd"
+    assert present_backend("cpu:scalar").device().lanes == 1
+    with pytest.raises(BackendError, match="wanted one of scalar, simd, blas"):
+        backend_named("SIMD")
+    with pytest.raises(BackendError, match="no cuda backend yet"):
+        BACKENDS["cuda"].device()
+
+
+def test_evidence_depends_on_the_library_and_its_core() -> None:
+    if library.absent() is None:
+        found = library.blas_library()
+        assert replace(found, core="another").key() != found.key()

@@ -1,0 +1,79 @@
+"""Overrides take effect or fail with the reason; they follow the context, then the process, then the environment."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from camshaft import ops
+from camshaft.backends.blas import library
+from camshaft.dispatch import backend, get_backend_override, override, set_backend_override
+from camshaft.dispatch.claims import claim_of
+from camshaft.dispatch.evidence import Verdict, ledger
+from camshaft.errors import BackendError, MissingExtraError
+
+
+def test_nothing_is_asked_for_at_first() -> None:
+    assert get_backend_override() is None
+
+
+def test_context_over_process_over_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAMSHAFT_BACKEND", "scalar")
+    assert get_backend_override() == "scalar"
+    set_backend_override("simd")
+    assert get_backend_override() == "simd"
+    with backend("cpu:scalar"):
+        assert get_backend_override() == "scalar"
+        with backend(None):
+            assert get_backend_override() is None
+        assert get_backend_override() == "scalar"
+    set_backend_override(None)
+    assert get_backend_override() == "scalar"
+
+
+def test_another_thread_does_not_see_the_context() -> None:
+    seen: list[str | None] = []
+    with backend("scalar"):
+        thread = threading.Thread(target=lambda: seen.append(get_backend_override()))
+        thread.start()
+        thread.join()
+    assert seen == [None]
+
+
+@pytest.mark.parametrize("ask", [set_backend_override, lambda name: backend(name).__enter__()])
+def test_unknown_and_absent_names_are_refused(ask) -> None:
+    with pytest.raises(
+        BackendError, match="no backend 'avx'; wanted one of scalar, simd, blas, webgpu, cuda, metal, cpu"
+    ):
+        ask("avx")
+    with pytest.raises(BackendError, match="backend 'metal' is absent: camshaft has no metal backend yet"):
+        ask("metal")
+    assert get_backend_override() is None
+
+
+def test_the_environment_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAMSHAFT_BACKEND", "quantum")
+    with pytest.raises(BackendError, match="CAMSHAFT_BACKEND=quantum: no backend 'quantum'"):
+        get_backend_override()
+
+
+def test_blas_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "openblas_path", lambda: None)
+    monkeypatch.setattr(library.sys, "platform", "linux")
+    library.blas_library.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"scipy-openblas32.*camshaft\[blas\]"):
+        set_backend_override("blas")
+    library.blas_library.cache_clear()
+
+
+def test_a_backend_that_failed_its_proof_is_refused(cache: Path) -> None:
+    (variant,) = (v for v in ops.get("rms_norm").variants if "scalar" in v.backends)
+    claim = claim_of(ops.get("rms_norm"), variant, "scalar")
+    ledger().add({claim: Verdict("rms_norm", variant.name, "scalar", "failed", "error 1 above 0")})
+    with pytest.raises(
+        BackendError, match="'scalar' failed its proof of rms_norm: one_row_per_program: error 1 above 0"
+    ):
+        override.check_override("scalar")
+    assert override.check_override("simd") == "simd"

@@ -1,0 +1,128 @@
+"""Planted faults are found, whatever they do to the process that runs them; evidence is kept and read again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import planted_faults
+import pytest
+
+from camshaft.dispatch import claims, evidence, proof
+from camshaft.dispatch.claims import Claim, claim_of
+from camshaft.dispatch.evidence import Verdict
+from camshaft.store.store import store
+
+
+def planted(*names: str) -> list[Claim]:
+    rows = {v.name: v for v in planted_faults.OP.variants}
+    return [claim_of(planted_faults.OP, rows[name], "simd") for name in names]
+
+
+def verdicts(*names: str) -> dict[str, Verdict]:
+    return {claim.variant: verdict for claim, verdict in proof.prove(planted(*names), timeout_s=8.0).items()}
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a new start: what this process remembers of the evidence is gone."""
+    monkeypatch.setattr(evidence, "_ledgers", {})
+
+
+def test_every_planted_fault_is_found_and_nothing_else(cache: Path) -> None:
+    found = verdicts(*(v.name for v in planted_faults.OP.variants))
+    assert {name for name, v in found.items() if v.status == "proved"} == {"right", "native", "right_but_slow"}
+    assert found["refuses"].status == "absent"
+    assert found["refuses"].reason == "wants a machine that nobody has built"
+    reasons = {name: v.reason or "" for name, v in found.items() if v.status == "failed"}
+    assert "error" in reasons["wrong_in_last_ragged_element"]
+    assert "sample 'n=1'" in reasons["wrong_in_last_ragged_element"]
+    assert "wrote outside of its tensor" in reasons["writes_past_its_output"]
+    assert reasons["hangs"] == "hung: silent for 8 s in sample 'n=16'"
+    assert reasons["crashes"].startswith("crashed its process: ")
+    assert reasons["exits"] == "crashed its process: exit status 7 in sample 'n=16'"
+    assert reasons["raises"] == "ValueError: out of patience"
+    assert set(found) - set(reasons) == {"right", "native", "right_but_slow", "refuses"}
+
+
+def test_evidence_says_what_was_seen(cache: Path) -> None:
+    verdict = verdicts("right")["right"]
+    assert (verdict.op, verdict.variant, verdict.backend) == ("double", "right", "simd")
+    assert (verdict.max_error, verdict.tolerance, verdict.n_samples) == (0.0, 1e-12, 5)
+    assert verdict.elapsed_s > 0
+
+
+@pytest.fixture
+def proved(cache: Path) -> dict[str, Verdict]:
+    return verdicts("right", "raises")
+
+
+def test_a_later_start_reads_one_document_and_starts_no_child(
+    proved: dict[str, Verdict], no_children: None, forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads = type(store().evidence).get, []
+    monkeypatch.setattr(type(store().evidence), "get", lambda self, key: reads.append(key) or read(self, key))
+    assert verdicts("right", "raises") == proved
+    assert verdicts("raises") == {"raises": proved["raises"]}
+    assert len(reads) == 1
+
+
+def test_proof_on_all_samples_serves_any_kinds_but_not_the_other_way(cache: Path, no_children: None) -> None:
+    (whole,) = planted("right")
+    narrow = replace(whole, kinds="f32/rows")
+    row = Verdict("double", "right", "simd", "proved")
+    evidence.ledger().add({narrow: row})
+    assert evidence.ledger().get(whole) is None
+    evidence.ledger().add({whole: row})
+    assert evidence.ledger().get(replace(whole, kinds="f16/rows")) == row
+
+
+def test_changed_sources_are_proved_again(
+    proved: dict[str, Verdict], no_children: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert evidence.ledger().get(*planted("right")) == proved["right"]
+    monkeypatch.setattr(claims, "_source_digest", lambda module: "another")
+    assert evidence.ledger().get(*planted("right")) is None
+
+
+def test_another_machine_is_proved_again(
+    proved: dict[str, Verdict], forgetful: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "machine_key", lambda: "0" * 64)
+    assert evidence.ledger().get(*planted("right")) is None
+
+
+def test_damaged_evidence_is_dropped(proved: dict[str, Verdict], cache: Path, forgetful: None) -> None:
+    (file,) = (cache / "evidence").iterdir()
+    file.write_bytes(file.read_bytes().replace(b'"proved"', b'"failed"'))
+    assert evidence.ledger().get(*planted("right")) is None
+
+
+def test_two_writers_keep_each_others_rows(cache: Path) -> None:
+    first, second = evidence.Ledger(store()), evidence.Ledger(store())
+    a, b = planted("right", "raises")
+    row = Verdict("double", "right", "simd", "proved")
+    assert second.get(a) is None
+    first.add({a: row})
+    second.add({b: row})
+    assert evidence.Ledger(store()).get(a) == evidence.Ledger(store()).get(b) == row
+
+
+def test_an_absent_backend_starts_no_child(cache: Path, no_children: None) -> None:
+    validation = proof.validate_backends(("webgpu",))["webgpu"]
+    assert (validation.status, validation.verdicts) == ("absent", ())
+    assert "no webgpu backend" in (validation.reason or "")
+
+
+def test_a_validation_sums_up_its_verdicts() -> None:
+    rows = [Verdict("a", "x", "simd", "proved"), Verdict("b", "y", "simd", "failed", "error 1 above 0")]
+    validation = evidence.summary("simd", rows, None)
+    assert (validation.status, validation.n_proved, validation.n_failed) == ("failed", 1, 1)
+    assert validation.reason == "b y: error 1 above 0"
+    assert evidence.summary("simd", rows[:1], None).status == "proved"
+
+
+def test_the_digest_follows_the_imports_of_an_op() -> None:
+    text = "from camshaft.ops import op as ops\nfrom camshaft.ops.matmul import (\n    blas,\n    lanes as l,\n)\nimport numpy\n"
+    wanted = {"camshaft.ops.op", "camshaft.ops.matmul", "camshaft.ops.matmul.blas", "camshaft.ops.matmul.lanes"}
+    assert set(claims._imported(text)) == wanted
