@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.cpu.compile import NativeLibrary, compile_module, host_target, load_object
-from camshaft.plan.execute import ExecutionPlan, bind
+from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.memory import make_schedule
 from camshaft.plan.native import native_executor
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
@@ -67,7 +67,7 @@ def add_kernel() -> AddKernel:
     return AddKernel("add", library.address("add"), library)
 
 
-def add_plan(n_thunks: int, threads: int, *, dependent: bool) -> ExecutionPlan:
+def add_plan(n_thunks: int, threads: int, *, dependent: bool) -> BoundSchedule:
     """n_thunks adds of 16 elements in 2 programs: each reads the result before it (a wait after each), or none does."""
     kernel = add_kernel()
     step = Buffer("step", 64, Lifetime.CONSTANT)
@@ -88,7 +88,7 @@ def add_plan(n_thunks: int, threads: int, *, dependent: bool) -> ExecutionPlan:
     return plan
 
 
-def ns_per_run(plan: ExecutionPlan, least_s: float = 0.02) -> float:
+def ns_per_run(plan: BoundSchedule, least_s: float = 0.02) -> float:
     """Nanoseconds of one run, the mean over at least `least_s`."""
     runs, start = 0, time.perf_counter_ns()
     while (elapsed := time.perf_counter_ns() - start) < least_s * 1e9:

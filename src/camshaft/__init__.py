@@ -11,7 +11,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from camshaft.dispatch import backend, capabilities, get_backend_override, set_backend_override, table, validate_backends
+    from camshaft.dispatch import (
+        backend,
+        capabilities,
+        get_backend_override,
+        set_backend_override,
+        table,
+        validate_backends,
+    )
     from camshaft.errors import CamshaftError
     from camshaft.extent import Extent
     from camshaft.generate.language_model import LanguageModel

@@ -18,9 +18,6 @@ class Settings:
     cache_dir: Path
     backend: str | None
     threads: int | None
-    debug: int
-    interpret: bool
-    validate: bool
     activations: str
 
 
@@ -33,16 +30,9 @@ def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
     return int(text)
 
 
-def _flag(name: str) -> bool:
-    text = os.environ.get(name, "")
-    if text not in ("", "0", "1"):
-        raise SettingError(f"{name}={text}: wanted 0 or 1")
-    return text == "1"
-
-
 def settings() -> Settings:
     """The settings of this moment, from the environment: CAMSHAFT_CACHE_DIR, CAMSHAFT_BACKEND, CAMSHAFT_THREADS (1 to
-    1024), CAMSHAFT_DEBUG (0 to 5), CAMSHAFT_INTERPRET, CAMSHAFT_VALIDATE, CAMSHAFT_ACTIVATIONS (auto, q8 or f32)."""
+    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32)."""
     cache = os.environ.get("CAMSHAFT_CACHE_DIR")
     activations = os.environ.get("CAMSHAFT_ACTIVATIONS", "auto")
     if activations not in ("auto", "q8", "f32"):
@@ -51,9 +41,6 @@ def settings() -> Settings:
         cache_dir=Path(cache) if cache else Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
         backend=os.environ.get("CAMSHAFT_BACKEND") or None,
         threads=_integer("CAMSHAFT_THREADS", None, 1, 1024),
-        debug=_integer("CAMSHAFT_DEBUG", 0, 0, 5) or 0,
-        interpret=_flag("CAMSHAFT_INTERPRET"),
-        validate=_flag("CAMSHAFT_VALIDATE"),
         activations=activations,
     )
 

@@ -14,8 +14,12 @@ from camshaft.backends.registry import BACKENDS, backend_named, present_backend
 from camshaft.dispatch.run import run_variant
 from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.errors import BackendError
+from camshaft.extent import Extent
+from camshaft.graph import functions
+from camshaft.graph.graph import Graph
 from camshaft.ops.matmul import blas
 from camshaft.ops.op import Sample
+from camshaft.plan.compile import compile
 
 OP = ops.get("matmul")
 VARIANTS = [v for v in OP.variants if "blas" in v.backends]
@@ -59,6 +63,24 @@ def test_what_the_output_held_before_does_not_matter(monkeypatch: pytest.MonkeyP
         node = node_of(OP, Sample("", (first, second)))
         (out,) = run_variant(VARIANTS[0], node, present_backend("blas").device(), (first, second))
         assert (out == 40).all()
+
+
+@pytest.mark.parametrize("name", ["scalar", "simd", pytest.param("blas", marks=needs_blas)])
+@pytest.mark.parametrize("bound", [5, 300])
+def test_a_plan_multiplies_the_active_rows_alike_for_any_thread_count(name: str, bound: int) -> None:
+    rng, rows = np.random.default_rng(5), Extent("rows", bound)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((bound, 70), (150, 70)))
+    results = []
+    for threads in (1, 2):
+        graph = Graph()
+        graph.output("y", functions.matmul(graph.input("x", (rows, 70), "f32"), w, transpose_b=True))
+        with compile(graph, backend=name, threads=threads) as plan:
+            assert f"matmul/{'blas' if name == 'blas' else ''}" in plan.explain()
+            for active in (bound, 3, bound - 1):
+                y = plan.run(x=x[:active])["y"]
+                np.testing.assert_allclose(y, x[:active] @ w.T, rtol=1e-4, atol=1e-4)
+                results.append(y.tobytes())
+    assert results[:3] == results[3:]
 
 
 @needs_blas

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -81,6 +82,10 @@ def _exit(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops
     os._exit(7)
 
 
+def _killed(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _raise(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
     raise ValueError("out of patience")
 
@@ -121,6 +126,7 @@ OP = ops.Op(
         _native("hangs", _HANGS),
         _host("crashes", _crash),
         _host("exits", _exit),
+        _host("killed", _killed),
         _host("raises", _raise),
         _host("right_but_slow", _double),
         ops.KernelVariant("refuses", frozenset({"simd"}), _native("", "").build, _refuses),

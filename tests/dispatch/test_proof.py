@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-import planted_faults
 import pytest
 
 from camshaft.dispatch import claims, evidence, proof
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
 from camshaft.store.store import store
+from tests.dispatch import planted_faults
 
 
 def planted(*names: str) -> list[Claim]:
@@ -43,6 +44,13 @@ def test_every_planted_fault_is_found_and_nothing_else(cache: Path) -> None:
     assert reasons["exits"] == "crashed its process: exit status 7 in sample 'n=16'"
     assert reasons["raises"] == "ValueError: out of patience"
     assert set(found) - set(reasons) == {"right", "native", "right_but_slow", "refuses"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a killed process does not say so there")
+def test_a_proof_that_somebody_ended_is_no_evidence(cache: Path) -> None:
+    verdict = verdicts("killed")["killed"]
+    assert verdict.reason == "crashed its process: SIGTERM in sample 'n=16'"
+    assert evidence.ledger().get(*planted("killed")) is None
 
 
 def test_evidence_says_what_was_seen(cache: Path) -> None:

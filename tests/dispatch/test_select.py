@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import planted_faults
 import pytest
 
 from camshaft import ops
@@ -16,6 +15,7 @@ from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
+from tests.dispatch import planted_faults
 
 DOUBLE = NodeSpec((TensorSpec((33,), f32),), (TensorSpec((33,), f32),), {})
 GOOD = {"right", "native", "right_but_slow"}

@@ -11,6 +11,8 @@ from tests.support.emit_harness import agree
 N = 75
 ARITHMETIC = (f32, f64, i32, i64, u32, u64)
 FLOAT_SPECIALS = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, 88.5, -103.5]
+# halfway between two bf16, then between two f16: the even one of both
+TIES = [1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1 + 2**-11, 1 + 3 * 2**-11]
 ROUNDED = {"exp": 4e-7, "log": 4e-7, "tanh": 6e-7, "rsqrt": 3e-7, "fma": 0.0}
 PLAIN = [name for name in INSTRUCTIONS if name not in ("cast", "bitcast", "select", "dot4")]
 
@@ -148,11 +150,13 @@ def test_casts_to_16_bit_floats_round_to_even(source, to):
     x = values(source, 6)
     if source.is_float:
         x[np.abs(x) < 1e-30] = 0  # bf16 subnormals may be flushed
+        x[: len(TIES)] = TIES
     agree(convert_through, [x, np.zeros(N, np.float32)], n=N, to=to, widths=(1, 8, 16))
 
 
 def test_bf16_is_rounded_in_integers_where_the_machine_cannot():
     x = values(f32, 7)
+    x[: len(TIES)] = TIES
     keywords = {"n": N, "to": "bf16", "widths": (1, 8, 16)}
     agree(convert_through, [x, np.zeros(N, np.float32)], features={"avx2", "fma", "f16c"}, **keywords)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from camshaft.backends.cpu.compile import NativeLibrary, compile_module, load_object
-from camshaft.graph.extent import Extent
-from camshaft.plan.execute import ExecutionPlan, bind
+from camshaft.extent import Extent
+from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.memory import make_schedule
 from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
 
@@ -131,7 +131,7 @@ def chain(n_thunks: int, rows: int) -> tuple[list[Thunk], Buffer, Buffer, Buffer
     return thunks, x, step, y
 
 
-def chain_plan(n_thunks: int, rows: int, threads: int, seed: int = 0) -> tuple[ExecutionPlan, np.ndarray, np.ndarray]:
+def chain_plan(n_thunks: int, rows: int, threads: int, seed: int = 0) -> tuple[BoundSchedule, np.ndarray, np.ndarray]:
     """A bound chain of adds, its output, and the output that is right."""
     thunks, x, step, y = chain(n_thunks, rows)
     schedule, memory = make_schedule(thunks)

@@ -10,8 +10,8 @@ import pytest
 from plan_kernels import add, align, buffer, chain, chain_plan, thunk
 
 from camshaft.errors import PlanError
-from camshaft.graph.extent import Extent
-from camshaft.plan.execute import ExecutionPlan, bind
+from camshaft.extent import Extent
+from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.memory import make_schedule
 from camshaft.plan.schedule import Lifetime, Programs, copy_thunk, programs_for
 
@@ -162,7 +162,7 @@ def test_what_a_host_thunk_raises_is_raised_by_run_and_later_thunks_are_skipped(
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_host_thunk_cannot_wait_for_its_own_plan(threads: int) -> None:
     io = buffer("io", 8, Lifetime.IO)
-    plans: list[ExecutionPlan] = []
+    plans: list[BoundSchedule] = []
     steps = [lambda _: plans[0].run(), lambda _: plans[0].close(), lambda _: plans[0].set_extent(n, 1)]
     n = Extent("n", 2)
     for step in steps:

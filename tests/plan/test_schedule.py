@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plan_kernels import add, buffer, kernel, thunk
 
 from camshaft.errors import CamshaftError, PlanError
-from camshaft.graph.extent import Extent
+from camshaft.extent import Extent
 from camshaft.plan.memory import make_schedule
 from camshaft.plan.records import homes
 from camshaft.plan.schedule import BufferSlice, BufferUse, Lifetime, Programs, Schedule, Thunk, copy_thunk

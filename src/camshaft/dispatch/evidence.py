@@ -17,7 +17,9 @@ Status = Literal["proved", "failed", "absent"]
 @dataclass(frozen=True)
 class Verdict:
     """What became of a claim. `reason` says why it failed or is absent; `max_error` (normalized mean squared; None where it is
-    not finite or nothing ran) was seen in `sample`; `elapsed_s` is how long all samples took, compilation included."""
+    not finite or nothing ran) was seen in `sample`; `elapsed_s` is how long all samples took, compilation included.
+    `lasting` is False where somebody else ended the proof (out of memory, Ctrl-C): nothing to keep.
+    """
 
     op: str
     variant: str
@@ -29,6 +31,7 @@ class Verdict:
     sample: str | None = None
     n_samples: int = 0
     elapsed_s: float = 0.0
+    lasting: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,11 @@ class Ledger:
 
     def add(self, verdicts: Mapping[Claim, Verdict]) -> None:
         """Keeps verdicts, in memory and in the store. StoreError when they cannot be written."""
-        if not verdicts:
+        lasting = {claim: verdict for claim, verdict in verdicts.items() if verdict.lasting}
+        if not lasting:
             return
         with self._lock:
-            self._rows = self._read() | (self._rows or {}) | {c.key(): v for c, v in verdicts.items()}
+            self._rows = self._read() | (self._rows or {}) | {c.key(): v for c, v in lasting.items()}
             document = {"verdicts": {key: asdict(v) for key, v in self._rows.items()}}
             self._store.evidence.put(machine_key(), document)
 

@@ -25,6 +25,8 @@ from camshaft.settings import settings, thread_count
 SAMPLE_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 120.0
 _CLAIMS_PER_CHILD = 4
+# Signals that no kernel raises: the operating system or a person ended the process.
+_ENDED_BY_OTHERS = {int(s) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if (s := getattr(signal, name, None))}
 
 
 def prove(claims: Iterable[Claim], *, timeout_s: float = SAMPLE_TIMEOUT_S) -> dict[Claim, Verdict]:
@@ -69,8 +71,13 @@ def _judge(claims: Sequence[Claim], timeout_s: float) -> dict[Claim, Verdict]:
 
     n_children = min(thread_count(), -(-len(claims) // _CLAIMS_PER_CHILD))
     with ThreadPoolExecutor(n_children) as pool:
-        for served in [pool.submit(serve) for _ in range(n_children)]:
-            served.result()
+        try:
+            for served in [pool.submit(serve) for _ in range(n_children)]:
+                served.result()
+        finally:  # after Ctrl-C or a child that cannot start, nobody takes another claim
+            with suppress(queue.Empty):
+                while True:
+                    left.get_nowait()
     return found
 
 
@@ -145,8 +152,9 @@ class _Child:
 
     def _failed(self, claim: Claim, sample: str | None, what: str) -> Verdict:
         self.alive = False
+        lasting = -self._process.returncode not in _ENDED_BY_OTHERS if self._process.returncode is not None else True
         where = f" in sample '{sample}'" if sample else ""
-        return Verdict(claim.op, claim.variant, claim.backend, "failed", what + where, sample=sample)
+        return Verdict(claim.op, claim.variant, claim.backend, "failed", what + where, sample=sample, lasting=lasting)
 
     def _death(self) -> str:
         self._process.kill()  # for one that only hung at its start

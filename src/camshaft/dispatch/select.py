@@ -71,18 +71,21 @@ class _Candidate:
 def choose(
     uses: Iterable[tuple[Op, NodeSpec]], override: str | None = None, measurements: Measurements = no_measurements
 ) -> tuple[Choice, ...]:
-    """A Choice per (op, node). The favourites are proved together in one go; where one fails, the next is tried.
+    """A Choice per (op, node), made once for nodes that are alike. The favourites are proved together; where one fails, the
+    next is tried.
 
     `override` is a backend's or a device's name, None leaves the choice free. BackendError for an op without a variant that
     can do it, with every reason.
     """
-    found = [(op, node, *_candidates(op, node, override, measurements)) for op, node in uses]
+    keyed = [((id(op), node.key), op, node) for op, node in uses]
+    distinct = {key: (op, node) for key, op, node in keyed}
+    found = {key: (op, node, *_candidates(op, node, override, measurements)) for key, (op, node) in distinct.items()}
     verdicts: dict[Claim, Verdict] = {}
     while True:
-        picks = [_pick(op, node, candidates, losers, verdicts) for op, node, candidates, losers in found]
-        missing = [claim for claim, _ in picks if claim not in verdicts]
+        picks = {key: _pick(*row, verdicts) for key, row in found.items()}
+        missing = [claim for claim, _ in picks.values() if claim not in verdicts]
         if not missing:
-            return tuple(choice for _, choice in picks)
+            return tuple(picks[key][1] for key, _, _ in keyed)
         verdicts |= prove(missing)
 
 

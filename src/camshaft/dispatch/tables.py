@@ -54,10 +54,9 @@ class ArrayOp:
         array: Array = np.asarray(value)
         if index not in self.op.updates:
             return array if array.flags.c_contiguous else array.copy()
-        if array is not value or not array.flags.c_contiguous or not array.flags.writeable:
-            raise ShapeError(
-                f"{self.op.name}: input {index} is written in place; wanted a contiguous, writeable ndarray"
-            )
+        if not isinstance(value, np.ndarray) or not array.flags.c_contiguous or not array.flags.writeable:
+            wanted = "a contiguous, writeable ndarray"
+            raise ShapeError(f"{self.op.name}: input {index} is written in place; wanted {wanted}")
         return array
 
     def _node(self, arrays: Sequence[Array], attrs: dict[str, Any]) -> NodeSpec:

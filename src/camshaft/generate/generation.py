@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +47,8 @@ class StopStrings:
 class Generation:
     """An iterator of text pieces. When it ends, `finish_reason` says why: 'stop' (an end token or a stop string) or 'length'.
 
-    `tokens` counts what was generated, the end token not; `ids` are those tokens.
+    `tokens` counts what was generated, the end token not; `ids` are those tokens. One that is closed or fails before its end
+    has no finish reason.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class Generation:
         self.prompt_tokens = prompt_tokens
         self.finish_reason: FinishReason | None = None
         self.ids: list[int] = []
-        self._pieces = self._generate(next_token, detokenizer, StopStrings(stop), max_tokens, ended)
+        self._next_token: Callable[[], int | None] | None = next_token
+        self._text, self._stop, self._max_tokens = detokenizer, StopStrings(stop), max_tokens
+        self._ended = ended
         self._started = self._first = self._last = 0.0
 
     @property
@@ -85,47 +88,39 @@ class Generation:
         return self
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        try:
+            while self._next_token is not None:
+                piece = self._advance(self._next_token)
+                if piece:
+                    return piece
+        except BaseException:
+            self.close()
+            raise
+        raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration here."""
-        self._pieces.close()
+        """Ends the iteration here; closing twice is allowed."""
+        ended, self._ended, self._next_token = self._ended, None, None
+        if ended is not None:
+            ended()
 
-    def _generate(
-        self,
-        next_token: Callable[[], int | None],
-        text: Detokenizer,
-        stop: StopStrings,
-        max_tokens: int,
-        ended: Callable[[], None] | None,
-    ) -> Generator[str]:
-        try:
-            yield from self._stream(next_token, text, stop, max_tokens)
-        finally:
-            if ended is not None:
-                ended()
+    def _advance(self, next_token: Callable[[], int | None]) -> str:
+        """One token further: the text that it completes, which may be none."""
+        self._started = self._started or time.perf_counter()
+        token = next_token() if self.tokens < self._max_tokens else None
+        now = time.perf_counter()
+        self._first = self._first or now
+        if token is None:
+            self._finish("length" if self.tokens >= self._max_tokens else "stop")
+            rest, stopped = self._stop.push(self._text.flush())
+            return rest if stopped else rest + self._stop.flush()
+        self.ids.append(token)
+        self._last = now
+        piece, stopped = self._stop.push(self._text.push(token))
+        if stopped:
+            self._finish("stop")
+        return piece
 
-    def _stream(
-        self, next_token: Callable[[], int | None], text: Detokenizer, stop: StopStrings, max_tokens: int
-    ) -> Generator[str]:
-        self._started = time.perf_counter()
-        while self.finish_reason is None:
-            token = next_token() if self.tokens < max_tokens else None
-            now = time.perf_counter()
-            self._first = self._first or now
-            if token is None:
-                self.finish_reason = "length" if self.tokens >= max_tokens else "stop"
-                break
-            self.ids.append(token)
-            self._last = now
-            piece, stopped = stop.push(text.push(token))
-            if stopped:
-                self.finish_reason = "stop"
-            if piece:
-                yield piece
-            if stopped:
-                return
-        rest, stopped = stop.push(text.flush())
-        rest += "" if stopped else stop.flush()
-        if rest:
-            yield rest
+    def _finish(self, reason: FinishReason) -> None:
+        self.finish_reason = reason
+        self.close()

@@ -5,6 +5,7 @@ Its arrays are states of the model's plans. Memory is reserved for every slot an
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 class KVCache:
-    """`states` holds, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim] and the
+    """`states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim] and the
     `block_table` [slots, blocks a sequence]."""
 
     def __init__(self, config: ModelConfig, context: int, dtype: DType, n_slots: int) -> None:
@@ -32,10 +33,14 @@ class KVCache:
         for layer in range(config.n_layers):
             self.specs[f"keys.{layer}"] = TensorSpec((n_blocks, heads, dim, BLOCK_TOKENS), dtype)
             self.specs[f"values.{layer}"] = TensorSpec((n_blocks, heads, BLOCK_TOKENS, dim), dtype)
-        self.states: dict[str, Array] = {name: _zeros(spec) for name, spec in self.specs.items()}
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
         self._free_slots = list(range(n_slots - 1, -1, -1))
         self._held: dict[int, list[int]] = {}
+
+    @cached_property
+    def states(self) -> dict[str, Array]:
+        """The memory of every spec, made when it is first asked for."""
+        return {name: _zeros(spec) for name, spec in self.specs.items()}
 
     @property
     def session_nbytes(self) -> int:
@@ -45,18 +50,20 @@ class KVCache:
 
     def open_slot(self) -> int:
         """A free sequence slot. ContextError when all are taken."""
-        if not self._free_slots:
+        try:
+            slot = self._free_slots.pop()  # one step: sessions may open in several threads
+        except IndexError:
             raise ContextError(
                 f"all {self.n_slots} sessions of this model are open; close one, or give more with sessions="
-            )
-        slot = self._free_slots.pop()
+            ) from None
         self._held[slot] = []
         return slot
 
     def close_slot(self, slot: int) -> None:
         """Gives the slot and its blocks back; closing twice is allowed."""
-        if slot in self._held:
-            self._free_blocks += reversed(self._held.pop(slot))
+        held = self._held.pop(slot, None)
+        if held is not None:
+            self._free_blocks += held[::-1]
             self._free_slots.append(slot)
 
     def reserve(self, slot: int, n_tokens: int) -> None:

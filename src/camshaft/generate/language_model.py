@@ -13,7 +13,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from camshaft.errors import ContextError, SettingError
+from camshaft.dispatch.override import check_override, get_backend_override
+from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf import open_gguf
 from camshaft.generate.generation import Generation, GenerationTimings
 from camshaft.generate.model_plans import ModelPlans
@@ -80,8 +81,10 @@ class LanguageModel:
         if context < 1 or sessions < 1:
             raise SettingError(f"context {context}, sessions {sessions}; wanted 1 or more")
         self.name, self.context, self.activations = str(path_or_name), context, activations
-        self.backend, self.threads = backend or settings().backend or "simd", thread_count(threads)
+        backend = get_backend_override() if backend is None else check_override(backend)
+        self.backend, self.threads = backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
+        self._closed = False
         self._file = open_gguf(resolve_model(str(path_or_name)))
         try:
             made = architecture(self._file.metadata)
@@ -98,6 +101,11 @@ class LanguageModel:
                 backend=backend,
                 threads=self.threads,
             )
+        except MemoryError as error:
+            self._file.close()
+            raise ContextError(
+                f"no memory for {sessions} sessions of {context} tokens: lower --context or sessions="
+            ) from error
         except BaseException:
             self._file.close()
             raise
@@ -126,9 +134,10 @@ class LanguageModel:
         return encode_chat(self.tokenizer, self.chat_template.render([{"role": "user", "content": prompt}]))
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
-        wrong = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
-        if wrong is not None:
-            raise ContextError(f"token id {wrong}; wanted 0 to {self.config.vocab_size - 1}")
+        for i in ids:
+            whole = isinstance(i, (int, np.integer)) and not isinstance(i, bool)
+            if not whole or not 0 <= i < self.config.vocab_size:
+                raise ContextError(f"token id {i!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
         return [int(i) for i in ids]
 
     def generate(
@@ -157,7 +166,13 @@ class LanguageModel:
 
     def session(self) -> Session:
         """A conversation of its own. ContextError when `sessions` are open already."""
+        self.check_open()
         return Session(self)
+
+    def check_open(self) -> None:
+        """ModelError if the model was closed."""
+        if self._closed:
+            raise ModelError(f"the model {self.name} is closed")
 
     def sampler(self, sampling: Sampling) -> Sampler:
         """A sampler over this model's logits."""
@@ -165,7 +180,10 @@ class LanguageModel:
             return Sampler(self._samplers.plan(sampling), sampling)
 
     def logits(self, token_ids: Sequence[int], *, chunk: int | None = None) -> Array:
-        """float32 [n, vocab]: the logits after each of n tokens, through the plans that generate. `chunk` tokens a run."""
+        """float32 [n, vocab]: the logits after each of n tokens, through the plans that generate. `chunk` tokens a run.
+
+        ContextError for no tokens, more than the context holds, or an id that the vocabulary does not have.
+        """
         with self.lock, self.session() as session:
             return session.process(self._checked(token_ids), every_row=True, chunk=chunk)
 
@@ -184,6 +202,7 @@ class LanguageModel:
     def close(self) -> None:
         """Lets go of plans, weights and file. Closing twice is allowed."""
         with self.lock:
+            self._closed = True
             self._samplers.close()
             self.plans.close()
             self._file.close()

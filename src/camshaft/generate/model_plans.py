@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f16, f32
+from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf import GGUFFile
 from camshaft.generate.kv_cache import KVCache
-from camshaft.graph.graph import ArraySource, Graph
+from camshaft.graph.graph import Graph
 from camshaft.models.architectures import Architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.rope_scaling import rotations
+from camshaft.models.rope_scaling import Rotations
 from camshaft.models.transformer import LayerCache, token_inputs
-from camshaft.ops.spec import Dim, TensorSpec
-from camshaft.plan.compile import ExecutionPlan, compile
+from camshaft.ops.spec import Dim
+from camshaft.plan.compile import compile
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
 
@@ -43,16 +44,22 @@ class ModelPlans:
         backend: str | None,
         threads: int,
     ) -> None:
+        if config.n_layers > len(file.tensors):
+            raise ModelError(
+                f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
+            )
         self.config, self.context, self.threads = config, context, threads
         self.cache = KVCache(config, context, f16 if quantized else f32, n_slots)
         self.weights = Weights()
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
+        self._file, self._architecture = file, architecture
+        self._rope = Rotations(file.metadata, file.tensors, config, context)
+        # Both graphs before any memory: a file whose tensors do not fit its metadata fails here.
+        graphs = self._graph(self.prompt_tokens, self.logit_rows), self._graph(1, None)
         nbytes = self.logit_rows.bound * config.vocab_size * 4
         self.logits: Array = aligned_bytes(nbytes, 64).view(np.float32).reshape(-1, config.vocab_size)
-        self._file, self._architecture = file, architecture
-        self._rope = ArraySource(rotations(file.metadata, file.tensors, config, context))
         self._options: dict[str, Any] = {
             "backend": backend,
             "threads": threads,
@@ -60,25 +67,22 @@ class ModelPlans:
             "weights": self.weights,
             "memory": self.cache.states | {"logits": self.logits},
         }
-        self.compile_s = 0.0
-        self.prompt = self._compile(self.prompt_tokens, self.logit_rows)
-        self.single = self._compile(1, None)
-
-    def _compile(self, tokens: Dim, rows: Dim | None) -> ExecutionPlan:
         started = time.perf_counter()
+        self.prompt, self.single = (compile(graph, **self._options) for graph in graphs)
+        self.compile_s = time.perf_counter() - started
+
+    def _graph(self, tokens: Dim, rows: Dim | None) -> Graph:
         graph = Graph()
         table = graph.state("block_table", self.cache.specs["block_table"])
         caches = [
             LayerCache(*(graph.state(f"{kind}.{i}", self.cache.specs[f"{kind}.{i}"]) for kind in ("keys", "values")))
             for i in range(self.config.n_layers)
         ]
-        rope = graph.constant("rope", self._rope, TensorSpec(self._rope.array.shape, f32))
+        rope = graph.constant("rope", self._rope, self._rope.spec)
         batch = token_inputs(graph, tokens, rows, table, rope, self.length)
         checkpoint = Checkpoint(self._file.tensors, graph)
         graph.output("logits", self._architecture.build(self.config, checkpoint, batch, caches))
-        plan = compile(graph, **self._options)
-        self.compile_s += time.perf_counter() - started
-        return plan
+        return graph
 
     def run(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]) -> Array:
         """One run over up to `prompt_tokens` tokens: f32 [len(rows), vocab], a view that holds until the next run.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.generate.sampling import Sampling
+from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.plan.compile import ExecutionPlan, compile
@@ -24,7 +24,7 @@ class SamplerPlans:
 
     def plan(self, sampling: Sampling) -> ExecutionPlan:
         """The plan from logits to `token`."""
-        penalized = sampling.repeat_last_n if sampling.repeat_penalty != 1.0 else 0
+        penalized = sampling.repeat_last_n if sampling.has_penalty else 0
         key = (sampling.is_greedy, penalized)
         if key not in self._plans:
             self._plans[key] = self._compile(*key)
@@ -56,26 +56,21 @@ class Sampler:
 
     def __init__(self, plan: ExecutionPlan, sampling: Sampling) -> None:
         self._plan, self._sampling = plan, sampling
-        self._seed = (
-            sampling.seed if sampling.seed is not None else int.from_bytes(np.random.default_rng().bytes(8), "little")
-        )
+        self._seed = sampling.start_seed()
         self._step = 0
-        for name in ("temperature", "top_k", "top_p", "min_p"):
-            if name in plan.inputs:
-                plan.inputs[name][0] = getattr(sampling, name)
 
     def draw(self, history: Sequence[int]) -> int:
         """The next token from the logits of the last run; `history` are the tokens before it."""
-        inputs = self._plan.inputs
-        if "recent" in inputs:
-            n = inputs["recent"].shape[1]
-            seen = list(dict.fromkeys(history[-n:]))
-            inputs["recent"][0] = -1
-            inputs["recent"][0, : len(seen)] = seen
-            inputs["penalty"][0] = self._sampling.repeat_penalty
-        if "seed" in inputs:
-            low, high = self._seed & 0xFFFFFFFF, self._seed >> 32 & 0xFFFFFFFF
-            inputs["seed"][0] = (low, high, self._step)
+        for name, values in self._plan.inputs.items():  # all of them: other samplers use the same plan
+            if name != "logits":
+                values[0] = self._input(name, values, history)
         self._step += 1
         self._plan.bound.run()
         return int(self._plan.outputs["token"][0])
+
+    def _input(self, name: str, memory: Array, history: Sequence[int]) -> Any:
+        if name == "recent":
+            return recent_tokens(history, self._sampling.repeat_last_n, memory.shape[1])
+        if name == "seed":
+            return seed_words(self._seed, self._step)
+        return getattr(self._sampling, "repeat_penalty" if name == "penalty" else name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from camshaft.errors import ContextError
+from camshaft.errors import ContextError, SettingError
 from camshaft.generate.generation import Generation
 from camshaft.generate.sampling import Sampling
 
@@ -19,14 +19,16 @@ Array = np.ndarray[Any, Any]
 
 
 class Session:
-    """Tokens already in the cache are never processed again. A context manager that gives its place back."""
+    """Tokens already in the cache are never processed again. Closing gives its place back, and so does dropping it."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
+        self._open = False
         self._slot = model.plans.cache.open_slot()
         self._open = True
         self.position = 0  # tokens in the cache
-        self._pending: list[int] = []  # sampled and shown, not yet in the cache
+        self._pending: list[int] = []  # given or sampled, not yet in the cache
+        self._turn = 0  # generations begun
         self.history: list[int] = []  # the tokens in the cache
 
     def generate(
@@ -39,7 +41,10 @@ class Session:
         raw: bool = False,
         ignore_eos: bool = False,
     ) -> Generation:
-        """Appends the prompt to what the session holds and generates. See LanguageModel.generate."""
+        """Appends the prompt to what the session holds and generates; an earlier generation ends.
+
+        See LanguageModel.generate.
+        """
         ids = self._model.prompt_ids(prompt, raw=raw, first=self.position == 0 and not self._pending)
         return self.generation(ids, max_tokens, sampling, stop, ignore_eos)
 
@@ -55,28 +60,38 @@ class Session:
     ) -> Generation:
         """Generates after token ids; an `owned` session closes when the iteration ends."""
         model = self._model
+        self._check_open()
         self._check_room(len(self._pending) + len(ids))
+        if max_tokens < 0:
+            raise SettingError(f"max_tokens {max_tokens}; wanted 0 or more")
         sampler = model.sampler(sampling or Sampling())
         ended = frozenset[int]() if ignore_eos else model.tokenizer.eos_ids
-        waiting = list(ids)
+        text = model.tokenizer.stream(at_start=self.position == 0 and not self._pending and not ids)
+        self._pending += ids
+        self._turn += 1
+        turn = self._turn
 
         def next_token() -> int | None:
-            nonlocal waiting
-            taken, waiting, self._pending = self._pending + waiting, [], []
             with model.lock:
-                self.process(taken)
+                self._check_open()
+                if turn != self._turn:
+                    raise ContextError("this generation is over: its session has begun another")
+                self._process_pending()
                 token = sampler.draw(self.history)
             if token in ended:
                 return None
             self._pending = [token]
             return token
 
-        text = model.tokenizer.stream(at_start=self.position == 0 and not ids)
-        return Generation(len(ids), next_token, text, stop, max_tokens, self.close if owned else None)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        return Generation(len(ids), next_token, text, stops, max_tokens, self.close if owned else None)
 
-    def _check_room(self, n_tokens: int) -> None:
+    def _check_open(self) -> None:
+        self._model.check_open()
         if not self._open:
             raise ContextError("the session is closed")
+
+    def _check_room(self, n_tokens: int) -> None:
         if n_tokens == 0:
             raise ContextError("the prompt is empty: it has no tokens to start from")
         if self.position + n_tokens > self._model.context:
@@ -88,24 +103,41 @@ class Session:
     def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
         """Puts tokens into the cache. The last one's logits, or with `every_row` all of them, f32 [n, vocab] (a copy)."""
         plans, rows = self._model.plans, []
+        self._check_open()
+        self._check_room(len(ids))
+        size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
+        if chunk is not None and not 1 <= chunk <= size:
+            raise SettingError(f"chunk {chunk}; wanted 1 to {size} tokens")
         plans.cache.reserve(self._slot, self.position + len(ids))
-        size = chunk or (plans.logit_rows.bound if every_row else plans.prompt_tokens.bound)
-        for first in range(0, len(ids), size):
-            part = ids[first : first + size]
-            positions = range(self.position, self.position + len(part))
-            wanted = range(len(part)) if every_row else (len(part) - 1,)
-            logits = plans.run(part, positions, [self._slot] * len(part), wanted)
-            self.position += len(part)
-            self.history += part
-            if every_row:
-                rows.append(logits.copy())
-        return np.concatenate(rows) if every_row else plans.logits[:1]
+        for first in range(0, len(ids), chunk or size):
+            part = ids[first : first + (chunk or size)]
+            rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+        return np.concatenate(rows) if every_row else rows[-1]
+
+    def _process_pending(self) -> None:
+        """As process, a run at a time: after an interrupt what is left is still pending."""
+        plans = self._model.plans
+        plans.cache.reserve(self._slot, self.position + len(self._pending))
+        while self._pending:
+            part = self._pending[: plans.prompt_tokens.bound]
+            self._run(part, (len(part) - 1,))
+            del self._pending[: len(part)]
+
+    def _run(self, ids: Sequence[int], wanted: Sequence[int]) -> Array:
+        positions = range(self.position, self.position + len(ids))
+        logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted)
+        self.position += len(ids)
+        self.history += ids
+        return logits
 
     def close(self) -> None:
         """Gives the session's place in the cache back; closing twice is allowed."""
         if self._open:
             self._open = False
             self._model.plans.cache.close_slot(self._slot)
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -25,18 +26,18 @@ class Source(Protocol):
     """Where a constant's bytes come from: an array, or a tensor of a file that is read when the plan is bound."""
 
     def data(self) -> Array:
-        """The bytes as uint8, row-major."""
+        """The bytes as uint8, row-major; the same memory whenever it is asked."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """A constant that is at hand."""
+    """A constant that is at hand, contiguous."""
 
     array: Array
 
     def data(self) -> Array:
-        return np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
+        return self.array.reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class Node:
     attrs: Attrs
     name: str
 
-    @property
+    @cached_property
     def spec(self) -> NodeSpec:
         return NodeSpec(tuple(t.spec for t in self.inputs), tuple(t.spec for t in self.outputs), self.attrs)
 
@@ -111,7 +112,7 @@ class Graph:
         """A tensor that never changes: an array, or a Source with its spec."""
         if isinstance(value, np.ndarray):
             spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))
-            value = ArraySource(value)
+            value = ArraySource(np.ascontiguousarray(value))
         if spec is None:
             raise ShapeError(f"graph: constant {name!r} from a source needs its spec")
         return Tensor(spec, name, "constant", value, graph=self)

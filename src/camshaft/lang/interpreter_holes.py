@@ -42,7 +42,7 @@ def of_result(value: ir.Value, holes: list[Hole | None], condition: Any) -> Hole
     origins = [h.origin for h in holes if h is not None]
     if not origins:
         return None
-    parts = [np.False_ if h is None else h.where for h in holes]
+    parts: list[Any] = [np.False_ if h is None else h.where for h in holes]
     if value.op == "select":
         return made(parts[0] | np.where(condition, parts[1], parts[2]), origins[0])
     if value.op == "element":

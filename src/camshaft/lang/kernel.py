@@ -92,7 +92,7 @@ def _source_digest(module: str, path: str) -> str:
 
 
 def _collect_sources(name: str, package: str, files: set[str]) -> None:
-    """The files of a module and of every module of its package below ops/ (or anywhere, outside camshaft) that it took names from."""
+    """The files of a module and of every module below ops/ (outside camshaft: of its package) that it took names from."""
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None)
     if module is None or path is None or path in files:

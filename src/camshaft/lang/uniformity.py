@@ -12,9 +12,10 @@ def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]
         item.var for item in ir.walk(kernel.body) if isinstance(item, ir.VarNew) and item.var.identity
     }
     while True:
-        before = len(values), len(variables)
+        # values come in order: only a variable found late, read earlier in a loop, makes another visit necessary
+        before = len(variables)
         _visit(kernel.body, False, values, variables)
-        if before == (len(values), len(variables)):
+        if before == len(variables):
             return frozenset(values), frozenset(variables)
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import ModelError
+from camshaft.dtypes import DType, bf16, f16, f32
+from camshaft.errors import CamshaftError, ModelError
+from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.ops.quantized_matmul.packing import packed_format
 from camshaft.ops.spec import TensorSpec
 
 
@@ -25,7 +28,7 @@ class Checkpoint:
         return name in self.tensors
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """The constant. ModelError if the file lacks it or its shape is another."""
+        """The constant. ModelError if the file lacks it, its shape is another, or no kernel reads its format."""
         if name not in self._made:
             found = self.tensors.get(name)
             if found is None:
@@ -34,8 +37,8 @@ class Checkpoint:
                 )
             if tuple(found.shape) != shape:
                 raise ModelError(f"tensor {name!r} has shape {list(found.shape)}; wanted {list(shape)}")
-            found.format.require_readable()
             spec = TensorSpec(shape, found.format.dtype or found.format)
+            _require_kernel(name, spec)
             self._made[name] = self.graph.constant(name, found, spec)
         return self._made[name]
 
@@ -57,6 +60,20 @@ class Checkpoint:
         if bias:
             y = F.function("add")(y, self.vector(f"{name}.bias", n), name=f"{name}.bias")
         return y
+
+
+def _require_kernel(name: str, spec: TensorSpec) -> None:
+    """ModelError, naming the tensor, for a format that cannot be read or multiplied."""
+    plain = spec.dtype if isinstance(spec.dtype, DType) else None
+    try:
+        if plain is None and len(spec.shape) > 1:
+            packed_format(spec)
+        elif plain is not None and plain not in (f32, f16, bf16):
+            raise ModelError(f"{plain.name} is no type of weights; wanted f32, f16, bf16 or a block format")
+        elif isinstance(spec.dtype, BlockFormat):
+            spec.dtype.require_readable()
+    except CamshaftError as error:
+        raise ModelError(f"tensor {name!r}: {error}") from None
 
 
 def _columns(x: Tensor) -> int:

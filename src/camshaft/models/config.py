@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,16 @@ class Keys:
         if value is None:
             raise ModelError(f"the file has no key {name!r}, which {self.architecture} needs; convert the model again")
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if kind in (int, float) and not number:
-            raise ModelError(f"the key {name!r} is {value!r}; wanted a number")
+        if kind in (int, float) and not (number and math.isfinite(value)):
+            raise ModelError(f"the key {name!r} is {shown(value)}; wanted a number")
         return kind(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value: float = self.get(key, float, default)
+        if value <= 0:
+            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number above 0")
+        return value
 
     def size(self, key: str, default: int | None = None) -> int:
         """A whole number from 1 to 2**31 - 1."""
@@ -65,8 +74,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         n_kv_heads=keys.size("attention.head_count_kv", n_heads),
         head_dim=head_dim,
         rope_dim=keys.size("rope.dimension_count", head_dim),
-        rope_theta=keys.get("rope.freq_base", float, 10000.0),
-        norm_eps=keys.get("attention.layer_norm_rms_epsilon", float),
+        rope_theta=keys.positive("rope.freq_base", 10000.0),
+        norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
         vocab_size=vocab_size,
         context_length=keys.size("context_length"),
     )

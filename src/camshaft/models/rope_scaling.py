@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from camshaft.dtypes import f32
 from camshaft.errors import ModelError
 from camshaft.formats.tensor import FileTensor
 from camshaft.models.config import Keys, ModelConfig
 from camshaft.ops.rope.table import RopeScaling, rope_table
+from camshaft.ops.spec import TensorSpec
 
 
 def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor], config: ModelConfig) -> RopeScaling:
     """The file's scaling: none, linear, yarn, or Llama 3's as the tensor rope_freqs.weight. ModelError for another kind."""
     keys = Keys(metadata, config.architecture)
     kind = metadata.get(f"{config.architecture}.rope.scaling.type", "none")
-    factor = keys.get("rope.scaling.factor", float, 1.0)
+    factor = keys.positive("rope.scaling.factor", 1.0)
     factors = tensors["rope_freqs.weight"].dequantize() if "rope_freqs.weight" in tensors else None
     if factors is not None and factors.shape != (config.rope_dim // 2,):
         raise ModelError(f"tensor 'rope_freqs.weight' has shape {list(factors.shape)}; wanted [{config.rope_dim // 2}]")
@@ -31,15 +35,32 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         "yarn",
         factor,
         keys.size("rope.scaling.original_context_length", config.context_length),
-        beta_fast=keys.get("rope.scaling.yarn_beta_fast", float, 32.0),
-        beta_slow=keys.get("rope.scaling.yarn_beta_slow", float, 1.0),
-        attention_factor=keys.get("rope.scaling.attn_factor", float, 1.0),
+        beta_fast=keys.positive("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
+        attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
         freq_factors=factors,
     )
 
 
-def rotations(
-    metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor], config: ModelConfig, context: int
-) -> np.ndarray[Any, Any]:
-    """The cosines and sines of every position of the context, f32 [context, rope_dim]."""
-    return rope_table(context, config.rope_dim, config.rope_theta, read_scaling(metadata, tensors, config))
+@dataclass(frozen=True, eq=False)
+class Rotations:
+    """A graph's constant: the cosines and sines of every position of the context, f32 [context, rope_dim]."""
+
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, FileTensor]
+    config: ModelConfig
+    context: int
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((self.context, self.config.rope_dim), f32)
+
+    def data(self) -> np.ndarray[Any, Any]:
+        """The bytes, computed when first asked for. ModelError for a scaling that is not known."""
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> np.ndarray[Any, Any]:
+        scaling = read_scaling(self.metadata, self.tensors, self.config)
+        table = rope_table(self.context, self.config.rope_dim, self.config.rope_theta, scaling)
+        return np.ascontiguousarray(table).reshape(-1).view(np.uint8)

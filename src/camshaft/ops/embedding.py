@@ -13,8 +13,8 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.quantized_matmul import INTERLEAVED, random_blocks, weight_operands
-from camshaft.ops.quantized_matmul.packing import BLOCK, ROWS, interleaved, pack, packed_format
+from camshaft.ops.quantized_matmul import random_blocks, weight_operands
+from camshaft.ops.quantized_matmul.packing import BLOCK, INTERLEAVED, ROWS, interleaved, pack, packed_format
 from camshaft.ops.spec import TensorSpec
 
 

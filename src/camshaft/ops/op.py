@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,6 +25,11 @@ class NodeSpec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     attrs: Attrs
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for nodes of one op that every variant treats alike, such as a model's layers."""
+        return self.inputs, self.outputs, tuple(sorted(self.attrs.items()))
 
 
 class Target(Protocol):
@@ -62,9 +68,7 @@ def update(index: int, part: str = "data", shape: tuple[int, ...] | None = None)
     return Operand("input", index, part, shape, "update")
 
 
-def write(
-    index: int, part: str = "data", shape: tuple[int, ...] | None = None, dtype: DType | None = None
-) -> Operand:
+def write(index: int, part: str = "data", shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> Operand:
     """Output `index`, written."""
     return Operand("output", index, part, shape, "write", dtype)
 
@@ -174,8 +178,8 @@ class Op:
     """An operation. `infer` raises ShapeError with the op's name, what came and what was wanted.
 
     `reference(inputs, attrs)` computes in float64 NumPy and gives one array per output; for an op with `updates` (indexes of the
-    inputs that it writes in place) it gives those inputs' new values after the outputs. `tolerance` is the normalized mean squared
-    error allowed per output dtype name. `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops;
+    inputs that it writes in place) it gives those inputs' new values after the outputs. `tolerance` is the normalized mean
+    squared error allowed per output dtype name. `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops;
     `pattern` (first, second) says that it stands for an op `second` reading the result of `first` (graph/passes/fuse.py): inputs
     are first's, then second's others; outputs are second's, then first's.
     """

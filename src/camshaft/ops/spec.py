@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
-from camshaft.dtypes import DType
+from camshaft.dtypes import DType, u8
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
@@ -30,7 +31,7 @@ class Part:
     shape: tuple[int, ...]
     offset_nbytes: int
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return prod(self.shape) * self.dtype.nbytes
 
@@ -47,8 +48,6 @@ def _row_major(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ..
     if isinstance(spec.dtype, DType):
         return (("data", spec.dtype, spec.bounds),)
     rows, columns = prod(spec.bounds[:-1]), spec.bounds[-1]
-    from camshaft.dtypes import u8
-
     return (("data", u8, (rows, columns // spec.dtype.block_size * spec.dtype.block_nbytes)),)
 
 
@@ -63,12 +62,12 @@ class TensorSpec:
     dtype: DType | BlockFormat
     layout: Layout = ROWS
 
-    @property
+    @cached_property
     def bounds(self) -> tuple[int, ...]:
         """The shape with every Extent at its bound."""
         return tuple(bound(d) for d in self.shape)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The arrays inside this tensor, with their offsets."""
         parts, offset = [], 0
@@ -85,7 +84,7 @@ class TensorSpec:
                 return part
         raise ShapeError(f"a tensor in layout {self.layout.name} has no part {name!r}")
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes at the bound, the last part's padding left out."""
         last = self.parts[-1]

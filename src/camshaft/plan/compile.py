@@ -19,8 +19,7 @@ from camshaft.graph.passes.fuse import fuse
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.quantize import quantize_activations
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.execute import ExecutionPlan as BoundSchedule
-from camshaft.plan.execute import bind
+from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.lower import Lowered, lower
 from camshaft.plan.memory import make_schedule
 from camshaft.plan.schedule import Buffer, Lifetime
@@ -53,23 +52,33 @@ class ExecutionPlan:
         An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
         shape or dtype that is not the graph's; an input that is not named keeps its last value.
         """
-        for name, value in inputs.items():
-            self._fill(name, np.asarray(value))
+        values = {name: np.asarray(value) for name, value in inputs.items()}
+        active: dict[Extent, int] = {}
+        for name, value in values.items():
+            self._check(name, value, active)
+        for extent, size in active.items():
+            self.set_extent(extent, size)
+        for name, value in values.items():
+            self.inputs[name][tuple(slice(size) for size in value.shape)] = value
         self.bound.run()
         return {name: self._active(name, array) for name, array in self.outputs.items()}
 
-    def _fill(self, name: str, value: Array) -> None:
+    def _check(self, name: str, value: Array, active: dict[Extent, int]) -> None:
+        """Adds to `active` what the value's shape says of extents."""
         if name not in self.inputs:
             raise PlanError(f"run: no input {name!r}; this plan has {', '.join(self.inputs) or 'none'}")
         memory, spec = self.inputs[name], self.specs[name]
+        came = f"run: input {name!r} came as {value.dtype} {list(value.shape)}"
         if value.dtype != memory.dtype or value.ndim != memory.ndim:
-            raise PlanError(f"run: input {name!r} came as {value.dtype} {list(value.shape)}; wanted {spec}")
+            raise PlanError(f"{came}; wanted {spec}")
         for size, dim in zip(value.shape, spec.shape, strict=True):
-            if isinstance(dim, Extent) and size <= dim.bound:
-                self.set_extent(dim, size)
-            elif size != dim:
-                raise PlanError(f"run: input {name!r} came as {list(value.shape)}; wanted {spec}")
-        memory[tuple(slice(size) for size in value.shape)] = value
+            if not isinstance(dim, Extent):
+                if size != dim:
+                    raise PlanError(f"{came}; wanted {spec}")
+            elif size > dim.bound:
+                raise PlanError(f"{came}; wanted {spec}")
+            elif active.setdefault(dim, size) != size:
+                raise PlanError(f"{came}, but another input has {active[dim]} {dim.name}")
 
     def _active(self, name: str, array: Array) -> Array:
         return array[
@@ -86,9 +95,8 @@ class ExecutionPlan:
         for index, (thunk, wait) in enumerate(zip(schedule.thunks, schedule.waits, strict=True)):
             kind = "" if thunk.kind == "kernel" else f" ({thunk.kind})"
             mark = "|" if wait else " "
-            lines.append(
-                f"{mark}{index:4d} {thunk.name}: {thunk.op}/{thunk.variant}{kind}, {thunk.programs.bound} programs; {thunk.reason}"
-            )
+            what = f"{thunk.op}/{thunk.variant}{kind}, {thunk.programs.bound} programs"
+            lines.append(f"{mark}{index:4d} {thunk.name}: {what}; {thunk.reason}")
         lost = {f"{c.op.name}/{x.variant} ({x.backend}): {x.reason}" for c in self.choices for x in c.losers}
         lines += ["not chosen:", *(f"  {text}" for text in sorted(lost))] if lost else []
         lines += ["arena:", *(f"  {offset:9d} +{b.nbytes:9d} {b.name}" for b, offset in memory.offsets.items())]
@@ -107,7 +115,7 @@ class ExecutionPlan:
         self.close()
 
 
-def compile(  # noqa: A001  (camshaft.compile is the public name)
+def compile(
     graph: Graph,
     *,
     backend: str | None = None,
@@ -119,9 +127,10 @@ def compile(  # noqa: A001  (camshaft.compile is the public name)
 ) -> ExecutionPlan:
     """Grinds a graph into an ExecutionPlan.
 
-    `activations` 'q8' quantizes the inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` gives, by
-    name, the memory of states, inputs and outputs (64-byte aligned); the others get their own, zeroed. `weights` shares packed constants among plans; `arena` is
-    the caller's memory for temporaries. BackendError when no proved variant serves a node, PlanError for wrong memory.
+    `activations` 'q8' quantizes the inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` gives, by name, the memory of
+    states, inputs and outputs (64-byte aligned); the others get their own, zeroed. `weights` shares packed constants among
+    plans; `arena` is the caller's memory for temporaries. BackendError when no proved variant serves a node, PlanError for
+    wrong memory.
     """
     started = time.perf_counter()
     if activations not in ("q8", "f32"):
@@ -131,10 +140,12 @@ def compile(  # noqa: A001  (camshaft.compile is the public name)
     choices = choose([(node.op, node.spec) for node in graph.nodes], override)
     lowered = lower(graph, choices)
     schedule, memory_plan = make_schedule(lowered.thunks, _extents(graph))
-    held = _bind_memory(graph, lowered, weights or Weights(), memory or {})
+    workers, weights = thread_count(threads), weights or Weights()
+    weights.prepare([t for t in lowered.buffers if t.kind == "constant"], workers)
+    held = _bind_memory(graph, lowered, weights, memory or {})
     needed = set(schedule.buffers)
     buffers = {buffer: array for buffer, array in held.items() if buffer in needed}
-    bound = bind(schedule, memory_plan, arena=arena, buffers=buffers, threads=thread_count(threads))
+    bound = bind(schedule, memory_plan, arena=arena, buffers=buffers, threads=workers)
     return _plan(graph, lowered, choices, bound, held, time.perf_counter() - started)
 
 
@@ -154,9 +165,11 @@ def prepare(graph: Graph, activations: str) -> Graph:
 
 
 def _bind_memory(graph: Graph, lowered: Lowered, weights: Weights, given: Mapping[str, Array]) -> dict[Buffer, Array]:
-    by_tensor = {
-        root(t): given[name] for name, t in {**graph.inputs, **graph.states, **graph.outputs}.items() if name in given
-    }
+    named = {**graph.inputs, **graph.states, **graph.outputs}
+    by_tensor = {root(named[name]): _given(named, name, array) for name, array in given.items() if name in named}
+    unknown = sorted(set(given) - set(named))
+    if unknown:
+        raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     memory: dict[Buffer, Array] = dict(lowered.made)
     for tensor, buffer in lowered.buffers.items():
         if tensor.kind == "constant":
@@ -166,6 +179,18 @@ def _bind_memory(graph: Graph, lowered: Lowered, weights: Weights, given: Mappin
         elif buffer.lifetime is not Lifetime.TEMP:
             memory[buffer] = aligned_bytes(buffer.nbytes, 64)
     return memory
+
+
+def _given(named: Mapping[str, Tensor], name: str, array: Array) -> Array:
+    """The caller's memory for a named tensor, which may be larger. PlanError where it cannot be that tensor's."""
+    spec = named[name].spec
+    dtype = spec.parts[0].dtype.numpy if spec.is_plain else np.dtype(np.uint8)
+    if array.dtype not in (dtype, np.uint8) or not array.flags.c_contiguous or array.nbytes < spec.nbytes:
+        raise PlanError(
+            f"compile: memory for {name!r} came as {array.dtype} {list(array.shape)}, {array.nbytes} bytes; wanted {spec}, "
+            f"{spec.nbytes} contiguous bytes"
+        )
+    return array
 
 
 def _plan(

@@ -1,4 +1,4 @@
-"""ExecutionPlan: a schedule bound to memory and workers, ready to run. The last step of plan/."""
+"""BoundSchedule: a schedule bound to memory and workers, ready to run. The last step of plan/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from camshaft.errors import PlanError
-from camshaft.graph.extent import Extent
+from camshaft.extent import Extent
 from camshaft.plan.binding import BoundMemory, Bytes, Memory, bind_memory
 from camshaft.plan.hazards import missing_wait
 from camshaft.plan.host import HostCalls, inside_host_thunk
@@ -20,7 +20,7 @@ from camshaft.plan.schedule import Buffer, BufferSlice, Schedule
 from camshaft.plan.workers import Words, aligned_bytes, runner_for
 
 
-class ExecutionPlan:
+class BoundSchedule:
     """A schedule with addresses. Made by `bind`; every extent starts at its bound.
 
     Holds on to everything that native code points at. Runs of one plan from several Python threads queue; setting
@@ -134,7 +134,7 @@ def bind(
     arena: np.ndarray[Any, np.dtype[Any]] | None = None,
     buffers: Mapping[Buffer, Memory] | None = None,
     threads: int = 1,
-) -> ExecutionPlan:
+) -> BoundSchedule:
     """Binds a schedule to memory and `threads` workers.
 
     `buffers` gives the memory of every CONSTANT, STATE and IO buffer: a contiguous array, a bytes-like value, or an
@@ -146,4 +146,4 @@ def bind(
     unordered = missing_wait(schedule.thunks, schedule.waits, memory_plan.offsets)
     if unordered is not None:
         raise PlanError(f"thunk {schedule.thunks[unordered].name!r} needs a wait before it and has none")
-    return ExecutionPlan(schedule, memory_plan, memory, threads)
+    return BoundSchedule(schedule, memory_plan, memory, threads)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from camshaft.graph.extent import Extent
+from camshaft.extent import Extent
 from camshaft.plan.binding import BoundMemory
 from camshaft.plan.schedule import BufferSlice, HostFunction, Thunk
 from camshaft.plan.workers import Words, aligned_bytes

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.dispatch.override import get_backend_override
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor
@@ -22,7 +23,8 @@ def jit(function: Callable[..., Any] | None = None, *, backend: str | None = Non
 
     Positional arguments become inputs of a graph; NumPy arrays that the function itself brings to an op become constants.
     Keyword arguments are constants of the trace and part of its signature. Gives NumPy arrays, shaped as the function's
-    result is (one, or a tuple). PlanError if the function returns something else than tensors of its trace.
+    result is (one, or a tuple). PlanError if the function returns something else than tensors of its trace. Called with
+    tensors of a graph it becomes part of that graph.
     """
     if function is None:
         return functools.partial(jit, backend=backend, threads=threads)
@@ -38,6 +40,8 @@ class _Jitted:
         self._lock = threading.RLock()
 
     def __call__(self, *arrays: Any, **constants: Any) -> Any:
+        if any(isinstance(a, Tensor) for a in arrays):
+            return self._function(*arrays, **constants)
         values = [np.asarray(a) for a in arrays]
         with self._lock:
             plan, single = self._plan_for(values, constants)
@@ -46,7 +50,11 @@ class _Jitted:
         return outputs[0] if single else outputs
 
     def _plan_for(self, values: list[Array], constants: dict[str, Any]) -> tuple[ExecutionPlan, bool]:
-        key = (tuple((v.shape, v.dtype.str) for v in values), tuple(sorted(constants.items())))
+        key = (tuple((v.shape, v.dtype) for v in values), tuple(sorted(constants.items())), get_backend_override())
+        try:
+            hash(key)
+        except TypeError as error:
+            raise PlanError(f"jit of {self._function.__name__}: {error} among its keyword arguments") from None
         if key not in self._plans:
             self._plans[key] = self._trace(values, constants)
         return self._plans[key]
@@ -66,4 +74,3 @@ class _Jitted:
         """The plan that these arguments run; plan.explain() tells what it does."""
         with self._lock:
             return self._plan_for([np.asarray(a) for a in arrays], constants)[0]
-

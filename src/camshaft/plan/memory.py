@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from camshaft.errors import PlanError
-from camshaft.graph.extent import Extent
+from camshaft.extent import Extent
 from camshaft.plan.hazards import insert_waits
 from camshaft.plan.schedule import Buffer, Lifetime, Schedule, Thunk, buffers_of, extents_of
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from camshaft.backends.cpu.compile import NativeLibrary, compile_module, host_target, load_object
+from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_object
+from camshaft.backends.cpu.device import object_code
 from camshaft.plan.executor_ir import executor_ir
 from camshaft.plan.wake import WakeAddresses, WakeRow, wake_row
 
@@ -69,7 +70,7 @@ def build_executor(object_code: bytes, row: WakeRow, wake: WakeAddresses) -> Nat
 
 @functools.cache
 def native_executor() -> NativeExecutor:
-    """This process's executor, compiled on the first call. It is kept until the process ends."""
+    """This process's executor, made on the first call of the object in the store. It is kept until the process ends."""
     row, wake = wake_row()
-    machine = host_target().triple.split("-")[0]
-    return build_executor(compile_module(executor_ir(row, machine)), row, wake)
+    text = executor_ir(row, host_target().triple.split("-")[0])
+    return build_executor(object_code(f"executor|{text}", lambda: text), row, wake)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from camshaft.errors import PlanError
-from camshaft.graph.extent import Extent
+from camshaft.extent import Extent
 from camshaft.plan import executor_ir as layout
 from camshaft.plan.binding import BoundMemory
 from camshaft.plan.native import native_executor

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from camshaft.errors import PlanError
-from camshaft.graph.extent import Extent
+from camshaft.extent import Extent
 
 MAX_FACTORS = 3
 COPY_NBYTES_PER_PROGRAM = 1 << 16

@@ -85,7 +85,7 @@ _lock = threading.RLock()
 
 def native_function(name: str, signature: str, source: Callable[[str], str], vectorize: bool = True) -> CpuKernel:
     """The function that `source(symbol)` gives LLVM IR for, compiled at most once per signature and machine."""
-    key = hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
+    key = _key(signature)
     with _lock:
         found = _functions.get(key)
         if found is None:
@@ -97,15 +97,28 @@ def native_function(name: str, signature: str, source: Callable[[str], str], vec
 
 def _make(name: str, key: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
     symbol = f"camshaft_{key[:24]}"
-    data = store().objects.get(key)
-    if data is None:
-        data = compile_module(source(symbol), vectorize=vectorize)
-        store().objects.put(key, data)
-        counts.compiled += 1
-    else:
-        counts.loaded += 1
-    library = load_object(data)
+    library = load_object(_object(key, lambda: source(symbol), vectorize))
     return CpuKernel(name, library.address(symbol), library)
+
+
+def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:
+    """The object of `source()`, LLVM IR that `signature` stands for: from the store, else compiled and kept there."""
+    return _object(_key(signature), source, vectorize)
+
+
+def _key(signature: str) -> str:
+    return hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
+
+
+def _object(key: str, source: Callable[[], str], vectorize: bool) -> bytes:
+    data = store().objects.get(key)
+    if data is not None:
+        counts.loaded += 1
+        return data
+    data = compile_module(source(), vectorize=vectorize)
+    store().objects.put(key, data)
+    counts.compiled += 1
+    return data
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """How quantized weights are packed once at load: 16 rows interleaved, so that a 32-bit lane holds 4 consecutive k of its row.
 
-A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). In a block of 32 k,
-8-bit codes give 8 words a row; 4-bit codes give 4: word w holds k 4w..4w+3 in the low nibbles and 16 + 4w.. in the high ones.
+A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). In a block of
+32 k, 8-bit codes give 8 words a row; 4-bit codes give 4: word w holds k 4w..4w+3 in the low nibbles and 16 + 4w.. in the high ones.
 GEMV, GEMM and embedding read this one layout.
 """
 
@@ -17,6 +17,7 @@ from camshaft.dtypes import DType, f16, f32, u32
 from camshaft.errors import ShapeError
 from camshaft.formats import bits, k_blocks, small_blocks
 from camshaft.formats.blocks import BlockFormat
+from camshaft.ops.quantized_matmul.pack_kernels import WORD_FORMATS, pack_words
 from camshaft.ops.spec import Layout, TensorSpec
 
 ROWS = 16  # rows interleaved: the 32-bit lanes of a 512-bit vector
@@ -60,7 +61,8 @@ def _nibbles_of_32(records: Array, size: int) -> Array:
 
 
 def _one(field: Array) -> Array:
-    return field[:, None]
+    column: Array = field[:, None]
+    return column
 
 
 def _q4_0(r: Array) -> Codes:
@@ -73,7 +75,8 @@ def _q4_1(r: Array) -> Codes:
 
 def _five(r: Array) -> Array:
     fifth = np.unpackbits(np.ascontiguousarray(r["qh"]), axis=-1, bitorder="little")
-    return _nibbles(r) | (fifth << np.uint8(4))
+    codes: Array = _nibbles(r) | (fifth << np.uint8(4))
+    return codes
 
 
 def _q5_0(r: Array) -> Codes:
@@ -85,7 +88,8 @@ def _q5_1(r: Array) -> Codes:
 
 
 def _q8_0(r: Array) -> Codes:
-    return r["qs"].view(np.uint8) ^ np.uint8(128), _one(r["d"]), None
+    codes: Array = r["qs"].view(np.uint8) ^ np.uint8(128)
+    return codes, _one(r["d"]), None
 
 
 def _iq4_nl(r: Array) -> Codes:
@@ -190,6 +194,9 @@ def pack(data: Array, spec: TensorSpec, out: Array) -> None:
     """The file's bytes of a weight (uint8) into `out` (uint8, spec.nbytes of the packed spec). Padding rows are zero."""
     form, block = packed_format(spec), spec.dtype
     assert isinstance(block, BlockFormat)
+    if block.name in WORD_FORMATS:
+        pack_words(data, block.name, spec, out)
+        return
     n, k = spec.bounds
     views = {p.name: _view(out, p.offset_nbytes, p.nbytes, p.dtype).reshape(p.shape) for p in spec.parts}
     per_row = k // block.block_size
