@@ -80,7 +80,7 @@ def _round_to_bf16(t: Typed, x: str, result: str) -> str:
     ints, short = t.as_dtype(i32), t.as_dtype(i16)
     bits = t.line(f"bitcast {t.type_of()} {x} to {ints.type_of()}")
     odd = ints.op("and", ints.op("lshr", bits, ints.const(16)), ints.const(1))
-    rounded = ints.op("add", bits, ints.op("add", odd, ints.const(0x8000)))
+    rounded = ints.op("add", bits, ints.op("add", odd, ints.const(0x7FFF)))
     quiet = ints.op("or", bits, ints.const(0x400000))
     ordered = t.line(f"fcmp ord {t.type_of()} {x}, {x}")
     chosen = ints.op("lshr", ints.select(ordered, rounded, quiet), ints.const(16))

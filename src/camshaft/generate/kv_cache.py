@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 
 
 class KVCache:
-    """`states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim] and the
-    `block_table` [slots, blocks a sequence]."""
+    """`states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim]
+    and the `block_table` [slots, blocks a sequence]."""
 
     def __init__(self, config: ModelConfig, context: int, dtype: DType, n_slots: int) -> None:
         self.context, self.n_slots = context, n_slots

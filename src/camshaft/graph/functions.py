@@ -23,7 +23,9 @@ def function(name: str) -> Callable[..., Any]:
         graph = next((t.graph for t in tensors if isinstance(t, Tensor)), None)
         if graph is None:
             raise ShapeError(f"{name}: got no tensor of a graph; wanted at least one")
-        given = tuple(graph.constant(f"{name}.{i}", t) if isinstance(t, np.ndarray) else t for i, t in enumerate(tensors))
+        given = tuple(
+            graph.constant(f"{name}.{i}", t) if isinstance(t, np.ndarray) else t for i, t in enumerate(tensors)
+        )
         outputs = graph.apply(op, given, attrs, label)
         return outputs[0] if len(outputs) == 1 else outputs or None
 

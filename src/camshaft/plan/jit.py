@@ -66,7 +66,9 @@ class _Jitted:
         results = result if isinstance(result, tuple) else (result,)
         for i, tensor in enumerate(results):
             if not isinstance(tensor, Tensor) or tensor.graph is not graph:
-                raise PlanError(f"jit of {self._function.__name__}: result {i} is {tensor!r}; wanted a tensor of the traced ops")
+                raise PlanError(
+                    f"jit of {self._function.__name__}: result {i} is {tensor!r}; wanted a tensor of the traced ops"
+                )
             graph.output(f"result{i}", tensor)
         return compile(graph, backend=self._backend, threads=self._threads), not isinstance(result, tuple)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.cpu.compile import NativeLibrary, compile_module, host_target, load_object
+from camshaft.backends.cpu.compile import NativeLibrary, compile_module, host_target, load_kernel
 from camshaft.emit.llvm import emit
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.lang import ir
@@ -97,7 +97,7 @@ def native_function(name: str, signature: str, source: Callable[[str], str], vec
 
 def _make(name: str, key: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
     symbol = f"camshaft_{key[:24]}"
-    library = load_object(_object(key, lambda: source(symbol), vectorize))
+    library = load_kernel(_object(key, lambda: source(symbol), vectorize))
     return CpuKernel(name, library.address(symbol), library)
 
 

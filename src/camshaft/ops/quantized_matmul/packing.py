@@ -1,8 +1,8 @@
 """How quantized weights are packed once at load: 16 rows interleaved, so that a 32-bit lane holds 4 consecutive k of its row.
 
 A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). In a block of
-32 k, 8-bit codes give 8 words a row; 4-bit codes give 4: word w holds k 4w..4w+3 in the low nibbles and 16 + 4w.. in the high ones.
-GEMV, GEMM and embedding read this one layout.
+32 k, 8-bit codes give 8 words a row; 4-bit codes give 4: word w holds k 4w..4w+3 in the low nibbles and 16 + 4w.. in the
+high ones. GEMV, GEMM and embedding read this one layout.
 """
 
 from __future__ import annotations

@@ -1,0 +1,131 @@
+"""The default model against the float64 reference and llama.cpp's frozen top tokens; bit-equal for any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from camshaft import LanguageModel, Sampling
+from camshaft.formats.gguf import open_gguf
+from tests.support import float64_llama as reference
+from tests.support.fixtures import Dequantized, llama_cpp_top
+from tests.support.models import require_default_model
+
+GREEDY = Sampling(greedy=True)
+N_RUNS = 20
+
+
+@pytest.fixture(scope="module")
+def path() -> Path:
+    return require_default_model()
+
+
+@pytest.fixture(scope="module")
+def ids() -> list[int]:
+    return llama_cpp_top()["tokens"].tolist()
+
+
+@pytest.fixture(scope="module")
+def truth(path: Path, ids: list[int]) -> np.ndarray:
+    """float64 [256, vocab]."""
+    with open_gguf(path) as file:
+        return reference.logits(Dequantized(file), file.metadata, ids)
+
+
+@pytest.fixture(scope="module")
+def exact(path: Path) -> Iterator[LanguageModel]:
+    with LanguageModel(path, threads=2, context=320, activations="f32", sessions=2) as lm:
+        yield lm
+
+
+@pytest.fixture(scope="module")
+def exact_logits(exact: LanguageModel, ids: list[int]) -> np.ndarray:
+    return exact.logits(ids)
+
+
+@pytest.fixture(scope="module")
+def usual(path: Path) -> Iterator[LanguageModel]:
+    with LanguageModel(path, threads=2, context=320, sessions=2) as lm:
+        yield lm
+
+
+def test_f32_activations_are_within_5e_4_everywhere(exact_logits: np.ndarray, truth: np.ndarray) -> None:
+    assert exact_logits.dtype == np.float32
+    assert exact_logits.shape == truth.shape
+    assert np.abs(exact_logits - truth).max() < 5e-4
+
+
+@pytest.mark.parametrize("chunk", [None, 1], ids=["prompt", "token by token"])
+def test_the_usual_mode_stays_close(
+    usual: LanguageModel, truth: np.ndarray, ids: list[int], chunk: int | None
+) -> None:
+    logits = usual.logits(ids, chunk=chunk)
+    assert reference.kl_divergence(truth, logits).mean() <= 0.004
+    highest = np.sort(truth, axis=1)[:, -2:]
+    sure = highest[:, 1] - highest[:, 0] > 1
+    assert sure.sum() > 50
+    assert (logits.argmax(axis=1) == truth.argmax(axis=1))[sure].all()
+
+
+@pytest.mark.parametrize("mode", ["exact", "usual"])
+def test_llama_cpp_agrees(mode: str, request: pytest.FixtureRequest, ids: list[int]) -> None:
+    frozen = llama_cpp_top()
+    logits = request.getfixturevalue(mode).logits(ids)
+    assert reference.top_divergence(frozen["log_probabilities"], frozen["ids"], logits).mean() <= 0.01
+
+
+@pytest.mark.parametrize("chunk", [7, 1])
+def test_chunks_agree_with_the_prompt_at_once(
+    exact: LanguageModel, exact_logits: np.ndarray, ids: list[int], chunk: int
+) -> None:
+    assert np.abs(exact.logits(ids, chunk=chunk) - exact_logits).max() < 2e-4
+
+
+def test_one_run_over_the_whole_prompt_agrees_too(
+    exact: LanguageModel, exact_logits: np.ndarray, ids: list[int]
+) -> None:
+    with exact.session() as session:
+        last = session.process(ids)
+    assert last.shape == (1, exact_logits.shape[1])
+    assert np.abs(last[0] - exact_logits[-1]).max() < 2e-4
+
+
+def test_a_prompt_longer_than_one_run_holds_goes_through_in_several(path: Path, ids: list[int]) -> None:
+    with LanguageModel(path, threads=2, context=640, activations="f32", sessions=1) as lm, lm.session() as session:
+        assert lm.plans.prompt_tokens.bound == 512
+        whole = session.process([*ids, *ids, *ids[:64]])
+        session.close()
+        with lm.session() as other:
+            for part in (ids, ids, ids[:64]):
+                pieces = other.process(part)
+    assert np.abs(whole - pieces).max() < 2e-4
+
+
+def _say(lm: LanguageModel, ids: list[int]) -> tuple[list[int], bytes]:
+    """Greedy tokens after a prompt, and the bytes of the logits of prompt and tokens, by prompt and by single tokens."""
+    generation = lm.generate(ids, max_tokens=8, sampling=GREEDY, ignore_eos=True)
+    text = "".join(generation)
+    assert text == lm.detokenize(generation.ids)
+    single = lm.logits(generation.ids, chunk=1)
+    return generation.ids, lm.logits(ids).tobytes() + single.tobytes()
+
+
+def test_threads_and_repetition_change_no_bit(path: Path, usual: LanguageModel, ids: list[int]) -> None:
+    wanted = _say(usual, ids[:48])
+    for _ in range(N_RUNS - 1):
+        assert _say(usual, ids[:48]) == wanted
+    for threads in (1, 5):
+        with LanguageModel(path, threads=threads, context=320, sessions=2) as lm:
+            assert _say(lm, ids[:48]) == wanted
+            assert lm.threads == threads
+
+
+def test_a_question_gets_its_answer(usual: LanguageModel) -> None:
+    generation = usual.generate("What is the capital of France?", max_tokens=32, sampling=GREEDY)
+    text = "".join(generation)
+    assert "Paris" in text
+    assert generation.finish_reason == "stop"
+    assert generation.tokens == len(generation.ids) < 32

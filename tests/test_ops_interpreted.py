@@ -1,0 +1,93 @@
+"""The interpreter against the compiled kernels: every variant's smallest samples, programs in shuffled order, races found."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch import run
+from camshaft.dispatch.validate import check_sample, error_between, node_of
+from camshaft.graph import functions
+from camshaft.graph.graph import Graph
+from camshaft.lang.interpreter import interpret
+from camshaft.ops.op import Launch
+from camshaft.plan.compile import compile
+
+MOST_ELEMENTS, SAMPLES = 3000, 14
+
+
+def _smallest(op, variant, backend):
+    device = cpu_device(backend)
+    usable = [s for s in op.samples() if variant.supports(node_of(op, s), device) is None]
+    small = sorted(usable, key=lambda s: sum(a.size for a in s.inputs))
+    return [s for i, s in enumerate(small[:SAMPLES]) if i == 0 or sum(a.size for a in s.inputs) <= MOST_ELEMENTS]
+
+
+CASES = [
+    pytest.param(op, variant, backend, sample, id=f"{op.name}-{variant.name}-{backend}-{sample.name}")
+    for op in ops.all_ops()
+    for variant in op.variants
+    for backend in sorted(variant.backends & {"scalar", "simd"})
+    for sample in _smallest(op, variant, backend)
+]
+
+
+class Interpreted:
+    """Stands in for a compiled kernel: reads the argument block as native code would, then interprets."""
+
+    def __init__(self, launch, made, device) -> None:
+        self._ir = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        self._made = made
+        self._lanes = 1 if device.backend == "scalar" else launch.lanes or device.lanes
+
+    def __call__(self, args: int, first: int, last: int) -> None:
+        arrays = self._made.arrays
+        block = (ctypes.c_int64 * (len(arrays) + len(self._made.scalars))).from_address(args)
+        views = [
+            np.ctypeslib.as_array((ctypes.c_uint8 * (math.prod(a.shape) * a.dtype.nbytes)).from_address(at))
+            .view(a.dtype.numpy)
+            .reshape(a.shape)
+            for a, at in zip(arrays, block, strict=False)
+        ]
+        scalars = [ctypes.c_int64.from_address(at).value for at in block[len(arrays) :]]
+        interpret(self._ir, views, scalars, lanes=self._lanes, programs=range(first, last), shuffle_seed=3)
+
+
+@pytest.mark.parametrize(("op", "variant", "backend", "sample"), CASES)
+def test_interpreter_agrees_with_compiled_code(op, variant, backend, sample, monkeypatch) -> None:
+    device = cpu_device(backend)
+    compiled = check_sample(op, variant, device, sample)
+    native = run.compile_launch
+
+    def substitute(launch, made, device):
+        return Interpreted(launch, made, device) if isinstance(launch, Launch) else native(launch, made, device)
+
+    monkeypatch.setattr(run, "compile_launch", substitute)
+    meant = check_sample(op, variant, device, sample)
+    assert meant.max_error <= meant.tolerance
+    for a, b in zip(compiled.outputs, meant.outputs, strict=True):
+        if a.dtype.kind == "f":
+            assert error_between(a, b, meant.tolerance) <= meant.tolerance
+
+
+@pytest.mark.parametrize("op", [op for op in ops.all_ops() if op.decompose is not None], ids=lambda op: op.name)
+def test_a_fused_op_equals_its_decomposition(op, monkeypatch) -> None:
+    monkeypatch.setattr("camshaft.plan.compile.fuse", lambda graph: graph)
+    for sample in op.samples():
+        if sample.extents or sample.specs is not None:
+            continue
+        graph = Graph()
+        tensors = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(sample.inputs)]
+        results = op.decompose(functions, tensors, sample.attrs)
+        for i, tensor in enumerate(results if isinstance(results, tuple) else (results,)):
+            graph.output(f"y{i}", tensor)
+        with compile(graph, threads=1) as plan:
+            got = plan.run(**{f"x{i}": a for i, a in enumerate(sample.inputs)})
+            for i, want in enumerate(op.reference(sample.inputs, sample.attrs)):
+                assert error_between(got[f"y{i}"], want, op.tolerance["f32"]) <= op.tolerance["f32"]
+        assert op.name not in {node.op.name for node in graph.nodes}
