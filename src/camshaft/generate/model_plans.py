@@ -20,7 +20,7 @@ from camshaft.models.config import ModelConfig
 from camshaft.models.rope_scaling import Rotations
 from camshaft.models.transformer import LayerCache, token_inputs
 from camshaft.ops.spec import Dim
-from camshaft.plan.compile import compile
+from camshaft.plan.compile import compile_all
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
 
@@ -68,7 +68,7 @@ class ModelPlans:
             "memory": self.cache.states | {"logits": self.logits},
         }
         started = time.perf_counter()
-        self.prompt, self.single = (compile(graph, **self._options) for graph in graphs)
+        self.prompt, self.single = compile_all(graphs, **self._options)
         self.compile_s = time.perf_counter() - started
 
     def _graph(self, tokens: Dim, rows: Dim | None) -> Graph:

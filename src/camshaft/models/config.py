@@ -42,7 +42,8 @@ class Keys:
             raise ModelError(f"the file has no key {name!r}, which {self.architecture} needs; convert the model again")
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if kind in (int, float) and not (number and math.isfinite(value)):
-            raise ModelError(f"the key {name!r} is {shown(value)}; wanted a number")
+            text = shown(value) if isinstance(value, str) else " ".join(repr(value).split())[:80]
+            raise ModelError(f"the key {name!r} is {text}; wanted a number")
         return kind(value)
 
     def positive(self, key: str, default: float | None = None) -> float:

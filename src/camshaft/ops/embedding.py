@@ -139,4 +139,8 @@ OP = ops.Op(
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-14},
+    nbytes=lambda node: float(
+        sum(s.nbytes for s in node.outputs)
+        + node.inputs[1].nbytes * node.inputs[0].bounds[0] / node.inputs[1].bounds[0]
+    ),
 )

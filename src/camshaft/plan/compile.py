@@ -132,17 +132,58 @@ def compile(
     plans; `arena` is the caller's memory for temporaries. BackendError when no proved variant serves a node, PlanError for
     wrong memory.
     """
-    started = time.perf_counter()
+    (plan,) = compile_all(
+        (graph,),
+        backend=backend,
+        threads=threads,
+        activations=activations,
+        weights=weights,
+        memory=memory,
+        arena=arena,
+    )
+    return plan
+
+
+def compile_all(
+    graphs: Sequence[Graph],
+    *,
+    backend: str | None = None,
+    threads: int | None = None,
+    activations: str = "f32",
+    weights: Weights | None = None,
+    memory: Mapping[str, Array] | None = None,
+    arena: Array | None = None,
+) -> list[ExecutionPlan]:
+    """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it."""
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
-    graph = prepare(graph, activations)
+    unknown = sorted(set(memory or ()) - {n for g in graphs for n in (*g.inputs, *g.states, *g.outputs)})
+    if unknown:
+        raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     override = check_override(backend) if backend is not None else get_backend_override()
-    choices = choose([(node.op, node.spec) for node in graph.nodes], override)
+    ready = [prepare(graph, activations) for graph in graphs]
+    choices = iter(choose([(node.op, node.spec) for graph in ready for node in graph.nodes], override))
+    weights = weights or Weights()
+    return [
+        _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready
+    ]
+
+
+def _grind(
+    graph: Graph,
+    choices: Sequence[Choice],
+    threads: int | None,
+    weights: Weights,
+    memory: Mapping[str, Array],
+    arena: Array | None,
+) -> ExecutionPlan:
+    """Lowers, plans memory, loads weights and binds."""
+    started = time.perf_counter()
     lowered = lower(graph, choices)
     schedule, memory_plan = make_schedule(lowered.thunks, _extents(graph))
-    workers, weights = thread_count(threads), weights or Weights()
+    workers = thread_count(threads)
     weights.prepare([t for t in lowered.buffers if t.kind == "constant"], workers)
-    held = _bind_memory(graph, lowered, weights, memory or {})
+    held = _bind_memory(graph, lowered, weights, memory)
     needed = set(schedule.buffers)
     buffers = {buffer: array for buffer, array in held.items() if buffer in needed}
     bound = bind(schedule, memory_plan, arena=arena, buffers=buffers, threads=workers)
@@ -167,9 +208,6 @@ def prepare(graph: Graph, activations: str) -> Graph:
 def _bind_memory(graph: Graph, lowered: Lowered, weights: Weights, given: Mapping[str, Array]) -> dict[Buffer, Array]:
     named = {**graph.inputs, **graph.states, **graph.outputs}
     by_tensor = {root(named[name]): _given(named, name, array) for name, array in given.items() if name in named}
-    unknown = sorted(set(given) - set(named))
-    if unknown:
-        raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     memory: dict[Buffer, Array] = dict(lowered.made)
     for tensor, buffer in lowered.buffers.items():
         if tensor.kind == "constant":

@@ -53,6 +53,11 @@ def _products(node: ops.NodeSpec) -> float:
     return 2.0 * _pairs(node) * float(node.attrs["heads"] * node.attrs["head_dim"])
 
 
+def _bytes_per_key(node: ops.NodeSpec) -> float:
+    """A key and a value of every head."""
+    return sum(cache.nbytes / (cache.bounds[0] * BLOCK_TOKENS) for cache in node.inputs[1:3])
+
+
 def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Register tiles of rows are worked on whole. One tile of few tokens leaves workers idle where split_keys feeds them all."""
     shape, tokens = tiled.shape_of(node, target), node.inputs[0].bounds[0]
@@ -89,8 +94,5 @@ OP = ops.Op(
     error_samples=error_samples,
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * _products(node),
-    nbytes=lambda node: float(
-        2 * node.inputs[0].nbytes
-        + 2 * node.inputs[0].bounds[0] * bound(node.attrs["length"]) * np.prod(node.inputs[1].bounds[1:3])
-    ),
+    nbytes=lambda node: 2.0 * node.inputs[0].nbytes + bound(node.attrs["length"]) * _bytes_per_key(node),
 )

@@ -149,4 +149,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},
     flops=lambda node: 3.0 * np.prod(node.inputs[0].bounds),
+    nbytes=lambda node: 2.0 * node.inputs[0].nbytes + 4.0 * node.inputs[0].bounds[0] * (1 + node.inputs[2].bounds[1]),
 )

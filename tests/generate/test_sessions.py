@@ -1,0 +1,276 @@
+"""Sessions: each keeps its own tokens, processes only new ones and gives its place back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from camshaft import LanguageModel, Sampling
+from camshaft.errors import ContextError, ModelError, SettingError
+from tests.generate.conftest import CONTEXT, SESSIONS
+
+GREEDY = Sampling(greedy=True)
+A = [40, 7, 81, 200, 13, 99, 3, 150, 61, 44]
+B = [9, 9, 120, 33, 250, 18, 77, 5, 6, 31, 222, 101, 64]
+
+
+def _generated(lm: LanguageModel, prompt: Sequence[int], n: int, sampling: Sampling = GREEDY) -> list[int]:
+    generation = lm.generate(prompt, max_tokens=n, sampling=sampling, ignore_eos=True)
+    list(generation)
+    return generation.ids
+
+
+class CountedRuns:
+    """How many tokens each run of a model was given."""
+
+    def __init__(self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tokens: list[int] = []
+        run = lm.plans.run
+
+        def counted(ids: Sequence[int], *rest: Sequence[int]) -> np.ndarray:
+            self.tokens.append(len(ids))
+            return run(ids, *rest)
+
+        monkeypatch.setattr(lm.plans, "run", counted)
+
+
+def test_interleaved_sessions_say_what_each_says_alone(lm: LanguageModel) -> None:
+    alone = [_generated(lm, prompt, 12) for prompt in (A, B)]
+    with lm.session() as first, lm.session() as second:
+        both = [
+            first.generate(A, max_tokens=12, sampling=GREEDY, ignore_eos=True),
+            second.generate(B, max_tokens=12, sampling=GREEDY, ignore_eos=True),
+        ]
+        running = True
+        while running:
+            running = [next(generation, None) for generation in both] != [None, None]
+    assert [generation.ids for generation in both] == alone
+
+
+def test_a_batch_of_two_sequences_gives_what_each_gives_alone(lm: LanguageModel) -> None:
+    wanted = np.concatenate([lm.logits(A), lm.logits(B)])
+    cache = lm.plans.cache
+    slots = cache.open_slot(), cache.open_slot()
+    tokens = [(i, p, slot) for slot, ids in zip(slots, (A, B), strict=True) for p, i in enumerate(ids)]
+    # Taken by turns, so that neighbours are of different sequences.
+    order = sorted(range(len(tokens)), key=lambda at: (tokens[at][1], tokens[at][2]))
+    for slot, ids in zip(slots, (A, B), strict=True):
+        cache.reserve(slot, len(ids))
+    ids, positions, owners = zip(*(tokens[at] for at in order), strict=True)
+    logits = lm.plans.run(ids, positions, owners, range(len(ids))).copy()
+    for slot in slots:
+        cache.close_slot(slot)
+    np.testing.assert_allclose(logits, wanted[order], atol=2e-5)
+
+
+def test_rows_that_nobody_wants_are_not_computed(lm: LanguageModel) -> None:
+    wanted = lm.logits(A)
+    slot = lm.plans.cache.open_slot()
+    lm.plans.cache.reserve(slot, len(A))
+    some = lm.plans.run(A, range(len(A)), [slot] * len(A), [9, 2]).copy()
+    lm.plans.cache.close_slot(slot)
+    assert some.shape == (2, lm.config.vocab_size)
+    np.testing.assert_allclose(some, wanted[[9, 2]], atol=2e-5)
+
+
+def test_a_turn_processes_only_what_is_new(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = CountedRuns(lm, monkeypatch)
+    with lm.session() as session:
+        first = session.generate(A, max_tokens=3, sampling=GREEDY, ignore_eos=True)
+        list(first)
+        assert counted.tokens == [len(A), 1, 1]
+        second = session.generate(B, max_tokens=2, sampling=GREEDY, ignore_eos=True)
+        list(second)
+        # The third token was sampled and shown, and is processed with the next turn.
+        assert counted.tokens == [len(A), 1, 1, 1 + len(B), 1]
+        assert session.position == len(A) + 3 + len(B) + 1
+        assert session.history == [*A, *first.ids, *B, *second.ids[:1]]
+    assert second.ids == _generated(lm, [*A, *first.ids, *B], 2)
+    assert second.prompt_tokens == len(B)
+
+
+def test_a_prompt_that_generates_nothing_is_kept_for_the_next_turn(lm: LanguageModel) -> None:
+    with lm.session() as session:
+        silent = session.generate(A, max_tokens=0, sampling=GREEDY)
+        assert (list(silent), silent.finish_reason, silent.tokens) == ([], "length", 0)
+        loud = session.generate(B, max_tokens=4, sampling=GREEDY, ignore_eos=True)
+        list(loud)
+    assert loud.ids == _generated(lm, [*A, *B], 4)
+
+
+def test_an_earlier_generation_ends_when_its_session_begins_another(lm: LanguageModel) -> None:
+    with lm.session() as session:
+        first = session.generate(A, max_tokens=4, sampling=GREEDY, ignore_eos=True)
+        next(first)
+        second = session.generate(B, max_tokens=2, sampling=GREEDY, ignore_eos=True)
+        with pytest.raises(ContextError, match="begun another"):
+            list(first)
+        list(second)
+    assert second.ids == _generated(lm, [*A, *first.ids, *B], 2)
+
+
+def test_more_sessions_than_places_are_refused_and_a_closed_one_makes_room(lm: LanguageModel) -> None:
+    held = [lm.session() for _ in range(SESSIONS)]
+    for refused in (lm.session, lambda: lm.generate(A), lambda: lm.logits(A)):
+        with pytest.raises(ContextError, match=f"all {SESSIONS} sessions"):
+            refused()
+    held.pop().close()
+    assert len(_generated(lm, A, 2)) == 2
+    for session in held:
+        session.close()
+        session.close()
+
+
+def test_full_contexts_come_back_when_sessions_close(lm: LanguageModel) -> None:
+    ids = (A * 5)[:CONTEXT]
+    wanted = lm.logits(ids)
+    for _ in range(4):
+        sessions = [lm.session() for _ in range(SESSIONS)]
+        for session in reversed(sessions):
+            np.testing.assert_allclose(session.process(ids)[0], wanted[-1], atol=2e-5)
+        for session in sessions:
+            session.close()
+
+
+def test_a_session_that_is_dropped_gives_its_place_back(lm: LanguageModel) -> None:
+    gc.disable()
+    try:
+        for _ in range(2 * SESSIONS):
+            lm.session().process(A)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_a_generation_that_is_abandoned_gives_its_place_back(lm: LanguageModel, taken: int) -> None:
+    gc.disable()
+    try:
+        for _ in range(2 * SESSIONS):
+            generation = lm.generate(A, max_tokens=8, sampling=GREEDY, ignore_eos=True)
+            for _ in range(taken):
+                next(generation)
+            del generation
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_generation_that_is_closed_has_no_finish_reason_and_says_no_more(lm: LanguageModel, taken: int) -> None:
+    generations = [lm.generate(A, max_tokens=8, sampling=GREEDY, ignore_eos=True) for _ in range(SESSIONS)]
+    for generation in generations:
+        for _ in range(taken):
+            next(generation)
+        generation.close()
+        generation.close()
+        assert list(generation) == []
+        assert generation.finish_reason is None
+    assert len(_generated(lm, A, 2)) == 2
+
+
+def test_the_context_is_filled_to_the_last_token_and_no_further(lm: LanguageModel) -> None:
+    generation = lm.generate(A, max_tokens=1000, sampling=GREEDY, ignore_eos=True)
+    with pytest.raises(ContextError, match=f"{CONTEXT + 1} tokens do not fit the context of {CONTEXT}"):
+        list(generation)
+    assert generation.finish_reason is None
+    assert len(A) + generation.tokens == CONTEXT + 1  # the last one was sampled and never processed
+
+
+def test_a_prompt_as_long_as_the_context_gives_one_token(lm: LanguageModel) -> None:
+    assert len(_generated(lm, (A * 5)[:CONTEXT], 1)) == 1
+
+
+def test_a_prompt_longer_than_the_context_is_refused_before_anything_runs(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = CountedRuns(lm, monkeypatch)
+    for call in (lm.generate, lm.logits):
+        with pytest.raises(ContextError, match=rf"{CONTEXT + 1} tokens.* {CONTEXT}"):
+            call([5] * (CONTEXT + 1))
+    with lm.session() as session:
+        session.process(A)
+        with pytest.raises(ContextError, match=f"after {len(A)} that the session holds"):
+            session.generate([5] * (CONTEXT - 5))
+    assert counted.tokens == [len(A)]
+
+
+def test_an_empty_prompt_is_refused(lm: LanguageModel) -> None:
+    for call in (lm.generate, lm.logits, lambda prompt: lm.generate("", raw=True)):
+        with pytest.raises(ContextError, match="empty"):
+            call([])
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**6, 1.5, "7", None, True])
+def test_a_token_that_the_vocabulary_does_not_have_is_named(lm: LanguageModel, wrong: object) -> None:
+    for call in (lm.generate, lm.logits):
+        with pytest.raises(ContextError, match=r"token id .*wanted a whole number from 0 to") as caught:
+            call([5, wrong])
+        assert repr(wrong) in str(caught.value)
+
+
+def test_numpy_tokens_are_tokens(lm: LanguageModel) -> None:
+    np.testing.assert_array_equal(lm.logits(np.array(A, np.int32)), lm.logits(A))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 10**6])
+def test_a_chunk_that_no_run_holds_is_refused(lm: LanguageModel, chunk: int) -> None:
+    with pytest.raises(SettingError, match=f"chunk {chunk}"):
+        lm.logits(A, chunk=chunk)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 10, 48])
+def test_chunks_of_any_size_agree(lm: LanguageModel, chunk: int) -> None:
+    np.testing.assert_allclose(lm.logits(A, chunk=chunk), lm.logits(A), atol=2e-5)
+
+
+def test_a_closed_session_says_so(lm: LanguageModel) -> None:
+    with lm.session() as session:
+        generation = session.generate(A, max_tokens=4, sampling=GREEDY, ignore_eos=True)
+        next(generation)
+    other = lm.session()  # has the same place now
+    for use in (lambda: next(generation), lambda: session.generate(B), lambda: session.process(B)):
+        with pytest.raises(ContextError, match="the session is closed"):
+            use()
+    assert other.position == 0
+    other.close()
+
+
+def test_a_closed_model_says_so(tiny_path: Path) -> None:
+    lm = LanguageModel(tiny_path, threads=1, context=CONTEXT)
+    session = lm.session()
+    generation = lm.generate(A, max_tokens=4, ignore_eos=True)
+    next(generation)
+    lm.close()
+    lm.close()
+    for use in (
+        lambda: lm.generate(A),
+        lambda: lm.logits(A),
+        lm.session,
+        lambda: session.generate(A),
+        lambda: next(generation),
+    ):
+        with pytest.raises(ModelError, match=r"the model .*llama\.gguf is closed"):
+            use()
+    session.close()
+
+
+def test_two_python_threads_say_what_each_says_alone(lm: LanguageModel) -> None:
+    samplings = Sampling(temperature=1.5, top_k=0, seed=1), Sampling(temperature=0.2, top_p=0.5, seed=2)
+    prompts = A, B
+    wanted = [[_generated(lm, p, 16, s) for _ in range(6)] for p, s in zip(prompts, samplings, strict=True)]
+    got: list[list[list[int]]] = [[], []]
+
+    def work(index: int) -> None:
+        for _ in range(6):
+            got[index].append(_generated(lm, prompts[index], 16, samplings[index]))
+
+    runners = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join()
+    assert got == wanted

@@ -1,0 +1,155 @@
+"""Model files that are well-formed GGUF and wrong all the same: each is refused in one line that names the thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from camshaft import LanguageModel
+from camshaft.errors import CamshaftError, ContextError, FormatError, ModelError, SettingError
+from tests.support.fixtures import tiny_model
+from tests.support.models import changed_model
+
+ARCH = "llama"
+KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "unknown architecture": ({"general.architecture": "mamba"}, ["'mamba'", "llama, qwen2, qwen3"]),
+    "heads over key-value heads": ({f"{ARCH}.attention.head_count_kv": 3}, ["4 heads over 3"]),
+    "no heads": ({f"{ARCH}.attention.head_count": 0}, ["attention.head_count", "is 0"]),
+    "text for a number": ({f"{ARCH}.block_count": "two"}, ["llama.block_count", "'two'"]),
+    "half a layer": ({f"{ARCH}.block_count": 1.5}, ["llama.block_count", "1.5"]),
+    "too many layers": ({f"{ARCH}.block_count": 2**31 - 1}, ["llama.block_count", "2147483647"]),
+    "one layer too many": ({f"{ARCH}.block_count": 3}, ["'blk.2.attn_norm.weight'"]),
+    "a huge width": ({f"{ARCH}.embedding_length": 2**31 - 4}, ["'token_embd.weight'", "2147483644"]),
+    "a huge feed-forward": ({f"{ARCH}.feed_forward_length": 2**30}, ["'blk.0.ffn_gate.weight'", "1073741824"]),
+    "a huge head": ({f"{ARCH}.attention.key_length": 2**30}, ["'blk.0.attn_q.weight'"]),
+    "beyond any size": ({f"{ARCH}.embedding_length": 2**32 - 1}, ["llama.embedding_length"]),
+    "an infinite epsilon": (
+        {f"{ARCH}.attention.layer_norm_rms_epsilon": float("inf")},
+        ["attention.layer_norm_rms_epsilon", "inf"],
+    ),
+    "epsilon 0": ({f"{ARCH}.attention.layer_norm_rms_epsilon": 0.0}, ["attention.layer_norm_rms_epsilon"]),
+    "no number": ({f"{ARCH}.rope.freq_base": float("nan")}, ["llama.rope.freq_base", "nan"]),
+    "a negative base": ({f"{ARCH}.rope.freq_base": -1.0}, ["llama.rope.freq_base", "-1"]),
+    "a long rotation": ({f"{ARCH}.rope.dimension_count": 18}, ["rope.dimension_count", "18", "16"]),
+    "an odd rotation": ({f"{ARCH}.rope.dimension_count": 3}, ["rope.dimension_count", "3"]),
+    "unknown scaling": ({f"{ARCH}.rope.scaling.type": "longrope"}, ["'longrope'"]),
+    "scaling by 0": (
+        {f"{ARCH}.rope.scaling.type": "linear", f"{ARCH}.rope.scaling.factor": 0.0},
+        ["llama.rope.scaling.factor"],
+    ),
+    "unknown pre-tokenizer": ({"tokenizer.ggml.pre": "tiny-unheard-of"}, ["tiny-unheard-of"]),
+    "unknown tokenizer": ({"tokenizer.ggml.model": "unigram-9"}, ["unigram-9"]),
+}
+NEEDED_KEYS = [
+    "general.architecture",
+    f"{ARCH}.block_count",
+    f"{ARCH}.embedding_length",
+    f"{ARCH}.feed_forward_length",
+    f"{ARCH}.attention.head_count",
+    f"{ARCH}.attention.layer_norm_rms_epsilon",
+    f"{ARCH}.context_length",
+    "tokenizer.ggml.tokens",
+]
+NEEDED_TENSORS = ["token_embd.weight", "blk.1.attn_k.weight", "blk.0.ffn_norm.weight", "output_norm.weight"]
+
+
+def refused(path: Path, kind: type[CamshaftError] | tuple[type[CamshaftError], ...], **options: Any) -> str:
+    """The message with which a model is refused: one line."""
+    with pytest.raises(kind) as caught:
+        LanguageModel(path, **({"threads": 1, "context": 64, "sessions": 1} | options)).close()
+    text = str(caught.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("what", KEYS)
+def test_a_wrong_key_is_named(what: str, tmp_path: Path) -> None:
+    keys, words = KEYS[what]
+    text = refused(changed_model("llama", tmp_path, keys=keys), ModelError)
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("key", NEEDED_KEYS[1:])
+def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
+    assert key in refused(changed_model("llama", tmp_path, drop_keys=[key]), (ModelError, FormatError))
+
+
+@pytest.mark.parametrize("name", NEEDED_TENSORS)
+def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
+    assert repr(name) in refused(changed_model("llama", tmp_path, drop_tensors=[name]), ModelError)
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.attn_q.weight", "blk.0.attn_norm.weight"])
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(name: str, tmp_path: Path) -> None:
+    wrong = np.ones((5,) if "norm" in name else (5, 7), np.float32)
+    text = refused(changed_model("llama", tmp_path, tensors={name: wrong}), ModelError)
+    assert repr(name) in text
+    assert str(list(wrong.shape)) in text
+    assert "wanted [" in text
+
+
+def _with_down(tmp_path: Path, kind: str) -> Path:
+    """The model with a feed-forward of 256 and its first projection back in another block type."""
+    ffn, dim = 256, 64
+    block_size, block_nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    up = np.full((ffn, dim), 0.01, np.float32)
+    raw = np.zeros((dim, ffn // block_size * block_nbytes), np.uint8)
+    tensors: dict[str, Any] = {f"blk.{i}.ffn_{name}.weight": up for i in (0, 1) for name in ("gate", "up")}
+    tensors["blk.1.ffn_down.weight"] = np.full((dim, ffn), 0.01, np.float32)
+    tensors["blk.0.ffn_down.weight"] = (raw, gguf.GGMLQuantizationType[kind])
+    return changed_model("llama", tmp_path, keys={f"{ARCH}.feed_forward_length": ffn}, tensors=tensors)
+
+
+@pytest.mark.parametrize("kind", ["IQ1_S", "IQ2_XXS", "TQ1_0"])
+def test_a_block_type_without_a_kernel_is_named_with_its_tensor(kind: str, tmp_path: Path) -> None:
+    text = refused(_with_down(tmp_path, kind), (ModelError, FormatError))
+    assert kind in text
+    assert "blk.0.ffn_down.weight" in text
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+def test_a_block_type_with_a_kernel_runs(kind: str, tmp_path: Path) -> None:
+    with LanguageModel(_with_down(tmp_path, kind), threads=1, context=64, sessions=1) as lm:
+        assert np.isfinite(lm.logits([5, 6, 7])).all()
+
+
+def test_whole_numbers_are_no_weights(tmp_path: Path) -> None:
+    tensors = {"blk.0.attn_q.weight": np.ones((64, 64), np.int32)}
+    text = refused(changed_model("llama", tmp_path, tensors=tensors), ModelError)
+    assert "'blk.0.attn_q.weight'" in text
+    assert "i32" in text
+
+
+def test_rope_freqs_of_another_length_are_named(tmp_path: Path) -> None:
+    tensors = {"rope_freqs.weight": np.ones(7, np.float32)}
+    text = refused(changed_model("llama", tmp_path, tensors=tensors), ModelError)
+    assert "'rope_freqs.weight'" in text
+    assert "[7]" in text
+
+
+def test_a_model_without_a_chat_template_says_to_use_raw(tmp_path: Path) -> None:
+    path = changed_model("llama", tmp_path, drop_keys=["tokenizer.chat_template"])
+    with LanguageModel(path, threads=1, context=64, sessions=1) as lm:
+        with pytest.raises(ModelError, match="--raw"):
+            lm.generate("hi")
+        assert list(lm.generate("hi", raw=True, max_tokens=0)) == []
+
+
+def test_a_context_that_no_memory_holds_is_an_error(tmp_path: Path) -> None:
+    text = refused(tiny_model("llama", tmp_path), ContextError, context=10**12, sessions=1000)
+    assert "context" in text
+
+
+@pytest.mark.parametrize("options", [{"context": 0}, {"sessions": 0}, {"threads": 0}, {"activations": "f8"}])
+def test_an_option_that_cannot_be_is_named(options: dict[str, Any], tmp_path: Path) -> None:
+    (name,) = options
+    assert name in refused(tiny_model("llama", tmp_path), SettingError, **options)
+
+
+def test_an_unknown_backend_is_named(tmp_path: Path) -> None:
+    assert "'abacus'" in refused(tiny_model("llama", tmp_path), CamshaftError, backend="abacus")
