@@ -19,11 +19,9 @@ import numpy as np
 import roof
 import rows
 
-from camshaft.dtypes import f16
 from camshaft.dispatch.machine import capabilities
-from camshaft.formats.blocks import BlockFormat
+from camshaft.dtypes import f16
 from camshaft.formats.gguf import GGUFFile, open_gguf
-from camshaft.formats.tensor import FileTensor
 from camshaft.generate.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
@@ -65,27 +63,6 @@ class Case:
     streams: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Again:
-    """A file's tensor as another one, so that its weights are packed once more."""
-
-    tensor: FileTensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
-
-    @property
-    def format(self) -> BlockFormat:
-        return self.tensor.format
-
-    def data(self) -> np.ndarray[Any, Any]:
-        return self.tensor.data()
-
-    def dequantize(self) -> np.ndarray[Any, Any]:
-        return self.tensor.dequantize()
-
-
 def matmul(name: str, columns: Callable[[ModelConfig], int], outputs: Callable[[ModelConfig], int]) -> Builder:
     """The linear layer of that name, on another layer's weights or a copy in each use; `{}` is the layer."""
 
@@ -93,7 +70,7 @@ def matmul(name: str, columns: Callable[[ModelConfig], int], outputs: Callable[[
         x = graph.input("x", (tokens, columns(model.config)), "f32")
         for use in range(uses):
             layer = name.format(use % model.config.n_layers)
-            weight = {f"{layer}.weight": Again(model.file.tensors[f"{layer}.weight"])}
+            weight = {f"{layer}.weight": replace(model.file.tensors[f"{layer}.weight"])}
             graph.output(f"y{use}", Checkpoint(weight, graph).linear(x, layer, outputs(model.config)))
         return {"x": noise(x)}
 
@@ -119,7 +96,7 @@ def activations(op: str, widths: Callable[[ModelConfig], Sequence[tuple[int, ...
 
 
 def cached(op: str) -> Builder:
-    """kv_cache_update or attention: one token at the middle of the context, or a prompt from its start, each use in a cache of its own."""
+    """kv_cache_update or attention, each use in a cache of its own: one token at the middle of the context, or a prompt."""
 
     def build(model: Model, graph: Graph, tokens: int, uses: int) -> dict[str, Any]:
         c = replace(model.config, n_layers=uses)

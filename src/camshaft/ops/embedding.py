@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, f16, f32, i32
+from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
@@ -17,13 +18,20 @@ from camshaft.ops.quantized_matmul import random_blocks, weight_operands
 from camshaft.ops.quantized_matmul.packing import BLOCK, INTERLEAVED, ROWS, interleaved, pack, packed_format
 from camshaft.ops.spec import TensorSpec
 
+NAN = float("nan")
+
+
+def _row(k: Tracer, wanted: Value, rows: int) -> tuple[Value, Value]:
+    """A row that may be read, and whether it is the wanted one: an id outside of the table reads nothing and gives NaN."""
+    return k.minimum(k.maximum(wanted, 0), rows - 1), (wanted >= 0) & (wanted < rows)
+
 
 @kernel
 def plain_row(k: Tracer, ids: KernelArray, table: KernelArray, out: KernelArray, *, dim: int) -> None:
     t = k.program(0)
-    row = ids[t]
+    row, inside = _row(k, ids[t].to(i64), table.shape[0])
     for c in k.lanes(dim):
-        out[t, c] = table[row, c]
+        out[t, c] = k.select(inside, table[row, c], NAN)
 
 
 @kernel
@@ -35,6 +43,7 @@ def interleaved_row(
     minima: KernelArray,
     out: KernelArray,
     *,
+    rows: int,
     dim: int,
     bits: int,
     groups: int,
@@ -42,7 +51,7 @@ def interleaved_row(
 ) -> None:
     # column c is byte c % 4 of word (c % 32) / 4; of 4-bit codes, k 16..31 of a block are the high nibbles of k 0..15
     t = k.program(0)
-    row = ids[t]
+    row, inside = _row(k, ids[t].to(i64), rows)
     tile, lane = row // ROWS, row % ROWS
     size = BLOCK // groups
     for c in k.lanes(dim):
@@ -53,9 +62,10 @@ def interleaved_row(
         code = (word.to(i32) >> shift.to(i32)) & (15 if bits == 4 else 255)
         scale = k.gather(scales, tile, b, j // size, lane)
         if zero_point < 0:
-            out[t, c] = k.fma(code.to(f32), scale, k.gather(minima, tile, b, j // size, lane))
+            value = k.fma(code.to(f32), scale, k.gather(minima, tile, b, j // size, lane))
         else:
-            out[t, c] = (code - zero_point).to(f32) * scale
+            value = (code - zero_point).to(f32) * scale
+        out[t, c] = k.select(inside, value, NAN)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -84,6 +94,7 @@ def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     ids, table = node.inputs
     form = packed_format(table)
     constants = {
+        "rows": table.bounds[0],
         "dim": table.bounds[1],
         "bits": form.bits,
         "groups": form.groups,
@@ -136,6 +147,7 @@ OP = ops.Op(
         ops.KernelVariant("plain_row", _BOTH, _build_plain, _plain_table),
         ops.KernelVariant("interleaved_row", _BOTH, _build_interleaved, _packed_table),
     ),
+    indexes={0: lambda node: node.inputs[1].bounds[0]},
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-14},

@@ -107,6 +107,7 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),
+    indexes={1: lambda node: node.inputs[0].bounds[0]},
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 0.0},

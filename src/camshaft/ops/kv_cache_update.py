@@ -6,7 +6,7 @@ holds 16 tokens of one sequence: the token at position p of slot s is at place p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -55,6 +55,15 @@ def check_cache(op: str, specs: Sequence[TensorSpec], kv_heads: int, head_dim: i
         wanted = f"{name} of f16, bf16 or f32 [{', '.join(map(str, shape))}], like the other cache"
         fits = spec.is_plain and spec.dtype in (f16, bf16, f32) and spec.dtype == k_cache.dtype
         ops.expect(fits and spec.shape == shape, op, spec, wanted)
+
+
+def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], int]]:
+    """Limits of positions, slots and block table, the inputs from `first` on; `cache` is the number of the input k_cache."""
+    return {
+        first: lambda node: node.inputs[first + 2].bounds[1] * BLOCK_TOKENS,
+        first + 1: lambda node: node.inputs[first + 2].bounds[0],
+        first + 2: lambda node: node.inputs[cache].bounds[0],
+    }
 
 
 def check_places(op: str, tokens: TensorSpec, positions: TensorSpec, slots: TensorSpec, table: TensorSpec) -> None:
@@ -137,6 +146,7 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_token_per_program", frozenset({"scalar", "simd"}), _build),),
+    indexes=place_limits(4, cache=0),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={},

@@ -179,7 +179,8 @@ class Op:
 
     `reference(inputs, attrs)` computes in float64 NumPy and gives one array per output; for an op with `updates` (indexes of the
     inputs that it writes in place) it gives those inputs' new values after the outputs. `tolerance` is the normalized mean
-    squared error allowed per output dtype name. `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops;
+    squared error allowed per output dtype name. `indexes` names the inputs that index something, with the
+    limit that they stay under: plans check what a caller gives for them (a kernel cannot raise). `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops;
     `pattern` (first, second) says that it stands for an op `second` reading the result of `first` (graph/passes/fuse.py): inputs
     are first's, then second's others; outputs are second's, then first's.
     """
@@ -195,6 +196,7 @@ class Op:
     flops: Callable[[NodeSpec], float] = lambda node: 0.0
     nbytes: Callable[[NodeSpec], float] = lambda node: float(sum(s.nbytes for s in node.inputs + node.outputs))
     updates: tuple[int, ...] = ()
+    indexes: Mapping[int, Callable[[NodeSpec], int]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
     pattern: tuple[str, str] | None = None
 

@@ -40,6 +40,7 @@ class ExecutionPlan:
     states: Mapping[str, Array]
     specs: Mapping[str, TensorSpec]
     choices: Sequence[Choice] = field(repr=False)
+    limits: Mapping[str, int] = field(default_factory=dict)
     compile_s: float = 0.0
 
     def set_extent(self, extent: Extent, value: int) -> None:
@@ -79,6 +80,10 @@ class ExecutionPlan:
                 raise PlanError(f"{came}; wanted {spec}")
             elif active.setdefault(dim, size) != size:
                 raise PlanError(f"{came}, but another input has {active[dim]} {dim.name}")
+
+        limit = self.limits.get(name)
+        if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
+            raise PlanError(f"run: input {name!r} holds indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}")
 
     def _active(self, name: str, array: Array) -> Array:
         return array[
@@ -190,6 +195,18 @@ def _grind(
     return _plan(graph, lowered, choices, bound, held, time.perf_counter() - started)
 
 
+def _limits(graph: Graph) -> dict[str, int]:
+    """What each input that indexes something stays under, by the ops that read it."""
+    names = {tensor: name for name, tensor in graph.inputs.items()}
+    limits: dict[str, int] = {}
+    for node in graph.nodes:
+        for index, limit in node.op.indexes.items():
+            name = names.get(root(node.inputs[index]))
+            if name is not None:
+                limits[name] = min(limit(node.spec), limits.get(name, limit(node.spec)))
+    return limits
+
+
 def _extents(graph: Graph) -> list[Extent]:
     """Every Extent that the graph speaks of, whether a thunk reads it or not."""
     specs = [t.spec for t in (*graph.inputs.values(), *graph.states.values())]
@@ -246,7 +263,8 @@ def _plan(
 
     named = {**graph.inputs, **graph.outputs}
     specs = {name: tensor.spec for name, tensor in named.items()}
-    return ExecutionPlan(bound, views(graph.inputs), views(graph.outputs), views(graph.states), specs, choices, seconds)
+    tensors = views(graph.inputs), views(graph.outputs), views(graph.states)
+    return ExecutionPlan(bound, *tensors, specs, choices, _limits(graph), seconds)
 
 
 def _view(memory: Array, spec: TensorSpec) -> Array:

@@ -116,7 +116,9 @@ def _kernels() -> NativeLibrary:
 def _new_library() -> NativeLibrary:
     empty = llvm.parse_assembly("")
     empty.triple = host_target().triple
-    return NativeLibrary(llvm.create_mcjit_compiler(empty, _target_machine(2)))
+    # llvmlite's memory manager keeps an object's code and constants together. LLVM's own maps them apart, and ends the
+    # process when they lie over 2 GB from each other, as they do once large mappings fill the address space between.
+    return NativeLibrary(llvm.create_mcjit_compiler(empty, _target_machine(2), use_lmm=True))
 
 
 def _add(library: NativeLibrary, data: bytes) -> NativeLibrary:

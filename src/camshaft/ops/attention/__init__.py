@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from math import isfinite
 
-import numpy as np
-
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention import one_query, split, tiled
 from camshaft.ops.attention.reference import error_samples, reference, samples
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS, check_cache, check_places
+from camshaft.ops.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits
 from camshaft.ops.spec import TensorSpec, bound
 
 # multiply-adds per ns, measured on one core of a Zen 4 server (its roof is 59)
@@ -90,6 +88,7 @@ OP = ops.Op(
             cost=lambda node, target: _products(node) / _SCALAR_RATE,
         ),
     ),
+    indexes=place_limits(3, cache=1),
     samples=samples,
     error_samples=error_samples,
     tolerance={"f32": 1e-11},

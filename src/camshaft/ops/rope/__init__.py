@@ -145,6 +145,7 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_token_per_program", frozenset({"scalar", "simd"}), _build),),
+    indexes={1: lambda node: node.inputs[2].bounds[0]},
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

@@ -1,0 +1,147 @@
+"""Seconds from the start of a process to its first token: cold (no kernel compiled, nothing proved) and warm, and where they go.
+
+Run: python bench/first_token.py [MODEL] [--threads N] [--repeat 5] [--json FILE]. Each figure is of fresh processes of
+`camshaft generate`; the parts are of other processes, which go the same way step by step. The cold ones have an empty cache
+folder; bytecode is compiled before, as an installation does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rows
+
+from camshaft.models.pull import resolve_model
+
+PROMPT = "Why is the sky blue?"
+IMPORTED = (
+    "numpy",
+    "llvmlite.binding",
+    "tokenizers",
+    "jinja2",
+    "typer",
+    "pydantic",
+    "camshaft.generate.language_model",
+)
+
+
+def environment(cache: str) -> dict[str, str]:
+    """This one with another cache folder, and with bytecode kept as it is for users."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return kept | {"CAMSHAFT_CACHE_DIR": cache, "PYTHONPATH": paths}
+
+
+def first_byte_s(command: Sequence[str], cache: str) -> float:
+    """Seconds until the process says its first byte; it then ends by itself."""
+    started = time.perf_counter()
+    with subprocess.Popen(command, env=environment(cache), stdout=subprocess.PIPE, bufsize=0) as child:
+        assert child.stdout is not None
+        child.stdout.read(1)
+        elapsed_s = time.perf_counter() - started
+        child.stdout.read()
+    if child.returncode:
+        raise SystemExit(f"camshaft generate ended with status {child.returncode}")
+    return elapsed_s
+
+
+def parts(model: str, threads: int | None, cache: str) -> dict[str, float]:
+    """Seconds of each step in a process of its own, which says them as JSON."""
+    steps = Path(__file__).with_name("first_steps.py")
+    command = [sys.executable, str(steps), model, PROMPT, *([] if threads is None else [str(threads)])]
+    started = time.time()
+    ended = subprocess.run(command, env=environment(cache), stdout=subprocess.PIPE, check=True)
+    found: dict[str, float] = json.loads(ended.stdout)
+    return {"interpreter": found.pop("started") - started} | found
+
+
+def import_seconds(command: Sequence[str], cache: str) -> dict[str, float]:
+    """Seconds of the imports that matter, by -X importtime (which slows them), each with all that it imports first."""
+    command = [sys.executable, "-X", "importtime", "-m", "camshaft.cli", "generate", "", "-p", PROMPT]
+    said = subprocess.run(command, env=environment(cache), stderr=subprocess.PIPE, text=True).stderr
+    found = {}
+    for line in said.splitlines():
+        fields = line.removeprefix("import time:").split("|")
+        if len(fields) == 3 and fields[2].strip() in IMPORTED:
+            found[fields[2].strip()] = int(fields[1]) / 1e6
+    return found
+
+
+def threads_option(threads: int | None) -> list[str]:
+    """As the command line takes it."""
+    return [] if threads is None else ["--threads", str(threads)]
+
+
+def measure(options: argparse.Namespace, model: str) -> list[dict[str, Any]]:
+    """The rows."""
+    command = [sys.executable, "-m", "camshaft.cli", "generate", model, "-p", PROMPT, "-n", "8", "--greedy"]
+    command += threads_option(options.threads)
+    made = []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        first_byte_s([sys.executable, "-m", "camshaft.cli", "--help"], cache)  # bytecode and the file system's cache
+        cold = first_byte_s(command, cache)
+        warm = [first_byte_s(command, cache) for _ in range(options.repeat)]
+        warm_parts = [parts(model, options.threads, cache) for _ in range(options.repeat)]
+        imports = import_seconds(command, cache)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        cold_parts = parts(model, options.threads, cache)
+    medians = {name: rows.Spread.of([found[name] for found in warm_parts]).median for name in warm_parts[0]}
+    for name, seconds, spent in (("cold", [cold], cold_parts), ("warm", warm, medians)):
+        spread = rows.Spread.of(seconds)
+        made.append(
+            {
+                "bench": "first_token",
+                "op": f"first token, {name}",
+                "shape": [],
+                "backend": "simd",
+                "threads": options.threads,
+                "ns": spread.map(lambda s: s * 1e9).rounded(),
+                "parts_s": {part: round(value, 4) for part, value in spent.items()},
+                "imports_s": imports,
+            }
+        )
+    return made
+
+
+def report(made: Sequence[dict[str, Any]]) -> str:
+    """The rows as tables."""
+    cold, warm = made
+    lines = [(r["op"], *(f"{r['ns'][k] / 1e9:.3f}" for k in ("median", "min", "max"))) for r in made]
+    steps = [(part, f"{cold['parts_s'][part]:.4g}", f"{warm['parts_s'][part]:.4g}") for part in warm["parts_s"]]
+    imports = [(name, f"{seconds:.3f}") for name, seconds in sorted(warm["imports_s"].items(), key=lambda x: -x[1])]
+    tables = (
+        rows.table(("", "median s", "min", "max"), lines),
+        rows.table(("step", "cold s", "warm s"), steps),
+        rows.table(("import (under importtime)", "s"), imports),
+    )
+    return "\n\n".join(tables)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="smollm2", help="a name or the path of a .gguf")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.repeat < 1:
+        parser.error("wanted at least 1 repeat")
+    model = str(resolve_model(options.model).resolve())
+    print(rows.facts_line(rows.machine()) + "\n", flush=True)
+    made = measure(options, model)
+    print(report(made))
+    rows.write(options.json, made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Graph: what it takes, what it refuses, and names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import camshaft as cs
+from camshaft.errors import ShapeError
+from camshaft.graph.graph import Graph, root
+
+
+def test_nothing_is_computed_and_nodes_keep_their_order_and_scope() -> None:
+    graph = Graph()
+    x = graph.input("x", (2, 8), "f32")
+    with graph.scope("block"), graph.scope("inner"):
+        y = cs.add(x, x)
+    z = cs.multiply(y, x, name="product")
+    assert [(node.name, node.op.name) for node in graph.nodes] == [("block.inner.add", "add"), ("product", "multiply")]
+    assert (z.shape, z.name) == ((2, 8), "product")
+
+
+def test_names_of_inputs_states_and_outputs_are_given_once() -> None:
+    graph = Graph()
+    x = graph.input("x", (2,), "f32")
+    graph.output("y", x)
+    graph.state("s", x.spec)
+    for again in (
+        lambda: graph.input("x", (3,), "i32"),
+        lambda: graph.output("y", x),
+        lambda: graph.state("s", x.spec),
+    ):
+        with pytest.raises(ShapeError, match="is taken"):
+            again()
+
+
+def test_tensors_of_another_graph_and_bare_values_are_refused_by_the_op() -> None:
+    x, other = Graph().input("x", (2, 8), "f32"), Graph().input("x", (2, 8), "f32")
+    for wrong in (other, 1.5, [1, 2], None):
+        with pytest.raises(ShapeError, match=r"^add: got "):
+            cs.add(x, wrong)
+    with pytest.raises(ShapeError, match="no tensor of a graph"):
+        cs.add(np.ones((2, 8), np.float32), np.ones((2, 8), np.float32))
+
+
+def test_shapes_are_refused_when_the_graph_is_made() -> None:
+    graph = Graph()
+    x, y = graph.input("x", (2, 8), "f32"), graph.input("y", (2, 9), "f32")
+    with pytest.raises(ShapeError, match=r"^multiply: got .*9"):
+        cs.multiply(x, y)
+    with pytest.raises(ShapeError, match="no dtype"):
+        graph.input("z", (2,), "float23")
+
+
+def test_an_op_that_does_not_exist_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="no op 'cabbage'"):
+        _ = cs.cabbage
+
+
+def test_views_show_the_memory_of_their_root_and_must_have_its_size() -> None:
+    graph = Graph()
+    tokens = cs.Extent("tokens", 6)
+    x = graph.input("x", (tokens, 8), "f32")
+    view = graph.reshape(graph.reshape(x, (tokens, 2, 4)), (tokens, 8))
+    assert root(view) is x
+    assert graph.nodes == []
+    with pytest.raises(ShapeError, match=r"reshape: got .* wanted a plain tensor with as many elements"):
+        graph.reshape(x, (tokens, 9))
+
+
+def test_arrays_become_constants_whatever_their_strides() -> None:
+    values = np.arange(32, dtype=np.float32).reshape(8, 4).T
+    graph = Graph()
+    graph.output("y", cs.add(graph.input("x", (4, 8), "f32"), values))
+    with cs.compile(graph, threads=1) as plan:
+        assert np.array_equal(plan.run(x=np.ones((4, 8), np.float32))["y"], values + 1)
+
+
+def test_a_constant_from_a_source_needs_its_spec() -> None:
+    class Nothing:
+        def data(self) -> np.ndarray:
+            return np.zeros(4, np.uint8)
+
+    with pytest.raises(ShapeError, match="'w' from a source needs its spec"):
+        Graph().constant("w", Nothing())
