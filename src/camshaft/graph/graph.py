@@ -112,7 +112,7 @@ class Graph:
         """A tensor that never changes: an array, or a Source with its spec."""
         if isinstance(value, np.ndarray):
             spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))
-            value = ArraySource(np.ascontiguousarray(value))
+            value = ArraySource(np.array(value, order="C"))  # a copy: the caller's may change
         if spec is None:
             raise ShapeError(f"graph: constant {name!r} from a source needs its spec")
         return Tensor(spec, name, "constant", value, graph=self)

@@ -178,11 +178,12 @@ class Op:
     """An operation. `infer` raises ShapeError with the op's name, what came and what was wanted.
 
     `reference(inputs, attrs)` computes in float64 NumPy and gives one array per output; for an op with `updates` (indexes of the
-    inputs that it writes in place) it gives those inputs' new values after the outputs. `tolerance` is the normalized mean
-    squared error allowed per output dtype name. `indexes` names the inputs that index something, with the
-    limit that they stay under: plans check what a caller gives for them (a kernel cannot raise). `decompose(graph_functions, tensors, attrs)` spells a fused op in other ops;
-    `pattern` (first, second) says that it stands for an op `second` reading the result of `first` (graph/passes/fuse.py): inputs
-    are first's, then second's others; outputs are second's, then first's.
+    inputs that it writes in place) it gives those inputs' new values after the outputs. `indexes` names the inputs that index
+    something, with the limit that they stay under: plans check what a caller gives for them, since a kernel cannot raise.
+    `tolerance` is the normalized mean squared error allowed per output dtype name. `decompose(functions, tensors, attrs)` spells
+    a fused op in other ops, `functions` being graph/functions.py; `pattern` (first, second) says that it stands for an op
+    `second` reading the result of `first` (graph/passes/fuse.py): inputs are first's, then second's others; outputs are
+    second's, then first's.
     """
 
     name: str

@@ -15,9 +15,7 @@ from camshaft.dispatch.select import Choice, choose
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Tensor, root
-from camshaft.graph.passes.fuse import fuse
-from camshaft.graph.passes.layout import pack_weights
-from camshaft.graph.passes.quantize import quantize_activations
+from camshaft.graph.passes.prepare import prepare
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.lower import Lowered, lower
@@ -212,14 +210,6 @@ def _extents(graph: Graph) -> list[Extent]:
     specs = [t.spec for t in (*graph.inputs.values(), *graph.states.values())]
     found = [d for spec in specs for d in spec.shape] + [v for node in graph.nodes for v in node.attrs.values()]
     return list(dict.fromkeys(d for d in found if isinstance(d, Extent)))
-
-
-def prepare(graph: Graph, activations: str) -> Graph:
-    """The passes in order: fuse, quantize activations (mode 'q8'), pack weights."""
-    graph = fuse(graph)
-    if activations == "q8":
-        graph = quantize_activations(graph)
-    return pack_weights(graph)
 
 
 def _bind_memory(graph: Graph, lowered: Lowered, weights: Weights, given: Mapping[str, Array]) -> dict[Buffer, Array]:

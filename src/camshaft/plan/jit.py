@@ -50,7 +50,8 @@ class _Jitted:
         return outputs[0] if single else outputs
 
     def _plan_for(self, values: list[Array], constants: dict[str, Any]) -> tuple[ExecutionPlan, bool]:
-        key = (tuple((v.shape, v.dtype) for v in values), tuple(sorted(constants.items())), get_backend_override())
+        given = tuple((name, type(value), value) for name, value in sorted(constants.items()))  # 1 is not True
+        key = (tuple((v.shape, v.dtype) for v in values), given, get_backend_override())
         try:
             hash(key)
         except TypeError as error:

@@ -14,6 +14,10 @@ from camshaft.errors import BackendError
 
 _lock = threading.RLock()
 
+# Calls of C functions that LLVM puts in (memset for a loop that clears, fmaf where there is no such instruction) go through
+# the object's table of addresses: its linker's other way, a stub, takes memory that llvmlite's memory manager did not count.
+MODULE_FLAGS = '!llvm.module.flags = !{!90001}\n!90001 = !{i32 7, !"RtLibUseGOT", i32 1}\n'
+
 
 @dataclass(frozen=True)
 class HostTarget:
@@ -52,7 +56,7 @@ def compile_module(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> byt
     with _lock:
         host_target()
         try:
-            module = llvm.parse_assembly(llvm_ir)
+            module = llvm.parse_assembly(f"{llvm_ir}\n{MODULE_FLAGS}")
             module.verify()
         except RuntimeError as error:
             raise BackendError(f"LLVM refused a module: {error}") from error
@@ -69,7 +73,7 @@ def assembly(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
     """The assembly text that `compile_module` would make of the same IR (CAMSHAFT_DEBUG=5 and tests read it)."""
     with _lock:
         host_target()
-        module = llvm.parse_assembly(llvm_ir)
+        module = llvm.parse_assembly(f"{llvm_ir}\n{MODULE_FLAGS}")
         machine = _target_machine(opt)
         options = llvm.create_pipeline_tuning_options(speed_level=opt)
         options.loop_vectorization = options.slp_vectorization = vectorize

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.cpu.compile import NativeLibrary, compile_module, host_target, load_kernel
+from camshaft.backends.cpu.compile import MODULE_FLAGS, NativeLibrary, compile_module, host_target, load_kernel
 from camshaft.emit.llvm import emit
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.lang import ir
@@ -123,7 +123,7 @@ def _object(key: str, source: Callable[[], str], vectorize: bool) -> bytes:
 
 @functools.cache
 def _machine_key() -> str:
-    return f"{host_target()!r}|{language_digest()}"
+    return f"{host_target()!r}|{MODULE_FLAGS}|{language_digest()}"
 
 
 @functools.cache

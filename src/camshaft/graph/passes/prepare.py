@@ -1,0 +1,16 @@
+"""The passes in their order, from the graph as written to the graph that is lowered. Called by plan/compile.py."""
+
+from __future__ import annotations
+
+from camshaft.graph.graph import Graph
+from camshaft.graph.passes.fuse import fuse
+from camshaft.graph.passes.layout import pack_weights
+from camshaft.graph.passes.quantize import quantize_activations
+
+
+def prepare(graph: Graph, activations: str) -> Graph:
+    """The passes in order: fuse, quantize activations (mode 'q8'), pack weights."""
+    graph = fuse(graph)
+    if activations == "q8":
+        graph = quantize_activations(graph)
+    return pack_weights(graph)
