@@ -25,17 +25,18 @@ def main() -> None:
     from camshaft.cli import main  # noqa: F401
 
     mark("imports of the command line")
-    import camshaft.generate.language_model as library
     from camshaft.backends.cpu.device import counts
+    from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.sampling import Sampling
 
     mark("imports of the model")
-    with library.LanguageModel(model, threads=int(threads[0]) if threads else None) as lm:
+    with LanguageModel(model, threads=int(threads[0]) if threads else None) as lm:
         found["file and tokenizer"], found["compile: graph, proof, kernels, weights"] = (
             lm.timings.load_s,
             lm.timings.compile_s,
         )
         at = time.perf_counter()
-        pieces = lm.generate(prompt, max_tokens=2, sampling=library.Sampling(greedy=True))
+        pieces = lm.generate(prompt, max_tokens=2, sampling=Sampling(greedy=True))
         mark("chat template, tokens of the prompt, sampler")
         next(pieces)
         mark("first run and its text")

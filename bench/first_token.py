@@ -66,8 +66,8 @@ def parts(model: str, threads: int | None, cache: str) -> dict[str, float]:
 
 def import_seconds(command: Sequence[str], cache: str) -> dict[str, float]:
     """Seconds of the imports that matter, by -X importtime (which slows them), each with all that it imports first."""
-    command = [sys.executable, "-X", "importtime", "-m", "camshaft.cli", "generate", "", "-p", PROMPT]
-    said = subprocess.run(command, env=environment(cache), stderr=subprocess.PIPE, text=True).stderr
+    timed, pipe = [command[0], "-X", "importtime", *command[1:]], subprocess.PIPE
+    said = subprocess.run(timed, env=environment(cache), stdout=pipe, stderr=pipe, check=True, text=True).stderr
     found = {}
     for line in said.splitlines():
         fields = line.removeprefix("import time:").split("|")

@@ -25,13 +25,14 @@ from camshaft.formats.gguf import GGUFFile, open_gguf
 from camshaft.generate.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
+from camshaft.graph.passes.prepare import prepare
 from camshaft.models.architectures import architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.pull import resolve_model
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.rope.table import rope_table
-from camshaft.plan.compile import ExecutionPlan, compile, prepare
+from camshaft.plan.compile import ExecutionPlan, compile
 from camshaft.text.tokenizer import Tokenizer
 
 CONTEXT = 1024
@@ -81,7 +82,7 @@ def activations(op: str, widths: Callable[[ModelConfig], Sequence[tuple[int, ...
     """An op on f32 tensors of tokens, or of no tokens where the width says so by a leading 0; each use on its own."""
 
     def build(model: Model, graph: Graph, tokens: int, uses: int) -> dict[str, Any]:
-        given = {}
+        given: dict[str, Any] = {}
         for use in range(uses):
             shapes = [shape[1:] if shape[0] == 0 else (tokens, *shape) for shape in widths(model.config)]
             inputs = [graph.input(f"x{use}.{i}", shape, "f32") for i, shape in enumerate(shapes)]

@@ -77,7 +77,7 @@ class Camshaft:
         self.built_for = "this CPU"
 
     def read(self, ids: list[int]) -> int:
-        return self.run(ids, 1).ids[0]
+        return int(self.run(ids, 1).ids[0])
 
     def run(self, ids: list[int], n: int) -> Any:
         generation = self.model.generate(ids, max_tokens=n, sampling=self.sampling, ignore_eos=True)

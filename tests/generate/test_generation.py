@@ -72,7 +72,9 @@ def test_pieces_are_whole_characters() -> None:
     assert pieces == ["a", "é", "漢", "🙂", "b"]
 
 
-@pytest.mark.parametrize(("text", "wanted"), [(b"a\xf0\x9f\x99", "a\ufffd"), (b"\xffb", "\ufffdb"), (b"\xc3", "\ufffd")])
+@pytest.mark.parametrize(
+    ("text", "wanted"), [(b"a\xf0\x9f\x99", "a\ufffd"), (b"\xffb", "\ufffdb"), (b"\xc3", "\ufffd")]
+)
 def test_bytes_that_never_become_a_character_come_out_as_one_replacement(text: bytes, wanted: str) -> None:
     assert "".join(_generation(text)) == wanted
 
@@ -166,7 +168,12 @@ def test_a_seed_gives_its_text_again_and_others_give_others(lm: LanguageModel) -
 
 def test_temperature_0_top_k_1_and_a_tiny_top_p_are_greedy(lm: LanguageModel) -> None:
     wanted = _text(lm, GREEDY)
-    for sampling in (Sampling(temperature=0), Sampling(top_k=1, seed=3), Sampling(top_p=1e-6, seed=3), Sampling(min_p=1)):
+    for sampling in (
+        Sampling(temperature=0),
+        Sampling(top_k=1, seed=3),
+        Sampling(top_p=1e-6, seed=3),
+        Sampling(min_p=1),
+    ):
         assert _text(lm, sampling) == wanted
 
 

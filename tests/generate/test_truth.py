@@ -59,9 +59,7 @@ def test_f32_activations_are_within_5e_4_everywhere(exact_logits: np.ndarray, tr
 
 
 @pytest.mark.parametrize("chunk", [None, 1], ids=["prompt", "token by token"])
-def test_the_usual_mode_stays_close(
-    usual: LanguageModel, truth: np.ndarray, ids: list[int], chunk: int | None
-) -> None:
+def test_the_usual_mode_stays_close(usual: LanguageModel, truth: np.ndarray, ids: list[int], chunk: int | None) -> None:
     logits = usual.logits(ids, chunk=chunk)
     assert reference.kl_divergence(truth, logits).mean() <= 0.004
     highest = np.sort(truth, axis=1)[:, -2:]

@@ -141,12 +141,11 @@ def test_constants_that_compare_equal_are_told_apart_by_type() -> None:
 
 @pytest.mark.parametrize("result", [None, 3, np.ones(2), "text"])
 def test_a_result_that_is_no_tensor_of_the_trace_is_refused(result: Any) -> None:
+    @cs.jit
+    def function(x: cs.Tensor) -> Any:
+        return result
+
     with pytest.raises(PlanError, match=r"jit of function: result 0 is .*; wanted a tensor"):
-
-        @cs.jit
-        def function(x: cs.Tensor) -> Any:
-            return result
-
         function(values(2, 2))
 
 

@@ -1,15 +1,24 @@
-"""The frozen fixtures made again from live oracles: they must not have drifted. Needs the extras oracles and bench."""
+"""Live oracles: the frozen fixtures made again, which must not have drifted, and camshaft itself against new models and texts.
+
+Needs the extras oracles and bench.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.fixtures import TINY_MODELS, default_model, excerpt, llama_cpp_top, tiny_logits, tiny_model
+from camshaft import LanguageModel
+from tests.support import float64_llama as reference
+from tests.support.fixtures import TINY_MODELS, awkward_strings, excerpt, llama_cpp_top, tiny_logits, tiny_model
+from tests.support.models import require_default_model
 
 pytestmark = pytest.mark.oracle
+NEW_SEED = 1000
+MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
@@ -37,13 +46,58 @@ def test_llama_cpp_still_says_the_same_of_the_excerpt() -> None:
     pytest.importorskip("llama_cpp")
     from scripts.oracles import llama
 
-    path, frozen = default_model(), llama_cpp_top()
-    if path is None:
-        pytest.skip("the default model is not there: camshaft pull")
+    path, frozen = require_default_model(), llama_cpp_top()
     tokens = llama.Vocabulary(path).tokenize(excerpt().encode(), add_special=True, parse_special=False)[:256]
     assert tokens == frozen["tokens"].tolist()
-    logits = llama.logits(path, tokens, exact=False).astype(np.float64)
-    logits -= np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)) + logits.max(1, keepdims=True)
-    again = np.take_along_axis(logits, frozen["ids"].astype(np.int64), axis=1)
+    log_probabilities = reference.log_softmax(llama.logits(path, tokens, exact=False).astype(np.float64))
+    again = np.take_along_axis(log_probabilities, frozen["ids"].astype(np.int64), axis=1)
     # Another machine's kernels sum in another order; activations of 8 bits make that visible.
     assert np.abs(again - frozen["log_probabilities"])[:, :8].mean() < 0.05
+
+
+@pytest.mark.parametrize("seed", [NEW_SEED, NEW_SEED + 1])
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_camshaft_says_of_a_new_model_what_transformers_says(name: str, seed: int, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from scripts.oracles import tiny_models
+
+    model = next(m for m in tiny_models.MODELS if m.name == name)
+    network, tokens = tiny_models.build(model, seed), tiny_models.sequence(seed) + tiny_models.sequence(seed + 7)
+    tiny_models.write_gguf(model, network, tmp_path / "new.gguf")
+    wanted = tiny_models.logits(network, tokens)
+    assert wanted.std(axis=0).mean() >= 1
+    with LanguageModel(tmp_path / "new.gguf", activations="f32", threads=1, context=64) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < 1e-3
+        assert np.abs(lm.logits(tokens, chunk=1) - wanted).max() < 1e-3
+
+
+@pytest.mark.parametrize(("activations", "limit"), [("f32", 0.01), ("auto", 0.02)])
+def test_camshaft_is_as_close_to_llama_cpp_as_frozen_on_a_text_it_has_not_seen(activations: str, limit: float) -> None:
+    pytest.importorskip("llama_cpp")
+    from scripts.oracles import llama
+
+    path = require_default_model()
+    with LanguageModel(path, activations=activations, context=320, threads=2) as lm:
+        tokens = lm.tokenize(" ".join(reversed(excerpt().split(". "))))[:128]
+        said = lm.logits(tokens)
+    live = llama.logits(path, tokens, exact=True)
+    assert reference.kl_divergence(live, said).mean() < limit
+
+
+@pytest.mark.parametrize(("add_special", "parse_special"), MODES)
+def test_camshaft_cuts_new_strings_into_llama_cpps_tokens(add_special: bool, parse_special: bool) -> None:
+    pytest.importorskip("llama_cpp")
+    from scripts.oracles import llama
+
+    path = require_default_model()
+    vocabulary, strings = llama.Vocabulary(path), awkward_strings()
+    rng = np.random.default_rng(NEW_SEED)
+    with LanguageModel(path, context=16, threads=1) as lm:
+        for _ in range(300):
+            text = b"".join(strings[i] for i in rng.integers(0, len(strings), rng.integers(1, 6)))
+            wanted = vocabulary.tokenize(text, add_special=add_special, parse_special=parse_special)
+            assert lm.tokenize(text, add_special=add_special, parse_special=parse_special) == wanted, text
+
+
+def test_the_oracles_are_here() -> None:
+    assert [name for name in ("torch", "transformers", "llama_cpp", "gguf") if not importlib.util.find_spec(name)] == []

@@ -60,16 +60,19 @@ def generate(
             stream(generation)
 
 
-def stream(pieces: Iterable[str]) -> str:
-    """Print text pieces as they come, ending the last line; all of it."""
-    text = ""
-    for piece in pieces:
-        text += piece
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    if not text.endswith("\n"):
+def stream(pieces: Iterable[str]) -> None:
+    """Print text pieces as they come, ending the last line, before an error's too."""
+    last = ""
+    try:
+        for last in pieces:
+            sys.stdout.write(last)
+            sys.stdout.flush()
+    except Exception:
+        if last and not last.endswith("\n"):
+            print(flush=True)
+        raise
+    if not last.endswith("\n"):
         print(flush=True)
-    return text
 
 
 def _prompt_text(prompt: str) -> str:

@@ -5,14 +5,45 @@ from __future__ import annotations
 import io
 import signal
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from camshaft.cli import bench, chat, doctor, generate, models, plan, pull
+from camshaft.cli.run import FAILED, INTERRUPTED
+
+# click's UsageError, which some versions of typer carry a copy of.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+class _Group(TyperGroup):
+    """The commands, with a usage error told in one line."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        try:
+            status = super().main(*args, **extra | {"standalone_mode": False})
+        except _UsageError as error:
+            print(_one_line(error), file=sys.stderr)
+            status = FAILED
+        except typer.Abort:
+            status = INTERRUPTED
+        sys.exit(status)
+
+
+def _one_line(error: Any) -> str:
+    """What is wrong and where to look it up; the whole help where no command was named."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error.format_message())
+    text = " ".join(error.format_message().split()).rstrip(".")
+    path = error.ctx.command_path if error.ctx else "camshaft"
+    return f"camshaft: {text[:1].lower()}{text[1:]}; see '{path} --help'"
+
 
 # Plain help and tracebacks: rich's would add 0.1 s to the start and boxes to every error.
 app = typer.Typer(
     name="camshaft",
+    cls=_Group,
     help="Run language models through a schedule ground once for this machine.",
     no_args_is_help=True,
     add_completion=False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camshaft.cli.progress import Bar
+from camshaft.cli.progress import Bar, Notice
 from camshaft.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ def open_model(model: str, *, context: int, **given: Any) -> LanguageModel:
 
     with Bar(f"pulling {model}") as progress:
         resolve_model(model, progress)
-    from camshaft.generate.language_model import LanguageModel
+    with Notice(f"preparing {model} for this machine (once) ..."):
+        from camshaft.generate.language_model import LanguageModel
 
-    return LanguageModel(model, context=context, **_given(given))
+        return LanguageModel(model, context=context, **_given(given))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

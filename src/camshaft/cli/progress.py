@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -50,3 +51,27 @@ class Bar:
         self._progress = progress.Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task(self._title, total=total)
         self._progress.start()
+
+
+class Notice:
+    """A context manager: on a terminal, one line on stderr while the block takes longer than usual; gone at its end."""
+
+    def __init__(self, text: str, after_s: float = 1.5) -> None:
+        self._text, self._timer = text, threading.Timer(after_s, self._show)
+        self._timer.daemon = True
+        self._shown = False
+
+    def __enter__(self) -> None:
+        if sys.stderr.isatty():
+            self._timer.start()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()
+        if self._shown:
+            print("\r" + " " * len(self._text) + "\r", end="", file=sys.stderr, flush=True)
+
+    def _show(self) -> None:
+        self._shown = True
+        print(self._text, end="", file=sys.stderr, flush=True)

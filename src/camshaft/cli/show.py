@@ -6,6 +6,8 @@ import dataclasses
 import enum
 import json
 import os
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,15 +48,21 @@ def print_columns(rows: Sequence[Sequence[object]], *, right: frozenset[int] = f
 
 
 def print_tree(value: object, indent: int = 0) -> None:
-    """Print nested mappings (see `plain`) as indented `name  value` lines; lists of plain values on one line."""
+    """Print nested mappings (see `plain`) as indented `name  value` lines, long values wrapped; lists of mappings as
+    columns."""
     items = plain(value)
-    width = max((len(name) for name, item in items.items() if not (isinstance(item, dict) and item)), default=0)
+    width = max((len(name) for name, item in items.items() if not _is_nested(item)), default=0)
     for name, item in items.items():
-        if isinstance(item, dict) and item:
-            print(" " * indent + name)
+        if not _is_nested(item):
+            _print_wrapped(" " * indent + name.ljust(width) + "  ", _cell(item))
+            continue
+        print(" " * indent + name)
+        if isinstance(item, dict):
             print_tree(item, indent + 2)
         else:
-            print(" " * indent + f"{name.ljust(width)}  {_cell(item)}")
+            titles = [title for title in item[0] if any(row[title] is not None for row in item)]
+            rows = [[_cell(row[title]) for title in titles] for row in item]
+            print_columns([[" " * indent + " ", *row] for row in (titles, *rows)])
 
 
 def size(nbytes: int) -> str:
@@ -63,6 +71,19 @@ def size(nbytes: int) -> str:
         if nbytes >= factor:
             return f"{nbytes / factor:.1f} {unit}"
     return f"{nbytes} bytes"
+
+
+def _is_nested(item: Any) -> bool:
+    """A mapping, or a list of mappings with the same names."""
+    if isinstance(item, list):
+        return bool(item) and all(isinstance(row, dict) and row and row.keys() == item[0].keys() for row in item)
+    return isinstance(item, dict) and bool(item)
+
+
+def _print_wrapped(start: str, text: str) -> None:
+    columns = max(shutil.get_terminal_size().columns, 60)
+    wrapper = textwrap.TextWrapper(columns, start, " " * len(start), break_long_words=False, break_on_hyphens=False)
+    print(wrapper.fill(text))
 
 
 def _cell(item: Any) -> str:

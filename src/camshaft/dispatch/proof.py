@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -22,6 +22,8 @@ from camshaft.dispatch.evidence import BackendValidation, Verdict, ledger, summa
 from camshaft.errors import BackendError
 from camshaft.settings import settings, thread_count
 
+Progress = Callable[[int, int], None]
+
 SAMPLE_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 120.0
 _CLAIMS_PER_CHILD = 4
@@ -29,10 +31,13 @@ _CLAIMS_PER_CHILD = 4
 _ENDED_BY_OTHERS = {int(s) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if (s := getattr(signal, name, None))}
 
 
-def prove(claims: Iterable[Claim], *, timeout_s: float = SAMPLE_TIMEOUT_S) -> dict[Claim, Verdict]:
+def prove(
+    claims: Iterable[Claim], *, timeout_s: float = SAMPLE_TIMEOUT_S, progress: Progress | None = None
+) -> dict[Claim, Verdict]:
     """A verdict on each claim: from the evidence where there is one, else from child processes, and then kept.
 
-    `timeout_s` is for one sample, compilation included. BackendError when no child can be run at all.
+    `timeout_s` is for one sample, compilation included; `progress` is called, from any thread but never from two at once,
+    with how many of the claims without evidence are judged and how many there are. BackendError when no child can be run.
     """
     wanted = tuple(dict.fromkeys(claims))
     absent = {name: BACKENDS[name].absent() for name in {c.backend for c in wanted}}
@@ -40,27 +45,38 @@ def prove(claims: Iterable[Claim], *, timeout_s: float = SAMPLE_TIMEOUT_S) -> di
     found |= {c: v for c in wanted if c not in found and (v := ledger().get(c))}
     missing = [c for c in wanted if c not in found]
     if missing:
-        fresh = _judge(missing, timeout_s)
+        fresh = _judge(missing, timeout_s, progress)
         ledger().add(fresh)
         found |= fresh
     return {c: found[c] for c in wanted}
 
 
-def validate_backends(names: Sequence[str] | None = None) -> dict[str, BackendValidation]:
-    """Every variant of every op that these backends (all of them by default) claim, proved on all of the op's samples."""
+def validate_backends(
+    names: Sequence[str] | None = None, *, progress: Progress | None = None
+) -> dict[str, BackendValidation]:
+    """Every variant of every op that these backends (all of them by default) claim, proved on all of the op's samples.
+
+    `progress` is as in `prove`.
+    """
     wanted = tuple(BACKENDS if names is None else names)
     absent = {name: BACKENDS[name].absent() for name in wanted}
     claims = {name: all_claims(name) if absent[name] is None else () for name in wanted}
-    verdicts = prove(c for rows in claims.values() for c in rows)
+    verdicts = prove((c for rows in claims.values() for c in rows), progress=progress)
     return {name: summary(name, (verdicts[c] for c in claims[name]), absent[name]) for name in wanted}
 
 
-def _judge(claims: Sequence[Claim], timeout_s: float) -> dict[Claim, Verdict]:
+def _judge(claims: Sequence[Claim], timeout_s: float, progress: Progress | None) -> dict[Claim, Verdict]:
     """Some children take the claims off one queue, each as it is free."""
     left: queue.SimpleQueue[Claim] = queue.SimpleQueue()
     for claim in claims:
         left.put(claim)
     found: dict[Claim, Verdict] = {}
+    telling = threading.Lock()
+
+    def tell() -> None:
+        with telling:
+            if progress:
+                progress(len(found), len(claims))
 
     def serve() -> None:
         while not left.empty():  # a child that dies takes only its claim with it: the next one goes on
@@ -68,7 +84,9 @@ def _judge(claims: Sequence[Claim], timeout_s: float) -> dict[Claim, Verdict]:
                 while child.alive:
                     claim = left.get_nowait()
                     found[claim] = child.judge(claim, timeout_s)
+                    tell()
 
+    tell()
     n_children = min(thread_count(), -(-len(claims) // _CLAIMS_PER_CHILD))
     with ThreadPoolExecutor(n_children) as pool:
         try:

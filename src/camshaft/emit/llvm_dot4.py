@@ -14,8 +14,8 @@ def dot4(t: Typed, acc: str, a: str, b: str) -> str:
     """acc + sum over 4 bytes of u8(a) * s8(b): vpdpbusd where there is VNNI, else 16-bit products by pmaddwd, else by shifts."""
     if "avx512vnni" in t.target.features and "avx512vl" in t.target.features and t.n >= 4:
         return _in_pieces(t, 16, (acc, a, b), _vnni_piece)
-    if "avx2" in t.target.features and t.n >= 4:
-        return _in_pieces(t, 8, (acc, a, b), _pmaddwd_piece)
+    if "sse2" in t.target.features and t.n >= 4:
+        return _in_pieces(t, 8 if "avx2" in t.target.features else 4, (acc, a, b), _pmaddwd_piece)
     result = acc
     for byte in range(4):
         u = t.op("and", t.op("lshr", a, t.const(8 * byte)), t.const(255))

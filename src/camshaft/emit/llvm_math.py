@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from camshaft.dtypes import DType, bf16, f16, f32, i16, i32
+from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.emit.llvm_dot4 import dot4
 from camshaft.emit.llvm_functions import exp, log, tanh
+from camshaft.emit.llvm_shorts import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from camshaft.emit.llvm_typed import Typed
 
 
@@ -64,7 +65,11 @@ def cast(t: Typed, x: str, to: DType) -> str:
         return t.line(f"{'fcmp une' if t.dtype.is_float else 'icmp ne'} {source} {x}, {t.const(0)}")
     if t.dtype.is_float and to.is_float:
         if to == bf16 and "avx512bf16" not in t.target.features:
-            return _round_to_bf16(t, x, result)
+            return narrow_bf16(t, x)
+        if t.dtype == bf16:
+            return widen_bf16(t, x)
+        if f16 in (t.dtype, to) and not t.target.has_f16:
+            return widen_f16(t, x) if to == f32 else narrow_f16(t, x)
         return t.line(f"{'fpext' if to.nbytes > t.dtype.nbytes else 'fptrunc'} {source} {x} to {result}")
     if t.dtype.is_float:
         return _saturate(t, x, to)
@@ -73,19 +78,6 @@ def cast(t: Typed, x: str, to: DType) -> str:
     if t.dtype.kind == "b" or to.bits > t.dtype.bits:
         return t.line(f"{'sext' if t.dtype.kind == 'i' else 'zext'} {source} {x} to {result}")
     return x if to.bits == t.dtype.bits else t.line(f"trunc {source} {x} to {result}")
-
-
-def _round_to_bf16(t: Typed, x: str, result: str) -> str:
-    """f32 to the nearest bf16, ties to even, by its bits: LLVM calls a function for it that no C library has."""
-    ints, short = t.as_dtype(i32), t.as_dtype(i16)
-    bits = t.line(f"bitcast {t.type_of()} {x} to {ints.type_of()}")
-    odd = ints.op("and", ints.op("lshr", bits, ints.const(16)), ints.const(1))
-    rounded = ints.op("add", bits, ints.op("add", odd, ints.const(0x7FFF)))
-    quiet = ints.op("or", bits, ints.const(0x400000))
-    ordered = t.line(f"fcmp ord {t.type_of()} {x}, {x}")
-    chosen = ints.op("lshr", ints.select(ordered, rounded, quiet), ints.const(16))
-    words = t.line(f"trunc {ints.type_of()} {chosen} to {short.type_of()}")
-    return t.line(f"bitcast {short.type_of()} {words} to {result}")
 
 
 def _saturate(t: Typed, x: str, to: DType) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from camshaft.dtypes import DType, i64
 from camshaft.emit import llvm_index, llvm_math
+from camshaft.emit.llvm_typed import Typed
 from camshaft.emit.llvm_values import Rep, array_name, integer, memory_dtype, scalar_type, vector_type
 from camshaft.emit.llvm_writer import Writer
 from camshaft.lang import ir
@@ -44,8 +45,10 @@ class MemoryEmitter(Writer):
         at = self.linear_index(array, tuple(self.reps[i] for i in indices))
         count = self.reps[value.args[-1]] if counted else None
         stored = self.load_stored(value, array, at, gather, count)
-        typed = self.typed(memory_dtype(array.dtype), stored.n)
-        return Rep(llvm_math.cast(typed, stored.name, value.dtype), stored.n)
+        memory, name = self.typed(memory_dtype(array.dtype), stored.n), stored.name
+        if array.dtype.is_float and array.dtype != memory.dtype:
+            name, memory = memory.bitcast(name, array.dtype), memory.as_dtype(array.dtype)
+        return Rep(llvm_math.cast(memory, name, value.dtype), stored.n)
 
     def load_stored(self, value: ir.Value, array: ir.Array, at: Rep, gather: bool, count: Rep | None) -> Rep:
         if value.width:
@@ -135,7 +138,7 @@ class MemoryEmitter(Writer):
         if at.is_scalar and not item.value.width and self.width_of((rep,)):
             raise self.fail(item.line, f"every lane stores another value to one element of {array.name}")
         name = self.widened(rep, item.value.dtype, n)
-        name = llvm_math.cast(self.typed(item.value.dtype, n), name, memory_dtype(array.dtype))
+        name = self.stored_form(self.typed(item.value.dtype, n), name, array.dtype)
         if item.value.width:
             mask = self.count_mask(self.reps[item.count] if item.count is not None else None, n)
             self.store_vector(array, at, name, n, mask)
@@ -147,6 +150,13 @@ class MemoryEmitter(Writer):
             self.scatter(array, at, name)
         else:
             raise self.fail(item.line, f"lanes of {array.name} are not contiguous; ask for k.scatter")
+
+    def stored_form(self, t: Typed, name: str, dtype: DType) -> str:
+        """A value as an array of the dtype has it in memory."""
+        memory = memory_dtype(dtype)
+        if dtype.is_float and dtype != memory:
+            return t.as_dtype(dtype).bitcast(llvm_math.cast(t, name, dtype), memory)
+        return llvm_math.cast(t, name, memory)
 
     def store_vector(self, array: ir.Array, at: Rep, value: str, n: int, mask: str | None) -> None:
         dtype = memory_dtype(array.dtype)

@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32, u8
+from camshaft.dtypes import DType, bf16, f16, f32, u8, u16
 
 _TYPES = {
     "f16": "half",
@@ -38,7 +38,12 @@ def vector_type(dtype: DType, n: int) -> str:
 
 
 def memory_dtype(dtype: DType) -> DType:
-    """What an array's elements are in memory: a boolean is a byte there, in LLVM a bit."""
+    """What an array's elements are in memory: a boolean is a byte there, in LLVM a bit; f16 and bf16 are their bits.
+
+    (LLVM would keep a half in an f32 where the CPU has no such type, and call functions to narrow it again.)
+    """
+    if dtype in (f16, bf16):
+        return u16
     return u8 if dtype.kind == "b" else dtype
 
 

@@ -20,6 +20,24 @@ class CpuTarget:
             return 512
         return 256 if "avx2" in self.features else 128
 
+    @property
+    def has_f16(self) -> bool:
+        """Whether instructions convert between f16 and f32."""
+        return self._is_arm or not self.features.isdisjoint({"f16c", "avx512f", "zfhmin", "zfh"})
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether an instruction multiplies and adds with one rounding."""
+        return not self._is_x86 or not self.features.isdisjoint({"fma", "fma4", "avx512f"})
+
+    @property
+    def _is_arm(self) -> bool:
+        return self.architecture in ("aarch64", "arm64")
+
+    @property
+    def _is_x86(self) -> bool:
+        return self.architecture in ("x86_64", "amd64")
+
     def key(self) -> str:
         """A spelling for cache keys; the feature string itself is in the host target's."""
         return f"{self.architecture}/{self.lanes}"

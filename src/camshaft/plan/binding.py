@@ -87,16 +87,19 @@ def _given(
 
 def _refuse_overlap(pieces: Mapping[Buffer, Bytes], arena: Bytes, written: set[Buffer]) -> None:
     """Hazards are found with each buffer apart; one that is written must not lie over another."""
-    spans = [
-        (b.name, b in written, p.ctypes.data, p.nbytes) for b, p in pieces.items() if b.lifetime is not Lifetime.TEMP
-    ]
-    spans.append(("the arena", True, arena.ctypes.data, arena.nbytes))
-    for index, (name, is_written, start, nbytes) in enumerate(spans):
-        if not is_written:
-            continue
-        for other, _, other_start, other_nbytes in spans[:index] + spans[index + 1 :]:
-            if max(start, other_start) < min(start + nbytes, other_start + other_nbytes):
-                raise PlanError(f"buffers {name!r} and {other!r} got memory that overlaps, and {name!r} is written")
+    named = [(b.name, b in written, p) for b, p in pieces.items() if b.lifetime is not Lifetime.TEMP]
+    named.append(("the arena", True, arena))
+    spans = sorted((p.ctypes.data, p.nbytes, name, is_written) for name, is_written, p in named if p.nbytes)
+    # By start, so that only the one that reaches furthest, of all and of the written ones, can lie over the next.
+    furthest: dict[bool, tuple[int, str]] = {False: (0, ""), True: (0, "")}
+    for start, nbytes, name, is_written in spans:
+        end, other = furthest[not is_written]
+        if start < end:
+            first, second = (name, other) if is_written else (other, name)
+            raise PlanError(f"buffers {first!r} and {second!r} got memory that overlaps, and {first!r} is written")
+        furthest[False] = max(furthest[False], (start + nbytes, name))
+        if is_written:
+            furthest[True] = max(furthest[True], (start + nbytes, name))
 
 
 def bind_memory(
