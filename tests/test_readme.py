@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
+
+import pytest
+
+from camshaft.settings import settings
+from tests.support.models import require_default_model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -55,3 +61,34 @@ def test_the_sections_a_reader_wants_are_there() -> None:
 def test_links_to_files_lead_somewhere() -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_settings_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Environment(dict[str, str]):
+        def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+            asked.append(name)
+            return default
+
+    monkeypatch.setattr(os, "environ", Environment())
+    settings()
+    assert set(re.findall(r"CAMSHAFT_\w+", README)) == {name for name in asked if name.startswith("CAMSHAFT_")}
+
+
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", section("From Python"), re.MULTILINE | re.DOTALL)
+
+
+def test_there_are_examples_of_a_model_a_graph_and_a_jitted_function() -> None:
+    for word in ("LanguageModel", "camshaft.compile", "camshaft.jit"):
+        assert sum(word in example for example in EXAMPLES) == 1
+
+
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda text: "-".join(re.findall(r"camshaft\.([A-Za-z_]+)\(", text)[:1])
+)
+def test_examples_run_as_they_stand(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if '"smollm2"' in example:
+        example = example.replace('"smollm2"', repr(str(require_default_model())))
+    exec(compile(example, "README.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip()

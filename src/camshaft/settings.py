@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
     text = os.environ.get(name, "")
     if not text:
         return default
-    if not text.isdigit() or not low <= int(text) <= high:
+    if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
         raise SettingError(f"{name}={text}: wanted a whole number from {low} to {high}")
     return int(text)
 
@@ -34,7 +35,9 @@ def settings() -> Settings:
     """The settings of this moment, from the environment: CAMSHAFT_CACHE_DIR, CAMSHAFT_BACKEND, CAMSHAFT_THREADS (1 to
     1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32)."""
     cache = os.environ.get("CAMSHAFT_CACHE_DIR")
-    activations = os.environ.get("CAMSHAFT_ACTIVATIONS", "auto")
+    if cache and Path(cache).exists() and not Path(cache).is_dir():
+        raise SettingError(f"CAMSHAFT_CACHE_DIR={cache}: wanted a folder")
+    activations = os.environ.get("CAMSHAFT_ACTIVATIONS") or "auto"
     if activations not in ("auto", "q8", "f32"):
         raise SettingError(f"CAMSHAFT_ACTIVATIONS={activations}: wanted auto, q8 or f32")
     return Settings(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.errors import CamshaftError
+from camshaft.errors import CamshaftError, StoreError
 
 
 def test_text_goes_to_stdout_and_ends_its_line(cli: Any, lm: Any, model_file: str) -> None:
@@ -74,7 +74,16 @@ def test_ctrl_c_closes_the_model_and_ends_with_130(cli: Any, lm: Any, model_file
 def test_an_error_after_some_text_still_has_its_line(cli: Any, lm: Any, model_file: str) -> None:
     lm.pieces = ["Hel", CamshaftError("gone")]
     result = cli("generate", model_file, "-p", "Hi")
-    assert (result.exit_code, result.stderr) == (2, "camshaft: gone\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "Hel\n", "camshaft: gone\n")
+
+
+def test_an_error_of_the_store_says_how_to_move_it(cli: Any, lm: Any, model_file: str) -> None:
+    lm.pieces = [StoreError("/cache/objects/0: cannot be written: No space left on device")]
+    result = cli("generate", model_file, "-p", "Hi")
+    wanted = (
+        "camshaft: /cache/objects/0: cannot be written: No space left on device (CAMSHAFT_CACHE_DIR moves the cache)\n"
+    )
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", wanted)
 
 
 def test_a_disk_error_is_one_line_too(cli: Any, lm: Any, model_file: str) -> None:

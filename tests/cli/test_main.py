@@ -24,11 +24,31 @@ def test_every_command_has_plain_help(cli, command: str) -> None:
     assert f"Usage: camshaft {command}" in result.stdout or f" {command} [OPTIONS]" in result.stdout
 
 
-def test_an_unknown_option_is_a_usage_error_of_few_lines() -> None:
-    done = subprocess.run([sys.executable, "-m", "camshaft.cli", "models", "--nosuch"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) <= 4
-    assert "--nosuch" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("models --nosuch", "no such option: --nosuch; see 'camshaft models --help'"),
+        ("nosuch", "no such command 'nosuch'; see 'camshaft --help'"),
+        ("generate", "-p' / '--prompt'; see 'camshaft generate --help'"),
+        ("generate -p x -n 0", "'--max-tokens'"),
+        ("generate -p x --threads x", "'--threads'"),
+        ("generate -p x --top-p 2", "'--top-p'"),
+        ("generate one two -p x", "(two); see 'camshaft generate --help'"),
+    ],
+)
+def test_a_usage_error_is_one_line(cli, arguments: str, wanted: str) -> None:
+    result = cli(*arguments.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("camshaft: ")
+    assert wanted in result.stderr
+
+
+def test_without_a_command_there_is_help(cli) -> None:
+    result = cli()
+    assert result.exit_code == 2
+    assert "Usage: camshaft" in result.output
+    assert "doctor" in result.output
 
 
 def test_a_closed_pipe_ends_the_command_without_a_word() -> None:

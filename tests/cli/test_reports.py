@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from camshaft.cli.show import plain, size
+from camshaft.dispatch.evidence import BackendValidation, Verdict, summary
 
 
 def test_plan_lists_thunks_and_memory(cli: Any, lm: Any, model_file: str) -> None:
@@ -41,20 +43,64 @@ class Machine:
     features: frozenset[str]
     cores: int
     cache_nbytes: dict[str, int]
+    blas: tuple[Library, ...]
 
 
-def test_doctor_shows_whatever_dispatch_knows(cli: Any, lm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass(frozen=True)
+class Library:
+    name: str
+    version: str | None
+    path: str | None
+
+
+@pytest.fixture
+def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one backend that failed half of an op, and one that is absent."""
     dispatch = importlib.import_module("camshaft.dispatch")
-    machine = Machine(frozenset({"avx2", "fma"}), 2, {"l1": 32768})
+    libraries = (Library("one", "1.0", None), Library("two", None, None))
+    machine = Machine(frozenset({"avx2", "fma"} | {f"feature{i}" for i in range(30)}), 2, {"l1": 32768}, libraries)
+    verdicts = (Verdict("copy", "rows", "simd", "proved"), Verdict("copy", "fast", "simd", "failed", "error 1 above 0"))
+    backends = {"simd": summary("simd", verdicts, None), "cuda": summary("cuda", (), "no cuda here")}
+
+    def validate_backends(*, progress: Callable[[int, int], None]) -> dict[str, BackendValidation]:
+        progress(0, 2)
+        progress(2, 2)
+        return backends
+
     monkeypatch.setattr(dispatch, "capabilities", lambda: machine, raising=False)
-    monkeypatch.setattr(dispatch, "validate_backends", lambda: {"simd": {"proved": True, "why": None}}, raising=False)
-    report = json.loads(cli("doctor", "--json").stdout)
-    assert report["machine"] == {"features": ["avx2", "fma"], "cores": 2, "cache_nbytes": {"l1": 32768}}
-    assert report["backends"]["simd"]["proved"] is True
+    monkeypatch.setattr(dispatch, "validate_backends", validate_backends, raising=False)
+
+
+def test_doctor_json_has_whatever_dispatch_knows(cli: Any, lm: Any, proofs: None) -> None:
+    result = cli("doctor", "--json")
+    report = json.loads(result.stdout)
+    assert report["machine"]["features"][:2] == ["avx2", "feature0"]
+    assert report["machine"]["cache_nbytes"] == {"l1": 32768}
+    assert report["backends"]["simd"]["verdicts"][1]["reason"] == "error 1 above 0"
     assert Path(report["cache_dir"]).name == "cache"
-    text = cli("doctor").stdout
-    assert "  features  avx2 fma\n" in text
-    assert "    proved  yes\n" in text
+    assert result.stderr == "camshaft: proving kernels\n"
+
+
+def test_doctor_tabulates_what_was_proved(cli: Any, lm: Any, proofs: None) -> None:
+    lines = cli("doctor").stdout.splitlines()
+    assert "  cores     2" in lines
+    assert max(len(line) for line in lines if "feature" in line) <= 80
+    at = lines.index("  blas")
+    assert [line.split() for line in lines[at + 1 : at + 4]] == [
+        ["name", "version"],
+        ["one", "1.0"],
+        ["two", "unknown"],
+    ]
+    table = [line.split() for line in lines[lines.index("backends") + 1 :]]
+    assert table == [
+        ["status", "proved", "failed", "absent", "why"],
+        ["simd", "failed", "1", "1", "0"],
+        ["cuda", "absent", "0", "0", "0", "no", "cuda", "here"],
+        ["ops"],
+        ["simd"],
+        ["copy", "1", "proved,", "1", "failed"],
+        ["copy", "fast", "on", "simd", "failed:", "error", "1", "above", "0"],
+    ]
 
 
 def test_bench_reports_spreads(cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Code for CPUs that lack an instruction: what is emitted in its place gives the same, and asks for no function that may not exist."""
+"""Code for CPUs that lack an instruction: it gives the same, and asks for no function that may not exist."""
 
 import struct
 
@@ -87,7 +87,7 @@ def test_a_multiply_add_without_the_instruction_rounds_once():
 def undefined_symbols(data):
     """The functions that an ELF object wants from elsewhere."""
     sections = {s.name(): s.data() for s in llvm.ObjectFileRef.from_data(data).sections()}
-    names, entries = sections[".strtab"], struct.iter_unpack("<IBBHQQ", sections[".symtab"])
+    names, entries = sections[b".strtab"], struct.iter_unpack("<IBBHQQ", sections[b".symtab"])
     return {names[e[0] : names.index(b"\0", e[0])].decode() for e in list(entries)[1:] if e[3] == 0}
 
 
@@ -101,7 +101,9 @@ def test_no_other_cpu_needs_a_function_that_may_not_exist(name, dtype):
     text = emit(trace(gathered_shorts, arrays, n=99), CpuTarget(triple.split("-")[0], 4, frozenset(features)), "f")
     module = llvm.parse_assembly(text)
     module.triple = triple
-    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=flags, opt=2, reloc="pic")
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=flags, opt=2, reloc="pic", codemodel="small", jit=True
+    )
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
     passes.getModulePassManager().run(module, passes)
     assert undefined_symbols(machine.emit_object(module)) <= C_FUNCTIONS

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.errors import CamshaftError, DownloadError, MissingExtraError, ModelError
+from camshaft.errors import CamshaftError, DownloadError, MissingExtraError, ModelError, SettingError
 from camshaft.models import fetch
 from camshaft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
 from camshaft.models.pull import models, models_dir, pull, resolve_model
@@ -175,7 +175,7 @@ def test_a_full_disk_is_said_before_and_during(tiny: KnownModel, monkeypatch: py
 def test_a_cache_that_is_a_file(tiny: KnownModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.raises(DownloadError, match="cannot write in"):
+    with pytest.raises(SettingError, match=r"CAMSHAFT_CACHE_DIR=.*file: wanted a folder"):
         pull("tiny")
 
 

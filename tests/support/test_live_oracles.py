@@ -5,7 +5,6 @@ Needs the extras oracles and bench.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +96,3 @@ def test_camshaft_cuts_new_strings_into_llama_cpps_tokens(add_special: bool, par
             text = b"".join(strings[i] for i in rng.integers(0, len(strings), rng.integers(1, 6)))
             wanted = vocabulary.tokenize(text, add_special=add_special, parse_special=parse_special)
             assert lm.tokenize(text, add_special=add_special, parse_special=parse_special) == wanted, text
-
-
-def test_the_oracles_are_here() -> None:
-    assert [name for name in ("torch", "transformers", "llama_cpp", "gguf") if not importlib.util.find_spec(name)] == []

@@ -10,11 +10,12 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-from camshaft.errors import CamshaftError
+from camshaft.errors import CamshaftError, StoreError
 
 P = ParamSpec("P")
 
 FAILED, INTERRUPTED = 2, 130
+_MOVE = "CAMSHAFT_CACHE_DIR"
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -40,5 +41,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 
 def fail(error: Exception) -> NoReturn:
     """Print `error` as one line and end with status 2."""
-    print("camshaft:", " ".join(str(error).split()) or type(error).__name__, file=sys.stderr)
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, StoreError) and _MOVE not in text:
+        text += f" ({_MOVE} moves the cache)"
+    print("camshaft:", text, file=sys.stderr)
     raise typer.Exit(FAILED) from error

