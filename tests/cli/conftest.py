@@ -38,6 +38,9 @@ class FakeSession:
         self.calls.append((id(self), prompt, options))
         return FakeGeneration(list(self.pieces))
 
+    def close(self) -> None:
+        FakeModel.closed_sessions.append(id(self))
+
 
 class FakeTemplate:
     def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
@@ -51,6 +54,7 @@ class FakeModel:
     made: ClassVar[dict[str, Any]] = {}
     calls: ClassVar[list[Any]] = []
     closed = 0
+    closed_sessions: ClassVar[list[int]] = []
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
     chat_template = FakeTemplate()
 
@@ -106,6 +110,7 @@ def lm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeMod
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(FakeModel, "pieces", ["Hel", "lo"])
     monkeypatch.setattr(FakeModel, "calls", [])
+    monkeypatch.setattr(FakeModel, "closed_sessions", [])
     monkeypatch.setattr(FakeModel, "closed", 0)
     sys.modules.pop("camshaft.generate.benchmark", None)
     yield FakeModel

@@ -72,6 +72,22 @@ m.main()
     assert child.wait(20) == 1
 
 
+@pytest.mark.skipif(os.name == "nt", reason="descriptors of POSIX")
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_stream_is_the_null_device(closed: int, tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "camshaft.cli", "models"],
+        env=os.environ | {"CAMSHAFT_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=lambda: os.close(closed),
+        stdout=None if closed == 1 else subprocess.PIPE,
+        stderr=None if closed == 2 else subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert not done.stdout
+    assert closed == 2 or "Traceback" not in done.stderr
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_terminated_command_cleans_up(tmp_path) -> None:
     code = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -274,3 +276,23 @@ def test_two_python_threads_say_what_each_says_alone(lm: LanguageModel) -> None:
     for runner in runners:
         runner.join()
     assert got == wanted
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_another_thread_holds_the_model_leaves_the_child_a_working_one(lm: LanguageModel) -> None:
+    before = lm.logits(A)
+    with lm.lock:  # of this thread: the child's is another
+        code: list[int] = []
+        thread = threading.Thread(target=lambda: code.append(_logits_in_a_child(lm, before)))
+        thread.start()
+        thread.join()
+    assert code == [0]
+
+
+def _logits_in_a_child(lm: LanguageModel, wanted: np.ndarray) -> int:
+    """0 where a forked child gets the same logits, 1 where it gets others, else the signal that ended it."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        os._exit(0 if np.array_equal(lm.logits(A), wanted) else 1)
+    return os.waitpid(pid, 0)[1]

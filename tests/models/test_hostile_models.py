@@ -140,8 +140,9 @@ def test_a_model_without_a_chat_template_says_to_use_raw(tmp_path: Path) -> None
         assert list(lm.generate("hi", raw=True, max_tokens=0)) == []
 
 
-def test_a_context_that_no_memory_holds_is_an_error(tmp_path: Path) -> None:
-    text = refused(tiny_model("llama", tmp_path), ContextError, context=10**12, sessions=1000)
+@pytest.mark.parametrize(("context", "sessions"), [(10**9, 3), (10**12, 1000), (10**23, 1), (1, 10**23)])
+def test_a_context_that_no_memory_holds_is_an_error(context: int, sessions: int, tmp_path: Path) -> None:
+    text = refused(tiny_model("llama", tmp_path), ContextError, context=context, sessions=sessions)
     assert "context" in text
 
 

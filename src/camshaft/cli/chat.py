@@ -64,7 +64,7 @@ class Conversation:
         self._messages.append({"role": "user", "content": text})
         rendered = self._lm.chat_template.render(self._messages, add_generation_prompt=True)
         if not rendered.startswith(self._read):
-            self._session, self._read = self._lm.session(), ""
+            self._forget()
         pieces: list[str] = []
         new = rendered[len(self._read) :]
         try:
@@ -73,8 +73,12 @@ class Conversation:
             self._read = rendered + "".join(pieces)
         except KeyboardInterrupt:
             print()
-            self._session, self._read = self._lm.session(), ""
+            self._forget()
         self._messages.append({"role": "assistant", "content": "".join(pieces)})
+
+    def _forget(self) -> None:
+        self._session.close()
+        self._session, self._read = self._lm.session(), ""
 
 
 def _kept(generation: Iterable[str], pieces: list[str]) -> Iterator[str]:
@@ -83,10 +87,17 @@ def _kept(generation: Iterable[str], pieces: list[str]) -> Iterator[str]:
         yield piece
 
 
-def _converse(conversation: Conversation) -> None:
-    if sys.stdin.isatty() and importlib.util.find_spec("readline"):
+def _prompt() -> str:
+    """What a person at a terminal sees before a line; nothing for a pipe."""
+    if not sys.stdin.isatty():
+        return ""
+    if importlib.util.find_spec("readline"):
         importlib.import_module("readline")  # line editing for input(); Windows has its own
-    prompt = "> " if sys.stdin.isatty() else ""
+    return "> "
+
+
+def _converse(conversation: Conversation) -> None:
+    prompt = _prompt()
     while True:
         try:
             text = input(prompt)
@@ -94,5 +105,10 @@ def _converse(conversation: Conversation) -> None:
             if prompt:
                 print()
             return
+        except KeyboardInterrupt:  # on a terminal it clears the line
+            if not prompt:
+                raise
+            print()
+            continue
         if text.strip():
             conversation.say(text)

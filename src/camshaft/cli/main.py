@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from typing import Any
@@ -63,8 +64,16 @@ def _stop(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
+def _open_closed_streams() -> None:
+    """Gives a standard stream that the caller closed to the null device, before another file takes its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
+
+
 def main() -> None:
     """Entry point of the `camshaft` script."""
+    _open_closed_streams()
     for name in ("SIGTERM", "SIGHUP"):  # unwound like Ctrl-C, so that temporary files go
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:

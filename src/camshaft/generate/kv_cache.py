@@ -74,8 +74,9 @@ class KVCache:
             )
         held, table = self._held[slot], self.states["block_table"]
         while len(held) * BLOCK_TOKENS < n_tokens:
-            table[slot, len(held)] = self._free_blocks[-1]
-            held.append(self._free_blocks.pop())
+            block = self._free_blocks.pop()  # one step: sessions may close in several threads
+            table[slot, len(held)] = block
+            held.append(block)
 
 
 def _zeros(spec: TensorSpec) -> Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,10 +82,13 @@ class LanguageModel:
             raise SettingError(f"activations {activations!r}; wanted one of {', '.join(ACTIVATIONS)}")
         if context < 1 or sessions < 1:
             raise SettingError(f"context {context}, sessions {sessions}; wanted 1 or more")
+        if context * sessions >= 1 << 31:  # positions and rows of the cache are i32
+            raise ContextError(f"{sessions} sessions with a context of {context} tokens; they hold up to 2^31 in all")
         self.name, self.context, self.activations = str(path_or_name), context, activations
         backend = get_backend_override() if backend is None else check_override(backend)
         self.backend, self.threads = backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
+        _models.add(self)
         self._closed = False
         self._file = open_gguf(resolve_model(str(path_or_name)))
         try:
@@ -214,3 +219,16 @@ class LanguageModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+# A forked child has none of the parent's threads, one of which may hold a lock.
+_models: weakref.WeakSet[LanguageModel] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for model in list(_models):
+        model.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

@@ -15,6 +15,7 @@ import numpy as np
 
 from camshaft.dtypes import as_dtype
 from camshaft.errors import ShapeError
+from camshaft.extent import Extent
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -118,10 +119,13 @@ class Graph:
         return Tensor(spec, name, "constant", value, graph=self)
 
     def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
-        """The same bytes in another shape: a view, which makes no thunk."""
+        """The same bytes in another shape: a view, which makes no thunk. Extents, and axes before one, stay as they are."""
         spec = TensorSpec(tuple(shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
+        kept = max((i + 1 for s in (x.shape, spec.shape) for i, dim in enumerate(s) if isinstance(dim, Extent)), default=0)
+        if x.shape[:kept] != spec.shape[:kept]:
+            raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted every Extent where it was")
         return Tensor(spec, x.name, "view", base=x, graph=self)
 
     def apply(

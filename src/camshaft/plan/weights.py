@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,10 @@ class Weights:
         """The bytes of a constant that was prepared."""
         return self._held[_key(tensor)]
 
+    def clear(self) -> None:
+        """Lets go of all of them. Plans that were bound to them keep theirs until they are closed."""
+        self._held.clear()
+
     @property
     def nbytes(self) -> int:
         """Bytes of all constants held."""
@@ -69,9 +74,11 @@ def _load(tensor: Tensor, memory: Array) -> Array:
 
 def _allocate(nbytes: int) -> Array:
     """Memory for packed weights, in huge pages where the system has them: fewer faults at load, fewer misses later."""
-    pages = mmap.mmap(-1, nbytes + _HUGE_PAGE)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    pages = mmap.mmap(-1, nbytes + _HUGE_PAGE, **private)  # shared ones, its default, get huge pages on few systems
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel without huge pages refuses the advice
+            pages.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(pages, np.uint8)
     start = -whole.ctypes.data % _HUGE_PAGE
     return whole[start : start + nbytes]
