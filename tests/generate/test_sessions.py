@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -296,3 +297,48 @@ def _logits_in_a_child(lm: LanguageModel, wanted: np.ndarray) -> int:
         signal.alarm(20)
         os._exit(0 if np.array_equal(lm.logits(A), wanted) else 1)
     return os.waitpid(pid, 0)[1]
+
+
+def test_tokens_put_in_by_hand_come_after_those_that_wait(lm: LanguageModel) -> None:
+    with lm.session() as session:
+        first = session.generate(A, max_tokens=3, sampling=GREEDY, ignore_eos=True)
+        list(first)
+        logits = session.process(B)[-1]
+        assert session.history == [*A, *first.ids, *B]
+    np.testing.assert_allclose(logits, lm.logits([*A, *first.ids, *B])[-1], atol=2e-4)
+
+
+def test_a_session_that_closes_while_another_takes_a_block_keeps_both_apart(lm: LanguageModel) -> None:
+    cache = lm.plans.cache
+
+    class Closing(list[int]):
+        """Free blocks; a session is closed, as the garbage collector might, whenever the last one is looked at."""
+
+        def __getitem__(self, index: object) -> object:
+            block = super().__getitem__(index)  # type: ignore[call-overload]
+            other.close()
+            return block
+
+    with lm.session() as session:
+        other = lm.session()
+        other.process(B)
+        cache._free_blocks, before = Closing(cache._free_blocks), cache._free_blocks
+        session.process(A)
+        assert cache.states["block_table"][session._slot, 0] == cache._held[session._slot][0]
+        assert cache._held[session._slot][0] not in list(cache._free_blocks)
+        cache._free_blocks = list(cache._free_blocks)
+        other.close()
+    assert sorted(cache._free_blocks) == sorted({*before, *cache._free_blocks})
+
+
+def test_a_closed_model_holds_no_weights_and_no_cache(tiny_path: Path) -> None:
+    lm = LanguageModel(tiny_path, threads=1, context=CONTEXT)
+    session = lm.session()
+    session.process(A)
+    memory = [
+        weakref.ref(lm.plans.cache.states["keys.0"].base),
+        weakref.ref(next(iter(lm.plans.weights._held.values())).base),
+    ]
+    lm.close()
+    session.close()
+    assert [kept() for kept in memory] == [None, None]

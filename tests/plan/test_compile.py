@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import sys
 import tracemalloc
 from collections import Counter
@@ -345,3 +347,13 @@ def test_seven_tokens_of_512_cost_seven_tokens_programs_in_a_model(tmp_path: Pat
             if by_token:
                 assert few * -(-512 // max(by_token)) <= all_of_it * -(-7 // max(by_token)), thunk.name
         assert sum(programs_for(t, active) for t in thunks) * 5 < sum(t.programs.bound for t in thunks)
+
+
+def test_weights_do_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *advice: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("camshaft.plan.weights.mmap.mmap", Refusing)
+    with cs.compile(block(), threads=1) as plan:
+        assert np.isfinite(next(iter(plan.run(x=X[:3]).values()))).all()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from camshaft.cli import options
@@ -12,8 +11,7 @@ from camshaft.cli.generate import stream
 from camshaft.cli.run import command
 
 if TYPE_CHECKING:
-    from camshaft.generate.language_model import LanguageModel
-    from camshaft.generate.sampling import Sampling
+    from camshaft.generate.conversation import Conversation
 
 
 @command
@@ -43,48 +41,9 @@ def chat(
         seed=seed,
     )
     with options.open_model(model, context=context, backend=backend, threads=threads, activations=activations) as lm:
+        from camshaft.generate.conversation import Conversation
+
         _converse(Conversation(lm, sampling, max_tokens))
-
-
-class Conversation:
-    """Messages and the session that has read them.
-
-    The template is rendered over all messages each turn; what the session has read already is the front of that
-    text and is cut off. Where it is not (a template that rewrites old turns, an answer stopped half way), a new
-    session reads everything again."""
-
-    def __init__(self, lm: LanguageModel, sampling: Sampling, max_tokens: int) -> None:
-        self._lm, self._sampling, self._max_tokens = lm, sampling, max_tokens
-        self._messages: list[dict[str, str]] = []
-        self._session = lm.session()
-        self._read = ""
-
-    def say(self, text: str) -> None:
-        """Send one message and stream the answer to stdout. Ctrl-C ends the answer and keeps what was said."""
-        self._messages.append({"role": "user", "content": text})
-        rendered = self._lm.chat_template.render(self._messages, add_generation_prompt=True)
-        if not rendered.startswith(self._read):
-            self._forget()
-        pieces: list[str] = []
-        new = rendered[len(self._read) :]
-        try:
-            generation = self._session.generate(new, max_tokens=self._max_tokens, sampling=self._sampling, raw=True)
-            stream(_kept(generation, pieces))
-            self._read = rendered + "".join(pieces)
-        except KeyboardInterrupt:
-            print()
-            self._forget()
-        self._messages.append({"role": "assistant", "content": "".join(pieces)})
-
-    def _forget(self) -> None:
-        self._session.close()
-        self._session, self._read = self._lm.session(), ""
-
-
-def _kept(generation: Iterable[str], pieces: list[str]) -> Iterator[str]:
-    for piece in generation:
-        pieces.append(piece)
-        yield piece
 
 
 def _prompt() -> str:
@@ -111,4 +70,14 @@ def _converse(conversation: Conversation) -> None:
             print()
             continue
         if text.strip():
-            conversation.say(text)
+            _answer(conversation, text)
+
+
+def _answer(conversation: Conversation, text: str) -> None:
+    """Stream one answer. Ctrl-C ends it."""
+    pieces = conversation.say(text)
+    try:
+        stream(pieces)
+    except KeyboardInterrupt:
+        pieces.close()
+        print()

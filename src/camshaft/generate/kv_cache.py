@@ -66,6 +66,10 @@ class KVCache:
             self._free_blocks += held[::-1]
             self._free_slots.append(slot)
 
+    def close(self) -> None:
+        """Lets go of the memory. Slots may still be closed."""
+        self.states.clear()
+
     def reserve(self, slot: int, n_tokens: int) -> None:
         """Makes room for positions 0 to n_tokens - 1. ContextError past the context."""
         if n_tokens > self.context:

@@ -18,6 +18,7 @@ import numpy as np
 from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf import open_gguf
+from camshaft.generate.conversation import Conversation
 from camshaft.generate.generation import Generation, GenerationTimings
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.sampler import Sampler, SamplerPlans
@@ -178,6 +179,10 @@ class LanguageModel:
         """ModelError if the model was closed."""
         if self._closed:
             raise ModelError(f"the model {self.name} is closed")
+
+    def conversation(self, *, sampling: Sampling | None = None, max_tokens: int = 512) -> Conversation:
+        """Turns of a user and the model through the chat template, each processing only what is new: `say(text)`."""
+        return Conversation(self, sampling, max_tokens)
 
     def sampler(self, sampling: Sampling) -> Sampler:
         """A sampler over this model's logits."""

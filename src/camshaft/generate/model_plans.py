@@ -60,15 +60,15 @@ class ModelPlans:
         graphs = self._graph(self.prompt_tokens, self.logit_rows), self._graph(1, None)
         nbytes = self.logit_rows.bound * config.vocab_size * 4
         self.logits: Array = aligned_bytes(nbytes, 64).view(np.float32).reshape(-1, config.vocab_size)
-        self._options: dict[str, Any] = {
-            "backend": backend,
-            "threads": threads,
-            "activations": "q8" if quantized else "f32",
-            "weights": self.weights,
-            "memory": self.cache.states | {"logits": self.logits},
-        }
         started = time.perf_counter()
-        self.prompt, self.single = compile_all(graphs, **self._options)
+        self.prompt, self.single = compile_all(
+            graphs,
+            backend=backend,
+            threads=threads,
+            activations="q8" if quantized else "f32",
+            weights=self.weights,
+            memory=self.cache.states | {"logits": self.logits},
+        )
         self.compile_s = time.perf_counter() - started
 
     def _graph(self, tokens: Dim, rows: Dim | None) -> Graph:
@@ -102,6 +102,8 @@ class ModelPlans:
         return self.logits[: len(rows)]
 
     def close(self) -> None:
-        """Lets go of both plans."""
+        """Lets go of both plans, their weights and the cache's memory."""
         self.prompt.close()
         self.single.close()
+        self.weights.clear()
+        self.cache.close()

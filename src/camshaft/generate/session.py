@@ -101,10 +101,18 @@ class Session:
             )
 
     def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
-        """Puts tokens into the cache. The last one's logits, or with `every_row` all of them, f32 [n, vocab] (a copy)."""
+        """Puts tokens into the cache, after those that wait.
+
+        Gives the last one's logits, or with `every_row` all of theirs, f32 [n, vocab] (a copy).
+        """
+        with self._model.lock:
+            self._check_open()
+            self._check_room(len(ids) and len(self._pending) + len(ids))
+            self._process_pending()
+            return self._process(ids, every_row, chunk)
+
+    def _process(self, ids: Sequence[int], every_row: bool, chunk: int | None) -> Array:
         plans, rows = self._model.plans, []
-        self._check_open()
-        self._check_room(len(ids))
         size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
         if chunk is not None and not 1 <= chunk <= size:
             raise SettingError(f"chunk {chunk}; wanted 1 to {size} tokens")

