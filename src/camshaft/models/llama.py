@@ -6,7 +6,7 @@ feed-forward (Touvron et al., 2023).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
@@ -17,13 +17,23 @@ from camshaft.models.transformer import LayerCache, TokenBatch, attend, rotate, 
 PAIRING = "interleaved"
 
 
+AttentionBlock = Callable[[Tensor, str, ModelConfig, Checkpoint, TokenBatch, LayerCache], Tensor]
+
+
 def build(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
     """Logits f32 [R, vocab] of the wanted rows."""
+    return decoder(config, file, batch, caches, attention)
+
+
+def decoder(
+    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache], block: AttentionBlock
+) -> Tensor:
+    """Embedding, layers of attention `block` and feed-forward with residuals, final norm, output projection."""
     embeddings = file.tensor("token_embd.weight", config.vocab_size, config.dim)
     x: Tensor = F.embedding(batch.ids, embeddings)
     for layer, cache in enumerate(caches):
         prefix = f"blk.{layer}"
-        x = F.add(x, attention(x, prefix, config, file, batch, cache), name=f"{prefix}.attn_residual")
+        x = F.add(x, block(x, prefix, config, file, batch, cache), name=f"{prefix}.attn_residual")
         x = F.add(x, feed_forward(x, prefix, config, file), name=f"{prefix}.ffn_residual")
     x = F.rms_norm(wanted_rows(x, batch), file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
     return file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)

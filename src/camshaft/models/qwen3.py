@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.llama import feed_forward, norm
-from camshaft.models.transformer import LayerCache, TokenBatch, attend, head_norm, rotate, wanted_rows
+from camshaft.models.llama import decoder, norm
+from camshaft.models.transformer import LayerCache, TokenBatch, attend, head_norm, rotate
 
 PAIRING = "neox"
 
 
 def build(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
     """Logits f32 [R, vocab] of the wanted rows."""
-    embeddings = file.tensor("token_embd.weight", config.vocab_size, config.dim)
-    x: Tensor = F.embedding(batch.ids, embeddings)
-    for layer, cache in enumerate(caches):
-        prefix = f"blk.{layer}"
-        x = F.add(x, attention(x, prefix, config, file, batch, cache), name=f"{prefix}.attn_residual")
-        x = F.add(x, feed_forward(x, prefix, config, file), name=f"{prefix}.ffn_residual")
-    x = F.rms_norm(wanted_rows(x, batch), file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
-    return file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
+    return decoder(config, file, batch, caches, attention)
 
 
 def attention(
