@@ -50,9 +50,7 @@ u32 = DType("u32", "u", 4, np.dtype(np.uint32))
 u64 = DType("u64", "u", 8, np.dtype(np.uint64))
 boolean = DType("bool", "b", 1, np.dtype(np.bool_))
 
-DTYPES: dict[str, DType] = {
-    d.name: d for d in (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, boolean)
-}
+DTYPES: dict[str, DType] = {d.name: d for d in (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, boolean)}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in DTYPES.values()}
 
 

@@ -101,7 +101,9 @@ def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, BLOCK)
     greatest = np.abs(blocks).max(-1, keepdims=True)
     inverse = np.divide(np.float32(127), greatest, out=np.zeros_like(greatest), where=greatest > 0)
-    codes = np.rint(blocks.astype(np.float64) * inverse).astype(np.int8)  # the product is exact: rounded once, as fma does
+    codes = np.rint(blocks.astype(np.float64) * inverse).astype(
+        np.int8
+    )  # the product is exact: rounded once, as fma does
     return codes.reshape(x.shape), (greatest * np.float32(INVERSE_127))[..., 0]
 
 

@@ -81,7 +81,9 @@ class ExecutionPlan:
 
         limit = self.limits.get(name)
         if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
-            raise PlanError(f"run: input {name!r} holds indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}")
+            raise PlanError(
+                f"run: input {name!r} holds indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
+            )
 
     def _active(self, name: str, array: Array) -> Array:
         return array[
