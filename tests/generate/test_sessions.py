@@ -342,3 +342,29 @@ def test_a_closed_model_holds_no_weights_and_no_cache(tiny_path: Path) -> None:
     lm.close()
     session.close()
     assert [kept() for kept in memory] == [None, None]
+
+
+def test_room_asked_for_in_a_closed_slot_is_refused(lm: LanguageModel) -> None:
+    cache = lm.plans.cache
+    slot = cache.open_slot()
+    cache.close_slot(slot)
+    with pytest.raises(ContextError, match="the session is closed"):
+        cache.reserve(slot, 1)
+
+
+def test_a_conversation_processes_only_what_is_new(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Template:
+        def render(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
+            return "".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>"
+
+    monkeypatch.setattr(type(lm), "chat_template", Template())
+    conversation = lm.conversation(sampling=GREEDY, max_tokens=6)
+    first = "".join(conversation.say("hello"))
+    runs = CountedRuns(lm, monkeypatch)
+    stopped = conversation.say("more")
+    next(stopped, None)
+    assert runs.tokens[0] <= len(lm.tokenize("<u>more<a>")) + 1  # and the last token of the answer before it
+    stopped.close()
+    assert [m["role"] for m in conversation.messages] == ["user", "assistant", "user", "assistant"]
+    assert conversation.messages[1]["content"] == first
+    conversation.close()

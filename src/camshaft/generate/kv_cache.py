@@ -71,12 +71,14 @@ class KVCache:
         self.states.clear()
 
     def reserve(self, slot: int, n_tokens: int) -> None:
-        """Makes room for positions 0 to n_tokens - 1. ContextError past the context."""
+        """Makes room for positions 0 to n_tokens - 1. ContextError past the context, or for a slot closed meanwhile."""
         if n_tokens > self.context:
             raise ContextError(
                 f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise --context"
             )
-        held, table = self._held[slot], self.states["block_table"]
+        held, table = self._held.get(slot), self.states["block_table"]
+        if held is None:
+            raise ContextError("the session is closed")
         while len(held) * BLOCK_TOKENS < n_tokens:
             block = self._free_blocks.pop()  # one step: sessions may close in several threads
             table[slot, len(held)] = block
