@@ -48,9 +48,9 @@ def attention(
     q = file.linear(h, f"{prefix}.attn_q", width)
     k = file.linear(h, f"{prefix}.attn_k", kv_width)
     v = file.linear(h, f"{prefix}.attn_v", kv_width)
-    q = rotate(q, config.n_heads, config, batch, PAIRING)
-    k = rotate(k, config.n_kv_heads, config, batch, PAIRING)
-    return file.linear(attend(q, k, v, config, batch, cache), f"{prefix}.attn_output", config.dim)
+    q = rotate(q, config.n_heads, config, batch, PAIRING, f"{prefix}.rope_q")
+    k = rotate(k, config.n_kv_heads, config, batch, PAIRING, f"{prefix}.rope_k")
+    return file.linear(attend(q, k, v, prefix, config, batch, cache), f"{prefix}.attn_output", config.dim)
 
 
 def feed_forward(x: Tensor, prefix: str, config: ModelConfig, file: Checkpoint) -> Tensor:

@@ -45,15 +45,17 @@ def token_inputs(
     return TokenBatch(ids, positions, slots, wanted, block_table, rope, length)
 
 
-def rotate(x: Tensor, heads: int, config: ModelConfig, batch: TokenBatch, pairing: str) -> Tensor:
+def rotate(x: Tensor, heads: int, config: ModelConfig, batch: TokenBatch, pairing: str, name: str) -> Tensor:
     """Rotary embedding of [T, heads * head_dim]."""
     result: Tensor = F.rope(
-        x, batch.positions, batch.rope_table, heads=heads, head_dim=config.head_dim, pairing=pairing
+        x, batch.positions, batch.rope_table, heads=heads, head_dim=config.head_dim, pairing=pairing, name=name
     )
     return result
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, config: ModelConfig, batch: TokenBatch, cache: LayerCache) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, prefix: str, config: ModelConfig, batch: TokenBatch, cache: LayerCache
+) -> Tensor:
     """Writes the tokens' keys and values into the cache, then attends causally over it."""
     F.kv_cache_update(
         cache.keys,
@@ -65,6 +67,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, config: ModelConfig, batch: TokenBat
         batch.block_table,
         kv_heads=config.n_kv_heads,
         head_dim=config.head_dim,
+        name=f"{prefix}.kv_cache_update",
     )
     result: Tensor = F.attention(
         q,
@@ -78,6 +81,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, config: ModelConfig, batch: TokenBat
         head_dim=config.head_dim,
         scale=config.head_dim**-0.5,
         length=batch.length,
+        name=f"{prefix}.attention",
     )
     return result
 

@@ -175,7 +175,12 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(
-        ops.KernelVariant("blocks_in_registers", frozenset({"simd"}), _build),
+        ops.KernelVariant(
+            "blocks_in_registers",
+            frozenset({"simd"}),
+            _build,
+            cost=lambda node, target: 0.3 * prod(node.inputs[0].bounds),  # 0.30 ns an element at k = 576 on Zen 4
+        ),
         ops.KernelVariant(
             "one_block_per_lane",
             frozenset({"scalar", "simd"}),
