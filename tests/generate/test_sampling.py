@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from camshaft.errors import CamshaftError, SettingError
-from camshaft.generate.sampling import NO_TOKEN, Sampling, SamplingRows, recent_tokens, seed_words
+from camshaft.generate.sampling import NO_TOKEN, Sampling, recent_tokens, seed_words
 
 WRONG = [
     *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), "hot", None, True)],
@@ -67,24 +67,3 @@ def test_recent_tokens_are_the_different_ids_of_the_last_n() -> None:
     np.testing.assert_array_equal(recent_tokens([9, 1], 0, 3), [NO_TOKEN] * 3)
     with pytest.raises(SettingError, match="repeat_last_n=5"):
         recent_tokens([1], 5, 4)
-
-
-def test_rows_start_greedy_and_are_filled_one_by_one() -> None:
-    rows = SamplingRows(3, n_recent=8)
-    assert (rows.temperature == 0).all()
-    assert (rows.recent == NO_TOKEN).all()
-    before = [id(a) for a in (*rows.sample_inputs, *rows.penalty_inputs)]
-    sampling = Sampling(0.5, 7, 0.9, 0.1, repeat_penalty=1.25, repeat_last_n=8)
-    rows.fill(1, sampling, seed=2**32 + 3, step=4, tokens=[5, 5, 6])
-    temperature, top_k, top_p, min_p, seed = rows.sample_inputs
-    assert (temperature[1], top_k[1], seed[1].tolist()) == (0.5, 7, [3, 1, 4])
-    assert (top_p[1], min_p[1], rows.penalty[1]) == (np.float32(0.9), np.float32(0.1), 1.25)
-    assert rows.recent[1].tolist() == [5, 6, *[NO_TOKEN] * 6]
-    assert temperature[0] == temperature[2] == 0
-    assert before == [id(a) for a in (*rows.sample_inputs, *rows.penalty_inputs)]
-
-
-def test_a_greedy_row_has_temperature_0() -> None:
-    rows = SamplingRows(1)
-    rows.fill(0, Sampling(greedy=True), seed=1, step=0)
-    assert rows.temperature[0] == 0

@@ -55,13 +55,17 @@ def usual(path: Path) -> Iterator[LanguageModel]:
 def test_f32_activations_are_within_5e_4_everywhere(exact_logits: np.ndarray, truth: np.ndarray) -> None:
     assert exact_logits.dtype == np.float32
     assert exact_logits.shape == truth.shape
-    assert np.abs(exact_logits - truth).max() < 5e-4
+    worst = np.abs(exact_logits - truth).max()
+    print(f"f32 activations: greatest difference {worst:.1e}")  # pytest -s shows it; the README quotes it
+    assert worst < 5e-4
 
 
 @pytest.mark.parametrize("chunk", [None, 1], ids=["prompt", "token by token"])
 def test_the_usual_mode_stays_close(usual: LanguageModel, truth: np.ndarray, ids: list[int], chunk: int | None) -> None:
     logits = usual.logits(ids, chunk=chunk)
-    assert reference.kl_divergence(truth, logits).mean() <= 0.004
+    divergence = reference.kl_divergence(truth, logits).mean()
+    print(f"default mode, chunk {chunk}: mean KL divergence {divergence:.4f}")
+    assert divergence <= 0.004
     highest = np.sort(truth, axis=1)[:, -2:]
     sure = highest[:, 1] - highest[:, 0] > 1
     assert sure.sum() > 50

@@ -24,7 +24,7 @@ class Writer:
         self.mask: str | None = None
         self.mask_is_prefix = False
         self._count = 0
-        self.varying_values, self.varying_vars = varying(kernel)
+        _, self.varying_vars = varying(kernel)
 
     # --- writing -----------------------------------------------------------------------------------------------------
     def fresh(self, prefix: str = "v") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,58 +84,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda v: v is None or _whole(0, 2**64 - 1)(v), "a whole number from 0 to 2^64-1, or None"),
     "greedy": (lambda v: isinstance(v, bool), "True or False"),
 }
-
-
-@dataclass(frozen=True)
-class SamplingRows:
-    """The inputs of repeat_penalty and sample for `n_rows` rows of logits, filled row by row before a run.
-
-    Rows that nobody filled are greedy. The arrays stay the same ones, so a plan may be bound to them.
-    """
-
-    n_rows: int
-    n_recent: int = 64
-    temperature: Array = field(init=False)
-    top_k: Array = field(init=False)
-    top_p: Array = field(init=False)
-    min_p: Array = field(init=False)
-    seed: Array = field(init=False)
-    recent: Array = field(init=False)
-    penalty: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        r = self.n_rows
-        made = {
-            "temperature": np.zeros(r, np.float32),
-            "top_k": np.zeros(r, np.int32),
-            "top_p": np.ones(r, np.float32),
-            "min_p": np.zeros(r, np.float32),
-            "seed": np.zeros((r, 3), np.uint32),
-            "recent": np.full((r, max(self.n_recent, 1)), NO_TOKEN, np.int32),
-            "penalty": np.ones(r, np.float32),
-        }
-        for name, array in made.items():
-            object.__setattr__(self, name, array)
-
-    @property
-    def sample_inputs(self) -> tuple[Array, ...]:
-        """The op sample's inputs after the logits, in order."""
-        return self.temperature, self.top_k, self.top_p, self.min_p, self.seed
-
-    @property
-    def penalty_inputs(self) -> tuple[Array, ...]:
-        """The op repeat_penalty's inputs after the logits, in order."""
-        return self.recent, self.penalty
-
-    def fill(self, row: int, sampling: Sampling, seed: int, step: int, tokens: Sequence[int] = ()) -> None:
-        """Sets one row: `seed` from Sampling.start_seed(), `step` the number of the token drawn, `tokens` all before it."""
-        self.temperature[row] = 0.0 if sampling.is_greedy else sampling.temperature
-        self.top_k[row] = sampling.top_k
-        self.top_p[row] = sampling.top_p
-        self.min_p[row] = sampling.min_p
-        self.seed[row] = seed_words(seed, step)
-        self.penalty[row] = sampling.repeat_penalty
-        self.recent[row] = recent_tokens(tokens, sampling.repeat_last_n if sampling.has_penalty else 0, self.n_recent)
 
 
 def seed_words(seed: int, step: int) -> tuple[int, int, int]:

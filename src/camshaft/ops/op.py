@@ -215,11 +215,3 @@ def expect(condition: bool, op: str, came: object, wanted: str) -> None:
     if not condition:
         text = ", ".join(str(c) for c in came) if isinstance(came, tuple) else str(came)
         raise ShapeError(f"{op}: got {text}; wanted {wanted}")
-
-
-def rows_grid(spec: TensorSpec) -> tuple[tuple[Cells, ...], tuple[int, ...]]:
-    """A grid with a program per row (all axes but the last), at most 3 axes, and the rows' bounds along each axis."""
-    leading = spec.shape[:-1] or (1,)
-    if len(leading) > 3:
-        raise ShapeError(f"{spec}: at most 4 dimensions here")
-    return tuple(Cells(d) for d in leading), tuple(Cells(d).dim if isinstance(d, int) else d.bound for d in leading)  # type: ignore[misc]

@@ -54,33 +54,32 @@ def compile_module(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> byt
     BackendError with LLVM's words when the IR does not parse or verify.
     """
     with _lock:
-        host_target()
-        try:
-            module = llvm.parse_assembly(f"{llvm_ir}\n{MODULE_FLAGS}")
-            module.verify()
-        except RuntimeError as error:
-            raise BackendError(f"LLVM refused a module: {error}") from error
-        machine = _target_machine(opt)
-        options = llvm.create_pipeline_tuning_options(speed_level=opt)
-        options.loop_vectorization = options.slp_vectorization = vectorize
-        options.loop_unrolling = False
-        passes = llvm.create_pass_builder(machine, options)
-        passes.getModulePassManager().run(module, passes)
+        module, machine = _optimized(llvm_ir, vectorize, opt)
         return bytes(machine.emit_object(module))
 
 
 def assembly(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
-    """The assembly text that `compile_module` would make of the same IR (CAMSHAFT_DEBUG=5 and tests read it)."""
+    """The assembly text of what `compile_module` makes of the same IR, for reading. Errors as there."""
     with _lock:
-        host_target()
-        module = llvm.parse_assembly(f"{llvm_ir}\n{MODULE_FLAGS}")
-        machine = _target_machine(opt)
-        options = llvm.create_pipeline_tuning_options(speed_level=opt)
-        options.loop_vectorization = options.slp_vectorization = vectorize
-        options.loop_unrolling = False
-        passes = llvm.create_pass_builder(machine, options)
-        passes.getModulePassManager().run(module, passes)
+        module, machine = _optimized(llvm_ir, vectorize, opt)
         return str(machine.emit_assembly(module))
+
+
+def _optimized(llvm_ir: str, vectorize: bool, opt: int) -> tuple[Any, Any]:
+    """The module after LLVM's passes, and the machine that they were for."""
+    host_target()
+    try:
+        module = llvm.parse_assembly(f"{llvm_ir}\n{MODULE_FLAGS}")
+        module.verify()
+    except RuntimeError as error:
+        raise BackendError(f"LLVM refused a module: {error}") from error
+    machine = _target_machine(opt)
+    options = llvm.create_pipeline_tuning_options(speed_level=opt)
+    options.loop_vectorization = options.slp_vectorization = vectorize
+    options.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return module, machine
 
 
 @dataclass
