@@ -1,0 +1,281 @@
+"""SIMT form: Kernel IR in which every value is one thread's scalar. Between lang/verify.py and the emitters for GPUs.
+
+A program becomes a workgroup of `lanes` threads. A lanes loop becomes a range from start + lane by steps of `lanes`; element e
+of an explicit vector of n lies in every thread with lane & (n - 1) = e; uniform values are computed by all threads alike and
+stored by the first. What a kernel says as one thread of thought (uniform and vector accesses) keeps its order by barriers, put
+in here (lang/simt_barriers.py); between lanes the kernel states its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from camshaft.dtypes import DType, boolean, i64
+from camshaft.lang import ir
+from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.simt_barriers import Access, Accesses, accesses_of
+from camshaft.lang.uniformity import varying
+
+# Scratch that every thread reads and writes alike costs no barriers as the thread's own, up to this many elements.
+MOST_PRIVATE = 64
+
+
+@dataclass(frozen=True)
+class SimtKernel:
+    """A kernel in SIMT form. `shared` arrays belong to the workgroup, `private` ones to a thread.
+
+    Values are rows of the instruction table, const, program, scalar, index, lane, load, var_get, and the collectives, which stand
+    in uniform flow only: reduce (attr (kind, n): lanes 0..n-1, the first half with the second until one is left, for all) and
+    broadcast (attr i: lane i's value for all). Statements are VarNew, VarSet, Store, Range (bounds may vary), When and Barrier.
+    """
+
+    name: str
+    arrays: tuple[ir.Array, ...]
+    scalars: tuple[str, ...]
+    grid: tuple[ir.GridDim, ...]
+    lanes: int
+    shared: tuple[ir.Array, ...]
+    private: tuple[ir.Array, ...]
+    body: ir.Block
+    source_file: str
+
+
+def to_simt(kernel: ir.KernelIR, lanes: int) -> SimtKernel:
+    """The SIMT form of a verified kernel. Its workgroup has `lanes` threads, or, with explicit vectors, as many as the widest."""
+    widths = [item.width for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
+    lowering = _Lowering(kernel, max(widths) if widths else lanes)
+    lowering.block(kernel.body, lowering.out)
+    shared = tuple(a for a in kernel.scratch if a not in lowering.private)
+    private = tuple(a for a in kernel.scratch if a in lowering.private)
+    named = kernel.name, kernel.arrays, kernel.scalars, kernel.grid
+    return SimtKernel(*named, lowering.lanes, shared, private, lowering.out, kernel.source_file)
+
+
+class _Lowering:
+    """Rebuilds the body. `values` and `vars` map what was to what is; `flow_varies` inside lanes loops and masks."""
+
+    def __init__(self, kernel: ir.KernelIR, lanes: int) -> None:
+        self.lanes = lanes
+        self.varying, _ = varying(kernel)
+        self.private = _private_scratch(kernel, self.varying)
+        self.out = self.here = ir.Block()
+        self.values: dict[ir.Value, ir.Value] = {}
+        self.vars: dict[ir.Var, ir.Var] = {}
+        self.flow_varies = False
+        self.accesses = Accesses(frozenset(self.private))
+
+    # --- building --------------------------------------------------------------------------------------------------
+    def add(self, op: str, dtype: DType, args: tuple[ir.Value, ...] = (), attr: Any = None, line: int = 0) -> ir.Value:
+        value = ir.Value(op, dtype, args, 0, attr, self.here, line)
+        self.here.statements.append(value)
+        return value
+
+    def const(self, value: int, line: int) -> ir.Value:
+        return self.add("const", i64, attr=value, line=line)
+
+    def element(self, width: int, line: int) -> ir.Value:
+        """Which element of a vector of `width` this thread holds."""
+        lane = self.add("lane", i64, line=line)
+        return lane if width == self.lanes else self.add("and", i64, (lane, self.const(width - 1, line)), line=line)
+
+    def inside(self, body: ir.Block, build: Callable[[], None]) -> None:
+        outer, self.here = self.here, body
+        build()
+        self.here = outer
+
+    def when_(self, condition: ir.Value, line: int, build: Callable[[], None]) -> None:
+        statement = ir.When(line, condition, ir.Block(self.here))
+        self.here.statements.append(statement)
+        self.inside(statement.body, build)
+
+    def block(self, old: ir.Block, new: ir.Block) -> None:
+        def build() -> None:
+            for item in old.statements:
+                if not self.flow_varies:
+                    self.order(item)
+                if isinstance(item, ir.Value):
+                    self.values[item] = self.value(item)
+                else:
+                    _STATEMENTS[type(item)](self, item)
+
+        self.inside(new, build)
+
+    def order(self, item: ir.Value | ir.Statement) -> None:
+        """A barrier before an item that must come after what other threads did, or they after it."""
+        for access in accesses_of(item, self.varying):
+            if self.accesses.conflicts(access):
+                self.here.statements.append(ir.Barrier(item.line))
+                self.accesses.clear()
+                break
+        if not isinstance(item, (ir.Range, ir.When)) or self.is_varying_when(item):
+            self.accesses.add(accesses_of(item, self.varying))
+
+    def is_varying_when(self, item: ir.Value | ir.Statement) -> bool:
+        return isinstance(item, ir.When) and item.condition in self.varying
+
+    # --- values ----------------------------------------------------------------------------------------------------
+    def value(self, value: ir.Value) -> ir.Value:
+        if value.op in INSTRUCTIONS or value.op in ("const", "program", "scalar", "lane"):
+            return self.add(value.op, value.dtype, self.mapped(value.args), value.attr, value.line)
+        return _VALUES[value.op](self, value)
+
+    def mapped(self, values: tuple[ir.Value, ...]) -> tuple[ir.Value, ...]:
+        return tuple(self.values[v] for v in values)
+
+    def iota(self, value: ir.Value) -> ir.Value:
+        element = self.element(value.width, value.line)
+        return element if value.dtype == i64 else self.add("cast", value.dtype, (element,), line=value.line)
+
+    def combine(self, value: ir.Value, kind: str, n: int) -> ir.Value:
+        operand = self.values[value.args[0]]
+        return operand if n == 1 else self.add("reduce", value.dtype, (operand,), (kind, n), value.line)
+
+    def pick(self, value: ir.Value) -> ir.Value:
+        operand = self.values[value.args[0]]
+        if value.args[0].width == 1:
+            return operand
+        return self.add("broadcast", value.dtype, (operand,), value.attr, value.line)
+
+    def load(self, value: ir.Value) -> ir.Value:
+        array, gather, counted = value.attr
+        indices = self.mapped(value.args[:-1] if counted else value.args)
+        if not value.width:
+            return self.add("load", value.dtype, indices, (array, gather, False), value.line)
+        element = self.element(value.width, value.line)
+        at = self.shifted(indices, element, value.line)
+        if not counted:
+            return self.add("load", value.dtype, at, (array, gather, False), value.line)
+        zero = self.add("const", value.dtype, attr=0, line=value.line)
+        var = ir.Var(value.dtype, 0, zero, None, self.here, value.line)
+        self.here.statements.append(ir.VarNew(value.line, var))
+
+        def read() -> None:
+            loaded = self.add("load", value.dtype, at, (array, gather, False), value.line)
+            self.here.statements.append(ir.VarSet(value.line, var, loaded))
+
+        self.when_(self.below(element, self.values[value.args[-1]], value.line), value.line, read)
+        return self.add("var_get", value.dtype, (), var, value.line)
+
+    def shifted(self, indices: tuple[ir.Value, ...], by: ir.Value, line: int) -> tuple[ir.Value, ...]:
+        return (*indices[:-1], self.add("add", i64, (indices[-1], by), line=line))
+
+    def below(self, a: ir.Value, b: ir.Value, line: int) -> ir.Value:
+        return self.add("less", boolean, (a, b), line=line)
+
+    def var_get(self, value: ir.Value) -> ir.Value:
+        return self.add("var_get", value.dtype, (), self.vars[value.attr], value.line)
+
+    # --- statements ------------------------------------------------------------------------------------------------
+    def var_new(self, item: ir.VarNew) -> None:
+        var = ir.Var(item.var.dtype, 0, self.values[item.var.init], item.var.identity, self.here, item.line)
+        self.vars[item.var] = var
+        self.here.statements.append(ir.VarNew(item.line, var))
+
+    def var_set(self, item: ir.VarSet) -> None:
+        self.here.statements.append(ir.VarSet(item.line, self.vars[item.var], self.values[item.value]))
+
+    def store(self, item: ir.Store) -> None:
+        indices, value, line = self.mapped(item.indices), self.values[item.value], item.line
+        guard: ir.Value | None = None
+        if item.value.width:
+            element = self.element(item.value.width, line)
+            indices = self.shifted(indices, element, line)
+            if item.value.width < self.lanes:
+                guard = self.below(self.add("lane", i64, line=line), self.const(item.value.width, line), line)
+            if item.count is not None:
+                counted = self.below(element, self.values[item.count], line)
+                guard = counted if guard is None else self.add("and", boolean, (guard, counted), line=line)
+        elif not self.flow_varies and item.array not in self.private and not self.varying.intersection(item.indices):
+            guard = self.add("equal", boolean, (self.add("lane", i64, line=line), self.const(0, line)), line=line)
+        store = ir.Store(line, item.array, indices, value, item.scattered)
+        if guard is None:
+            self.here.statements.append(store)
+        else:
+            self.when_(guard, line, lambda: self.here.statements.append(store))
+
+    def loop(self, item: ir.Lanes | ir.Range) -> None:
+        start, line = self.values[item.start], item.line
+        step = item.step if isinstance(item, ir.Range) else self.lanes
+        if isinstance(item, ir.Lanes):
+            start = self.add("add", i64, (start, self.add("lane", i64, line=line)), line=line)
+        body = ir.Block(self.here)
+        index = ir.Value("index", i64, (), 0, "range", body, line)
+        self.values[item.index] = index
+        self.here.statements.append(ir.Range(line, index, start, self.values[item.stop], step, body))
+        self.flow(item, body, isinstance(item, ir.Lanes))
+
+    def when(self, item: ir.When) -> None:
+        statement = ir.When(item.line, self.values[item.condition], ir.Block(self.here))
+        self.here.statements.append(statement)
+        self.flow(item, statement.body, self.is_varying_when(item))
+
+    def flow(self, item: ir.Lanes | ir.Range | ir.When, body: ir.Block, varies: bool) -> None:
+        """The inner block. What came before it may still hold after it, and what a turn of a loop did before the next."""
+        outer, self.flow_varies = self.flow_varies, self.flow_varies or varies
+        before = self.accesses.copy()
+        if isinstance(item, ir.Range) and not self.flow_varies:
+            self.accesses.add(accesses_of(item, self.varying))
+        self.block(item.body, body)
+        self.accesses.join(before)
+        self.flow_varies = outer
+
+    def barrier(self, item: ir.Barrier) -> None:
+        self.here.statements.append(ir.Barrier(item.line))
+        self.accesses.clear()
+
+    def prefetch(self, item: ir.Prefetch) -> None:
+        """A hint that no SIMT target takes."""
+
+
+def _private_scratch(kernel: ir.KernelIR, varies: frozenset[ir.Value]) -> set[ir.Array]:
+    """Small scratch that all threads read and write alike, in uniform flow."""
+    private = {a for a in kernel.scratch if _size(a) <= MOST_PRIVATE}
+    for access in _all_accesses(kernel.body, varies, False):
+        if access.kind != "uniform":
+            private.discard(access.array)
+    return private
+
+
+def _all_accesses(block: ir.Block, varies: frozenset[ir.Value], masked: bool) -> list[Access]:
+    found: list[Access] = []
+    for item in block.statements:
+        body = getattr(item, "body", None)
+        if body is None:
+            direct = accesses_of(item, varies)
+            found += [Access(a.array, a.is_store, "lanes") for a in direct if a.is_store] if masked else direct
+            continue
+        inner = isinstance(item, ir.Lanes) or (isinstance(item, ir.When) and item.condition in varies)
+        found += _all_accesses(body, varies, masked or inner)
+    return found
+
+
+def _size(array: ir.Array) -> int:
+    size = 1
+    for n in array.shape:
+        size *= n
+    return size
+
+
+_VALUES: dict[str, Callable[[_Lowering, ir.Value], ir.Value]] = {
+    "lane_count": lambda e, v: e.const(e.lanes, v.line),
+    "load": _Lowering.load,
+    "var_get": _Lowering.var_get,
+    "splat": lambda e, v: e.values[v.args[0]],
+    "iota": _Lowering.iota,
+    "element": _Lowering.pick,
+    "reduce": lambda e, v: e.combine(v, v.attr, e.lanes),
+    "vector_sum": lambda e, v: e.combine(v, "sum", v.args[0].width),
+    "vector_max": lambda e, v: e.combine(v, "max", v.args[0].width),
+}
+_STATEMENTS: dict[type, Callable[[_Lowering, Any], None]] = {
+    ir.VarNew: _Lowering.var_new,
+    ir.VarSet: _Lowering.var_set,
+    ir.Store: _Lowering.store,
+    ir.Lanes: _Lowering.loop,
+    ir.Range: _Lowering.loop,
+    ir.When: _Lowering.when,
+    ir.Barrier: _Lowering.barrier,
+    ir.Prefetch: _Lowering.prefetch,
+}
