@@ -1,10 +1,14 @@
-"""The instruction table is full."""
+"""The instruction table is full: a cell for every instruction, kind of operand and target."""
+
+import re
 
 import numpy as np
 import pytest
 
-from camshaft.dtypes import boolean, f32, f64, i32, i64, u32, u64
+from camshaft.dtypes import DTYPES, boolean, f32, f64, i32, i64, u32, u64
+from camshaft.lang.dialects import C_FAMILY, Absent
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, STRUCTURAL, identity
+from camshaft.lang.storage import ELEMENTS, TARGETS, VALUES
 
 OF_KIND = {"f": (f32, f64), "i": (i32, i64), "u": (u32, u64), "b": (boolean,)}
 
@@ -31,9 +35,46 @@ def test_structural_values_are_known_to_verifier_emitter_and_interpreter():
     from camshaft.lang.verify_values import _STRUCTURAL
 
     made_by_loops = {"index"}
-    assert set(_STRUCTURAL) == STRUCTURAL - made_by_loops
-    assert set(ValueMachine(None, 4, {}, []).structural) == STRUCTURAL - made_by_loops
-    assert not STRUCTURAL & set(INSTRUCTIONS)
+    assert set(_STRUCTURAL) == set(STRUCTURAL) - made_by_loops
+    assert set(ValueMachine(None, 4, {}, []).structural) == set(STRUCTURAL) - made_by_loops
+    assert not set(STRUCTURAL) & set(INSTRUCTIONS)
+
+
+def check_cell(cell):
+    assert isinstance(cell, (str, Absent))
+    assert cell.reason if isinstance(cell, Absent) else cell
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_cell_of_a_target_is_empty(target):
+    for row in INSTRUCTIONS.values():
+        column = row.column(target)
+        assert set(column) == set(row.kinds), f"{row.name} on {target}"
+        for cell in column.values():
+            check_cell(cell)
+    for name, cells in STRUCTURAL.items():
+        assert set(cells) == set(TARGETS), name
+        check_cell(cells[target])
+    assert set(VALUES[target]) == set(ELEMENTS[target]) == set(DTYPES)
+    for cell in (*VALUES[target].values(), *ELEMENTS[target].values()):
+        check_cell(cell)
+
+
+@pytest.mark.parametrize("target", ["c", "wgsl", "msl"])
+def test_a_template_names_each_operand(target):
+    assert set(C_FAMILY) == set(INSTRUCTIONS)
+    for row in INSTRUCTIONS.values():
+        for cell in row.column(target).values():
+            if isinstance(cell, str) and not cell.startswith("expand:"):
+                assert {int(n) for n in re.findall(r"{(\d)}", cell)} == set(range(row.arity)), row.name
+                cell.format("a", "b", "c", T="t")  # raises where a brace is stray
+
+
+def test_an_element_has_a_value_to_be_read_as():
+    for target in TARGETS:
+        for dtype, form in ELEMENTS[target].items():
+            assert isinstance(form, Absent) or form in ("native", "bits", "packed")
+            assert isinstance(form, Absent) or isinstance(VALUES[target][dtype], str)
 
 
 @pytest.mark.parametrize("kind", COMBINERS)

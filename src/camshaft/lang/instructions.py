@@ -1,8 +1,11 @@
-"""The instruction table: one row per instruction with its type rule, its meaning in NumPy and its LLVM lowering.
+"""The instruction table: one row per instruction with its type rule, its meaning in NumPy and its lowering on each target.
 
 The LLVM column holds an opcode per kind of operand ('f', 'i', 'u', 'b'), an intrinsic ("llvm.sqrt"), or "expand:NAME" for what
-emit/llvm_math.py spells out. Accuracy of the expansions on a CPU, f32 and f64, subnormal arguments and results included (worst
-measured over sweeps of all exponents): exp 0.92 ulp, log 0.95 ulp, tanh 1.51 ulp; tests hold them to 1, 1 and 2.
+emit/llvm_math.py spells out; the PTX column is the same but where _PTX says otherwise. The columns of C, WGSL and MSL are in
+lang/dialects.py. No cell is empty: a target that cannot have an instruction has an Absent(reason) there.
+
+Accuracy of the expansions on a CPU, f32 and f64, subnormal arguments and results included (worst measured over sweeps of all
+exponents): exp 0.92 ulp, log 0.95 ulp, tanh 1.51 ulp; tests hold them to 1, 1 and 2.
 
 Integers wrap, but i64 (indexes) must not overflow. A shift is by less than the width, a divisor is not 0: the interpreter finds
 what breaks this. Floats to integers truncate and saturate, NaN gives 0. A bf16 made of a subnormal may be 0.
@@ -11,12 +14,14 @@ what breaks this. Floats to integers truncate and saturate, NaN gives 0. A bf16 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16
+from camshaft.lang.dialects import C_FAMILY, Column
+from camshaft.lang.structural import STRUCTURAL as STRUCTURAL
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,15 @@ class Instruction:
     result: str
     numpy: Callable[..., Any]
     llvm: Mapping[str, str]
+    ptx: Column = field(default_factory=dict)
+    c: Column = field(default_factory=dict)
+    wgsl: Column = field(default_factory=dict)
+    msl: Column = field(default_factory=dict)
+
+    def column(self, target: str) -> Column:
+        """The cells of a target by operand kind: 'llvm', 'c', 'wgsl', 'msl' or 'ptx'."""
+        column: Column = getattr(self, target)
+        return column
 
 
 def _same(text: str, kinds: str) -> dict[str, str]:
@@ -111,13 +125,17 @@ _ROWS = (
     Instruction("bitcast", 1, "fiu", "attr", _bitcast, _same("bitcast", "fiu")),
     Instruction("dot4", 3, "iu", "same", _dot4, _same("expand:dot4", "iu")),
 )
-INSTRUCTIONS: dict[str, Instruction] = {row.name: row for row in _ROWS}
+# Cells of the PTX column that differ from LLVM's.
+_PTX: dict[str, Column] = {}
 
-# Values that are not computed from operands by a row above: the emitter and the interpreter each know all of these.
-STRUCTURAL = frozenset(
-    {"const", "program", "scalar", "index", "lane", "lane_count", "load", "var_get"}
-    | {"reduce", "splat", "iota", "element", "vector_sum", "vector_max"}
-)
+
+def _joined(row: Instruction) -> Instruction:
+    family = C_FAMILY[row.name]
+    ptx = {**row.llvm, **_PTX.get(row.name, {})}
+    return replace(row, ptx=ptx, c=family["c"], wgsl=family["wgsl"], msl=family["msl"])
+
+
+INSTRUCTIONS: dict[str, Instruction] = {row.name: _joined(row) for row in _ROWS}
 
 # accumulator kind -> (instruction that combines, identity for floats; integers take the dtype's own extremes)
 COMBINERS: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}

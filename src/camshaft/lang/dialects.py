@@ -1,0 +1,99 @@
+"""Columns c, wgsl and msl of the instruction table: an instruction in each C-family dialect. Joined by name in instructions.py.
+
+A cell is a template of one expression: {0} {1} {2} are the operands (names, or literals that bind tightest), {T} is the result's
+type in the dialect. "expand:NAME" is a function of the dialect's file, NAME + "_" + the first operand's dtype. Operands are
+scalars: an explicit vector applies the template to each of its elements. C is compiled with -fwrapv (integers wrap) and
+-ffp-contract=fast. minimum and maximum keep a NaN, which no dialect's own functions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A cell of a target that cannot have the instruction, with the reason, as a refusal says it."""
+
+    reason: str
+
+
+Cell: TypeAlias = str | Absent
+Column: TypeAlias = Mapping[str, Cell]  # operand kind ('f', 'i', 'u', 'b') -> cell
+
+
+def _operator(text: str, kinds: str) -> dict[str, Column]:
+    """The same in all three dialects."""
+    return {dialect: dict.fromkeys(kinds, f"{{0}} {text} {{1}}") for dialect in ("c", "wgsl", "msl")}
+
+
+def _expanded(name: str, kinds: str) -> dict[str, Column]:
+    return {dialect: dict.fromkeys(kinds, f"expand:{name}") for dialect in ("c", "wgsl", "msl")}
+
+
+def _function(name: str, kinds: str = "f", msl: str = "", wgsl: str = "") -> dict[str, Column]:
+    """A function that WGSL and Metal have; C expands it, as C's own differ by dtype."""
+    return {
+        "c": dict.fromkeys(kinds, f"expand:{name}"),
+        "wgsl": dict.fromkeys(kinds, f"{wgsl or name}({{0}})"),
+        "msl": dict.fromkeys(kinds, f"{msl or name}({{0}})"),
+    }
+
+
+def _extreme(name: str, function: str) -> dict[str, Column]:
+    """min and max: the dialects' own lose a NaN."""
+    own: dict[str, Cell] = {"f": f"expand:{name}", **dict.fromkeys("iu", f"{function}({{0}}, {{1}})")}
+    return {"c": dict.fromkeys("fiu", f"expand:{name}"), "wgsl": own, "msl": own}
+
+
+_FLOOR_DIVIDE: Column = {"i": "expand:floor_divide", "u": "{0} / {1}"}
+_REMAINDER: Column = {"i": "expand:remainder", "u": "{0} % {1}"}
+_FMA: Column = {"f": "fma({0}, {1}, {2})"}
+_XOR: Column = {"i": "{0} ^ {1}", "u": "{0} ^ {1}", "b": "{0} != {1}"}
+_CAST: Column = {"f": "expand:cast", **dict.fromkeys("iub", "{T}({0})")}
+_SHIFT_LEFT: Column = {"i": "{0} << u32({1})", "u": "{0} << {1}"}
+_SHIFT_RIGHT: Column = {"i": "{0} >> u32({1})", "u": "{0} >> {1}"}
+
+C_FAMILY: dict[str, dict[str, Column]] = {
+    "add": _operator("+", "fiu"),
+    "subtract": _operator("-", "fiu"),
+    "multiply": _operator("*", "fiu"),
+    "divide": _operator("/", "f"),
+    "floor_divide": {"c": _FLOOR_DIVIDE, "wgsl": _FLOOR_DIVIDE, "msl": _FLOOR_DIVIDE},
+    "remainder": {"c": _REMAINDER, "wgsl": _REMAINDER, "msl": _REMAINDER},
+    "negate": {dialect: dict.fromkeys("fi", "-{0}") for dialect in ("c", "wgsl", "msl")},
+    "fma": {"c": {"f": "expand:fma"}, "wgsl": _FMA, "msl": _FMA},
+    "minimum": _extreme("minimum", "min"),
+    "maximum": _extreme("maximum", "max"),
+    "abs": _function("abs", msl="fabs"),
+    "sqrt": _function("sqrt"),
+    "rsqrt": _function("rsqrt", wgsl="inverseSqrt"),
+    "floor": _function("floor"),
+    "round": _function("round", msl="rint"),
+    "exp": _function("exp"),
+    "log": _function("log"),
+    "tanh": _function("tanh"),
+    "and": _operator("&", "iub"),
+    "or": _operator("|", "iub"),
+    "xor": {"c": _XOR, "wgsl": _XOR, "msl": _XOR},
+    "shift_left": {**_operator("<<", "iu"), "wgsl": _SHIFT_LEFT},
+    "shift_right": {**_operator(">>", "iu"), "wgsl": _SHIFT_RIGHT},
+    "less": _operator("<", "fiu"),
+    "less_equal": _operator("<=", "fiu"),
+    "equal": _operator("==", "fiu"),
+    "not_equal": _operator("!=", "fiu"),
+    "select": {
+        "c": dict.fromkeys("fiub", "{0} ? {1} : {2}"),
+        "wgsl": dict.fromkeys("fiub", "select({2}, {1}, {0})"),
+        "msl": dict.fromkeys("fiub", "{0} ? {1} : {2}"),
+    },
+    "cast": {"c": {**_CAST, **dict.fromkeys("iub", "({T}){0}")}, "wgsl": _CAST, "msl": _CAST},
+    "bitcast": {
+        "c": dict.fromkeys("fiu", "expand:bitcast"),
+        "wgsl": dict.fromkeys("fiu", "bitcast<{T}>({0})"),
+        "msl": dict.fromkeys("fiu", "as_type<{T}>({0})"),
+    },
+    "dot4": _expanded("dot4", "iu"),
+}

@@ -1,0 +1,52 @@
+"""What dtypes each target has: as values in a kernel, and as elements of arrays. Read by emit/ and by refusals.
+
+A value's cell is the type's name in the target's text. An element's is 'native' (of the value's type), 'bits' (an unsigned
+integer of that size, which the emitter widens and narrows), or 'packed' (several to a 32-bit word, as the target reads no less).
+"""
+
+from __future__ import annotations
+
+from camshaft.dtypes import DTYPES
+from camshaft.lang.dialects import Absent, Cell
+
+TARGETS = ("llvm", "c", "wgsl", "msl", "ptx")
+
+_LLVM: dict[str, Cell] = {
+    "f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
+    "u8": "i8", "u16": "i16", "u32": "i32", "u64": "i64", "bool": "i1",
+}  # fmt: skip
+# 16-bit floats are values only between a cast and its store: C and WGSL hold them as an f32 that was rounded to them
+_C: dict[str, Cell] = {
+    "f16": "float", "bf16": "float", "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t",
+    "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "bool": "_Bool",
+}  # fmt: skip
+_NO_F64 = Absent("WGSL has no 64-bit floats")
+_NO_U64 = Absent("WGSL has no 64-bit integers")
+# i64 values are indexes, which an i32 holds there: no binding has 2^31 elements
+_WGSL: dict[str, Cell] = {
+    "f16": "f32", "bf16": "f32", "f32": "f32", "f64": _NO_F64, "i8": "i32", "i16": "i32", "i32": "i32", "i64": "i32",
+    "u8": "u32", "u16": "u32", "u32": "u32", "u64": _NO_U64, "bool": "bool",
+}  # fmt: skip
+_MSL: dict[str, Cell] = {
+    "f16": "half", "bf16": "float", "f32": "float", "f64": Absent("Metal has no 64-bit floats"), "i8": "char", "i16": "short",
+    "i32": "int", "i64": "long", "u8": "uchar", "u16": "ushort", "u32": "uint", "u64": "ulong", "bool": "bool",
+}  # fmt: skip
+
+VALUES: dict[str, dict[str, Cell]] = {"llvm": _LLVM, "c": _C, "wgsl": _WGSL, "msl": _MSL, "ptx": _LLVM}
+
+_BITS: dict[str, Cell] = {**dict.fromkeys(DTYPES, "native"), "f16": "bits", "bf16": "bits"}
+_PACKED: dict[str, Cell] = {
+    **dict.fromkeys(("f32", "i32", "u32"), "native"),
+    **dict.fromkeys(("f16", "bf16", "i8", "i16", "u8", "u16", "bool"), "packed"),
+    "f64": _NO_F64,
+    "i64": Absent("WGSL has no 64-bit integers: an array of i64 cannot be read"),
+    "u64": _NO_U64,
+}
+
+ELEMENTS: dict[str, dict[str, Cell]] = {
+    "llvm": _BITS,
+    "c": _BITS,
+    "wgsl": _PACKED,
+    "msl": {**_BITS, "f16": "native", "f64": _MSL["f64"]},
+    "ptx": _BITS,
+}

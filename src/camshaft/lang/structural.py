@@ -1,0 +1,36 @@
+"""Values and statements that are no row of the instruction table: which there are, and who lowers each of them on each target.
+
+'emitter': the target's emitter. 'simt': lang/simt.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
+lang/tiles_expand.py rewrites it to other words. An Absent cell is a refusal. Joined to the instructions in lang/instructions.py.
+"""
+
+from __future__ import annotations
+
+from camshaft.lang.dialects import Cell
+
+_SIMT_TARGETS = ("wgsl", "msl", "ptx")
+_VECTOR_TARGETS = ("llvm", "c")
+
+
+def _row(vector: Cell = "emitter", simt: Cell = "emitter", **other: Cell) -> dict[str, Cell]:
+    """A row: `vector` on the CPU's targets, `simt` where a lane is a thread, but for the targets named."""
+    row = {**dict.fromkeys(_VECTOR_TARGETS, vector), **dict.fromkeys(_SIMT_TARGETS, simt)}
+    return {**row, **other}
+
+
+STRUCTURAL: dict[str, dict[str, Cell]] = {
+    "const": _row(),
+    "program": _row(),
+    "scalar": _row(),
+    "index": _row(),
+    "lane": _row(),
+    "lane_count": _row(simt="simt"),
+    "load": _row(),
+    "var_get": _row(),
+    "reduce": _row(),
+    "splat": _row(simt="simt"),
+    "iota": _row(simt="simt"),
+    "element": _row(simt="simt"),
+    "vector_sum": _row(simt="simt"),
+    "vector_max": _row(simt="simt"),
+}
