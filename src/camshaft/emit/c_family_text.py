@@ -1,0 +1,79 @@
+"""Text: an expression in a C-family dialect with how tightly it binds, so that parentheses stand only where they are needed.
+
+The rules are WGSL's, the strictest: shifts, bitwise and modulo operators take no unparenthesized operators beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LOOSE, SUM, PRODUCT, ATOM = range(4)
+
+
+@dataclass(frozen=True)
+class Text:
+    """An expression. `level`: what it ends in: ATOM (a name, a call, a number), PRODUCT, SUM, or LOOSE (all else)."""
+
+    code: str
+    level: int = ATOM
+
+    def at_least(self, level: int) -> str:
+        """The code, in parentheses where it binds less tightly."""
+        return self.code if self.level >= level else f"({self.code})"
+
+
+# operator -> (the least that the left operand binds, that the right one does, what the whole is)
+_OPERATORS: dict[str, tuple[int, int, int]] = {
+    "*": (PRODUCT, ATOM, PRODUCT),
+    "/": (PRODUCT, ATOM, PRODUCT),
+    "+": (SUM, PRODUCT, SUM),
+    "-": (SUM, PRODUCT, SUM),
+    **dict.fromkeys(("<", "<=", "==", "!="), (SUM, SUM, LOOSE)),
+}
+_BINARY = re.compile(r"\{0\} (\S+) \{1\}")
+_HOLE = re.compile(r"\{(\d)\}")
+_CALL = re.compile(r"[\w<>]+\([^()]*\)")
+
+
+def fill(template: str, operands: Sequence[Text]) -> Text:
+    """A template of lang/dialects.py with its operands: {0} {1} {2}."""
+    operator = _BINARY.fullmatch(template)
+    if operator:
+        left, right, whole = _OPERATORS.get(operator[1], (ATOM, ATOM, LOOSE))
+        return Text(f"{operands[0].at_least(left)} {operator[1]} {operands[1].at_least(right)}", whole)
+
+    def operand(hole: re.Match[str]) -> str:
+        alone = template[: hole.start()].rstrip()[-1:] in ("(", ",") and template[hole.end() :][:1] in (")", ",")
+        return operands[int(hole[1])].at_least(LOOSE if alone else ATOM)
+
+    return Text(_HOLE.sub(operand, template), ATOM if _CALL.fullmatch(template) else LOOSE)
+
+
+def call(function: str, *operands: Text) -> Text:
+    """function(a, b, ...)."""
+    return Text(f"{function}({', '.join(o.code for o in operands)})")
+
+
+def integer(value: int) -> Text:
+    """A number in an index."""
+    return Text(str(value), ATOM if value >= 0 else LOOSE)
+
+
+def add(a: Text, b: Text) -> Text:
+    """a + b of indexes; a 0 leaves no trace, two numbers are added."""
+    if a.code == "0" or b.code == "0":
+        return b if a.code == "0" else a
+    if a.code.isdigit() and b.code.isdigit():
+        return integer(int(a.code) + int(b.code))
+    return fill("{0} + {1}", (a, b))
+
+
+def multiply(a: Text, factor: int) -> Text:
+    """a * factor of indexes."""
+    if factor == 1 or a.code == "0":
+        return a
+    if a.code.isdigit():
+        return integer(int(a.code) * factor)
+    return fill("{0} * {1}", (a, integer(factor)))
