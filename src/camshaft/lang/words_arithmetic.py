@@ -1,0 +1,67 @@
+"""Words that compute: the instruction table's rows by name, casts. Part of lang/tracer.py."""
+
+from __future__ import annotations
+
+from camshaft.dtypes import DType, i32
+from camshaft.lang import ir
+from camshaft.lang.recorder import Number, Recorder
+
+
+class Arithmetic(Recorder):
+    """Functions of values; the operators are methods of ir.Value."""
+
+    # --- arithmetic ------------------------------------------------------------------------------------------------
+    def cast(self, value: ir.Value, dtype: DType) -> ir.Value:
+        """Conversion by value: floats to integers truncate towards zero."""
+        return value if value.dtype == dtype else self.record("cast", dtype, (value,), value.width)
+
+    def bitcast(self, value: ir.Value, dtype: DType) -> ir.Value:
+        """The same bits as another dtype of the same size."""
+        if value.dtype.nbytes != dtype.nbytes:
+            raise self.fail(f"bitcast of {value.dtype} to {dtype}: sizes differ")
+        return self.record("bitcast", dtype, (value,), value.width)
+
+    def minimum(self, a: Number, b: Number) -> ir.Value:
+        return self.apply("minimum", a, b)
+
+    def maximum(self, a: Number, b: Number) -> ir.Value:
+        return self.apply("maximum", a, b)
+
+    def select(self, condition: ir.Value, a: Number, b: Number) -> ir.Value:
+        """a where the condition holds, else b."""
+        return self.apply("select", condition, a, b)
+
+    def fma(self, a: Number, b: Number, c: Number) -> ir.Value:
+        """a * b + c, rounded once."""
+        return self.apply("fma", a, b, c)
+
+    def exp(self, x: Number) -> ir.Value:
+        return self.apply("exp", x)
+
+    def log(self, x: Number) -> ir.Value:
+        return self.apply("log", x)
+
+    def tanh(self, x: Number) -> ir.Value:
+        return self.apply("tanh", x)
+
+    def sqrt(self, x: Number) -> ir.Value:
+        return self.apply("sqrt", x)
+
+    def rsqrt(self, x: Number) -> ir.Value:
+        return self.apply("rsqrt", x)
+
+    def floor(self, x: Number) -> ir.Value:
+        return self.apply("floor", x)
+
+    def round(self, x: Number) -> ir.Value:
+        """To the nearest integer, ties to even."""
+        return self.apply("round", x)
+
+    def abs(self, x: Number) -> ir.Value:
+        return self.apply("abs", x)
+
+    def dot4(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        """acc + the sum over 4 bytes of u8(a) * s8(b), in each 32-bit word: acc i32, a and b u32."""
+        if acc.dtype != i32 or a.dtype.name != "u32" or b.dtype.name != "u32":
+            raise self.fail(f"dot4 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted i32, u32, u32")
+        return self.apply("dot4", acc, a, b)
