@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from camshaft.backends.registry import device, devices
     from camshaft.dispatch import (
         backend,
         capabilities,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.sampling import Sampling
     from camshaft.graph.graph import Graph, Tensor
+    from camshaft.ops import register_variant
     from camshaft.plan.compile import ExecutionPlan, compile
     from camshaft.plan.jit import jit
 
@@ -40,8 +42,11 @@ _HOME = {
     "backend": "camshaft.dispatch",
     "capabilities": "camshaft.dispatch",
     "compile": "camshaft.plan.compile",
+    "device": "camshaft.backends.registry",
+    "devices": "camshaft.backends.registry",
     "get_backend_override": "camshaft.dispatch",
     "jit": "camshaft.plan.jit",
+    "register_variant": "camshaft.ops",
     "set_backend_override": "camshaft.dispatch",
     "table": "camshaft.dispatch",
     "validate_backends": "camshaft.dispatch",
@@ -57,8 +62,11 @@ __all__ = [
     "backend",
     "capabilities",
     "compile",
+    "device",
+    "devices",
     "get_backend_override",
     "jit",
+    "register_variant",
     "set_backend_override",
     "table",
     "validate_backends",

@@ -10,7 +10,7 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.blas import library, trampoline
-from camshaft.backends.registry import BACKENDS, backend_named, present_backend
+from camshaft.backends.registry import backend_named, backends, present_backend
 from camshaft.dispatch.run import run_variant
 from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.errors import BackendError
@@ -109,13 +109,13 @@ def test_a_package_without_its_library_is_an_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_registry_names_what_there_is() -> None:
-    assert list(BACKENDS) == ["scalar", "simd", "blas", "webgpu", "cuda", "metal"]
+    assert list(backends()) == ["scalar", "simd", "blas", "c", "webgpu", "cuda", "metal", "null"]
     assert backend_named("cpu").name == "simd"
     assert present_backend("cpu:scalar").device().lanes == 1
     with pytest.raises(BackendError, match="wanted one of scalar, simd, blas"):
         backend_named("SIMD")
-    with pytest.raises(BackendError, match="no cuda backend yet"):
-        BACKENDS["cuda"].device()
+    with pytest.raises(BackendError, match="wanted one of scalar"):
+        backend_named("cpu:9")
 
 
 def test_evidence_depends_on_the_library_and_its_core() -> None:

@@ -89,7 +89,7 @@ def test_changed_sources_are_proved_again(
     proved: dict[str, Verdict], no_children: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert evidence.ledger().get(*planted("right")) == proved["right"]
-    monkeypatch.setattr(claims, "_source_digest", lambda module: "another")
+    monkeypatch.setattr(claims, "_source_digest", lambda module, sources: "another")
     assert evidence.ledger().get(*planted("right")) is None
 
 

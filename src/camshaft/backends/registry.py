@@ -1,26 +1,65 @@
-"""The backends by name: which there are, why one is absent here, and the device of each. Top of backends/."""
+"""The device registry: kinds of target by name, why one is absent here, and their devices, each made once. Top of backends/."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from camshaft.backends.blas.library import absent as blas_absent
 from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.device import CpuDevice, cpu_device
+from camshaft.backends.device import Device, DeviceInfo
 from camshaft.errors import BackendError
+
+ENTRY_POINTS = "camshaft.backends"
 
 
 @dataclass(frozen=True)
 class Backend:
     """A kind of target. `absent` gives None, or why it cannot be used here; `order` the backends to take an op's variants
-    from: those of the first that the op speaks of at all."""
+    from: those of the first that the op speaks of at all. `make(suffix)` makes the device that a name with that suffix means
+    ('webgpu:1' has '1', 'webgpu' none); `devices` lists those there are. `sources` are the files of camshaft that its kernels'
+    code depends on, as patterns; a backend from elsewhere names none and has its own `version`.
+    """
 
     name: str
     order: tuple[str, ...]
     absent: Callable[[], str | None]
-    device: Callable[[], CpuDevice]
+    make: Callable[[str], Device]
+    devices: Callable[[], tuple[DeviceInfo, ...]]
+    sources: tuple[str, ...] = ()
+    version: str = ""
+
+    def device(self) -> Device:
+        """The backend's first device."""
+        return device(self.name)
+
+
+def _on_cpu(name: str, alias: str, order: tuple[str, ...], make: Callable[[], Device], *sources: str) -> Backend:
+    """A row for the machine's own CPU, which is one device."""
+
+    def one(suffix: str) -> Device:
+        if suffix not in ("", "0"):
+            raise BackendError(f"no device {alias}:{suffix}; {alias!r} is the only one of its kind")
+        return make()
+
+    def infos() -> tuple[DeviceInfo, ...]:
+        reason = blas_absent() if name == "blas" else None
+        if reason is not None:
+            return (DeviceInfo(alias, name, "", reason),)
+        made = make()
+        features = tuple(sorted(made.features)) if name == "simd" else ()
+        return (DeviceInfo(alias, name, _CPU_TEXT[name], None, {"lanes": made.lanes}, features),)
+
+    return Backend(name, order, blas_absent if name == "blas" else lambda: None, one, infos, sources)
 
 
 def _blas_device() -> CpuDevice:
@@ -31,31 +70,104 @@ def _blas_device() -> CpuDevice:
 def _not_here(name: str) -> Backend:
     reason = f"camshaft has no {name} backend yet"
 
-    def device() -> CpuDevice:
+    def make(suffix: str) -> Device:
         raise BackendError(f"backend {name!r} is absent: {reason}")
 
-    return Backend(name, (name,), lambda: reason, device)
+    return Backend(name, (name,), lambda: reason, make, lambda: (DeviceInfo(name, name, "", reason),))
 
 
+def _module_row(name: str, *sources: str, indexed: bool = True) -> Backend:
+    """A backend whose module backends/NAME/device.py has absent(), make(index) and devices(); imported when it is asked for.
+
+    One that is not `indexed` takes the text after the colon as it is.
+    """
+
+    def module() -> Any:
+        return import_module(f"camshaft.backends.{name}.device")
+
+    if not (Path(__file__).parent / name / "device.py").is_file():
+        return _not_here(name)
+
+    def absent() -> str | None:
+        reason: str | None = module().absent()
+        return reason
+
+    def make(suffix: str) -> Device:
+        if indexed and not (suffix or "0").isdecimal():
+            raise BackendError(f"no device {name}:{suffix}; wanted {name} or {name}:NUMBER")
+        made: Device = module().make(int(suffix or 0) if indexed else suffix)
+        return made
+
+    def infos() -> tuple[DeviceInfo, ...]:
+        found: tuple[DeviceInfo, ...] = module().devices()
+        return found
+
+    return Backend(name, (name,), absent, make, infos, (*sources, f"backends/{name}/*.py"))
+
+
+_CPU_TEXT = {
+    "scalar": "the CPU, one element at a time",
+    "simd": "the CPU through LLVM",
+    "blas": "the CPU, products by BLAS",
+}
+_LLVM = ("emit/llvm*.py", "emit/target.py", "backends/cpu/*.py")
+_C_FAMILY = ("emit/c_family*.py", "emit/refusal.py")
 _ROWS = (
-    Backend("scalar", ("scalar",), lambda: None, lambda: cpu_device("scalar")),
-    Backend("simd", ("simd",), lambda: None, lambda: cpu_device("simd")),
-    Backend("blas", ("blas", "simd"), blas_absent, _blas_device),
-    *(_not_here(name) for name in ("webgpu", "cuda", "metal")),
+    _on_cpu("scalar", "cpu:scalar", ("scalar",), lambda: cpu_device("scalar"), *_LLVM),
+    _on_cpu("simd", "cpu", ("simd",), lambda: cpu_device("simd"), *_LLVM),
+    _on_cpu("blas", "cpu:blas", ("blas", "simd"), _blas_device, *_LLVM, "backends/blas/*.py"),
+    _module_row("c", *_C_FAMILY, "emit/c.py", "emit/c_*.py", "backends/cpu/*.py"),
+    _module_row("webgpu", *_C_FAMILY, "emit/wgsl*.py"),
+    _module_row("cuda", *_LLVM, "emit/nvptx*.py"),
+    _module_row("metal", *_C_FAMILY, "emit/msl*.py"),
+    _module_row("null", "emit/*.py", indexed=False),
 )
-BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
-# Names of devices that `--backend` takes too.
-DEVICES = {"cpu": "simd", "cpu:scalar": "scalar", "cpu:blas": "blas"}
+# Names of devices that are not their backend's own.
+ALIASES = {"cpu": "simd", "cpu:scalar": "scalar", "cpu:blas": "blas", "cpu:c": "c"}
 # What a plan without an override chooses from.
 DEFAULT_ORDER = ("simd", "blas")
+_lock = threading.RLock()
+_devices: dict[tuple[str, str], Device] = {}
+
+
+@functools.cache
+def backends() -> Mapping[str, Backend]:
+    """Every backend by name: camshaft's own, then those that installed packages bring (entry points `camshaft.backends`).
+
+    BackendError for an entry point that is no Backend, or whose name is taken.
+    """
+    rows = {row.name: row for row in _ROWS}
+    for point in entry_points(group=ENTRY_POINTS):
+        found = point.load()
+        if not isinstance(found, Backend):
+            raise BackendError(f"the entry point {point.value} is a {type(found).__name__}; wanted a camshaft Backend")
+        if found.name in rows or found.name in ALIASES:
+            raise BackendError(f"the entry point {point.value} brings a backend {found.name!r}, which there is already")
+        rows[found.name] = found
+    return MappingProxyType(rows)
+
+
+def _parse(name: str) -> tuple[Backend, str]:
+    """The backend that a name speaks of, and what follows its colon."""
+    rows = backends()
+    base, _, suffix = name.partition(":")
+    found = rows.get(ALIASES.get(name, name))
+    if found is not None:
+        return found, ""
+    if suffix and base in rows and base not in ("simd", "scalar", "blas", "c"):
+        return rows[base], suffix
+    raise BackendError(f"no backend or device {name!r}; wanted one of {', '.join((*rows, *ALIASES))}")
 
 
 def backend_named(name: str) -> Backend:
     """The backend of that name, or that a device belongs to. BackendError that lists the names if there is none."""
-    found = BACKENDS.get(DEVICES.get(name, name))
-    if found is None:
-        raise BackendError(f"no backend {name!r}; wanted one of {', '.join((*BACKENDS, *DEVICES))}")
-    return found
+    return _parse(name)[0]
+
+
+def canonical(name: str) -> str:
+    """The one spelling that stands for all of a device's: 'simd' for 'cpu', 'webgpu' for 'webgpu:0'. BackendError as above."""
+    found, suffix = _parse(name)
+    return found.name if suffix in ("", "0") else f"{found.name}:{suffix}"
 
 
 def present_backend(name: str) -> Backend:
@@ -67,3 +179,22 @@ def present_backend(name: str) -> Backend:
     if reason is not None:
         raise BackendError(f"backend {found.name!r} is absent: {reason}")
     return found
+
+
+def device(name: str) -> Device:
+    """The device of that name ('cpu', 'cpu:c', 'webgpu', 'webgpu:1', 'cuda:0', 'metal', 'null', ...), made once and kept.
+
+    A backend's name means its first device. BackendError for an unknown name or a device that cannot be used, and why.
+    """
+    found, suffix = _parse(name)
+    key = found.name, "" if suffix == "0" else suffix
+    with _lock:
+        if key not in _devices:
+            present_backend(found.name)
+            _devices[key] = found.make(key[1])
+        return _devices[key]
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """Every device that there is or could be, with limits, or the reason why it is absent."""
+    return tuple(info for row in backends().values() for info in row.devices())

@@ -14,18 +14,21 @@ from pathlib import Path
 from camshaft import ops
 from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.compile import host_target
+from camshaft.backends.device import HOST
+from camshaft.backends.registry import backend_named, device, devices
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 
 ROOT = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^\s*(?:from (camshaft\.ops[\w.]*) import (\([^)]*\)|[^\n]*)|import (camshaft\.ops[\w.]*))", re.M)
-_SHARED = ("backends", "formats", "dispatch/run.py", "dispatch/validate.py", "dtypes.py", "extent.py")
+_SHARED = ("backends/device.py", "formats", "dispatch/run.py", "dispatch/validate.py", "dtypes.py", "extent.py")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is to be proved. `module` has the op as OP; a child process imports it from there.
+    """What is to be proved. `backend` may name a device of it ('webgpu:1'). `module` has the op as OP; a child process imports it
+    from there, and `home`, where a variant that was registered from elsewhere comes from.
 
     `kinds` narrows the samples to those whose inputs are of these dtypes, block formats and layouts; None means all of them.
     """
@@ -35,28 +38,47 @@ class Claim:
     backend: str
     module: str
     kinds: str | None = None
+    home: str | None = None
 
     def resolve(self) -> tuple[Op, KernelVariant]:
         """The op and the variant. BackendError if the module has no such thing."""
         op: Op = importlib.import_module(self.module).OP
-        for variant in op.variants:
-            if (op.name, variant.name) == (self.op, self.variant) and self.backend in variant.backends:
+        if self.home is not None:
+            importlib.import_module(self.home)  # registers the variant
+        backend = backend_named(self.backend).name
+        for variant in ops.variants_of(op):
+            if (op.name, variant.name) == (self.op, self.variant) and backend in variant.backends:
                 return op, variant
         raise BackendError(f"{self.module} has no variant {self.variant!r} of {self.op!r} for backend {self.backend!r}")
 
     def key(self) -> str:
         """SHA-256 over the sources, the names, and for BLAS the library: evidence under another key says nothing."""
-        parts = [_source_digest(self.module), self.op, self.variant, self.backend, self.kinds or "all"]
+        names = self.op, self.variant, self.backend, self.kinds or "all", self.home or ""
+        found = backend_named(self.backend)
+        parts = [_source_digest(self.module, found.sources), *names, found.version]
+        if self.home is not None:
+            parts.append(_module_path(self.home).read_text("utf-8"))
         if self.backend == "blas":
             parts.append(blas_library().key())
+        parts += _device_key(self.backend)
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _device_key(name: str) -> tuple[str, ...]:
+    """What tells a device outside of the CPU from others: its description with the driver, features and limits."""
+    if device(name).space == HOST:
+        return ()
+    made = device(name).name
+    return tuple(repr(info) for info in devices() if info.name == made)
 
 
 def claim_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None = None) -> Claim:
     """The claim of a variant on one of its backends; with a node, for inputs of that node's kinds."""
     known = op.name in ops.NAMES and ops.get(op.name) is op
     module = f"camshaft.ops.{op.name}" if known else op.infer.__module__
-    return Claim(op.name, variant.name, backend, module, None if node is None else kinds_of(node))
+    home = None if variant in op.variants else variant.build.__module__
+    return Claim(op.name, variant.name, backend, module, None if node is None else kinds_of(node), home)
 
 
 def kinds_of(node: NodeSpec) -> str:
@@ -65,8 +87,9 @@ def kinds_of(node: NodeSpec) -> str:
 
 
 def all_claims(backend: str) -> tuple[Claim, ...]:
-    """Every variant of every op that a backend claims."""
-    return tuple(claim_of(op, v, backend) for op in ops.all_ops() for v in op.variants if backend in v.backends)
+    """Every variant of every op that a backend claims, for its first device or the one named."""
+    name = backend_named(backend).name
+    return tuple(claim_of(op, v, backend) for op in ops.all_ops() for v in ops.variants_of(op) if name in v.backends)
 
 
 @functools.cache
@@ -76,9 +99,9 @@ def machine_key() -> str:
 
 
 @functools.cache
-def _source_digest(module: str) -> str:
+def _source_digest(module: str, sources: tuple[str, ...]) -> str:
     """The op's own modules as far as it imports them from ops/, and what every op rests on."""
-    digest = hashlib.sha256(f"{language_digest()}|{_shared_digest()}".encode())
+    digest = hashlib.sha256(f"{language_digest(*sources)}|{_shared_digest()}".encode())
     done: set[str] = set()
     left = [module]
     while left:

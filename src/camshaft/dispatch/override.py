@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from camshaft import ops
-from camshaft.backends.registry import Backend, present_backend
+from camshaft.backends.registry import Backend, canonical, present_backend
 from camshaft.dispatch.claims import claim_of
 from camshaft.dispatch.evidence import ledger
 from camshaft.errors import BackendError, CamshaftError
@@ -20,7 +20,7 @@ _process: str | None = None
 
 
 def check_override(name: str) -> str:
-    """The backend's own name for a name that can be asked for ('cpu' gives 'simd').
+    """The backend's or device's own name for a name that can be asked for ('cpu' gives 'simd', 'webgpu:1' itself).
 
     BackendError for an unknown name, an absent backend, or one of which the evidence says that every variant of some op
     failed; MissingExtraError where an extra would bring it.
@@ -30,12 +30,12 @@ def check_override(name: str) -> str:
         failures = _failures(found, op)
         if failures:
             raise BackendError(f"backend {found.name!r} failed its proof of {op.name}: {'; '.join(failures)}")
-    return found.name
+    return canonical(name)
 
 
 def _failures(found: Backend, op: Op) -> list[str]:
     """Why every variant of an op on the backend failed; empty when one did not, or was not tried yet."""
-    variants = [v for v in op.variants if found.name in v.backends]
+    variants = [v for v in ops.variants_of(op) if found.name in v.backends]
     verdicts = [ledger().get(claim_of(op, v, found.name)) for v in variants]
     known = [v for v in verdicts if v is not None and v.status == "failed"]
     return [f"{v.variant}: {v.reason}" for v in known] if len(known) == len(variants) else []

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import IO, Any
 
-from camshaft.backends.registry import BACKENDS
+from camshaft.backends.registry import backend_named, backends
 from camshaft.dispatch.claims import Claim, all_claims
 from camshaft.dispatch.evidence import BackendValidation, Verdict, ledger, summary
 from camshaft.errors import BackendError
@@ -40,7 +40,7 @@ def prove(
     with how many of the claims without evidence are judged and how many there are. BackendError when no child can be run.
     """
     wanted = tuple(dict.fromkeys(claims))
-    absent = {name: BACKENDS[name].absent() for name in {c.backend for c in wanted}}
+    absent = {name: backend_named(name).absent() for name in {c.backend for c in wanted}}
     found = {c: Verdict(c.op, c.variant, c.backend, "absent", reason) for c in wanted if (reason := absent[c.backend])}
     found |= {c: v for c in wanted if c not in found and (v := ledger().get(c))}
     missing = [c for c in wanted if c not in found]
@@ -58,8 +58,8 @@ def validate_backends(
 
     `progress` is as in `prove`.
     """
-    wanted = tuple(BACKENDS if names is None else names)
-    absent = {name: BACKENDS[name].absent() for name in wanted}
+    wanted = tuple(backends() if names is None else names)
+    absent = {name: backend_named(name).absent() for name in wanted}
     claims = {name: all_claims(name) if absent[name] is None else () for name in wanted}
     verdicts = prove((c for rows in claims.values() for c in rows), progress=progress)
     return {name: summary(name, (verdicts[c] for c in claims[name]), absent[name]) for name in wanted}

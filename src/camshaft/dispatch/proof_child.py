@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from camshaft.backends.registry import present_backend
+from camshaft.backends.registry import device as device_named
 from camshaft.dispatch.claims import Claim, kinds_of
 from camshaft.dispatch.evidence import Verdict
+from camshaft.dispatch.run import refusal_of
 from camshaft.dispatch.validate import Checked, check_sample, node_of
 from camshaft.ops.op import NodeSpec, Op, Sample
 
@@ -36,13 +37,13 @@ def samples_of(op: Op, kinds: str | None) -> list[tuple[Sample, NodeSpec]]:
 def judge(claim: Claim, begin: Callable[[str], None]) -> Verdict:
     """Runs samples on the variant until one fails; `begin` is told each sample's name."""
     op, variant = claim.resolve()
-    device = present_backend(claim.backend).device()
+    device = device_named(claim.backend)
     started, refusal = time.perf_counter(), None
     worst: Checked | None = None
     n_samples = 0
     for sample, node in samples_of(op, claim.kinds):
         begin(sample.name)
-        refused = variant.supports(node, device)
+        refused = variant.supports(node, device) or refusal_of(variant, node, device)
         if refused is not None:
             refusal = refusal or refused
             continue

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from camshaft.backends.cpu.device import CpuDevice
-from camshaft.backends.registry import BACKENDS, DEFAULT_ORDER, present_backend
+from camshaft import ops
+from camshaft.backends.device import Device
+from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
 from camshaft.dispatch.proof import prove
+from camshaft.dispatch.run import refusal_of
 from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 
@@ -43,7 +45,7 @@ class Choice:
     op: Op
     variant: KernelVariant
     backend: str
-    device: CpuDevice
+    device: Device
     reason: str
     losers: tuple[Loser, ...]
 
@@ -52,7 +54,7 @@ class Choice:
 class _Candidate:
     variant: KernelVariant
     backend: str
-    device: CpuDevice
+    device: Device
     claim: Claim
     measured: float | None
     estimated: float
@@ -99,28 +101,33 @@ def _candidates(
 ) -> tuple[list[_Candidate], list[Loser]]:
     candidates, losers = [], []
     for name in _backends(op, override):
-        variants = [v for v in op.variants if name in v.backends]
-        absent = BACKENDS[name].absent() if variants else None
+        row = backend_named(name)
+        variants = [v for v in ops.variants_of(op) if row.name in v.backends]
+        absent = row.absent() if variants else None
         if absent is not None:
             losers += [_loser(v, name, absent) for v in variants]
             continue
         for variant in variants:
-            device = BACKENDS[name].device()
-            refusal = variant.supports(node, device)
+            target = device(name)
+            refusal = variant.supports(node, target) or refusal_of(variant, node, target)
             if refusal is not None:
                 losers.append(_loser(variant, name, refusal))
                 continue
             claim = claim_of(op, variant, name, node)
-            estimated = variant.cost(node, device)
-            candidates.append(_Candidate(variant, name, device, claim, measurements(claim, node), estimated))
+            estimated = variant.cost(node, target)
+            candidates.append(_Candidate(variant, name, target, claim, measurements(claim, node), estimated))
     return sorted(candidates, key=lambda c: c.rank), losers
 
 
 def _backends(op: Op, override: str | None) -> tuple[str, ...]:
     if override is None:
         return DEFAULT_ORDER
-    order = present_backend(override).order
-    return next(((name,) for name in order if any(name in v.backends for v in op.variants)), ())
+    found = present_backend(override)
+    known = {b for v in ops.variants_of(op) for b in v.backends}
+    name = next((b for b in found.order if b in known), None)
+    if name is None:
+        return ()
+    return (canonical(override) if name == found.name else name,)
 
 
 def _pick(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -10,8 +11,9 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.backends.cpu.device import CpuKernel
+from camshaft.backends.device import HOST
 from camshaft.dispatch.override import check_override, get_backend_override
-from camshaft.dispatch.run import compile_launch
+from camshaft.dispatch.run import commands_of, compile_launch, extents_of, native_code, updated
 from camshaft.dispatch.select import Choice, select
 from camshaft.dtypes import as_dtype
 from camshaft.errors import ShapeError
@@ -76,6 +78,32 @@ class ArrayOp:
 
 
 def _runner(node: NodeSpec, build: Build, choice: Choice) -> Runner:
+    return _host_runner(node, build, choice) if choice.device.space == HOST else _device_runner(node, build, choice)
+
+
+def _device_runner(node: NodeSpec, build: Build, choice: Choice) -> Runner:
+    """Arrays in, the launches, results out; the memory there is the call's own, and calls take turns."""
+    device, lock, extents = choice.device, threading.Lock(), extents_of(build, node)
+    named = {"input": node.inputs, "output": node.outputs, "scratch": build.scratch}
+    specs = {(kind, i): spec for kind, tensors in named.items() for i, spec in enumerate(tensors)}
+    there = {key: device.allocate(spec.nbytes) for key, spec in specs.items()}
+    bound = device.bind(commands_of(node, build, device, there, extents, 0), len(extents))
+    changed = updated(build)
+
+    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        with lock:
+            for i, array in enumerate(inputs):
+                there["input", i].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            bound.submit([e.bound for e in extents])
+            bound.wait()
+            back = [("output", i, a) for i, a in enumerate(outputs)] + [("input", i, inputs[i]) for i in changed]
+            for kind, i, array in back:
+                array.reshape(-1).view(np.uint8)[:] = there[kind, i].read(0, array.nbytes)
+
+    return run
+
+
+def _host_runner(node: NodeSpec, build: Build, choice: Choice) -> Runner:
     """Runs the launches in order on this thread; scratch is made per call, so that threads do not share it."""
     steps = [_step(launch, node, build, choice) for launch in build.launches]
 
@@ -108,7 +136,7 @@ def _step(launch: Launch | NativeCall, node: NodeSpec, build: Build, choice: Cho
         (o.kind, o.index, operand_part(o, node, build).offset_nbytes) for o in launch.arrays
     ]
     words = [launch.words.ctypes.data] if isinstance(launch, NativeCall) else []
-    code = compile_launch(launch, signature(launch, node, build), choice.device)
+    code = native_code(compile_launch(launch, signature(launch, node, build), choice.device))
     return code, places, words, program_count(launch, {})
 
 
@@ -119,7 +147,7 @@ class DispatchTable:
     ops: tuple[str, ...]
 
     def __init__(self, override: str | None) -> None:
-        made = {op.name: ArrayOp(op, override) for op in ops.all_ops() if op.variants}
+        made = {op.name: ArrayOp(op, override) for op in ops.all_ops() if ops.variants_of(op)}
         vars(self).update(made, override=override, ops=tuple(made))
 
     def __getattr__(self, name: str) -> ArrayOp:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.backends.cpu.device import CpuDevice
+from camshaft.backends.device import Device
 from camshaft.dispatch.run import GUARD_BYTE, run_variant
 from camshaft.dtypes import as_dtype
 from camshaft.errors import BackendError
@@ -37,7 +37,7 @@ def node_of(op: Op, sample: Sample) -> NodeSpec:
     return NodeSpec(specs, op.infer(specs, sample.attrs), sample.attrs)
 
 
-def check_sample(op: Op, variant: KernelVariant, device: CpuDevice, sample: Sample) -> Checked:
+def check_sample(op: Op, variant: KernelVariant, device: Device, sample: Sample) -> Checked:
     """Runs and compares. BackendError for a write outside of an output or past an active extent."""
     node = node_of(op, sample)
     specs = node.outputs + tuple(node.inputs[i] for i in op.updates)

@@ -112,18 +112,15 @@ def kernel(function: Callable[..., None]) -> Kernel:
     return Kernel(function)
 
 
-def language_digest() -> str:
-    """SHA-256 over the language and the emitters: part of every kernel's key, so a change there rebuilds all."""
-    return _language_digest()
-
-
 @functools.cache
-def _language_digest() -> str:
+def language_digest(*patterns: str) -> str:
+    """SHA-256 over the language and the files of camshaft that match `patterns` ("emit/llvm*.py"): part of every key of code
+    made by them, so that a change there rebuilds it."""
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for folder in ("lang", "emit"):
-        for path in sorted((root / folder).glob("*.py")):
-            digest.update(path.read_bytes())
+    files = sorted({path for pattern in ("lang/*.py", *patterns) for path in root.glob(pattern)})
+    for path in files:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -63,10 +63,15 @@ def _grid_dim(cells: Cells, scalars: list[Extent]) -> ir.GridDim:
     return ir.GridDim(-(-cells.dim // cells.per))
 
 
+def program_factors(launch: Launch | NativeCall) -> tuple[int, tuple[tuple[Extent, int], ...]]:
+    """The number of programs: a constant, times ceil(active value / divisor) for each of the Extents with its divisor."""
+    fixed = prod(-(-c.dim // c.per) for c in launch.grid if isinstance(c.dim, int))
+    return fixed, tuple((c.dim, c.per) for c in launch.grid if isinstance(c.dim, Extent))
+
+
 def program_count(launch: Launch | NativeCall, active: dict[Extent, int]) -> int:
     """The number of programs when the extents have these active values."""
-    total = 1
-    for cells in launch.grid:
-        dim = active[cells.dim] if isinstance(cells.dim, Extent) else cells.dim
-        total *= -(-dim // cells.per)
+    total, factors = program_factors(launch)
+    for extent, divisor in factors:
+        total *= -(-active[extent] // divisor)
     return total

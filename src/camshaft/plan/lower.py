@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
-from camshaft.dispatch.run import compile_launch
+from camshaft.dispatch.run import compile_launch, native_code
 from camshaft.dispatch.select import Choice
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
@@ -99,7 +99,9 @@ def _build(node: Node, choice: Choice) -> Built:
 def _compiled(launch: Launch | NativeCall, node: Node, build: Build, choice: Choice) -> CompiledLaunch:
     made = signature(launch, node.spec, build)
     parts = tuple(operand_part(operand, node.spec, build) for operand in launch.arrays)
-    return CompiledLaunch(launch, parts, made.scalars, programs(launch), compile_launch(launch, made, choice.device))
+    return CompiledLaunch(
+        launch, parts, made.scalars, programs(launch), native_code(compile_launch(launch, made, choice.device))
+    )
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import MODULE_FLAGS, NativeLibrary, compile_module, host_target, load_kernel
+from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.llvm import emit
 from camshaft.emit.target import CpuTarget, native_lanes
+from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
 from camshaft.lang.verify import verify
@@ -44,6 +46,28 @@ class CpuDevice:
     lanes: int
     features: frozenset[str]
     architecture: str
+    space: str = HOST
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def refusal(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> str | None:
+        """None: the language is the CPU's own."""
+        return None
+
+    def allocate(self, nbytes: int) -> Memory:
+        """BackendError: its kernels run on the process's own memory."""
+        raise BackendError(f"{self.name} runs on the process's own memory; give it NumPy arrays")
+
+    def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> DeviceRun:
+        """BackendError: plans run its kernels by address."""
+        raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
     def compile(
         self,
@@ -123,7 +147,7 @@ def _object(key: str, source: Callable[[], str], vectorize: bool) -> bytes:
 
 @functools.cache
 def _machine_key() -> str:
-    return f"{host_target()!r}|{MODULE_FLAGS}|{language_digest()}"
+    return f"{host_target()!r}|{MODULE_FLAGS}|{language_digest('emit/llvm*.py', 'emit/target.py')}"
 
 
 @functools.cache
