@@ -4,4 +4,20 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A row per device of the table test: how many claims were proved, and which are absent and why."""
+    rows: dict[str, dict[str, str]] = {}
+    for report in terminalreporter.stats.get("passed", ()):
+        for key, value in report.user_properties:
+            if key == "claim":
+                rows.setdefault(value[0], {})[value[1]] = value[2]
+    for name, claims in sorted(rows.items()):
+        absent = {claim: why for claim, why in claims.items() if why != "proved"}
+        terminalreporter.write_line(f"{name}: {len(claims) - len(absent)} kernels proved, {len(absent)} absent")
+        for claim, why in sorted(absent.items()):
+            terminalreporter.write_line(f"  {claim}: {why}")

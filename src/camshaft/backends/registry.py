@@ -27,7 +27,8 @@ class Backend:
     """A kind of target. `absent` gives None, or why it cannot be used here; `order` the backends to take an op's variants
     from: those of the first that the op speaks of at all. `make(suffix)` makes the device that a name with that suffix means
     ('webgpu:1' has '1', 'webgpu' none); `devices` lists those there are. `sources` are the files of camshaft that its kernels'
-    code depends on, as patterns; a backend from elsewhere names none and has its own `version`.
+    code depends on, as patterns; a backend from elsewhere names none and has its own `version`. One that never `runs` has
+    nothing to prove: plans for it show what would be run.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Backend:
     devices: Callable[[], tuple[DeviceInfo, ...]]
     sources: tuple[str, ...] = ()
     version: str = ""
+    runs: bool = True
 
     def device(self) -> Device:
         """The backend's first device."""
@@ -76,7 +78,7 @@ def _not_here(name: str) -> Backend:
     return Backend(name, (name,), lambda: reason, make, lambda: (DeviceInfo(name, name, "", reason),))
 
 
-def _module_row(name: str, *sources: str, indexed: bool = True) -> Backend:
+def _module_row(name: str, *sources: str, indexed: bool = True, runs: bool = True) -> Backend:
     """A backend whose module backends/NAME/device.py has absent(), make(index) and devices(); imported when it is asked for.
 
     One that is not `indexed` takes the text after the colon as it is.
@@ -102,7 +104,7 @@ def _module_row(name: str, *sources: str, indexed: bool = True) -> Backend:
         found: tuple[DeviceInfo, ...] = module().devices()
         return found
 
-    return Backend(name, (name,), absent, make, infos, (*sources, f"backends/{name}/*.py"))
+    return Backend(name, (name,), absent, make, infos, (*sources, f"backends/{name}/*.py"), runs=runs)
 
 
 _CPU_TEXT = {
@@ -120,7 +122,7 @@ _ROWS = (
     _module_row("webgpu", *_C_FAMILY, "emit/wgsl*.py"),
     _module_row("cuda", *_LLVM, "emit/nvptx*.py"),
     _module_row("metal", *_C_FAMILY, "emit/msl*.py"),
-    _module_row("null", "emit/*.py", indexed=False),
+    _module_row("null", "emit/*.py", indexed=False, runs=False),
 )
 # Names of devices that are not their backend's own.
 ALIASES = {"cpu": "simd", "cpu:scalar": "scalar", "cpu:blas": "blas", "cpu:c": "c"}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import IO, Any
 
-from camshaft.backends.registry import backend_named, backends
+from camshaft.backends.registry import Backend, backend_named, backends
 from camshaft.dispatch.claims import Claim, all_claims
 from camshaft.dispatch.evidence import BackendValidation, Verdict, ledger, summary
 from camshaft.errors import BackendError
@@ -59,10 +59,14 @@ def validate_backends(
     `progress` is as in `prove`.
     """
     wanted = tuple(backends() if names is None else names)
-    absent = {name: backend_named(name).absent() for name in wanted}
+    absent = {name: _unprovable(backend_named(name)) for name in wanted}
     claims = {name: all_claims(name) if absent[name] is None else () for name in wanted}
     verdicts = prove((c for rows in claims.values() for c in rows), progress=progress)
     return {name: summary(name, (verdicts[c] for c in claims[name]), absent[name]) for name in wanted}
+
+
+def _unprovable(backend: Backend) -> str | None:
+    return backend.absent() if backend.runs else "it plans and emits, and never runs"
 
 
 def _judge(claims: Sequence[Claim], timeout_s: float, progress: Progress | None) -> dict[Claim, Verdict]:

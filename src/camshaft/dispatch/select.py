@@ -85,7 +85,7 @@ def choose(
     verdicts: dict[Claim, Verdict] = {}
     while True:
         picks = {key: _pick(*row, verdicts) for key, row in found.items()}
-        missing = [claim for claim, _ in picks.values() if claim not in verdicts]
+        missing = [c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs]
         if not missing:
             return tuple(picks[key][1] for key, _, _ in keyed)
         verdicts |= prove(missing)

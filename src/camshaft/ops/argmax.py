@@ -72,7 +72,7 @@ OP = ops.Op(
     formula="y[r] = the least c with x[r, c] = max(x[r])",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_row_per_program", frozenset({"scalar", "simd"}), _build),),
+    variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={},

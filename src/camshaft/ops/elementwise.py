@@ -20,7 +20,7 @@ from camshaft.ops.spec import Dim, TensorSpec
 
 # Columns per program: 16 KiB of each f32 operand, 0.5 (add) to 2 (silu) microseconds of work on one AVX-512 core.
 BLOCK = 4096
-BACKENDS = frozenset({"scalar", "simd"})
+BACKENDS = ops.EVERYWHERE
 
 
 @dataclass(frozen=True)

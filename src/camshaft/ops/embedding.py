@@ -137,7 +137,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((ids, TensorSpec((8,), f32)), {}, r"a table \[n, d\]")
 
 
-_BOTH = frozenset({"scalar", "simd"})
+_BOTH = ops.EVERYWHERE
 OP = ops.Op(
     name="embedding",
     formula="y[t] = table[ids[t]]",

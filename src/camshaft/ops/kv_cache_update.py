@@ -145,7 +145,7 @@ OP = ops.Op(
     formula="K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_token_per_program", frozenset({"scalar", "simd"}), _build),),
+    variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),
     indexes=place_limits(4, cache=0),
     samples=_samples,
     error_samples=_error_samples,

@@ -17,6 +17,11 @@ from camshaft.ops.spec import Dim, TensorSpec
 
 Attrs = Mapping[str, Any]
 
+# What a variant claims that is written in the kernel language: every kind of target. A kernel of explicit vectors, which would
+# be one element's work at a time there, leaves out the scalar CPU.
+EVERYWHERE = frozenset({"scalar", "simd", "c", "webgpu", "cuda", "metal", "null"})
+VECTORS = EVERYWHERE - {"scalar"}
+
 
 @dataclass(frozen=True)
 class NodeSpec:

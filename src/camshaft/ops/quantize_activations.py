@@ -177,13 +177,13 @@ OP = ops.Op(
     variants=(
         ops.KernelVariant(
             "blocks_in_registers",
-            frozenset({"simd"}),
+            ops.VECTORS,
             _build,
             cost=lambda node, target: 0.3 * prod(node.inputs[0].bounds),  # 0.30 ns an element at k = 576 on Zen 4
         ),
         ops.KernelVariant(
             "one_block_per_lane",
-            frozenset({"scalar", "simd"}),
+            ops.EVERYWHERE,
             lambda node, target: _build(node, target, lanes=True),
             cost=lambda node, target: 4.0 * prod(node.inputs[0].bounds),
         ),

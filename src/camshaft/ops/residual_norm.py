@@ -94,7 +94,7 @@ OP = ops.Op(
     formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_row_per_program", frozenset({"scalar", "simd"}), _build),),
+    variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

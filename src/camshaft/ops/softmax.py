@@ -83,7 +83,7 @@ OP = ops.Op(
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_row_per_program", frozenset({"scalar", "simd"}), _build),),
+    variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

@@ -65,7 +65,7 @@ def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return _products(node) / _TILED_RATE * padding * idle
 
 
-_VECTORS, _ALL = frozenset({"simd"}), frozenset({"scalar", "simd"})
+_VECTORS, _ALL = ops.VECTORS, ops.EVERYWHERE
 
 OP = ops.Op(
     name="attention",

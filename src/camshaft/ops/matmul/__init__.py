@@ -90,8 +90,8 @@ OP = ops.Op(
     infer=infer,
     reference=_reference,
     variants=(
-        ops.KernelVariant("lanes", frozenset({"scalar", "simd"}), lanes.build, cost=lanes.cost),
-        ops.KernelVariant("tiled", frozenset({"simd"}), tiled.build, cost=tiled.cost),
+        ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
+        ops.KernelVariant("tiled", ops.VECTORS, tiled.build, cost=tiled.cost),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
     ),

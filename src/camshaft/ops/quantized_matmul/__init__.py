@@ -165,8 +165,8 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(
-        ops.KernelVariant("tile", frozenset({"simd"}), _build_tile, _packed_only, _tile_cost),
-        ops.KernelVariant("row", frozenset({"scalar", "simd"}), _build_row, _packed_only, _row_cost),
+        ops.KernelVariant("tile", ops.VECTORS, _build_tile, _packed_only, _tile_cost),
+        ops.KernelVariant("row", ops.EVERYWHERE, _build_row, _packed_only, _row_cost),
     ),
     samples=_samples,
     error_samples=_error_samples,
