@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from camshaft.dtypes import DType, i64
 from camshaft.emit import llvm_index, llvm_math
+from camshaft.emit.llvm_dot4 import dot4
 from camshaft.emit.llvm_memory import MemoryEmitter
 from camshaft.emit.llvm_values import Affine, Rep, integer, literal, scalar_type, vector_type
 from camshaft.lang import ir
@@ -43,6 +44,9 @@ class DataEmitter(MemoryEmitter):
             if scalar_type(source) == scalar_type(value.dtype):
                 return Rep(names[0], n)
             return Rep(self.line(f"bitcast {typed.type_of()} {names[0]} to {typed.type_of(value.dtype)}"), n)
+        if value.op == "dot4":
+            acc, a, b = names
+            return Rep(dot4(typed, acc, a, b, small=_bytes_below_128(value.args[1])), n)
         lowering = row.llvm[value.args[0].dtype.kind]
         if lowering.startswith("expand:"):
             return Rep(llvm_math.EXPANSIONS[lowering[7:]](typed, *names), n)
@@ -114,6 +118,11 @@ class DataEmitter(MemoryEmitter):
             typed = self.typed(dtype, n)
             name = typed.call(lowering, *parts) if lowering.startswith("llvm.") else typed.op(lowering, *parts)
         return Rep(name)
+
+
+def _bytes_below_128(value: ir.Value) -> bool:
+    """Whether it is known of a word's bytes, as of 4-bit codes: a mask leaves out their top bits."""
+    return value.op == "and" and any(a.op == "const" and not int(a.attr) & 0x80808080 for a in value.args)
 
 
 _DIVISIONS = frozenset({"floor_divide", "remainder"})

@@ -1,21 +1,30 @@
-"""The byte dot product in LLVM: by VNNI, by 16-bit products, or by shifts. Used by emit/llvm_math.py."""
+"""The byte dot product in LLVM: by VNNI or NEON's dot products, by 16-bit products, or by shifts. Used by emit/llvm_data.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from camshaft.emit.llvm_typed import Typed
 
-# the x86 byte dot products: feature -> (words a call takes, intrinsic), widest first
-_VNNI = ((16, "llvm.x86.avx512.vpdpbusd.512"), (8, "llvm.x86.avx512.vpdpbusd.256"), (4, "llvm.x86.avx512.vpdpbusd.128"))
+# the x86 byte dot products: words a call takes -> intrinsic (AVX-VNNI has the two narrow ones)
+_VNNI = {n: f"llvm.x86.avx512.vpdpbusd.{32 * n}" for n in (4, 8, 16)}
 
 
-def dot4(t: Typed, acc: str, a: str, b: str) -> str:
-    """acc + sum over 4 bytes of u8(a) * s8(b): vpdpbusd where there is VNNI, else 16-bit products by pmaddwd, else by shifts."""
-    if "avx512vnni" in t.target.features and "avx512vl" in t.target.features and t.n >= 4:
-        return _in_pieces(t, 16, (acc, a, b), _vnni_piece)
-    if "sse2" in t.target.features and t.n >= 4:
-        return _in_pieces(t, 8 if "avx2" in t.target.features else 4, (acc, a, b), _pmaddwd_piece)
+@dataclass(frozen=True)
+class _Way:
+    """How CPUs with all of `features` do it: `piece(t, acc, a, b, small)` for at most `widest` words."""
+
+    features: frozenset[str]
+    widest: int
+    piece: Callable[[Typed, str, str, str, bool], str]
+
+
+def dot4(t: Typed, acc: str, a: str, b: str, small: bool = False) -> str:
+    """acc + sum over 4 bytes of u8(a) * s8(b); `small` says that every byte of a is below 128, which spares work on NEON."""
+    way = next((w for w in _WAYS if w.features <= t.target.features), None)
+    if way is not None and t.n >= 4:
+        return _in_pieces(t, way.widest, (acc, a, b), lambda part, x, y, z: way.piece(part, x, y, z, small))
     result = acc
     for byte in range(4):
         u = t.op("and", t.op("lshr", a, t.const(8 * byte)), t.const(255))
@@ -42,17 +51,19 @@ def _in_pieces(t: Typed, widest: int, names: tuple[str, ...], piece: Callable[..
     return t.line(f"shufflevector {pair}, <{t.n} x i32> <{order}>")
 
 
-def _vnni_piece(t: Typed, acc: str, a: str, b: str) -> str:
-    intrinsic = dict(_VNNI)[t.n]
+def _byte_dot(t: Typed, intrinsic: str, acc: str, a: str, b: str) -> str:
+    """A call of an instruction that takes words and two vectors of four times as many bytes."""
     words, octets = t.type_of(), f"<{4 * t.n} x i8>"
-    self_type = f"{words} @{intrinsic}"
-    t.declare(intrinsic, f"declare {self_type}({words}, {octets}, {octets})")
-    a_bytes = t.line(f"bitcast {words} {a} to {octets}")
-    b_bytes = t.line(f"bitcast {words} {b} to {octets}")
-    return t.line(f"call {self_type}({words} {acc}, {octets} {a_bytes}, {octets} {b_bytes})")
+    t.declare(intrinsic, f"declare {words} @{intrinsic}({words}, {octets}, {octets})")
+    a_bytes, b_bytes = (t.line(f"bitcast {words} {x} to {octets}") for x in (a, b))
+    return t.line(f"call {words} @{intrinsic}({words} {acc}, {octets} {a_bytes}, {octets} {b_bytes})")
 
 
-def _pmaddwd_piece(t: Typed, acc: str, a: str, b: str) -> str:
+def _vnni_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
+    return _byte_dot(t, _VNNI[t.n], acc, a, b)
+
+
+def _pmaddwd_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
     words, shorts = t.type_of(), f"<{2 * t.n} x i16>"
     name = "llvm.x86.avx2.pmadd.wd" if t.n == 8 else "llvm.x86.sse2.pmadd.wd"
     t.declare(name, f"declare {words} @{name}({shorts}, {shorts})")
@@ -64,3 +75,65 @@ def _pmaddwd_piece(t: Typed, acc: str, a: str, b: str) -> str:
     even = t.line(f"call {words} @{name}({shorts} {even_u}, {shorts} {even_s})")
     odd = t.line(f"call {words} @{name}({shorts} {odd_u}, {shorts} {odd_s})")
     return t.op("add", t.op("add", acc, even), odd)
+
+
+def _usdot_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
+    return _byte_dot(t, "llvm.aarch64.neon.usdot.v4i32.v16i8", acc, a, b)
+
+
+def _sdot_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
+    """u s = (u - 128) s + 128 s, where u - 128 is u's byte with its top bit turned."""
+    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+    if small:
+        return _byte_dot(t, name, acc, a, b)
+    rest = t.op("shl", _byte_dot(t, name, t.const(0), t.const(0x01010101), b), t.const(7))
+    return _byte_dot(t, name, t.op("add", acc, rest), t.op("xor", a, t.const(-0x7F7F7F80)), b)
+
+
+def _smull_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
+    """16-bit products of half the bytes each, their sums by pairs in 32 bits, and those by pairs."""
+    if small:
+        return t.op("add", acc, _signed_products(t, a, b))
+    ones = _pairs(t, _pairs_of_bytes(t, b))
+    turned = t.op("xor", a, t.const(-0x7F7F7F80))
+    return t.op("add", t.op("add", acc, t.op("shl", ones, t.const(7))), _signed_products(t, turned, b))
+
+
+def _signed_products(t: Typed, a: str, b: str) -> str:
+    """Sum over 4 bytes of s8(a) * s8(b)."""
+    name, sums = "llvm.aarch64.neon.smull.v8i16", []
+    t.declare(name, f"declare <8 x i16> @{name}(<8 x i8>, <8 x i8>)")
+    octets = [t.line(f"bitcast {t.type_of()} {x} to <16 x i8>") for x in (a, b)]
+    for start in (0, 8):
+        order = ", ".join(f"i32 {start + i}" for i in range(8))
+        left, right = (t.line(f"shufflevector <16 x i8> {x}, <16 x i8> poison, <8 x i32> <{order}>") for x in octets)
+        sums.append(_pairs(t, t.line(f"call <8 x i16> @{name}(<8 x i8> {left}, <8 x i8> {right})")))
+    pairs = "llvm.aarch64.neon.addp.v4i32"
+    t.declare(pairs, f"declare <4 x i32> @{pairs}(<4 x i32>, <4 x i32>)")
+    return t.line(f"call <4 x i32> @{pairs}(<4 x i32> {sums[0]}, <4 x i32> {sums[1]})")
+
+
+def _pairs(t: Typed, shorts: str) -> str:
+    """Sums of neighbouring 16-bit numbers in 32 bits."""
+    name = "llvm.aarch64.neon.saddlp.v4i32.v8i16"
+    t.declare(name, f"declare <4 x i32> @{name}(<8 x i16>)")
+    return t.line(f"call <4 x i32> @{name}(<8 x i16> {shorts})")
+
+
+def _pairs_of_bytes(t: Typed, words: str) -> str:
+    """Sums of neighbouring signed bytes in 16 bits."""
+    name = "llvm.aarch64.neon.saddlp.v8i16.v16i8"
+    t.declare(name, f"declare <8 x i16> @{name}(<16 x i8>)")
+    octets = t.line(f"bitcast {t.type_of()} {words} to <16 x i8>")
+    return t.line(f"call <8 x i16> @{name}(<16 x i8> {octets})")
+
+
+_WAYS = (
+    _Way(frozenset({"avx512vnni", "avx512vl"}), 16, _vnni_piece),
+    _Way(frozenset({"avxvnni"}), 8, _vnni_piece),
+    _Way(frozenset({"avx2"}), 8, _pmaddwd_piece),
+    _Way(frozenset({"sse2"}), 4, _pmaddwd_piece),
+    _Way(frozenset({"neon", "i8mm"}), 4, _usdot_piece),
+    _Way(frozenset({"neon", "dotprod"}), 4, _sdot_piece),
+    _Way(frozenset({"neon"}), 4, _smull_piece),
+)

@@ -115,7 +115,7 @@ def _packed_table(node: ops.NodeSpec, target: ops.Target) -> str | None:
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(5)
     tokens = Extent("T", 5)
-    for dtype, dim in ((f32, 1), (f16, 17), (bf16, 64)):
+    for dtype, dim in ((f32, 1), (f16, 17), (bf16, 64), (f32, 35)):
         table = rng.normal(size=(19, dim)).astype(dtype.numpy)
         ids = np.array([0, 18, 3, 3, 7], np.int32)
         specs = (TensorSpec((tokens,), i32), TensorSpec((19, dim), dtype))

@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 
 from camshaft.errors import BackendError
 
-_lock = threading.RLock()
+llvm_lock = threading.RLock()  # LLVM's passes and loaders are not safe in two threads
 
 # Calls of C functions that LLVM puts in (memset for a loop that clears, fmaf where there is no such instruction) go through
 # the object's table of addresses: its linker's other way, a stub, takes memory that llvmlite's memory manager did not count.
@@ -53,33 +53,32 @@ def compile_module(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> byt
 
     BackendError with LLVM's words when the IR does not parse or verify.
     """
-    with _lock:
-        module, machine = _optimized(llvm_ir, vectorize, opt)
-        return bytes(machine.emit_object(module))
+    with llvm_lock:
+        machine = _target_machine(opt)
+        return bytes(machine.emit_object(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
 
 
 def assembly(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
     """The assembly text of what `compile_module` makes of the same IR, for reading. Errors as there."""
-    with _lock:
-        module, machine = _optimized(llvm_ir, vectorize, opt)
-        return str(machine.emit_assembly(module))
+    with llvm_lock:
+        machine = _target_machine(opt)
+        return str(machine.emit_assembly(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
 
 
-def _optimized(llvm_ir: str, vectorize: bool, opt: int) -> tuple[Any, Any]:
-    """The module after LLVM's passes, and the machine that they were for."""
-    host_target()
+def optimized(llvm_ir: str, machine: Any, *, vectorize: bool, opt: int) -> Any:
+    """The module after LLVM's passes for that target machine. Errors as of `compile_module`; the caller holds `llvm_lock`."""
     try:
         module = llvm.parse_assembly(f"{llvm_ir}\n{MODULE_FLAGS}")
         module.verify()
     except RuntimeError as error:
         raise BackendError(f"LLVM refused a module: {error}") from error
-    machine = _target_machine(opt)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=opt)
     options.loop_vectorization = options.slp_vectorization = vectorize
     options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-    return module, machine
+    return module
 
 
 @dataclass
@@ -98,7 +97,7 @@ class NativeLibrary:
 
 def load_object(data: bytes) -> NativeLibrary:
     """Maps an object made by `compile_module` and links it. BackendError when LLVM cannot read it."""
-    with _lock:
+    with llvm_lock:
         return _add(_new_library(), data)
 
 
@@ -107,7 +106,7 @@ def load_kernel(data: bytes) -> NativeLibrary:
 
     0.03 ms instead of load_object's 1.3 ms, most of which is LLVM's set-up.
     """
-    with _lock:
+    with llvm_lock:
         return _add(_kernels(), data)
 
 

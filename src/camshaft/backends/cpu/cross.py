@@ -1,0 +1,55 @@
+"""Objects for a CPU that is not this one: LLVM IR text to ELF bytes or assembly for a triple. Beside compile.py, for the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from camshaft.backends.cpu.compile import llvm_lock, optimized
+from camshaft.emit.target import CpuTarget
+from camshaft.errors import BackendError
+
+
+@dataclass(frozen=True)
+class CrossTarget:
+    """A CPU as LLVM names it. `features` (LLVM's names) are told to LLVM beside its own, and all that the emitter assumes."""
+
+    triple: str
+    cpu: str
+    features: frozenset[str]
+
+    @property
+    def architecture(self) -> str:
+        return self.triple.split("-")[0]
+
+    def at(self, lanes: int) -> CpuTarget:
+        """What the emitter is told."""
+        return CpuTarget(self.architecture, lanes, self.features)
+
+
+def compile_for(target: CrossTarget, llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> bytes:
+    """A relocatable object. BackendError with LLVM's words when the triple is unknown or the IR does not parse or verify."""
+    with llvm_lock:
+        machine = _machine(target, opt)
+        return bytes(machine.emit_object(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
+
+
+def assembly_for(target: CrossTarget, llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
+    """The assembly text of what `compile_for` makes of the same IR, for reading. Errors as there."""
+    with llvm_lock:
+        machine = _machine(target, opt)
+        return str(machine.emit_assembly(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
+
+
+def _machine(target: CrossTarget, opt: int) -> Any:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    flags = ",".join(f"+{feature}" for feature in sorted(target.features))
+    try:
+        return llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=flags, opt=opt, reloc="pic", codemodel="small"
+        )
+    except RuntimeError as error:
+        raise BackendError(f"LLVM has no target {target.triple!r}: {error}") from error

@@ -1,0 +1,69 @@
+"""Every op and variant on AArch64, with NEON's dot products and without, under qemu; what the inner loops are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from camshaft import ops
+from tests.support.aarch64 import CPUS, Executable, missing
+from tests.support.needs import require
+
+OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.variants)]
+# Samples of a variant in the default run, evenly apart; the rest behind `soak`. A block format is a kernel of its own.
+SAMPLES = {"quantized_matmul": 13, "matmul": 16}
+
+
+def chosen(op, n: int | None) -> list:
+    samples = list(op.samples())
+    n = min(n or len(samples), len(samples))
+    return [samples[(i + 1) * len(samples) // n - 1] for i in range(n)]
+
+
+def prove(cpu, op, samples, folder) -> Counter[str]:
+    """How many samples each variant was proved on."""
+    executable = Executable(cpu, folder)
+    for variant in op.variants:
+        if "simd" in variant.backends:
+            for sample in samples:
+                executable.add(op, variant, sample)
+    proved: Counter[str] = Counter()
+    wrong = []
+    for variant, sample, error, tolerance in executable.run():
+        proved[variant] += 1
+        if not error <= tolerance:
+            wrong.append(f"{variant} ({sample}): error {error:.3g} above {tolerance:.3g}")
+    assert not wrong, "\n".join(wrong)
+    return proved
+
+
+def at_least_four(op, proved) -> None:
+    few = [v.name for v in op.variants if "simd" in v.backends and proved[v.name] < 4]
+    assert not few, f"{op.name}: fewer than 4 samples proved of {few}: {dict(proved)}"
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    reason = missing()
+    require(reason is None, reason or "")
+    return tmp_path_factory.mktemp("aarch64")
+
+
+@pytest.mark.parametrize("name", CPUS)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_variants_agree_with_the_reference(op, name, objects, record_property) -> None:
+    folder = objects / f"{op.name}-{name}"
+    folder.mkdir()
+    proved = prove(CPUS[name], op, chosen(op, SAMPLES.get(op.name)), folder)
+    record_property("proved", dict(proved))
+    at_least_four(op, proved)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CPUS)
+@pytest.mark.parametrize("op", [ops.get(name) for name in SAMPLES], ids=lambda op: op.name)
+def test_all_samples_agree_with_the_reference(op, name, objects) -> None:
+    folder = objects / f"all-{op.name}-{name}"
+    folder.mkdir()
+    at_least_four(op, prove(CPUS[name], op, list(op.samples()), folder))
