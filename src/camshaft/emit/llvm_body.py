@@ -175,6 +175,6 @@ _STATEMENTS: dict[type, Callable[[BodyEmitter, Any], None]] = {
     ir.Lanes: BodyEmitter.lanes_loop,
     ir.Range: BodyEmitter.range,
     ir.When: BodyEmitter.when,
-    ir.Barrier: lambda e, item: e.barrier(item),
+    ir.Barrier: BodyEmitter.barrier,
     ir.Prefetch: BodyEmitter.prefetch,
 }

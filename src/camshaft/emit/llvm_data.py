@@ -44,10 +44,10 @@ class DataEmitter(MemoryEmitter):
             if scalar_type(source) == scalar_type(value.dtype):
                 return Rep(names[0], n)
             return Rep(self.line(f"bitcast {typed.type_of()} {names[0]} to {typed.type_of(value.dtype)}"), n)
-        lowering = str(row.column(self.target.column)[value.args[0].dtype.kind])
-        if lowering == "expand:dot4":
+        if value.op == "dot4":
             acc, a, b = names
             return Rep(dot4(typed, acc, a, b, small=_bytes_below_128(value.args[1])), n)
+        lowering = row.llvm[value.args[0].dtype.kind]
         if lowering.startswith("expand:"):
             return Rep(llvm_math.EXPANSIONS[lowering[7:]](typed, *names), n)
         if lowering.startswith("llvm."):
@@ -114,13 +114,10 @@ class DataEmitter(MemoryEmitter):
             n = half
             if n == 1:
                 parts = [self.line(f"extractelement <1 x {scalar_type(dtype)}> {p}, i64 0") for p in parts]
-            name = self.combined(combiner, dtype, n, *parts)
+            lowering = INSTRUCTIONS[combiner].llvm[dtype.kind]
+            typed = self.typed(dtype, n)
+            name = typed.call(lowering, *parts) if lowering.startswith("llvm.") else typed.op(lowering, *parts)
         return Rep(name)
-
-    def combined(self, combiner: str, dtype: DType, n: int, a: str, b: str) -> str:
-        """Two partial results of a reduction as one."""
-        lowering, typed = str(INSTRUCTIONS[combiner].column(self.target.column)[dtype.kind]), self.typed(dtype, n)
-        return typed.call(lowering, a, b) if lowering.startswith("llvm.") else typed.op(lowering, a, b)
 
 
 def _bytes_below_128(value: ir.Value) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -59,13 +59,14 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One use of an op."""
+    """One use of an op. `device` names the device that it is placed on; None leaves that to the plan."""
 
     op: Op
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     attrs: Attrs
     name: str
+    device: str | None = None
 
     @cached_property
     def spec(self) -> NodeSpec:
@@ -81,6 +82,7 @@ class Graph:
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self._scope: list[str] = []
+        self._device: str | None = None
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -90,6 +92,24 @@ class Graph:
             yield
         finally:
             self._scope.pop()
+
+    @contextmanager
+    def on(self, device: str | None) -> Iterator[None]:
+        """Nodes made inside are placed on the device of that name ('cpu', 'webgpu:1', ...): the plan then copies tensors between
+        devices where it must. None leaves the placing to the plan."""
+        before, self._device = self._device, device
+        try:
+            yield
+        finally:
+            self._device = before
+
+    def place(self, made: Node | Tensor, device: str | None) -> None:
+        """Places a node, or the one that made a tensor, on the device of that name. ShapeError if it is not of this graph."""
+        for index, node in enumerate(self.nodes):
+            if node is made or (isinstance(made, Tensor) and root(made) in node.outputs):
+                self.nodes[index] = replace(node, device=device)
+                return
+        raise ShapeError(f"graph: no node of this graph made {made.name}; wanted one to place on {device}")
 
     def _named(self, name: str) -> str:
         return ".".join((*self._scope, name))
@@ -144,7 +164,7 @@ class Graph:
         outputs = tuple(
             Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
         )
-        self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label))
+        self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label, self._device))
         return outputs
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
@@ -204,8 +224,9 @@ class Rewriter:
             if node.outputs and all(t in self.map for t in node.outputs):
                 continue  # a pass made it already, fused into another
             inputs = tuple(self.get(t) for t in node.inputs)
-            made = place(node, inputs)
-            outputs = self.new.apply(node.op, inputs, node.attrs, node.name) if made is None else made
+            with self.new.on(node.device):
+                made = place(node, inputs)
+                outputs = self.new.apply(node.op, inputs, node.attrs, node.name) if made is None else made
             self.map.update(zip(node.outputs, outputs, strict=True))
         for name, tensor in self.old.outputs.items():
             self.new.output(name, self.get(tensor))

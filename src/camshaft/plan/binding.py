@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.plan.memory import MemoryPlan
 from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule
@@ -20,7 +21,7 @@ Memory = np.ndarray[Any, np.dtype[Any]] | memoryview | bytearray | bytes | int
 
 @dataclass(frozen=True)
 class BoundMemory:
-    """Every buffer of a schedule as bytes at their final addresses. Holds on to the memory that was given as arrays."""
+    """Every buffer of the host's space as bytes at their final addresses. Holds on to the memory that was given as arrays."""
 
     arena: Bytes
     pieces: Mapping[Buffer, Bytes]
@@ -65,7 +66,7 @@ def _bind_arena(memory: MemoryPlan, given: np.ndarray[Any, np.dtype[Any]] | None
 
 def _placed(schedule: Schedule, memory: MemoryPlan, arena: Bytes) -> Iterator[tuple[Buffer, Bytes]]:
     for buffer in schedule.buffers:
-        if buffer.lifetime is not Lifetime.TEMP:
+        if buffer.lifetime is not Lifetime.TEMP or buffer.space != HOST:
             continue
         offset = memory.offsets.get(buffer)
         if offset is None or offset < 0 or offset + buffer.nbytes > arena.nbytes or offset % buffer.alignment:
@@ -76,7 +77,7 @@ def _placed(schedule: Schedule, memory: MemoryPlan, arena: Bytes) -> Iterator[tu
 def _given(
     schedule: Schedule, buffers: Mapping[Buffer, Memory], written: set[Buffer]
 ) -> Iterator[tuple[Buffer, Bytes]]:
-    wanted = [buffer for buffer in schedule.buffers if buffer.lifetime is not Lifetime.TEMP]
+    wanted = [b for b in schedule.buffers if b.lifetime is not Lifetime.TEMP and b.space == HOST]
     missing = [buffer.name for buffer in wanted if buffer not in buffers]
     unknown = [buffer.name for buffer in buffers if buffer not in wanted]
     if missing or unknown:
@@ -108,7 +109,8 @@ def bind_memory(
     arena: np.ndarray[Any, np.dtype[Any]] | None,
     buffers: Mapping[Buffer, Memory],
 ) -> BoundMemory:
-    """Gives every buffer its bytes: TEMP from the arena (the caller's or one of its own), all others from `buffers`.
+    """Gives every buffer of the host's space its bytes: TEMP from the arena (the caller's or one of its own), all others from
+    `buffers`.
 
     An int is an address that the caller keeps valid. PlanError for memory that is missing, too small, misaligned,
     read-only but written, or that overlaps other memory of which one is written.

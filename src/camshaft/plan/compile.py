@@ -10,19 +10,22 @@ from typing import Any, Self
 
 import numpy as np
 
+from camshaft.backends.device import HOST
 from camshaft.dispatch.override import check_override, get_backend_override
-from camshaft.dispatch.select import Choice, choose
+from camshaft.dispatch.select import Choice
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.passes.prepare import prepare
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.execute import BoundSchedule, bind
+from camshaft.plan.held import Held, given_memory, hold
 from camshaft.plan.lower import Lowered, lower
 from camshaft.plan.memory import make_schedule
-from camshaft.plan.schedule import Buffer, Lifetime
+from camshaft.plan.mixed import MixedSchedule, bind_mixed
+from camshaft.plan.placing import choose_placed
 from camshaft.plan.weights import Weights
-from camshaft.plan.workers import aligned_bytes
 from camshaft.settings import thread_count
 
 Array = np.ndarray[Any, Any]
@@ -30,12 +33,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """A graph that is bound and ready to run. `inputs`, `outputs` and `states` are views of its memory, by name."""
+    """A graph that is bound and ready to run. `inputs`, `outputs` and `states` are views of its memory, by name; a state on a
+    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that the caller gave as DeviceArrays."""
 
-    bound: BoundSchedule
+    bound: BoundSchedule | MixedSchedule
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
-    states: dict[str, Array]
+    states: dict[str, Array | DeviceArray]
+    away: Mapping[str, DeviceArray]
     specs: Mapping[str, TensorSpec]
     choices: Sequence[Choice] = field(repr=False)
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -46,7 +51,8 @@ class ExecutionPlan:
         self.bound.set_extent(extent, value)
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Copies the named inputs in, runs every thunk, and gives views of the outputs (valid until the next run).
+        """Copies the named inputs in, runs every thunk, and gives views of the outputs (valid until the next run), but for
+        those that stay on a device (`away`).
 
         An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
         shape or dtype that is not the graph's; an input that is not named keeps its last value.
@@ -100,11 +106,15 @@ class ExecutionPlan:
         for index, (thunk, wait) in enumerate(zip(schedule.thunks, schedule.waits, strict=True)):
             kind = "" if thunk.kind == "kernel" else f" ({thunk.kind})"
             mark = "|" if wait else " "
-            what = f"{thunk.op}/{thunk.variant}{kind}, {thunk.programs.bound} programs"
+            where = "" if thunk.device == HOST else f" on {thunk.device}"
+            what = f"{thunk.op}/{thunk.variant}{kind}{where}, {thunk.programs.bound} programs"
             lines.append(f"{mark}{index:4d} {thunk.name}: {what}; {thunk.reason}")
         lost = {f"{c.op.name}/{x.variant} ({x.backend}): {x.reason}" for c in self.choices for x in c.losers}
         lines += ["not chosen:", *(f"  {text}" for text in sorted(lost))] if lost else []
-        lines += ["arena:", *(f"  {offset:9d} +{b.nbytes:9d} {b.name}" for b, offset in memory.offsets.items())]
+        places = [(b.space, f"  {offset:9d} +{b.nbytes:9d} {b.name}") for b, offset in memory.offsets.items()]
+        lines += ["arena:", *(text for space, text in places if space == HOST)]
+        for device, nbytes in memory.device_nbytes.items():
+            lines += [f"arena on {device}, {nbytes} bytes:", *(text for space, text in places if space == device)]
         return "\n".join(lines)
 
     def close(self) -> None:
@@ -128,15 +138,17 @@ def compile(
     threads: int | None = None,
     activations: str = "f32",
     weights: Weights | None = None,
-    memory: Mapping[str, Array] | None = None,
+    memory: Mapping[str, Array | DeviceArray] | None = None,
     arena: Array | None = None,
+    strict: bool = False,
 ) -> ExecutionPlan:
     """Grinds a graph into an ExecutionPlan.
 
-    `activations` 'q8' quantizes the inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` gives, by name, the memory of
-    states, inputs and outputs (64-byte aligned); the others get their own, zeroed. `weights` shares packed constants among
-    plans; `arena` is the caller's memory for temporaries. BackendError when no proved variant serves a node, PlanError for
-    wrong memory.
+    `backend` names a backend or device for the nodes that the graph does not place itself. `activations` 'q8' quantizes the
+    inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` gives, by name, the memory of states, inputs and outputs:
+    arrays (64-byte aligned) or DeviceArrays; the others get their own, zeroed. `weights` shares packed constants among plans;
+    `arena` is the caller's memory for the host's temporaries. A node without a kernel on its device runs on the CPU, with
+    copies, unless `strict`. BackendError when no proved variant serves a node, PlanError for wrong memory.
     """
     (plan,) = compile_all(
         (graph,),
@@ -146,6 +158,7 @@ def compile(
         weights=weights,
         memory=memory,
         arena=arena,
+        strict=strict,
     )
     return plan
 
@@ -157,8 +170,9 @@ def compile_all(
     threads: int | None = None,
     activations: str = "f32",
     weights: Weights | None = None,
-    memory: Mapping[str, Array] | None = None,
+    memory: Mapping[str, Array | DeviceArray] | None = None,
     arena: Array | None = None,
+    strict: bool = False,
 ) -> list[ExecutionPlan]:
     """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it."""
     if activations not in ("q8", "f32"):
@@ -168,7 +182,7 @@ def compile_all(
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     override = check_override(backend) if backend is not None else get_backend_override()
     ready = [prepare(graph, activations) for graph in graphs]
-    choices = iter(choose([(node.op, node.spec) for graph in ready for node in graph.nodes], override))
+    choices = iter(choose_placed([node for graph in ready for node in graph.nodes], override, strict))
     weights = weights or Weights()
     return [
         _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready
@@ -180,19 +194,34 @@ def _grind(
     choices: Sequence[Choice],
     threads: int | None,
     weights: Weights,
-    memory: Mapping[str, Array],
+    memory: Mapping[str, Array | DeviceArray],
     arena: Array | None,
 ) -> ExecutionPlan:
     """Lowers, plans memory, loads weights and binds."""
     started = time.perf_counter()
-    lowered = lower(graph, choices)
+    given = given_memory(graph, memory)
+    homes = {t: held.device.space if isinstance(held, DeviceArray) else HOST for t, held in given.items()}
+    lowered = lower(graph, choices, homes)
     schedule, memory_plan = make_schedule(lowered.thunks, _extents(graph))
     workers = thread_count(threads)
-    weights.prepare([t for t in lowered.buffers if t.kind == "constant"], workers)
-    held = _bind_memory(graph, lowered, weights, memory)
+    held = hold(lowered, weights, given, workers)
     needed = set(schedule.buffers)
-    buffers = {buffer: array for buffer, array in held.items() if buffer in needed}
-    bound = bind(schedule, memory_plan, arena=arena, buffers=buffers, threads=workers)
+    buffers = {buffer: array for buffer, array in held.arrays.items() if buffer in needed}
+    bound: BoundSchedule | MixedSchedule
+    if lowered.devices:
+        away = {buffer: memory for buffer, memory in held.memories.items() if buffer in needed}
+        bound = bind_mixed(
+            schedule,
+            memory_plan,
+            tuple(lowered.devices.values()),
+            arena=arena,
+            buffers=buffers,
+            device_buffers=away,
+            own=held.own,
+            threads=workers,
+        )
+    else:
+        bound = bind(schedule, memory_plan, arena=arena, buffers=buffers, threads=workers)
     return _plan(graph, lowered, choices, bound, held, time.perf_counter() - started)
 
 
@@ -215,53 +244,22 @@ def _extents(graph: Graph) -> list[Extent]:
     return list(dict.fromkeys(d for d in found if isinstance(d, Extent)))
 
 
-def _bind_memory(graph: Graph, lowered: Lowered, weights: Weights, given: Mapping[str, Array]) -> dict[Buffer, Array]:
-    named = {**graph.inputs, **graph.states, **graph.outputs}
-    by_tensor = {root(named[name]): _given(named, name, array) for name, array in given.items() if name in named}
-    memory: dict[Buffer, Array] = dict(lowered.made)
-    for tensor, buffer in lowered.buffers.items():
-        if tensor.kind == "constant":
-            memory[buffer] = weights.memory(tensor)
-        elif tensor in by_tensor:
-            memory[buffer] = by_tensor[tensor].reshape(-1).view(np.uint8)[: buffer.nbytes]
-        elif buffer.lifetime is not Lifetime.TEMP:
-            memory[buffer] = aligned_bytes(buffer.nbytes, 64)
-    return memory
-
-
-def _given(named: Mapping[str, Tensor], name: str, array: Array) -> Array:
-    """The caller's memory for a named tensor, which may be larger. PlanError where it cannot be that tensor's."""
-    spec = named[name].spec
-    dtype = spec.parts[0].dtype.numpy if spec.is_plain else np.dtype(np.uint8)
-    if array.dtype not in (dtype, np.uint8) or not array.flags.c_contiguous or array.nbytes < spec.nbytes:
-        raise PlanError(
-            f"compile: memory for {name!r} came as {array.dtype} {list(array.shape)}, {array.nbytes} bytes; wanted {spec}, "
-            f"{spec.nbytes} contiguous bytes"
-        )
-    return array
-
-
 def _plan(
     graph: Graph,
     lowered: Lowered,
     choices: Sequence[Choice],
-    bound: BoundSchedule,
-    memory: Mapping[Buffer, Array],
+    bound: BoundSchedule | MixedSchedule,
+    held: Held,
     seconds: float,
 ) -> ExecutionPlan:
-    def views(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-        return {
-            n: _view(memory[lowered.buffers[root(t)]], t.spec) for n, t in tensors.items() if root(t) in lowered.buffers
-        }
+    def views(tensors: Mapping[str, Tensor]) -> dict[str, Array | DeviceArray]:
+        return {name: held.view(lowered.home(t), t.spec, lowered.devices) for name, t in tensors.items()}
 
-    named = {**graph.inputs, **graph.outputs}
-    specs = {name: tensor.spec for name, tensor in named.items()}
-    tensors = views(graph.inputs), views(graph.outputs), views(graph.states)
-    return ExecutionPlan(bound, *tensors, specs, choices, _limits(graph), seconds)
-
-
-def _view(memory: Array, spec: TensorSpec) -> Array:
-    if not spec.is_plain:
-        return memory
-    raw = memory.reshape(-1).view(np.uint8)[: spec.nbytes]
-    return raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
+    named = {**views(graph.inputs), **views(graph.outputs)}
+    specs = {name: tensor.spec for name, tensor in {**graph.inputs, **graph.outputs}.items()}
+    away = {name: view for name, view in named.items() if isinstance(view, DeviceArray)}
+    inputs, outputs = (
+        {name: view for name in tensors if not isinstance(view := named[name], DeviceArray)}
+        for tensors in (graph.inputs, graph.outputs)
+    )
+    return ExecutionPlan(bound, inputs, outputs, views(graph.states), away, specs, choices, _limits(graph), seconds)

@@ -54,6 +54,17 @@ class BoundSchedule:
         """The active value of every extent."""
         return {extent: int(self._block[index]) for extent, index in self._index.items()}
 
+    @property
+    def active_values(self) -> list[int]:
+        """The active values in the order of the schedule's extents."""
+        values: list[int] = self._block[: len(self.schedule.extents)].tolist()
+        return values
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the executor is inside this plan."""
+        return self._runner.current is self
+
     def extent(self, extent: Extent) -> int:
         """The extent's active value."""
         return int(self._block[self._place(extent)])
@@ -143,7 +154,12 @@ def bind(
     schedule lacks a wait.
     """
     memory = bind_memory(schedule, memory_plan, arena, buffers or {})
+    check_waits(schedule, memory_plan)
+    return BoundSchedule(schedule, memory_plan, memory, threads)
+
+
+def check_waits(schedule: Schedule, memory_plan: MemoryPlan) -> None:
+    """PlanError when the schedule lacks a wait."""
     unordered = missing_wait(schedule.thunks, schedule.waits, memory_plan.offsets)
     if unordered is not None:
         raise PlanError(f"thunk {schedule.thunks[unordered].name!r} needs a wait before it and has none")
-    return BoundSchedule(schedule, memory_plan, memory, threads)

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.errors import PlanError
-from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Thunk
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Thunk
 
 Range = tuple[int, int]
-_ARENA = object()
 
 
 def byte_range(piece: BufferSlice, offsets: Mapping[Buffer, int]) -> tuple[object, Range]:
-    """The memory that a slice lies in and its bytes there: the arena for a planned buffer, else the buffer itself."""
+    """The memory that a slice lies in and its bytes there: its space's arena for a planned buffer, else the buffer itself."""
     if piece.buffer.lifetime is not Lifetime.TEMP:
         return piece.buffer, (piece.offset, piece.end)
     if piece.buffer not in offsets:
         raise PlanError(f"temporary {piece.buffer.name!r} has no place in the arena; plan_memory gives it one")
     base = offsets[piece.buffer]
-    return _ARENA, (base + piece.offset, base + piece.end)
+    return piece.buffer.space, (base + piece.offset, base + piece.end)
 
 
 @dataclass
-class _Group:
+class Group:
     """What the thunks since the last wait have read and written, per memory."""
 
     read: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
     written: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
 
-    def conflicts(self, thunk: Thunk, offsets: Mapping[Buffer, int]) -> bool:
-        for use in thunk.uses:
+    def conflict(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> BufferUse | None:
+        """The first use that needs what is in the group to end before it."""
+        for use in uses:
             memory, wanted = byte_range(use.slice, offsets)
             if _touches(self.written[memory], wanted):
-                return True
+                return use
             if use.access == "write" and _touches(self.read[memory], wanted):
-                return True
-        return False
+                return use
+        return None
 
-    def add(self, thunk: Thunk, offsets: Mapping[Buffer, int]) -> None:
-        for use in thunk.uses:
+    def add(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> None:
+        """Counts these uses in."""
+        for use in uses:
             memory, used = byte_range(use.slice, offsets)
             (self.written if use.access == "write" else self.read)[memory].append(used)
 
@@ -50,26 +52,38 @@ def _touches(ranges: Sequence[Range], wanted: Range) -> bool:
     return any(max(start, first) < min(end, last) for start, end in ranges)
 
 
-def insert_waits(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> tuple[bool, ...]:
-    """waits[i] for each thunk: True where it conflicts with one since the last wait. In order, this is the fewest.
-
-    `offsets` places every TEMP buffer in the arena. PlanError when one has no place.
-    """
+def _waits(keys: Iterable[str], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> tuple[bool, ...]:
+    """True where a thunk conflicts with one of its key since that key's last wait. In order, this is the fewest."""
     waits = []
-    group = _Group()
-    for thunk in thunks:
-        waits.append(group.conflicts(thunk, offsets))
-        group = _Group() if waits[-1] else group
-        group.add(thunk, offsets)
+    groups: dict[str, Group] = defaultdict(Group)
+    for key, thunk in zip(keys, thunks, strict=True):
+        waits.append(groups[key].conflict(thunk.uses, offsets) is not None)
+        if waits[-1]:
+            groups[key] = Group()
+        groups[key].add(thunk.uses, offsets)
     return tuple(waits)
 
 
+def insert_waits(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> tuple[bool, ...]:
+    """waits[i] for each thunk: True where it conflicts with one on its device since that device's last wait.
+
+    `offsets` places every TEMP buffer in its space's arena. PlanError when one has no place. What one device waits for from
+    another is segments.py's.
+    """
+    return _waits((thunk.device for thunk in thunks), thunks, offsets)
+
+
+def steps(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> list[int]:
+    """The step of each thunk when all ran on one device: a step ends where a wait stands."""
+    return list(itertools.accumulate(_waits(("",) * len(thunks), thunks, offsets)))
+
+
 def missing_wait(thunks: Sequence[Thunk], waits: Sequence[bool], offsets: Mapping[Buffer, int]) -> int | None:
-    """The first thunk that conflicts with one since the last of these waits, or None when they suffice."""
-    group = _Group()
+    """The first thunk that conflicts with one of its device since the last of these waits, or None when they suffice."""
+    groups: dict[str, Group] = defaultdict(Group)
     for index, (thunk, wait) in enumerate(zip(thunks, waits, strict=True)):
-        group = _Group() if wait else group
-        if group.conflicts(thunk, offsets):
+        group = groups[thunk.device] = Group() if wait else groups[thunk.device]
+        if group.conflict(thunk.uses, offsets) is not None:
             return index
-        group.add(thunk, offsets)
+        group.add(thunk.uses, offsets)
     return None

@@ -1,33 +1,28 @@
 """From a graph to thunks: a variant is chosen and built for each node, and its launches become thunks over buffers.
 
-After graph/passes, before memory.py. Views and packed constants share their root's buffer and make no thunk.
+After graph/passes, before memory.py. Views and packed constants share their root's buffer and make no thunk. Where nodes run
+on several devices, spaces.py adds the copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.backends.cpu.device import CpuKernel
-from camshaft.dispatch.run import compile_launch, native_code
+from camshaft.backends.device import HOST, CompiledKernel, Device
+from camshaft.dispatch.run import compile_launch
 from camshaft.dispatch.select import Choice
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.ops.launch import operand_part, signature
-from camshaft.ops.op import Build, HostCall, Launch, NativeCall, Operand
+from camshaft.ops.op import Build, HostCall, Launch, NativeCall
 from camshaft.ops.spec import Part, TensorSpec
 from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
-
-_LIFETIMES = {
-    "input": Lifetime.IO,
-    "constant": Lifetime.CONSTANT,
-    "state": Lifetime.STATE,
-    "value": Lifetime.TEMP,
-}
+from camshaft.plan.spaces import Versions, is_unified
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,7 @@ class CompiledLaunch:
     parts: tuple[Part, ...]
     scalars: tuple[Extent, ...]
     programs: Programs
-    code: CpuKernel
+    code: CompiledKernel
 
 
 @dataclass(frozen=True)
@@ -54,31 +49,63 @@ Built: TypeAlias = Compiled | HostCall
 
 @dataclass
 class Lowered:
-    """Thunks, the buffer of every root tensor, the memory of constants that lowering itself made, and the builds so far."""
+    """Thunks, where every root tensor lies, the devices outside of the host's space, and the memory of constants that lowering
+    itself made."""
 
-    thunks: list[Thunk] = field(default_factory=list)
-    buffers: dict[Tensor, Buffer] = field(default_factory=dict)
+    versions: Versions
+    devices: Mapping[str, Device]
     made: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
-    builds: dict[Hashable, Built] = field(default_factory=dict)
 
+    @property
+    def thunks(self) -> list[Thunk]:
+        return self.versions.thunks
 
-def lower(graph: Graph, choices: Sequence[Choice]) -> Lowered:
-    """Every node's thunks, in order, with the node's choice. Outputs of the graph are IO: a caller reads them after the run."""
-    lowered = Lowered()
-    results = {root(t) for t in graph.outputs.values()}
-    named = (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values())
-    for tensor in (*named, *(t for node in graph.nodes for t in (*node.inputs, *node.outputs))):
+    def home(self, tensor: Tensor) -> Buffer:
+        """The buffer that a caller gives or reads: where the root's own memory lies."""
         base = root(tensor)
-        if base not in lowered.buffers:
-            lifetime = Lifetime.IO if base in results and base.kind == "value" else _LIFETIMES[base.kind]
-            lowered.buffers[base] = Buffer(base.name, base.spec.nbytes, lifetime)
-    for node, choice in zip(graph.nodes, choices, strict=True):
-        built = _built(node, choice, lowered.builds)
-        if isinstance(built, HostCall):
-            lowered.thunks.append(_host_thunk(node, choice, built, lowered))
+        return self.versions.buffer(base, self.versions.homes[base])
+
+
+def lower(graph: Graph, choices: Sequence[Choice], given: Mapping[Tensor, str] | None = None) -> Lowered:
+    """Every node's thunks, in order, with the node's choice, and the copies between spaces.
+
+    Outputs of the graph are IO: a caller reads them after the run. `given` says in which space the memory of a root tensor
+    is that the caller brings.
+    """
+    devices = {choice.device.space: choice.device for choice in choices if choice.device.space != HOST}
+    results = frozenset(root(t) for t in graph.outputs.values())
+    builds: dict[Hashable, Built] = {}
+    built = [_built(node, choice, builds) for node, choice in zip(graph.nodes, choices, strict=True)]
+    spaces = [HOST if isinstance(b, HostCall) else c.device.space for b, c in zip(built, choices, strict=True)]
+    homes = _homes(graph, spaces, devices) | dict(given or {})
+    lowered = Lowered(Versions(devices, homes, results, []), devices)
+    for tensor in (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values()):
+        if root(tensor).kind != "constant" or root(tensor) in results:
+            lowered.home(tensor)
+    for node, choice, made in zip(graph.nodes, choices, built, strict=True):
+        if isinstance(made, HostCall):
+            lowered.thunks.append(_host_thunk(node, choice, made, lowered.versions))
         else:
-            _NodeLowering(node, choice, built, lowered).run()
+            _NodeLowering(node, choice, made, lowered).run()
+    lowered.versions.settle()
     return lowered
+
+
+def _homes(graph: Graph, spaces: Sequence[str], devices: Mapping[str, Device]) -> dict[Tensor, str]:
+    """Where each root tensor's own memory lies. What a caller gives or reads lies in the host's; a state where it is updated
+    first, a value where it is made; whatever a device with unified memory touches, there."""
+    homes = {root(t): HOST for t in (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values())}
+    states: dict[Tensor, str] = {}
+    shared: dict[Tensor, str] = {}
+    for node, space in zip(graph.nodes, spaces, strict=True):
+        for tensor in (*node.inputs, *node.outputs):
+            homes.setdefault(root(tensor), space if tensor in node.outputs else HOST)
+            if space in devices and is_unified(devices[space]):
+                shared.setdefault(root(tensor), space)
+        for tensor in (root(node.inputs[i]) for i in node.op.updates):
+            if tensor.kind == "state":
+                states.setdefault(tensor, space)
+    return homes | states | shared
 
 
 def _built(node: Node, choice: Choice, builds: dict[Hashable, Built]) -> Built:
@@ -99,9 +126,7 @@ def _build(node: Node, choice: Choice) -> Built:
 def _compiled(launch: Launch | NativeCall, node: Node, build: Build, choice: Choice) -> CompiledLaunch:
     made = signature(launch, node.spec, build)
     parts = tuple(operand_part(operand, node.spec, build) for operand in launch.arrays)
-    return CompiledLaunch(
-        launch, parts, made.scalars, programs(launch), native_code(compile_launch(launch, made, choice.device))
-    )
+    return CompiledLaunch(launch, parts, made.scalars, programs(launch), compile_launch(launch, made, choice.device))
 
 
 @dataclass(frozen=True)
@@ -115,18 +140,22 @@ class _NodeLowering:
 
     def run(self) -> None:
         node, launches = self.node, self.built.launches
+        space = self.choice.device.space
+        alignment = max(64, self.choice.device.limits.get("alignment", 1)) if space != HOST else 64
         scratch = tuple(
-            Buffer(f"{node.name}.scratch{i}", spec.nbytes, Lifetime.TEMP) for i, spec in enumerate(self.built.scratch)
+            Buffer(f"{node.name}.scratch{i}", spec.nbytes, Lifetime.TEMP, alignment, space)
+            for i, spec in enumerate(self.built.scratch)
         )
+        memory = _node_memory(node, space, self.lowered.versions)
         for index, launch in enumerate(launches):
             name = f"{node.name}/{index}" if len(launches) > 1 else node.name
-            self.lowered.thunks.append(self.kernel_thunk(name, launch, scratch))
+            self.lowered.thunks.append(self.kernel_thunk(name, launch, {**memory, "scratch": scratch}))
 
-    def kernel_thunk(self, name: str, made: CompiledLaunch, scratch: tuple[Buffer, ...]) -> Thunk:
+    def kernel_thunk(self, name: str, made: CompiledLaunch, memory: Mapping[str, tuple[Buffer, ...]]) -> Thunk:
         node, choice, launch = self.node, self.choice, made.launch
         slices, uses = [], []
         for operand, part in zip(launch.arrays, made.parts, strict=True):
-            piece = self.buffer(operand, scratch).slice(part.offset_nbytes, part.nbytes)
+            piece = memory[operand.kind][operand.index].slice(part.offset_nbytes, part.nbytes)
             slices.append(piece)
             if operand.access in ("read", "update"):
                 uses.append(BufferUse(piece, "read"))
@@ -139,13 +168,16 @@ class _NodeLowering:
             uses.append(BufferUse(words.slice(), "read"))
         args: tuple[BufferSlice | Extent, ...] = (*slices, *made.scalars)
         variant, reason = choice.variant.name, choice.reason
-        return Thunk(name, node.op.name, variant, reason, "kernel", made.code, args, tuple(uses), made.programs)
+        space, programs = choice.device.space, made.programs
+        return Thunk(name, node.op.name, variant, reason, "kernel", made.code, args, tuple(uses), programs, space)
 
-    def buffer(self, operand: Operand, scratch: tuple[Buffer, ...]) -> Buffer:
-        if operand.kind == "scratch":
-            return scratch[operand.index]
-        tensors = self.node.inputs if operand.kind == "input" else self.node.outputs
-        return self.lowered.buffers[root(tensors[operand.index])]
+
+def _node_memory(node: Node, space: str, versions: Versions) -> dict[str, tuple[Buffer, ...]]:
+    """The node's buffers in a space, its inputs brought there; what it updates or makes is newest there afterwards."""
+    inputs = tuple(versions.read(root(t), space) for t in node.inputs)
+    for index in node.op.updates:
+        versions.write(root(node.inputs[index]), space)
+    return {"input": inputs, "output": tuple(versions.write(root(t), space) for t in node.outputs)}
 
 
 def programs(launch: Launch | NativeCall) -> Programs:
@@ -154,17 +186,21 @@ def programs(launch: Launch | NativeCall) -> Programs:
     return Programs(fixed, tuple((c.dim, c.per) for c in launch.grid if isinstance(c.dim, Extent)))
 
 
-def _host_thunk(node: Node, choice: Choice, call: HostCall, lowered: Lowered) -> Thunk:
+def _host_thunk(node: Node, choice: Choice, call: HostCall, versions: Versions) -> Thunk:
+    memory = _node_memory(node, HOST, versions)
     tensors = (*node.inputs, *node.outputs)
-    slices = tuple(lowered.buffers[root(t)].slice() for t in tensors)
+    slices = tuple(
+        b.slice(0, t.spec.nbytes) for b, t in zip((*memory["input"], *memory["output"]), tensors, strict=True)
+    )
     n_inputs = len(node.inputs)
-    uses = tuple(BufferUse(s, "read" if i < n_inputs else "write") for i, s in enumerate(slices))
+    uses = [BufferUse(s, "read") for s in slices[:n_inputs]]
+    uses += [BufferUse(slices[i], "write") for i in (*node.op.updates, *range(n_inputs, len(slices)))]
 
     def run(*memories: memoryview) -> None:
         arrays = [_array(m, t.spec) for m, t in zip(memories, tensors, strict=True)]
         call.function(node.spec, arrays[:n_inputs], arrays[n_inputs:])
 
-    return Thunk(node.name, node.op.name, choice.variant.name, choice.reason, "host", run, slices, uses)
+    return Thunk(node.name, node.op.name, choice.variant.name, choice.reason, "host", run, slices, tuple(uses))
 
 
 def _array(memory: memoryview, spec: TensorSpec) -> np.ndarray[Any, Any]:

@@ -1,15 +1,15 @@
-"""The arena: where each temporary lies, by liveness. After graph lowering, before hazards.py reads the offsets."""
+"""The arenas, one a space: where each temporary lies, by liveness. After lowering, before hazards.py reads the offsets."""
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan.hazards import insert_waits
+from camshaft.plan.hazards import insert_waits, steps
 from camshaft.plan.schedule import Buffer, Lifetime, Schedule, Thunk, buffers_of, extents_of
 
 ALIGNMENT = 64
@@ -17,12 +17,14 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Arena offsets of the TEMP buffers; the arena's size and alignment; the sum of all temporaries, unshared."""
+    """Arena offsets of the TEMP buffers; the host arena's size and alignment; the sum of all temporaries, unshared; the
+    sizes of the arenas in other spaces."""
 
     offsets: Mapping[Buffer, int]
     arena_nbytes: int
     temp_nbytes_sum: int
     alignment: int = ALIGNMENT
+    device_nbytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,9 @@ def _refuse_unwritten(thunks: Sequence[Thunk]) -> None:
 
 def _liveness(thunks: Sequence[Thunk], temporaries: Sequence[Buffer]) -> list[_Live]:
     # Steps are those of unshared memory: sharing then never makes two thunks conflict that could run side by side.
-    steps = list(itertools.accumulate(insert_waits(thunks, _unshared(temporaries))))
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
-    for step, thunk in zip(steps, thunks, strict=True):
+    for step, thunk in zip(steps(thunks, _unshared(temporaries)), thunks, strict=True):
         for use in thunk.uses:
             first.setdefault(use.slice.buffer, step)
             last[use.slice.buffer] = step
@@ -81,15 +82,15 @@ def _lowest_free(live: _Live, taken: Iterable[tuple[int, int]]) -> int:
 
 
 def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
-    """Offsets, given in this order: each is clear of every buffer placed before that lives at one of its steps."""
+    """Offsets, given in this order: each is clear of every buffer of its space placed before that lives at one of its steps."""
     offsets: dict[Buffer, int] = {}
-    taken: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    taken: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for live in lives:
-        steps = range(live.first, live.last + 1)
-        offset = _lowest_free(live, {span for step in steps for span in taken[step]})
+        keys = [(live.buffer.space, step) for step in range(live.first, live.last + 1)]
+        offset = _lowest_free(live, {span for key in keys for span in taken[key]})
         offsets[live.buffer] = offset
-        for step in steps:
-            taken[step].append((offset, offset + live.buffer.nbytes))
+        for key in keys:
+            taken[key].append((offset, offset + live.buffer.nbytes))
     return offsets
 
 
@@ -101,12 +102,15 @@ def plan_memory(thunks: Sequence[Thunk]) -> MemoryPlan:
     _refuse_unwritten(thunks)
     temporaries = [buffer for buffer in buffers_of(thunks) if buffer.lifetime is Lifetime.TEMP]
     offsets = _place(sorted(_liveness(thunks, temporaries), key=lambda live: -live.buffer.nbytes))
-    end = max((offset + buffer.nbytes for buffer, offset in offsets.items()), default=0)
+    ends: dict[str, int] = {HOST: 0}
+    for buffer, offset in offsets.items():
+        ends[buffer.space] = max(ends.get(buffer.space, 0), _round_up(offset + buffer.nbytes, ALIGNMENT))
     return MemoryPlan(
         offsets=offsets,
-        arena_nbytes=_round_up(end, ALIGNMENT),
+        arena_nbytes=ends.pop(HOST),
         temp_nbytes_sum=sum(buffer.nbytes for buffer in temporaries),
-        alignment=max([ALIGNMENT, *(buffer.alignment for buffer in temporaries)]),
+        alignment=max([ALIGNMENT, *(buffer.alignment for buffer in temporaries if buffer.space == HOST)]),
+        device_nbytes=ends,
     )
 
 

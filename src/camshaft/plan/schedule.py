@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from camshaft.backends.device import HOST, CompiledKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 
@@ -14,16 +15,6 @@ MAX_FACTORS = 3
 COPY_NBYTES_PER_PROGRAM = 1 << 16
 
 HostFunction = Callable[..., Any]
-
-
-class CompiledKernel(Protocol):
-    """Native code of the ABI `void entry(int64_t* args, int64_t first_program, int64_t last_program)`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def address(self) -> int: ...
 
 
 class Lifetime(enum.Enum):
@@ -37,12 +28,14 @@ class Lifetime(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """An allocation, equal only to itself. `alignment` in bytes is a power of two."""
+    """An allocation, equal only to itself. `alignment` in bytes is a power of two; `space` says whose memory it is: HOST for
+    the process's own, else a device's name."""
 
     name: str
     nbytes: int
     lifetime: Lifetime
     alignment: int = 64
+    space: str = HOST
 
     def __post_init__(self) -> None:
         if self.nbytes < 0:
@@ -123,7 +116,8 @@ class Thunk:
     A kernel's argument block is `args` in order: a slice gives its address, an Extent the address of its active value.
     A host thunk's entry is called as entry(*args) with a memoryview of bytes per slice (read-only unless a write is
     stated) and an int per Extent. A copy has an entry like a kernel, or None: then args are (source, destination) and
-    memmove does it. Every slice in `args` lies inside a stated use: hazards are found from the uses alone.
+    memmove does it, or `device` where one of them is in its space. Every slice in `args` lies inside a stated use: hazards
+    are found from the uses alone. `device` is HOST for what the native executor runs, else the space of the device.
     """
 
     name: str
@@ -135,6 +129,7 @@ class Thunk:
     args: tuple[BufferSlice | Extent, ...]
     uses: tuple[BufferUse, ...]
     programs: Programs = Programs(1)
+    device: str = HOST
 
     def __post_init__(self) -> None:
         for arg in self.args:
@@ -142,10 +137,21 @@ class Thunk:
                 raise PlanError(f"thunk {self.name!r} has the argument {arg} outside every use that it states")
         if self.kind == "host" and (not callable(self.entry) or self.programs != Programs(1)):
             raise PlanError(f"host thunk {self.name!r}: wanted a Python callable and exactly one program")
-        if self.kind == "kernel" and not hasattr(self.entry, "address"):
+        if self.kind == "host" and self.device != HOST:
+            raise PlanError(f"host thunk {self.name!r} is placed on {self.device}; Python runs on the host only")
+        if self.kind == "kernel" and not hasattr(self.entry, "address" if self.device == HOST else "name"):
             raise PlanError(f"kernel thunk {self.name!r} got the entry {self.entry!r}; wanted a compiled kernel")
         if self.kind == "copy" and self.entry is None:
             self._check_copy()
+        if self.device != HOST:
+            self._check_spaces()
+
+    def _check_spaces(self) -> None:
+        allowed = {HOST, self.device} if self.kind == "copy" else {self.device}
+        for use in self.uses:
+            if use.slice.buffer.space not in allowed:
+                where = f"buffer {use.slice.buffer.name!r} lies in {use.slice.buffer.space}"
+                raise PlanError(f"thunk {self.name!r} runs on {self.device}, but {where}; wanted a copy there")
 
     def _check_copy(self) -> None:
         match self.args:
@@ -169,10 +175,13 @@ class Thunk:
 
 
 def copy_thunk(name: str, source: BufferSlice, destination: BufferSlice, reason: str = "asked for") -> Thunk:
-    """A thunk that copies `source` to `destination` (equal sizes, no overlap) by memmove, 64 KiB a program."""
+    """A thunk that copies `source` to `destination` (equal sizes, no overlap): by memmove, 64 KiB a program, or by the device
+    in whose space one of them lies. PlanError for slices of two devices: such a copy goes through the host."""
     uses = (BufferUse(source, "read"), BufferUse(destination, "write"))
     programs = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
-    return Thunk(name, "copy", "memmove", reason, "copy", None, (source, destination), uses, programs)
+    device = destination.buffer.space if source.buffer.space == HOST else source.buffer.space
+    how = "memmove" if device == HOST else device
+    return Thunk(name, "copy", how, reason, "copy", None, (source, destination), uses, programs, device)
 
 
 def programs_for(thunk: Thunk, active: Mapping[Extent, int]) -> int:

@@ -1,4 +1,4 @@
-"""Weights: the memory of constants, packed or mapped once and shared by every plan that reads them. Used by compile.py."""
+"""Weights: the memory of constants in each space, packed or mapped once and shared by plans. For compile.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.backends.device import Device, Memory
 from camshaft.graph.graph import Source, Tensor
 from camshaft.ops.quantized_matmul.packing import INTERLEAVED, pack
+from camshaft.plan.workers import aligned_bytes
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
@@ -19,10 +21,11 @@ _HUGE_PAGE = 1 << 21
 
 
 class Weights:
-    """Bytes by source and layout. One value serves all plans of a model, so each weight is packed once."""
+    """Bytes by source, layout and space. One value serves all plans of a model, so each weight is packed and uploaded once."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[Source, str], Array] = {}
+        self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
         """Loads what is not held yet, several at once: packing runs without the GIL."""
@@ -35,18 +38,34 @@ class Weights:
             for key, memory in zip(missing, executor.map(_load, tensors, pieces), strict=True):
                 self._held[key] = memory
 
+    def upload(self, constants: Iterable[Tensor], device: Device, threads: int) -> None:
+        """Puts what is not there yet into a device's memory. A few at a time are packed on the host, which keeps none."""
+        missing = {_key(t): t for t in constants if (device.space, _key(t)) not in self._uploaded}
+        rest = list(missing.items())
+        with ThreadPoolExecutor(threads) as executor:
+            while rest:
+                batch, rest = rest[: 2 * threads], rest[2 * threads :]
+                for (key, _), packed in zip(batch, executor.map(_load_alone, (t for _, t in batch)), strict=True):
+                    memory = self._uploaded[device.space, key] = device.allocate(packed.nbytes)
+                    memory.write(packed)
+
     def memory(self, tensor: Tensor) -> Array:
         """The bytes of a constant that was prepared."""
         return self._held[_key(tensor)]
 
+    def uploaded(self, tensor: Tensor, space: str) -> Memory:
+        """The memory of a constant that was uploaded to the device of that space."""
+        return self._uploaded[space, _key(tensor)]
+
     def clear(self) -> None:
         """Lets go of all of them. Plans that were bound to them keep theirs until they are closed."""
         self._held.clear()
+        self._uploaded.clear()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all constants held."""
-        return sum(m.nbytes for m in self._held.values())
+        """Bytes of all constants held, on the host and on devices."""
+        return sum(m.nbytes for m in self._held.values()) + sum(m.nbytes for m in self._uploaded.values())
 
 
 def _key(tensor: Tensor) -> tuple[Source, str]:
@@ -70,6 +89,10 @@ def _load(tensor: Tensor, memory: Array) -> Array:
     else:
         return data
     return memory
+
+
+def _load_alone(tensor: Tensor) -> Array:
+    return _load(tensor, aligned_bytes(tensor.spec.nbytes if _is_made(tensor) else 0, _ALIGNMENT))
 
 
 def _allocate(nbytes: int) -> Array:

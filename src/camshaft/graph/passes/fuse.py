@@ -30,7 +30,10 @@ def fuse(graph: Graph) -> Graph:
 
 
 def _matches(node: Node, reader: Node, op: Op) -> bool:
-    """The reader takes the result as its first input, its other inputs are constants, and the fused op takes the specs."""
+    """The reader, on the same device, takes the result as its first input, its other inputs are constants, and the fused op
+    takes the specs."""
+    if node.device != reader.device:
+        return False
     if reader.inputs[0] is not node.outputs[0] or any(t.kind != "constant" for t in reader.inputs[1:]):
         return False
     specs = tuple(t.spec for t in (*node.inputs, *reader.inputs[1:]))

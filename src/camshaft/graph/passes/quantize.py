@@ -8,16 +8,17 @@ from camshaft.ops.quantized_matmul.packing import packed_format
 
 
 def quantize_activations(graph: Graph) -> Graph:
-    """quantized_matmul(x, w) becomes quantized_matmul(quantize_activations(x), w), the latter once per x and group size."""
-    rewriter, made = Rewriter(graph), dict[tuple[Tensor, int], Tensor]()
+    """quantized_matmul(x, w) becomes quantized_matmul(quantize_activations(x), w): one of these per x, group size and device."""
+    rewriter, made = Rewriter(graph), dict[tuple[Tensor, int, str | None], Tensor]()
 
     def place(node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if node.op.name != "quantized_matmul" or not inputs[0].spec.is_plain:
             return None
         x, group = inputs[0], packed_format(inputs[1].spec).group
-        if (x, group) not in made:
+        key = x, group, node.device
+        if key not in made:
             quantizer = ops.get("quantize_activations")
-            (made[x, group],) = rewriter.new.apply(quantizer, (x,), {"group": group}, f"{x.name}.q8")
-        return rewriter.new.apply(node.op, (made[x, group], inputs[1]), node.attrs, node.name)
+            (made[key],) = rewriter.new.apply(quantizer, (x,), {"group": group}, f"{x.name}.q8")
+        return rewriter.new.apply(node.op, (made[key], inputs[1]), node.attrs, node.name)
 
     return rewriter.run(place)

@@ -1,0 +1,22 @@
+"""Which device and variant each node of a graph gets: its own device, else the override. Between the passes and lower.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from camshaft.dispatch.override import check_override
+from camshaft.dispatch.select import Choice, choose
+from camshaft.graph.graph import Node
+
+
+def choose_placed(nodes: Sequence[Node], override: str | None, strict: bool) -> list[Choice]:
+    """A Choice per node, proved together for each device. BackendError as `choose`'s, and for a device that cannot be used."""
+    wanted = {name: check_override(name) for name in {node.device for node in nodes} if name is not None}
+    places = [override if node.device is None else wanted[node.device] for node in nodes]
+    found: list[Choice | None] = [None] * len(nodes)
+    for place in dict.fromkeys(places):
+        indexes = [i for i, p in enumerate(places) if p == place]
+        chosen = choose([(nodes[i].op, nodes[i].spec) for i in indexes], place)
+        for i, choice in zip(indexes, chosen, strict=True):
+            found[i] = choice
+    return [choice for choice in found if choice is not None]
