@@ -58,23 +58,6 @@ class BodyEmitter(DataEmitter):
         self.write(f"store {vector_type(item.var.dtype, n)} {new}, ptr {slot}")
 
     # --- loops -------------------------------------------------------------------------------------------------------
-    def counted_loop(self, start: Rep, stop: Rep, step: int, body: Callable[[str], None]) -> None:
-        """for (i = start; i < stop; i += step) body(i)."""
-        head, inside, done = self.label("head"), self.label("body"), self.label("done")
-        slot = self.fresh("counter")
-        self.allocas.append(f"{slot} = alloca i64")
-        self.write(f"store i64 {start.name}, ptr {slot}")
-        self.write(f"br label %{head}")
-        self.open(head)
-        counter = self.line(f"load i64, ptr {slot}")
-        more = self.line(f"icmp slt i64 {counter}, {stop.name}")
-        self.write(f"br i1 {more}, label %{inside}, label %{done}")
-        self.open(inside)
-        body(counter)
-        self.write(f"store i64 {self.line(f'add nsw i64 {counter}, {step}')}, ptr {slot}")
-        self.write(f"br label %{head}")
-        self.open(done)
-
     def range(self, item: ir.Range) -> None:
         start, stop = self.reps[item.start], self.reps[item.stop]
 
@@ -82,12 +65,12 @@ class BodyEmitter(DataEmitter):
             self.reps[item.index] = Rep(counter, multiple=common_multiple(start.multiple, item.step))
             self.block(item.body)
 
-        self.counted_loop(start, stop, item.step, body)
+        self.counted_loop(start.name, stop.name, item.step, body)
 
     def lanes_loop(self, item: ir.Lanes) -> None:
         start, stop, width = self.reps[item.start], self.reps[item.stop], self.lanes
         if width == 1:
-            self.counted_loop(start, stop, 1, lambda i: self.lanes_body(item, Rep(i)))
+            self.counted_loop(start.name, stop.name, 1, lambda i: self.lanes_body(item, Rep(i)))
             return
         length = llvm_index.add(self.line, stop, start, -1)
         assert length is not None
@@ -96,7 +79,7 @@ class BodyEmitter(DataEmitter):
         assert end is not None
         multiple = common_multiple(start.multiple, width)
         if whole.constant != 0:
-            self.counted_loop(start, end, width, lambda i: self.lanes_body(item, Rep(i, multiple=multiple)))
+            self.counted_loop(start.name, end.name, width, lambda i: self.lanes_body(item, Rep(i, multiple=multiple)))
         if length.constant is not None and length.constant % width == 0:
             return
         self.ragged_end(item, end, stop, multiple)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from camshaft.dtypes import DType, i64
 from camshaft.emit import llvm_index, llvm_math
+from camshaft.emit.llvm_atomic import AtomicEmitter
 from camshaft.emit.llvm_dot4 import dot4
-from camshaft.emit.llvm_memory import MemoryEmitter
 from camshaft.emit.llvm_values import Affine, Rep, integer, literal, scalar_type, vector_type
 from camshaft.lang import ir
-from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
+from camshaft.lang.instructions import INSTRUCTIONS
 
 
-class DataEmitter(MemoryEmitter):
+class DataEmitter(AtomicEmitter):
     """Emits values; statements are above it, in BodyEmitter."""
 
     def value(self, value: ir.Value) -> Rep:
@@ -92,33 +92,6 @@ class DataEmitter(MemoryEmitter):
         typ = vector_type(vector.dtype, vector.width)
         return Rep(self.line(f"extractelement {typ} {self.reps[vector].name}, i64 {value.attr}"))
 
-    def reduce(self, value: ir.Value) -> Rep:
-        """All lanes into one, by halving."""
-        rep = self.reps[value.args[0]]
-        if self.lanes == 1:
-            return rep
-        name = self.widened(rep, value.dtype, self.lanes)
-        return self.halve(name, value.dtype, self.lanes, COMBINERS[value.attr])
-
-    def vector_reduce(self, value: ir.Value) -> Rep:
-        kind = value.op.removeprefix("vector_")
-        return self.halve(self.reps[value.args[0]].name, value.dtype, value.args[0].width, COMBINERS[kind])
-
-    def halve(self, name: str, dtype: DType, n: int, combiner: str) -> Rep:
-        while n > 1:
-            typ, half = vector_type(dtype, n), n // 2
-            parts = []
-            for start in (0, half):
-                order = ", ".join(f"i32 {start + i}" for i in range(half))
-                parts.append(self.line(f"shufflevector {typ} {name}, {typ} poison, <{half} x i32> <{order}>"))
-            n = half
-            if n == 1:
-                parts = [self.line(f"extractelement <1 x {scalar_type(dtype)}> {p}, i64 0") for p in parts]
-            lowering = INSTRUCTIONS[combiner].llvm[dtype.kind]
-            typed = self.typed(dtype, n)
-            name = typed.call(lowering, *parts) if lowering.startswith("llvm.") else typed.op(lowering, *parts)
-        return Rep(name)
-
 
 def _bytes_below_128(value: ir.Value) -> bool:
     """Whether it is known of a word's bytes, as of 4-bit codes: a mask leaves out their top bits."""
@@ -146,6 +119,11 @@ _STRUCTURAL: dict[str, Callable[[DataEmitter, ir.Value], Rep]] = {
     "load": DataEmitter.load,
     "var_get": DataEmitter.var_get,
     "reduce": DataEmitter.reduce,
+    "scan": DataEmitter.scan,
+    "shuffle": DataEmitter.shuffle,
+    "subgroup_lanes": lambda e, v: integer(e.lanes),
+    "subgroup_reduce": DataEmitter.reduce,
+    "atomic": DataEmitter.atomic,
     "splat": DataEmitter.splat_value,
     "iota": lambda e, v: Rep(e.iota(v.width, v.dtype), v.width),
     "element": DataEmitter.element,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from camshaft.dtypes import DType, i64
 from camshaft.emit.llvm_typed import Typed
 from camshaft.emit.llvm_values import Rep, literal, scalar_type, vector_type
@@ -24,7 +26,7 @@ class Writer:
         self.mask: str | None = None
         self.mask_is_prefix = False
         self._count = 0
-        _, self.varying_vars = varying(kernel)
+        self.varying, self.varying_vars = varying(kernel)
 
     # --- writing -----------------------------------------------------------------------------------------------------
     def fresh(self, prefix: str = "v") -> str:
@@ -52,6 +54,23 @@ class Writer:
 
     def fail(self, line: int, message: str) -> KernelError:
         return KernelError(f"kernel {self.kernel.name}, line {line}: {message}")
+
+    def counted_loop(self, start: str, stop: str, step: int, body: Callable[[str], None]) -> None:
+        """for (i = start; i < stop; i += step) body(i)."""
+        head, inside, done = self.label("head"), self.label("body"), self.label("done")
+        slot = self.fresh("counter")
+        self.allocas.append(f"{slot} = alloca i64")
+        self.write(f"store i64 {start}, ptr {slot}")
+        self.write(f"br label %{head}")
+        self.open(head)
+        counter = self.line(f"load i64, ptr {slot}")
+        more = self.line(f"icmp slt i64 {counter}, {stop}")
+        self.write(f"br i1 {more}, label %{inside}, label %{done}")
+        self.open(inside)
+        body(counter)
+        self.write(f"store i64 {self.line(f'add nsw i64 {counter}, {step}')}, ptr {slot}")
+        self.write(f"br label %{head}")
+        self.open(done)
 
     # --- forms -------------------------------------------------------------------------------------------------------
     def mask_type(self) -> str:

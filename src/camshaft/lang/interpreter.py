@@ -27,20 +27,22 @@ def interpret(
     lanes: int,
     programs: range | Sequence[int] | None = None,
     shuffle_seed: int | None = None,
+    subgroup_lanes: int | None = None,
 ) -> Counts:
     """Runs programs of the kernel's grid (all, unless `programs` lists them) on C-contiguous `arrays`, changed in place.
 
-    `shuffle_seed` runs them in a shuffled order. Gives how many elements were loaded and stored. VerifyError names the kernel's
-    line on: an index outside its dimension, scratch used but never written, a race (between programs on an array, between lanes
-    of one store, between lanes on scratch without a barrier), a division by zero, a shift by too much; and it says which array
-    does not fit its parameter.
+    `shuffle_seed` runs them in a shuffled order. `subgroup_lanes` (all lanes, if None) is what the kernel's word of that name
+    gives. Gives how many elements were loaded and stored. VerifyError names the kernel's line on: an index outside its
+    dimension, scratch used but never written, a race (between programs on an array, between lanes of one store, between lanes
+    on an array or scratch without a barrier), a division by zero, a shift by too much; and it says which array does not fit.
     """
+    subgroup = min(subgroup_lanes or lanes, lanes)
     if lanes < 1 or lanes & (lanes - 1):
         raise VerifyError(f"kernel {kernel.name}: {lanes} lanes; wanted a power of two")
     if len(scalars) != len(kernel.scalars):
         raise VerifyError(f"kernel {kernel.name}: {len(scalars)} scalars; wanted {', '.join(kernel.scalars)}")
     counts = Counts()
-    machine = _Machine(kernel, lanes, bind(kernel, arrays, counts), [np.int64(s) for s in scalars])
+    machine = _Machine(kernel, lanes, bind(kernel, arrays, counts), [np.int64(s) for s in scalars], subgroup)
     with np.errstate(all="ignore"):
         for program in _order(grid_sizes(kernel, scalars), programs, shuffle_seed):
             machine.program(program)
@@ -68,10 +70,10 @@ class _Machine(ValueMachine):
     """Runs the statements of one program at a time."""
 
     def __init__(
-        self, kernel: ir.KernelIR, lanes: int, memories: dict[ir.Array, Memory], scalars: list[np.int64]
+        self, kernel: ir.KernelIR, lanes: int, memories: dict[ir.Array, Memory], scalars: list[np.int64], subgroup: int
     ) -> None:
-        super().__init__(kernel, lanes, memories, scalars)
-        self.varying_vars = varying(kernel)[1]
+        super().__init__(kernel, lanes, memories, scalars, subgroup)
+        self.varying, self.varying_vars = varying(kernel)
 
     def program(self, index: tuple[int, ...]) -> None:
         """One program, from its first statement to its last."""

@@ -38,7 +38,7 @@ def made(where: Any, origin: str) -> Hole | None:
 
 
 def of_result(value: ir.Value, holes: list[Hole | None], condition: Any) -> Hole | None:
-    """The hole in a value that is computed from operands with these; `condition` is a select's first operand."""
+    """The hole in a value that is computed from operands with these; `condition`: a select's first operand, a shuffle's lane."""
     origins = [h.origin for h in holes if h is not None]
     if not origins:
         return None
@@ -47,7 +47,9 @@ def of_result(value: ir.Value, holes: list[Hole | None], condition: Any) -> Hole
         return made(parts[0] | np.where(condition, parts[1], parts[2]), origins[0])
     if value.op == "element":
         return made(parts[0][value.attr], origins[0])
-    if value.op in ("reduce", "vector_sum", "vector_max"):
+    if value.op == "shuffle":
+        return made(parts[0] if np.ndim(parts[0]) == 0 else parts[0][condition], origins[0])
+    if value.op in ("reduce", "vector_sum", "vector_max", "scan", "subgroup_reduce"):
         return made(np.any(parts[0]), origins[0])
     where = parts[0]
     for part in parts[1:]:

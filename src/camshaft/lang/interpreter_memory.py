@@ -12,7 +12,7 @@ import numpy as np
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.interpreter_holes import Hole
-from camshaft.lang.interpreter_races import ALL_LANES, Race, Tracker
+from camshaft.lang.interpreter_races import ALL_LANES, MANY, Race, Tracker
 
 
 @dataclass
@@ -31,7 +31,8 @@ class Memory:
         self.kernel, self.array, self.data, self.counts = kernel, array, data, counts
         self.shape, self.strides = array.shape, array.strides
         self.written = np.zeros(data.size, np.bool_) if array.scratch else None
-        self.tracker = Tracker(data.size, "lanes" if array.scratch else "programs") if stored else None
+        self.by_lane = Tracker(data.size, "lanes") if stored else None
+        self.by_program = Tracker(data.size, "programs") if stored and not array.scratch else None
         self.program: tuple[int, ...] = ()
         self.linear = 0
         self.known: dict[int, tuple[int, ...]] = {}
@@ -43,12 +44,12 @@ class Memory:
         self.known[self.linear] = program
         if self.written is not None:
             self.written[:] = False
-            self.barrier()
+        self.barrier()
 
     def barrier(self) -> None:
-        """Lanes have met: what they did to scratch before is settled."""
-        if self.array.scratch and self.tracker is not None:
-            self.tracker.clear()
+        """Lanes have met: what they did before is settled between them."""
+        if self.by_lane is not None:
+            self.by_lane.clear()
 
     def fail(self, line: int, message: str) -> VerifyError:
         return VerifyError(f"kernel {self.kernel.name}, line {line}: {message}")
@@ -150,8 +151,10 @@ class Memory:
 
     # --- who touched what ----------------------------------------------------------------------------------------
     def note_read(self, line: int, flat: Any, who: Any) -> Hole | None:
-        if self.tracker is not None:
-            self.race(line, self.tracker.read(flat, self.linear if self.written is None else who, line))
+        if self.by_lane is not None:
+            self.race(line, self.by_lane, self.by_lane.read(flat, who, line))
+        if self.by_program is not None:
+            self.race(line, self.by_program, self.by_program.read(flat, self.linear, line))
         if self.written is None:
             self.counts.loads += np.size(flat)
             return None
@@ -169,20 +172,36 @@ class Memory:
                 raise self.fail(line, f"what is stored to {self.array.name} depends on scratch: {hole.origin}")
         else:
             self.written[flat] = True if hole is None else ~hole.where
-        if self.tracker is not None:
-            self.race(line, self.tracker.write(flat, self.linear if self.written is None else who, line))
+        if self.by_lane is not None:
+            self.race(line, self.by_lane, self.by_lane.write(flat, who, line))
+        if self.by_program is not None:
+            self.race(line, self.by_program, self.by_program.write(flat, self.linear, line))
 
-    def race(self, line: int, found: Race | None) -> None:
+    def atomic(self, line: int, indices: Sequence[Any], lane: int) -> int:
+        """The flat element that one lane (or ALL_LANES: the program) is about to change."""
+        flat = int(self.place(line, indices, None))
+        if self.written is not None and not self.written[flat]:
+            place = f"element {self.spell(flat)} of {self.array.name}"
+            raise self.fail(line, f"an atomic on {place}, which was never written (program {self.program})")
+        if self.by_lane is not None:
+            self.race(line, self.by_lane, self.by_lane.atomic(flat, lane, line))
+        if self.by_program is not None:
+            self.race(line, self.by_program, self.by_program.atomic(flat, self.linear, line))
+        return flat
+
+    def race(self, line: int, tracker: Tracker, found: Race | None) -> None:
         if found is None:
             return
         place = f"element {self.spell(found.element)} of {self.array.name}"
-        between = " without a barrier between" if self.array.scratch else ""
-        now = f"{self.who(found.me)} {found.now} {place}"
-        before = f"{self.who(found.other)} {found.before} at line {found.other_line}"
+        between = " without a barrier between" if tracker.of == "lanes" else ""
+        now = f"{self.who(tracker, found.me)} {found.now} {place}"
+        before = f"{self.who(tracker, found.other)} {found.before} at line {found.other_line}"
         raise self.fail(line, f"a race{between}: {now}, which {before}")
 
-    def who(self, number: int) -> str:
-        if not self.array.scratch:
+    def who(self, tracker: Tracker, number: int) -> str:
+        if number == MANY:
+            return f"several {tracker.of}"
+        if tracker.of == "programs":
             return f"program {self.known[number]}"
         return "every lane" if number == ALL_LANES else f"lane {number}"
 
@@ -191,7 +210,7 @@ def bind(kernel: ir.KernelIR, arrays: Sequence[Any], counts: Counts) -> dict[ir.
     """A Memory for each array and scratch. VerifyError if one does not fit its parameter, or is stored to and overlaps one."""
     if len(arrays) != len(kernel.arrays):
         raise VerifyError(f"kernel {kernel.name}: {len(arrays)} arrays; wanted {len(kernel.arrays)}")
-    stored = {item.array for item in ir.walk(kernel.body) if isinstance(item, ir.Store)}
+    stored = ir.changed_arrays(kernel.body)
     for array, data in zip(kernel.arrays, arrays, strict=True):
         fits = data.dtype == array.dtype.numpy and data.size == prod(array.shape) and data.flags.c_contiguous
         if not fits:

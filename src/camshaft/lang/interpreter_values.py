@@ -9,18 +9,28 @@ import numpy as np
 
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
-from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
+from camshaft.lang.atomics import ATOMICS
+from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.interpreter_holes import Hole, of_result
+from camshaft.lang.interpreter_lanes import halve, scan, subgroups
 from camshaft.lang.interpreter_memory import Memory
+from camshaft.lang.interpreter_races import ALL_LANES
 
 
 class ValueMachine:
     """The state of a running program (values, variables, mask) and how it computes values."""
 
     def __init__(
-        self, kernel: ir.KernelIR, lanes: int, memories: dict[ir.Array, Memory], scalars: list[np.int64]
+        self,
+        kernel: ir.KernelIR,
+        lanes: int,
+        memories: dict[ir.Array, Memory],
+        scalars: list[np.int64],
+        subgroup: int = 1,
     ) -> None:
-        self.kernel, self.lanes, self.memories, self.scalars = kernel, lanes, memories, scalars
+        self.kernel, self.lanes, self.memories, self.scalars, self.subgroup = kernel, lanes, memories, scalars, subgroup
+        self.varying: frozenset[ir.Value] = frozenset()
+        self.random = np.random.default_rng(lanes)
         self.iota = np.arange(lanes, dtype=np.int64)
         self.env: dict[ir.Value, Any] = {}
         self.vars: dict[ir.Var, Any] = {}
@@ -35,12 +45,17 @@ class ValueMachine:
             "lane_count": lambda v: np.int64(self.lanes),
             "load": self.load,
             "var_get": lambda v: self.vars[v.attr],
-            "reduce": lambda v: _halve(np.broadcast_to(self.env[v.args[0]], (self.lanes,)), v.attr),
+            "reduce": lambda v: halve(self.each_lane(v.args[0]), v.attr),
+            "scan": lambda v: scan(self.each_lane(v.args[0]), *v.attr),
+            "shuffle": self.shuffle,
+            "subgroup_lanes": lambda v: np.int64(self.subgroup),
+            "subgroup_reduce": lambda v: subgroups(self.each_lane(v.args[0]), v.attr, self.subgroup),
+            "atomic": self.atomic,
             "splat": lambda v: np.broadcast_to(self.env[v.args[0]], (v.width,)),
             "iota": lambda v: np.arange(v.width).astype(v.dtype.numpy),
             "element": lambda v: self.env[v.args[0]][v.attr],
-            "vector_sum": lambda v: _halve(self.env[v.args[0]], "sum"),
-            "vector_max": lambda v: _halve(self.env[v.args[0]], "max"),
+            "vector_sum": lambda v: halve(self.env[v.args[0]], "sum"),
+            "vector_max": lambda v: halve(self.env[v.args[0]], "max"),
         }
 
     def instruction(self, value: ir.Value) -> Any:
@@ -78,6 +93,36 @@ class ValueMachine:
         self.set_hole(value, hole)
         return loaded.astype(value.dtype.numpy)
 
+    # --- between lanes -------------------------------------------------------------------------------------------
+    def each_lane(self, value: ir.Value) -> Any:
+        return np.broadcast_to(self.env[value], (self.lanes,))
+
+    def shuffle(self, value: ir.Value) -> Any:
+        self.whole(value.args[1:], value.line)
+        lane = self.env[value.args[1]]
+        wrong = (lane < 0) | (lane >= self.lanes)
+        if np.any(wrong):
+            came = int(np.atleast_1d(lane)[int(np.argmax(wrong))])
+            place = f"kernel {self.kernel.name}, line {value.line}"
+            raise VerifyError(f"{place}: a shuffle from lane {came} of {self.lanes} (program {self.index})")
+        return self.each_lane(value.args[0])[lane]
+
+    def atomic(self, value: ir.Value) -> Any:
+        """Lane after lane in a shuffled order where it varies, else once; gives the old elements."""
+        array, kind = value.attr
+        row, memory = ATOMICS[kind], self.memories[array]
+        self.whole(value.args, value.line)
+        operands = [self.env[v] for v in value.args]
+        old = np.zeros(self.lanes, memory.data.dtype)
+        varies = value in self.varying
+        active = np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
+        for lane in self.random.permutation(active) if varies else (ALL_LANES,):
+            mine = [v if np.ndim(v) == 0 else v[lane] for v in operands]
+            at = memory.atomic(value.line, mine[row.operands :], int(lane))
+            old[lane if varies else 0] = memory.data[at]
+            memory.data[at] = row.numpy(memory.data[at], *mine[: row.operands])
+        return old if varies else old[0]
+
     # --- holes ---------------------------------------------------------------------------------------------------
     def set_hole(self, key: ir.Value | ir.Var, hole: Hole | None) -> None:
         """Notes a value's or a variable's hole, or that it has none."""
@@ -90,8 +135,8 @@ class ValueMachine:
         """Gives a computed value the holes of what it was computed from."""
         if value.op == "var_get":
             self.set_hole(value, self.holes.get(value.attr))
-        elif value.op != "load":
-            condition = self.env[value.args[0]] if value.op == "select" else None
+        elif value.op not in ("load", "atomic"):
+            condition = self.env[value.args[value.op == "shuffle"]] if value.op in ("select", "shuffle") else None
             self.set_hole(value, of_result(value, [self.holes.get(a) for a in value.args], condition))
 
     def whole(self, values: Iterable[ir.Value], line: int) -> None:
@@ -101,15 +146,6 @@ class ValueMachine:
             if hole is not None and np.any(hole.where if self.mask is None else hole.where & self.mask):
                 place = f"kernel {self.kernel.name}, line {line}"
                 raise VerifyError(f"{place}: an index, a bound or a condition depends on scratch: {hole.origin}")
-
-
-def _halve(values: Any, kind: str) -> Any:
-    """The first half with the second until one is left, as the emitters do."""
-    combine = INSTRUCTIONS[COMBINERS[kind]].numpy
-    while len(values) > 1:
-        half = len(values) // 2
-        values = combine(values[:half], values[half:])
-    return values[0]
 
 
 def _bad_divisor(a: Any, b: Any) -> tuple[str, Any]:

@@ -308,6 +308,13 @@ def walk(block: Block) -> Iterator[Value | Statement]:
             yield from walk(body)
 
 
+def changed_arrays(block: Block) -> frozenset[Array]:
+    """The arrays that are stored to or changed by atomics."""
+    changed = {item.array for item in walk(block) if isinstance(item, Store)}
+    atomics = {item.attr[0] for item in walk(block) if isinstance(item, Value) and item.op == "atomic"}
+    return frozenset(changed | atomics)
+
+
 def operands(item: Value | Statement) -> tuple[Value, ...]:
     """The values that an instruction or a statement reads."""
     if isinstance(item, Value):

@@ -14,7 +14,7 @@ from typing import Any
 
 from camshaft.dtypes import DType, boolean, i64
 from camshaft.lang import ir
-from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
 from camshaft.lang.simt_barriers import Access, Accesses, accesses_of
 from camshaft.lang.uniformity import varying
 
@@ -27,8 +27,10 @@ class SimtKernel:
     """A kernel in SIMT form. `shared` arrays belong to the workgroup, `private` ones to a thread.
 
     Values are rows of the instruction table, const, program, scalar, index, lane, load, var_get, and the collectives, which stand
-    in uniform flow only: reduce (attr (kind, n): lanes 0..n-1, the first half with the second until one is left, for all) and
-    broadcast (attr i: lane i's value for all). Statements are VarNew, VarSet, Store, Range (bounds may vary), When and Barrier.
+    in uniform flow only: reduce (attr (kind, n): lanes 0..n-1, the first half with the second until one is left, for all),
+    broadcast (attr i: lane i's value for all), scan (attr (kind, exclusive)) and shuffle (args value, lane). `atomic` (attr
+    (array, kind), args the operands, then the indices: lang/atomics.py) is done by each thread that comes to it. Statements are
+    VarNew, VarSet, Store, Range (bounds may vary), When and Barrier.
     """
 
     name: str
@@ -42,10 +44,13 @@ class SimtKernel:
     source_file: str
 
 
-def to_simt(kernel: ir.KernelIR, lanes: int) -> SimtKernel:
-    """The SIMT form of a verified kernel. Its workgroup has `lanes` threads, or, with explicit vectors, as many as the widest."""
+def to_simt(kernel: ir.KernelIR, lanes: int, subgroup: int = 32) -> SimtKernel:
+    """The SIMT form of a verified kernel. Its workgroup has `lanes` threads, or, with explicit vectors, as many as the widest.
+
+    `subgroup`: how many threads exchange values at once; at most the workgroup.
+    """
     widths = [item.width for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
-    lowering = _Lowering(kernel, max(widths) if widths else lanes)
+    lowering = _Lowering(kernel, max(widths) if widths else lanes, subgroup)
     lowering.block(kernel.body, lowering.out)
     shared = tuple(a for a in kernel.scratch if a not in lowering.private)
     private = tuple(a for a in kernel.scratch if a in lowering.private)
@@ -56,8 +61,9 @@ def to_simt(kernel: ir.KernelIR, lanes: int) -> SimtKernel:
 class _Lowering:
     """Rebuilds the body. `values` and `vars` map what was to what is; `flow_varies` inside lanes loops and masks."""
 
-    def __init__(self, kernel: ir.KernelIR, lanes: int) -> None:
-        self.lanes = lanes
+    def __init__(self, kernel: ir.KernelIR, lanes: int, subgroup: int) -> None:
+        self.lanes, self.subgroup = lanes, min(subgroup, lanes)
+        self.used = {arg for item in ir.walk(kernel.body) for arg in ir.operands(item)}
         self.varying, _ = varying(kernel)
         self.private = _private_scratch(kernel, self.varying)
         self.out = self.here = ir.Block()
@@ -137,6 +143,41 @@ class _Lowering:
         if value.args[0].width == 1:
             return operand
         return self.add("broadcast", value.dtype, (operand,), value.attr, value.line)
+
+    def shuffle(self, value: ir.Value) -> ir.Value:
+        operand, lane = self.mapped(value.args)
+        if lane.op == "const":
+            return self.add("broadcast", value.dtype, (operand,), lane.attr, value.line)
+        return self.add("shuffle", value.dtype, (operand, lane), line=value.line)
+
+    def subgroup_reduce(self, value: ir.Value) -> ir.Value:
+        """A butterfly of shuffles."""
+        total, step, line = self.values[value.args[0]], self.subgroup // 2, value.line
+        lane = self.add("lane", i64, line=line)
+        while step:
+            other = self.add("xor", i64, (lane, self.const(step, line)), line=line)
+            theirs = self.add("shuffle", value.dtype, (total, other), line=line)
+            total = self.add(COMBINERS[value.attr], value.dtype, (total, theirs), line=line)
+            step //= 2
+        return total
+
+    def atomic(self, value: ir.Value) -> ir.Value:
+        """Each thread's own where it varies; else one, by the first thread, and its result for all."""
+        args, line = self.mapped(value.args), value.line
+        if value in self.varying or self.flow_varies:
+            return self.add("atomic", value.dtype, args, value.attr, line)
+        zero = self.add("const", value.dtype, attr=0, line=line)
+        var = ir.Var(value.dtype, 0, zero, None, self.here, line)
+        self.here.statements.append(ir.VarNew(line, var))
+        first = self.add("equal", boolean, (self.add("lane", i64, line=line), self.const(0, line)), line=line)
+
+        def once() -> None:
+            old = self.add("atomic", value.dtype, args, value.attr, line)
+            self.here.statements.append(ir.VarSet(line, var, old))
+
+        self.when_(first, line, once)
+        old = self.add("var_get", value.dtype, (), var, line)
+        return self.add("broadcast", value.dtype, (old,), 0, line) if value in self.used else old
 
     def load(self, value: ir.Value) -> ir.Value:
         array, gather, counted = value.attr
@@ -266,6 +307,11 @@ _VALUES: dict[str, Callable[[_Lowering, ir.Value], ir.Value]] = {
     "iota": _Lowering.iota,
     "element": _Lowering.pick,
     "reduce": lambda e, v: e.combine(v, v.attr, e.lanes),
+    "scan": lambda e, v: e.add("scan", v.dtype, e.mapped(v.args), v.attr, v.line),
+    "shuffle": _Lowering.shuffle,
+    "subgroup_lanes": lambda e, v: e.const(e.subgroup, v.line),
+    "subgroup_reduce": _Lowering.subgroup_reduce,
+    "atomic": _Lowering.atomic,
     "vector_sum": lambda e, v: e.combine(v, "sum", v.args[0].width),
     "vector_max": lambda e, v: e.combine(v, "max", v.args[0].width),
 }

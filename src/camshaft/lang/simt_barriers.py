@@ -10,7 +10,7 @@ from camshaft.lang import ir
 
 @dataclass(frozen=True)
 class Access:
-    """A load or a store. `kind` is 'uniform' (all threads alike), 'vector N' (an explicit vector's elements) or 'lanes'."""
+    """A load or a store. `kind`: 'uniform' (all threads alike), 'vector N' (an explicit vector's elements), 'atomic', 'lanes'."""
 
     array: ir.Array
     is_store: bool
@@ -20,6 +20,8 @@ class Access:
 def accesses_of(item: ir.Value | ir.Statement, varying: frozenset[ir.Value]) -> list[Access]:
     """What an instruction or statement touches, its inner blocks included."""
     if isinstance(item, ir.Value):
+        if item.op == "atomic":  # one for the program is the first thread's, whatever memory it is on
+            return [Access(item.attr[0], True, "lanes" if item in varying else "atomic")]
         if item.op != "load":
             return []
         return [Access(item.attr[0], False, _kind(item.width, item.args, varying))]

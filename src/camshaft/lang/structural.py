@@ -31,6 +31,11 @@ STRUCTURAL: dict[str, dict[str, Cell]] = {
     "splat": _row(simt="simt"),
     "iota": _row(simt="simt"),
     "element": _row(simt="simt"),
+    "scan": _row(),
+    "shuffle": _row(),
+    "subgroup_lanes": _row(simt="simt"),
+    "subgroup_reduce": _row(simt="simt"),
+    "atomic": _row(),
     "vector_sum": _row(simt="simt"),
     "vector_max": _row(simt="simt"),
 }

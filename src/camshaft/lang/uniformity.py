@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from camshaft.lang import ir
 
 
@@ -14,36 +16,51 @@ def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]
     while True:
         # values come in order: only a variable found late, read earlier in a loop, makes another visit necessary
         before = len(variables)
-        _visit(kernel.body, False, values, variables)
+        _visit(kernel.body, _Flow(), values, variables)
         if before == len(variables):
             return frozenset(values), frozenset(variables)
 
 
-def _visit(block: ir.Block, masked: bool, values: set[ir.Value], variables: set[ir.Var]) -> None:
+@dataclass(frozen=True)
+class _Flow:
+    """Where a statement stands: under a mask that varies, inside a lanes loop."""
+
+    masked: bool = False
+    in_lanes: bool = False
+
+
+def _visit(block: ir.Block, flow: _Flow, values: set[ir.Value], variables: set[ir.Var]) -> None:
     for item in block.statements:
         if isinstance(item, ir.Value):
-            if _value_varies(item, values, variables):
+            if _value_varies(item, flow, values, variables):
                 values.add(item)
         elif isinstance(item, ir.VarSet):
-            if masked or item.value in values:
+            if flow.masked or item.value in values:
                 variables.add(item.var)
         elif isinstance(item, ir.VarNew):
             if item.var.init in values:
                 variables.add(item.var)
         elif isinstance(item, ir.Lanes):
             values.add(item.index)
-            _visit(item.body, masked, values, variables)
+            _visit(item.body, replace(flow, in_lanes=True), values, variables)
         elif isinstance(item, ir.Range):
-            _visit(item.body, masked, values, variables)
+            _visit(item.body, flow, values, variables)
         elif isinstance(item, ir.When):
-            _visit(item.body, masked or item.condition in values, values, variables)
+            _visit(item.body, replace(flow, masked=flow.masked or item.condition in values), values, variables)
 
 
-def _value_varies(value: ir.Value, values: set[ir.Value], variables: set[ir.Var]) -> bool:
-    if value.op == "lane":
+def _value_varies(value: ir.Value, flow: _Flow, values: set[ir.Value], variables: set[ir.Var]) -> bool:
+    if value.op in _ALWAYS:
         return True
     if value.op == "reduce":
         return False
+    if value.op == "shuffle":  # one lane's value, wherever it is read, is the same for all
+        return value.args[1] in values
     if value.op == "var_get":
         return value.attr in variables
+    if value.op == "atomic" and (flow.masked or flow.in_lanes):
+        return True  # each lane does its own
     return any(arg in values for arg in value.args)
+
+
+_ALWAYS = frozenset({"lane", "scan", "subgroup_reduce"})

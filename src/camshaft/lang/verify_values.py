@@ -9,6 +9,7 @@ import numpy as np
 from camshaft.dtypes import DType, boolean, i32, i64, u32
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
+from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, STRUCTURAL, Instruction
 from camshaft.lang.uniformity import varying
 
@@ -192,6 +193,34 @@ def _reduce(scope: Scope, value: ir.Value) -> None:
         raise scope.fail(value.line, "k.lanes_sum of a uniform value would depend on the lane count")
 
 
+def _lane_exchange(scope: Scope, value: ir.Value) -> None:
+    """scan, shuffle, subgroup_reduce: a scalar of a number's dtype, where all lanes arrive."""
+    operand = value.args[0]
+    if scope.in_lanes or scope.masked:
+        raise scope.fail(value.line, f"{_WORDS[value.op]} where not all lanes arrive")
+    kind = value.attr[0] if value.op == "scan" else value.attr
+    wrong_kind = value.op != "shuffle" and kind not in COMBINERS
+    if wrong_kind or operand.width or operand.dtype != value.dtype or operand.dtype == boolean:
+        raise scope.fail(value.line, f"{_WORDS[value.op]} of {operand!r}")
+    if value.op == "shuffle" and (value.args[1].dtype != i64 or value.args[1].width):
+        raise scope.fail(value.line, f"k.shuffle of lane {value.args[1]!r}: wanted i64")
+
+
+_WORDS = {"scan": "k.lanes_scan", "shuffle": "k.shuffle", "subgroup_reduce": "a subgroup reduction"}
+
+
+def _atomic(scope: Scope, value: ir.Value) -> None:
+    array, kind = value.attr
+    row = ATOMICS.get(kind)
+    if row is None or array.dtype.kind not in row.kinds or array.dtype.nbytes != 4:
+        raise scope.fail(value.line, f"no row for an atomic {kind!r} on {array.name} of {array.dtype}")
+    if not array.writable:
+        raise scope.fail(value.line, f"{array.name} is read-only")
+    wanted_index(scope, array, value.args[row.operands :], value.line)
+    if any(v.dtype != array.dtype or v.width for v in (*value.args[: row.operands], value)):
+        raise scope.fail(value.line, f"atomic_{kind} of {value.args[0]!r} on {array.name} of {array.dtype}")
+
+
 def _splat(scope: Scope, value: ir.Value) -> None:
     operand = value.args[0]
     if operand.width or operand in scope.varying or operand.dtype != value.dtype or not value.width:
@@ -212,7 +241,7 @@ def _from_vector(scope: Scope, value: ir.Value) -> None:
 
 
 def _free(scope: Scope, value: ir.Value) -> None:
-    """lane and lane_count have no operands."""
+    """lane, lane_count and subgroup_lanes have no operands."""
 
 
 _STRUCTURAL: dict[str, Callable[[Scope, ir.Value], None]] = {
@@ -224,6 +253,11 @@ _STRUCTURAL: dict[str, Callable[[Scope, ir.Value], None]] = {
     "load": _load,
     "var_get": _var_get,
     "reduce": _reduce,
+    "scan": _lane_exchange,
+    "shuffle": _lane_exchange,
+    "subgroup_lanes": _free,
+    "subgroup_reduce": _lane_exchange,
+    "atomic": _atomic,
     "splat": _splat,
     "iota": _iota,
     "element": _from_vector,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from camshaft.dtypes import DType, f32, i64
 from camshaft.lang import ir
 from camshaft.lang.handles import Variable
+from camshaft.lang.instructions import COMBINERS
 from camshaft.lang.recorder import Number
 from camshaft.lang.words_arithmetic import Arithmetic
 
@@ -25,11 +26,15 @@ class LaneWords(Arithmetic):
         """The number of lanes (uniform): a power of two that no kernel may assume."""
         return self.record("lane_count", i64)
 
-    # --- collectives and explicit vectors --------------------------------------------------------------------------
-    def _reduce(self, kind: str, value: ir.Value | Variable) -> ir.Value:
+    # --- collectives: every lane of the workgroup arrives, in uniform flow ---------------------------------------------
+    def _collective(self, word: str, value: ir.Value | Variable) -> ir.Value:
+        """The operand of a collective. KernelError where its result would depend on the lane count."""
         if self.in_lanes:
-            raise self.fail(f"k.lanes_{kind} inside k.lanes would depend on the lane count")
-        operand = value.value if isinstance(value, Variable) else value
+            raise self.fail(f"k.{word} inside k.lanes would depend on the lane count")
+        return value.value if isinstance(value, Variable) else value
+
+    def _reduce(self, kind: str, value: ir.Value | Variable) -> ir.Value:
+        operand = self._collective(f"lanes_{kind}", value)
         return self.record("reduce", operand.dtype, (operand,), attr=kind)
 
     def lanes_sum(self, value: ir.Value | Variable) -> ir.Value:
@@ -44,6 +49,62 @@ class LaneWords(Arithmetic):
         """The least over all lanes, uniform."""
         return self._reduce("min", value)
 
+    def lanes_scan(self, value: ir.Value | Variable, kind: str = "sum", exclusive: bool = False) -> ir.Value:
+        """Lane i's value combined with those of the lanes below it (`exclusive`: only theirs; lane 0 gets the identity).
+
+        `kind` is 'sum', 'max' or 'min'; the order of a float sum is the target's. lang/scans.py scans a whole row, with a carry.
+        """
+        operand = self._collective("lanes_scan", value)
+        if kind not in COMBINERS:
+            raise self.fail(f"no scan {kind!r}; wanted one of {', '.join(COMBINERS)}")
+        return self.record("scan", operand.dtype, (operand,), attr=(kind, exclusive))
+
+    def shuffle(self, value: ir.Value | Variable, lane: Number) -> ir.Value:
+        """The value that lane number `lane` holds: uniform if `lane` is. It must lie in 0..lane_count."""
+        operand = self._collective("shuffle", value)
+        return self.record("shuffle", operand.dtype, (operand, self.as_value(lane, i64)))
+
+    def broadcast(self, value: ir.Value | Variable, lane: Number) -> ir.Value:
+        """What one lane (a number or a uniform value) holds, for all: uniform."""
+        return self.shuffle(value, lane)
+
+    def shuffle_xor(self, value: ir.Value | Variable, n: int) -> ir.Value:
+        """The value of lane ^ n; a lane keeps its own where there is no such lane."""
+        lane = self.lane()
+        other = lane ^ n
+        return self.shuffle(value, self.select(other < self.lane_count(), other, lane))
+
+    def shuffle_up(self, value: ir.Value | Variable, n: int) -> ir.Value:
+        """The value of the lane n below; the first n lanes keep their own."""
+        lane = self.lane()
+        return self.shuffle(value, self.select(lane < n, lane, lane - n))
+
+    def shuffle_down(self, value: ir.Value | Variable, n: int) -> ir.Value:
+        """The value of the lane n above; the last n lanes keep their own."""
+        lane = self.lane()
+        return self.shuffle(value, self.select(lane + n < self.lane_count(), lane + n, lane))
+
+    def subgroup_lanes(self) -> ir.Value:
+        """How many lanes exchange values at once (uniform): a power of two that divides lane_count, the target's choice."""
+        return self.record("subgroup_lanes", i64)
+
+    def _subgroup(self, kind: str, value: ir.Value | Variable) -> ir.Value:
+        operand = self._collective(f"subgroup_{kind}", value)
+        return self.record("subgroup_reduce", operand.dtype, (operand,), attr=kind)
+
+    def subgroup_sum(self, value: ir.Value | Variable) -> ir.Value:
+        """The sum over the lanes of this lane's subgroup."""
+        return self._subgroup("sum", value)
+
+    def subgroup_max(self, value: ir.Value | Variable) -> ir.Value:
+        """The greatest over the lanes of this lane's subgroup."""
+        return self._subgroup("max", value)
+
+    def subgroup_min(self, value: ir.Value | Variable) -> ir.Value:
+        """The least over the lanes of this lane's subgroup."""
+        return self._subgroup("min", value)
+
+    # --- explicit vectors ------------------------------------------------------------------------------------------
     def splat(self, value: Number, width: int, dtype: DType = f32) -> ir.Value:
         """A vector of equal elements."""
         operand = self.as_value(value, dtype)

@@ -21,7 +21,7 @@ class MemoryWords(Arithmetic):
         self.scratches.append(array)
         return Array(array)
 
-    def _indices(self, array: ir.Array, indices: tuple[Number, ...]) -> tuple[ir.Value, ...]:
+    def indices(self, array: ir.Array, indices: tuple[Number, ...]) -> tuple[ir.Value, ...]:
         if len(indices) != len(array.shape):
             raise self.fail(f"{array.name} has {len(array.shape)} dimensions, indexed with {len(indices)}")
         values = [self.as_value(i, i64) for i in indices]
@@ -31,7 +31,7 @@ class MemoryWords(Arithmetic):
         self, array: Array, indices: tuple[Number, ...], width: int = 0, gather: bool = False, count: Any = None
     ) -> ir.Value:
         target = array.ir
-        at = self._indices(target, indices)
+        at = self.indices(target, indices)
         if count is not None:
             at = (*at, self.as_value(count, i64))
         return self.record("load", ir.arithmetic_dtype(target.dtype), at, width, (target, gather, count is not None))
@@ -47,7 +47,7 @@ class MemoryWords(Arithmetic):
         if stored.dtype != wanted:
             raise self.fail(f"a {stored.dtype} stored into {target.name} of {target.dtype}: wanted {wanted}")
         length = None if count is None else self.as_value(count, i64)
-        self.append(ir.Store(self.line(), target, self._indices(target, indices), stored, scattered, length))
+        self.append(ir.Store(self.line(), target, self.indices(target, indices), stored, scattered, length))
 
     def gather(self, array: Array, *indices: Number) -> ir.Value:
         """array[indices] where lanes may read anywhere (slower than a contiguous read, so it is asked for)."""
@@ -69,4 +69,4 @@ class MemoryWords(Arithmetic):
 
     def prefetch(self, array: Array, *indices: Number) -> None:
         """A hint that array[indices] is read soon."""
-        self.append(ir.Prefetch(self.line(), array.ir, self._indices(array.ir, indices)))
+        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, indices)))
