@@ -162,13 +162,14 @@ class CFamilyEmitter:
     # --- blocks ------------------------------------------------------------------------------------------------------
     def block(self, block: ir.Block) -> None:
         """A block's items; nothing of it stays pending."""
-        outer, self.here = self.here, block
+        outer, self.here, opened = self.here, block, len(self.names.taken)
         for item in block.statements:
             if isinstance(item, ir.Value):
                 self.define(item)
             else:
                 self._method("statement", type(item).__name__.lower(), item.line)(item)
         self.flush()
+        self.names.close(opened)
         self.here = outer
 
     def inner(self, block: ir.Block) -> None:
@@ -215,7 +216,7 @@ class CFamilyEmitter:
 
     def _plain_name(self, value: ir.Value) -> str:
         if value.op == "load":
-            return f"{self.array_names[value.attr[0]]}_at"
+            return f"{self.array_names[value.attr[0]]}_value"
         return f"v{len(self.names.taken)}"
 
     def operand(self, value: ir.Value) -> Text:
@@ -249,10 +250,11 @@ class CFamilyEmitter:
                 return divided
         if value.op == "cast":
             return self.cast(value, operands[0])
-        text = self.lowered(value.op, value, operands)
         if value.op == "add":
+            if value.dtype.is_integer and any(o.code == "0" for o in operands):
+                return add(*operands)
             self.sums[value] = (operands[0], operands[1])
-        return text
+        return self.lowered(value.op, value, operands)
 
     def lowered(self, op: str, value: ir.Value, operands: Sequence[Text]) -> Text:
         """Operands put into the cell of instruction `op`."""
@@ -345,11 +347,13 @@ class CFamilyEmitter:
         """for (index = start; index < stop; index += step). The stop is computed once."""
         start, stop = self.stable(item.start), self.stable(item.stop)
         self.flush()
+        opened = len(self.names.taken)
         name = self.names.new(self.wanted.get(item.index, "i"))
         self.texts[item.index] = Text(name)
         words = {"name": name, "type": self.type_name(item.index.dtype), "start": start.code, "step": step}
         self.write_line(self.dialect.loop.format(**words, stop=stop.at_least(ATOM)), item.line)
         self.inner(item.body)
+        self.names.close(opened)
 
     def stable(self, value: ir.Value) -> Text:
         """A text that means the same wherever it is repeated: what reads memory or variables gets a name."""

@@ -104,30 +104,40 @@ def _groups(block: ir.Block, names: SourceNames) -> Iterator[tuple[list[ir.Value
 def _name_group(
     group: Sequence[ir.Value | ir.VarNew], targets: tuple[str, ...], found: dict[ir.Value | ir.Var, str]
 ) -> None:
-    """Variables take the names, else the values that the assignment made and did not use itself."""
-    made: list[ir.Value | ir.Var] = [item.var for item in group if isinstance(item, ir.VarNew)]
-    if not made:
-        used = {arg for item in group for arg in ir.operands(item)}
-        made = [item for item in group if isinstance(item, ir.Value) and item not in used]
+    """The variables that the assignment made and the values that it made and did not use itself take the names, in order."""
+    used = {arg for item in group for arg in ir.operands(item)}
+    made = [item for item in group if isinstance(item, ir.VarNew) or item not in used]
+    variables = [item for item in made if isinstance(item, ir.VarNew)]
+    if variables and len(made) != len(targets):
+        made = list(variables)
+    keys = [item.var if isinstance(item, ir.VarNew) else item for item in made]
     if len(targets) == 1:
-        found.update(dict.fromkeys(made, targets[0]))
-    elif len(targets) == len(made):
-        found.update(zip(made, targets, strict=True))
+        found.update(dict.fromkeys(keys, targets[0]))
+    elif len(targets) == len(keys):
+        found.update(zip(keys, targets, strict=True))
 
 
 class Names:
-    """Hands out names: each once, none that the dialect keeps for itself."""
+    """Hands out names: each once in a scope, none that the dialect keeps for itself."""
 
     def __init__(self, reserved: frozenset[str]) -> None:
-        self.reserved, self.taken = reserved, set[str]()
+        self.reserved = set(reserved)
+        self.taken: list[str] = []
 
-    def new(self, wanted: str) -> str:
-        """`wanted`, or it with a number."""
+    def new(self, wanted: str, *, everywhere: bool = False) -> str:
+        """`wanted`, or it with a number. `everywhere`: a name of the whole text, whatever scope is open."""
         plain = wanted.strip("_") or "v"
         plain = plain if plain.isascii() else "v"
         name, count = plain, 0
         while name in self.taken or name in self.reserved:
             count += 1
             name = f"{plain}_{count}"
-        self.taken.add(name)
+        if everywhere:
+            self.reserved.add(name)
+        else:
+            self.taken.append(name)
         return name
+
+    def close(self, opened: int) -> None:
+        """Forgets the names of a scope, which was opened when `opened` names were taken."""
+        del self.taken[opened:]

@@ -67,7 +67,7 @@ def add(a: Text, b: Text) -> Text:
         return b if a.code == "0" else a
     if a.code.isdigit() and b.code.isdigit():
         return integer(int(a.code) + int(b.code))
-    return fill("{0} + {1}", (a, b))
+    return Text(f"{a.at_least(SUM)} + {b.at_least(SUM)}", SUM)
 
 
 def multiply(a: Text, factor: int) -> Text:

@@ -74,7 +74,8 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "round": _function("round", msl="rint"),
     "exp": _function("exp"),
     "log": _function("log"),
-    "tanh": _function("tanh"),
+    # WGSL's own may overflow to NaN
+    "tanh": {**_function("tanh"), "wgsl": {"f": "expand:tanh"}},
     "and": _operator("&", "iub"),
     "or": _operator("|", "iub"),
     "xor": {"c": _XOR, "wgsl": _XOR, "msl": _XOR},

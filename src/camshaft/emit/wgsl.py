@@ -1,0 +1,135 @@
+"""SIMT form to WGSL: one compute shader, a workgroup per program. Its bindings are described in emit/wgsl_module.py.
+
+The module: the run's words, the arrays, workgroup memory, helper functions, then the kernel, whose body emit/wgsl_body.py writes.
+Programs are numbered along x, then y, of the dispatch; the last axis of the kernel's grid runs fastest.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from camshaft.emit.wgsl_body import WgslEmitter, fixed_word
+from camshaft.emit.wgsl_module import (
+    FIRST_ARRAY_BINDING,
+    FIXED_BINDING,
+    RUN_BINDING,
+    SPECIAL_WORDS,
+    WgslBinding,
+    WgslModule,
+    WgslTarget,
+    n_fixed,
+)
+from camshaft.errors import KernelError
+from camshaft.lang import ir
+from camshaft.lang.simt import SimtKernel
+
+
+def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
+    """The WGSL of a kernel. KernelError where a limit of the target is passed or WGSL lacks what the kernel uses."""
+    body = WgslEmitter(kernel, target)
+    lines = body.emit()
+    bindings, declarations = _arrays(body)
+    shared, shared_nbytes = _shared(body)
+    _check(kernel, target, len(bindings), shared_nbytes)
+    requires = frozenset(["shader-f16"] if any(s.has_f16 for s in body.storage.values()) else [])
+    functions = [*body.helper_texts(), *body.accessors.values(), *body.collectives.values()]
+    parts = [
+        *(["enable f16;", ""] if requires else []),
+        f"@group(0) @binding({RUN_BINDING}) var<storage, read> run: array<i32>;",
+        f"@group(0) @binding({FIXED_BINDING}) var<uniform> fixed: "
+        f"array<vec4<i32>, {n_fixed(len(kernel.scalars), len(kernel.arrays)) // 4}>;",
+        *declarations,
+        *shared,
+        "",
+        *[line for text in functions for line in (text, "")],
+        *body.heading(),
+        f"@compute @workgroup_size({kernel.lanes})",
+        f"fn {body.entry}(",
+        "    @builtin(workgroup_id) group: vec3<u32>,",
+        "    @builtin(num_workgroups) groups: vec3<u32>,",
+        "    @builtin(local_invocation_index) thread: u32,",
+        ") {",
+        *_entry(kernel, body),
+        *lines,
+        "}",
+    ]
+    return WgslModule(
+        text="\n".join(parts) + "\n",
+        entry=body.entry,
+        lanes=kernel.lanes,
+        bindings=bindings,
+        itemsizes=tuple(a.dtype.nbytes for a in kernel.arrays),
+        n_scalars=len(kernel.scalars),
+        requires=requires,
+        workgroup_nbytes=shared_nbytes,
+        max_workgroups=target.max_workgroups,
+    )
+
+
+def _arrays(body: WgslEmitter) -> tuple[tuple[WgslBinding, ...], list[str]]:
+    """The bindings of the arrays, and their declarations."""
+    bindings: list[WgslBinding] = []
+    declarations: list[str] = []
+    for index, storage in enumerate(body.storage.values()):
+        first = FIRST_ARRAY_BINDING + len(bindings)
+        declarations += storage.declarations(first)
+        bindings += [
+            WgslBinding(first + i, index, start, nbytes, storage.read_only)
+            for i, (start, nbytes) in enumerate(storage.pieces)
+        ]
+    return tuple(bindings), declarations
+
+
+def _shared(body: WgslEmitter) -> tuple[list[str], int]:
+    """Workgroup memory: the kernel's scratch and what lanes meet through; with its bytes, 4 an element."""
+    sizes = {
+        body.array_names[a]: (body.type_name(ir.arithmetic_dtype(a.dtype)), prod(a.shape)) for a in body.simt.shared
+    }
+    sizes |= {name: (held, body.simt.lanes) for held, name in body.exchange.items()}
+    lines = [f"var<workgroup> {name}: array<{held}, {count}>;" for name, (held, count) in sizes.items()]
+    return lines, sum(4 * count for _, count in sizes.values())
+
+
+def _check(kernel: SimtKernel, target: WgslTarget, n_arrays: int, shared_nbytes: int) -> None:
+    """Fails where the kernel passes a limit of the adapter."""
+    for what, has, most in (
+        ("storage bindings", n_arrays + 1, target.max_bindings),
+        ("bytes of workgroup memory", shared_nbytes, target.max_workgroup_nbytes),
+        ("threads in a workgroup", kernel.lanes, target.max_threads),
+    ):
+        if has > most:
+            raise KernelError(f"kernel {kernel.name}: {has} {what}; the adapter has at most {most}")
+
+
+def _entry(kernel: SimtKernel, body: WgslEmitter) -> list[str]:
+    """Which thread and program this is; threads past the last program return."""
+    lines = ["let lane = i32(thread);"]
+    for i, name in enumerate(body.scalar_names):
+        lines.append(f"let {name} = run[{fixed_word(len(SPECIAL_WORDS) + i)}];")
+    for array, storage in body.storage.items():
+        if storage.is_direct:
+            lines.append(f"let {body.starts[array]} = {storage.start};")
+    sizes = [_size(kernel, body, dim) for dim in kernel.grid]
+    number = str(prod(d.size for d in kernel.grid if d.scalar is None))
+    total = " * ".join([*([number] if number != "1" else []), *[s for s in sizes if not s.isdigit()]]) or number
+    lines += [
+        "let program = i32(group.x + group.y * groups.x);",
+        f"if (program >= {total}) {{ return; }}",
+    ]
+    rest = "program"
+    for axis in range(len(sizes) - 1, 0, -1):
+        lines.append(f"let {body.program_names[axis]} = {rest} % {sizes[axis]};")
+        rest = f"{rest} / {sizes[axis]}"
+    lines.append(f"let {body.program_names[0]} = {rest};")
+    for array in kernel.private:
+        held = body.type_name(ir.arithmetic_dtype(array.dtype))
+        lines.append(f"var {body.array_names[array]}: array<{held}, {prod(array.shape)}>;")
+    return [f"    {line}" for line in lines]
+
+
+def _size(kernel: SimtKernel, body: WgslEmitter, dim: ir.GridDim) -> str:
+    """Programs along an axis."""
+    if dim.scalar is None:
+        return str(dim.size)
+    name = body.scalar_names[kernel.scalars.index(dim.scalar)]
+    return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"
