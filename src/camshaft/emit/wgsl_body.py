@@ -14,8 +14,10 @@ from camshaft.emit.wgsl_functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl_module import SPECIAL_WORDS, WgslTarget
 from camshaft.emit.wgsl_storage import WgslArray
 from camshaft.lang import ir
+from camshaft.lang.dialects import Absent
 from camshaft.lang.instructions import COMBINERS
 from camshaft.lang.simt import SimtKernel
+from camshaft.lang.storage import ELEMENTS
 
 WGSL = Dialect(
     column="wgsl",
@@ -49,6 +51,9 @@ class WgslEmitter(CFamilyEmitter):
         self.accessors: dict[str, str] = {}
 
     def _storage(self, array: ir.Array, index: int, stored: bool) -> WgslArray:
+        cell = ELEMENTS["wgsl"][array.dtype.name]
+        if isinstance(cell, Absent):
+            raise self.fail(0, f"{array.name}: {cell.reason}")
         start = fixed_word(len(SPECIAL_WORDS) + len(self.simt.scalars) + index)
         name, value = self.array_names[array], self.type_name(ir.arithmetic_dtype(array.dtype))
         return WgslArray(array, name, value, start, stored, False, self.target)
@@ -88,7 +93,8 @@ class WgslEmitter(CFamilyEmitter):
         source, to = value.args[0].dtype, value.dtype
         if to.kind == "b":
             zero = self.literal(0, f32 if source.is_float else source)
-            return operand if source.kind == "b" else fill("{0} != {1}", (operand, zero))
+            unequal = "!({0} == {1})" if source.is_float else "{0} != {1}"
+            return operand if source.kind == "b" else fill(unequal, (operand, zero))
         if source.is_float and to.is_integer:
             return call(self.use(self.helper_name("cast", value)), operand)
         held = self.type_name(to)

@@ -84,7 +84,8 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "less": _operator("<", "fiu"),
     "less_equal": _operator("<=", "fiu"),
     "equal": _operator("==", "fiu"),
-    "not_equal": _operator("!=", "fiu"),
+    # naga's != of floats is false for NaN
+    "not_equal": {**_operator("!=", "fiu"), "wgsl": {"f": "!({0} == {1})", **dict.fromkeys("iu", "{0} != {1}")}},
     "select": {
         "c": dict.fromkeys("fiub", "{0} ? {1} : {2}"),
         "wgsl": dict.fromkeys("fiub", "select({2}, {1}, {0})"),
