@@ -77,7 +77,7 @@ def claim_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None
     """The claim of a variant on one of its backends; with a node, for inputs of that node's kinds."""
     known = op.name in ops.NAMES and ops.get(op.name) is op
     module = f"camshaft.ops.{op.name}" if known else op.infer.__module__
-    home = None if variant in op.variants else variant.build.__module__
+    home = ops.home_of(op, variant)
     return Claim(op.name, variant.name, backend, module, None if node is None else kinds_of(node), home)
 
 

@@ -46,25 +46,32 @@ def all_ops() -> tuple[Op, ...]:
     return tuple(get(name) for name in NAMES)
 
 
-_registered: dict[str, tuple[KernelVariant, ...]] = {}
+# op -> (variant, the module that registers it when imported)
+_registered: dict[str, tuple[tuple[KernelVariant, str], ...]] = {}
 _lock = threading.Lock()
 
 
 def variants_of(op: Op) -> tuple[KernelVariant, ...]:
     """The op's own variants, then those registered for it from elsewhere."""
-    return op.variants + _registered.get(op.name, ())
+    return op.variants + tuple(variant for variant, _ in _registered.get(op.name, ()))
 
 
-def register_variant(op: str, variant: KernelVariant) -> None:
+def home_of(op: Op, variant: KernelVariant) -> str | None:
+    """The module that registers a variant from elsewhere; None for one of the op's own."""
+    return next((home for held, home in _registered.get(op.name, ()) if held is variant), None)
+
+
+def register_variant(op: str, variant: KernelVariant, module: str | None = None) -> None:
     """Adds a way to compute an op of camshaft. Plans made later prove it like any other and choose it where it is the fastest.
 
-    Call it while the module that defines `variant.build` is imported: a child process that proves the variant imports that
-    module. Registering an equal variant again changes nothing. BackendError for an unknown op, a name that the op has already,
-    or a build that was defined in a script or a notebook.
+    A child process that proves the variant imports `module` (by default the one that defines `variant.build`), which must then
+    register it. Registering the same variant again changes nothing. BackendError for an unknown op, a name that the op has
+    already, or a module that cannot be imported by name because it is a script.
     """
+    home = module or variant.build.__module__
     if op not in NAMES:
         raise BackendError(f"register_variant: no op {op!r}; wanted one of {', '.join(NAMES)}")
-    if variant.build.__module__ == "__main__":
+    if home == "__main__":
         raise BackendError(
             f"register_variant: {variant.name} is defined in a script; wanted a module that can be imported"
         )
@@ -74,4 +81,4 @@ def register_variant(op: str, variant: KernelVariant) -> None:
             return
         if variant.name in names:
             raise BackendError(f"register_variant: {op} has a variant {variant.name!r} already")
-        _registered[op] = (*_registered.get(op, ()), variant)
+        _registered[op] = (*_registered.get(op, ()), (variant, home))
