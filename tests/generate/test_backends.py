@@ -1,0 +1,103 @@
+"""The same model on every kind of target, each fed simd's own tokens: the same choice wherever simd's margin is clear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from camshaft import LanguageModel
+from camshaft.backends.registry import backend_named
+from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.models import require_default_model
+from tests.support.needs import require
+
+PROMPTS = (
+    "The capital of France is",
+    "def fibonacci(n):\n",
+    "Once upon a time, in a village by the sea, there lived",
+)
+CONTEXT, N_TOKENS = 128, 48
+# activations -> the margin from which on the choice is the same, and the mean divergence allowed. A sum in another order turns
+# an 8-bit code now and then, and every later layer turns more of them: within a few layers two targets differ by about as much
+# as either does from the float64 truth (0.0033).
+BOUNDS = {"f32": (0.02, 1e-4), "q8": (1.0, 6e-3)}
+# Backend -> prompts and tokens on SmolLM2. A software GPU is slow: `pytest -m soak` gives it all of them.
+SIZES = {"scalar": (3, N_TOKENS), "c": (3, N_TOKENS), "webgpu": (1, 8)}
+
+
+def run(path: Path, backend: str | None, activations: str, texts: list[list[int]]) -> list[np.ndarray]:
+    """The logits of every position of token sequences."""
+    with LanguageModel(path, backend=backend, context=CONTEXT, activations=activations, sessions=1) as lm:
+        return [lm.logits(ids) for ids in texts]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[int]]:
+    """Prompts with the 48 tokens that simd finds likeliest after each."""
+    with LanguageModel(require_default_model(), context=CONTEXT, activations="f32", sessions=1) as lm:
+        return [likeliest(lm, lm.tokenize(prompt)) for prompt in PROMPTS]
+
+
+def likeliest(lm: LanguageModel, ids: list[int]) -> list[int]:
+    """The ids, then 48 more."""
+    with lm.session() as session:
+        logits, found = session.process(ids), list(ids)
+        for _ in range(N_TOKENS):
+            found.append(int(logits.argmax()))
+            logits = session.process(found[-1:])
+        return found
+
+
+@pytest.fixture(scope="module", params=["f32", "q8"])
+def usual(request: pytest.FixtureRequest, texts: list[list[int]]) -> tuple[str, list[np.ndarray]]:
+    return request.param, run(require_default_model(), None, request.param, texts)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def compare(got: np.ndarray, want: np.ndarray, activations: str) -> None:
+    margin, most = BOUNDS[activations]
+    top = np.sort(want, -1)
+    clear = top[:, -1] - top[:, -2] > margin
+    assert clear.any()
+    np.testing.assert_array_equal(got.argmax(-1)[clear], want.argmax(-1)[clear])
+    p, q = softmax(want), softmax(got)
+    divergence = float((p * (np.log(p + 1e-300) - np.log(q + 1e-300))).sum(-1).mean())
+    equal = (got.argmax(-1) == want.argmax(-1)).mean()
+    print(f"{activations}: equal choices {equal:.3f}, mean divergence {divergence:.1e}")
+    assert divergence <= most
+
+
+@pytest.mark.parametrize("backend", SIZES)
+def test_the_model_says_the_same(backend: str, texts: list[list[int]], usual: tuple[str, list[np.ndarray]]) -> None:
+    reason = backend_named(backend).absent()
+    require(reason is None, f"{backend}: {reason}")
+    activations, wanted = usual
+    n_prompts, n_tokens = SIZES[backend]
+    chosen = [ids[: len(ids) - N_TOKENS + n_tokens] for ids in texts[:n_prompts]]
+    for got, want in zip(run(require_default_model(), backend, activations, chosen), wanted, strict=False):
+        compare(got, want[: len(got)], activations)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("activations", BOUNDS)
+def test_the_whole_comparison_on_webgpu(activations: str, texts: list[list[int]]) -> None:
+    path = require_default_model()
+    pairs = zip(run(path, "webgpu", activations, texts), run(path, None, activations, texts), strict=True)
+    for got, want in pairs:
+        compare(got, want, activations)
+
+
+@pytest.mark.parametrize("backend", SIZES)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_tiny_models_agree_with_their_frozen_logits(name: str, backend: str, tmp_path: Path) -> None:
+    reason = backend_named(backend).absent()
+    require(reason is None, f"{backend}: {reason}")
+    ids, want = tiny_logits(name)
+    with LanguageModel(tiny_model(name, tmp_path), backend=backend, context=CONTEXT, activations="f32") as lm:
+        np.testing.assert_allclose(lm.logits(ids), want, atol=1e-4)
