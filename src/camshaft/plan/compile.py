@@ -11,11 +11,13 @@ from typing import Any, Self
 import numpy as np
 
 from camshaft.backends.device import HOST
+from camshaft.dispatch.kernel_dispatch import KernelDispatch
 from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.dispatch.select import Choice
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.prepare import prepare
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.device_memory import DeviceArray
@@ -141,6 +143,7 @@ def compile(
     memory: Mapping[str, Array | DeviceArray] | None = None,
     arena: Array | None = None,
     strict: bool = False,
+    dispatcher: KernelDispatch | None = None,
 ) -> ExecutionPlan:
     """Grinds a graph into an ExecutionPlan.
 
@@ -148,7 +151,8 @@ def compile(
     inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` gives, by name, the memory of states, inputs and outputs:
     arrays (64-byte aligned) or DeviceArrays; the others get their own, zeroed. `weights` shares packed constants among plans;
     `arena` is the caller's memory for the host's temporaries. A node without a kernel on its device runs on the CPU, with
-    copies, unless `strict`. BackendError when no proved variant serves a node, PlanError for wrong memory.
+    copies, unless `strict`. A `dispatcher` computes the ops that it knows, as the graph was written: nothing is fused or
+    quantized for it. BackendError when no proved variant serves a node, PlanError for wrong memory.
     """
     (plan,) = compile_all(
         (graph,),
@@ -159,6 +163,7 @@ def compile(
         memory=memory,
         arena=arena,
         strict=strict,
+        dispatcher=dispatcher,
     )
     return plan
 
@@ -173,6 +178,7 @@ def compile_all(
     memory: Mapping[str, Array | DeviceArray] | None = None,
     arena: Array | None = None,
     strict: bool = False,
+    dispatcher: KernelDispatch | None = None,
 ) -> list[ExecutionPlan]:
     """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it."""
     if activations not in ("q8", "f32"):
@@ -181,8 +187,8 @@ def compile_all(
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     override = check_override(backend) if backend is not None else get_backend_override()
-    ready = [prepare(graph, activations) for graph in graphs]
-    choices = iter(choose_placed([node for graph in ready for node in graph.nodes], override, strict))
+    ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
+    choices = iter(choose_placed([node for graph in ready for node in graph.nodes], override, strict, dispatcher))
     weights = weights or Weights()
     return [
         _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from camshaft.dispatch.kernel_dispatch import KernelDispatch, dispatched
 from camshaft.dispatch.override import check_override
 from camshaft.dispatch.select import Choice, choose
 from camshaft.graph.graph import Node
 
 
-def choose_placed(nodes: Sequence[Node], override: str | None, strict: bool) -> list[Choice]:
-    """A Choice per node, proved together for each device. BackendError as `choose`'s, and for a device that cannot be used."""
+def choose_placed(
+    nodes: Sequence[Node], override: str | None, strict: bool, dispatcher: KernelDispatch | None = None
+) -> list[Choice]:
+    """A Choice per node: by the dispatcher where it knows the op, else proved together for each device.
+
+    BackendError as `choose`'s, and for a device that cannot be used.
+    """
     wanted = {name: check_override(name) for name in {node.device for node in nodes} if name is not None}
     places = [override if node.device is None else wanted[node.device] for node in nodes]
-    found: list[Choice | None] = [None] * len(nodes)
+    found = [None if dispatcher is None else dispatched(dispatcher, node.op) for node in nodes]
     for place in dict.fromkeys(places):
-        indexes = [i for i, p in enumerate(places) if p == place]
+        indexes = [i for i, p in enumerate(places) if p == place and found[i] is None]
         chosen = choose([(nodes[i].op, nodes[i].spec) for i in indexes], place)
         for i, choice in zip(indexes, chosen, strict=True):
             found[i] = choice
