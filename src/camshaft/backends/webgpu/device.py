@@ -1,0 +1,170 @@
+"""The WebGPU device: an adapter opened with all its limits, memory, kernels and runs. Above its neighbours, below dispatch/."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.device import Bytes, Command, DeviceInfo
+from camshaft.backends.webgpu.adapters import FEATURES, Adapter, adapters
+from camshaft.backends.webgpu.copies import CopyKernels
+from camshaft.backends.webgpu.faults import Faults
+from camshaft.backends.webgpu.kernel import WebGpuKernel, counts
+from camshaft.backends.webgpu.memory import WebGpuMemory
+from camshaft.backends.webgpu.native import native
+from camshaft.backends.webgpu.run import WebGpuRun
+from camshaft.emit.wgsl_module import WgslTarget
+from camshaft.errors import BackendError, CamshaftError
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel
+
+NAME = "webgpu"
+LANES = 64
+# Buffers' places are multiples of this many bytes at least: an allocation of 64-byte steps suits every device.
+_LEAST_ALIGNMENT = 64
+_LIMITS = {
+    "binding": "maxStorageBufferBindingSize",
+    "buffer": "maxBufferSize",
+    "lanes": "maxComputeInvocationsPerWorkgroup",
+    "workgroup_memory": "maxComputeWorkgroupStorageSize",
+    "workgroups": "maxComputeWorkgroupsPerDimension",
+    "bindings": "maxStorageBuffersPerShaderStage",
+}
+
+
+class WebGpuDevice:
+    """An adapter in use. Its methods may be called from any thread. `limits_below` lowers limits (our words), for tests."""
+
+    def __init__(self, name: str, adapter: Adapter, limits_below: Mapping[str, int] | None = None) -> None:
+        self.name, self.backend, self.space, self.adapter = name, NAME, name, adapter
+        self.native, self.lock = native(), threading.RLock()
+        self.faults = Faults(self.native, name)
+        self.features = adapter.features | {"packed-dot"}
+        self.uniform_alignment = adapter.limits["minUniformBufferOffsetAlignment"]
+        self.limits: Mapping[str, int] = _limits(adapter) | dict(limits_below or {})
+        self.lanes = min(LANES, self.limits["lanes"])
+        self._copy_kernels: CopyKernels | None = None
+        self._kernels: dict[str, WebGpuKernel] = {}
+        self.handle = self._open()
+        self.queue = self.native.lib.wgpuDeviceGetQueue(self.handle)
+        self.period_ns = float(self.native.lib.wgpuQueueGetTimestampPeriod(self.queue))
+
+    def _open(self) -> Any:
+        n, found = self.native, []
+        signature = "void(WGPURequestDeviceStatus, WGPUDevice, WGPUStringView, void *, void *)"
+        done = n.ffi.callback(signature, lambda status, device, message, *_: found.append((device, n.string(message))))
+        features = n.ffi.new("WGPUFeatureName[]", [getattr(n.lib, FEATURES[f]) for f in sorted(self.adapter.features)])
+        limits = n.struct("WGPULimits", **self.adapter.limits)
+        asked = n.struct(
+            "WGPUDeviceDescriptor",
+            requiredFeatureCount=len(self.adapter.features),
+            requiredFeatures=features,
+            requiredLimits=limits,
+            deviceLostCallbackInfo={"mode": n.lib.WGPUCallbackMode_AllowSpontaneous, "callback": self.faults.lost},
+            uncapturedErrorCallbackInfo={"callback": self.faults.error},
+        )
+        answer = n.struct(
+            "WGPURequestDeviceCallbackInfo", mode=n.lib.WGPUCallbackMode_AllowSpontaneous, callback=done
+        )
+        n.lib.wgpuAdapterRequestDevice(self.adapter.handle, asked.pointer, answer.pointer[0])
+        if not found or not found[0][0]:
+            raise BackendError(
+                f"{self.name}: {self.adapter.description} gives no device: {found[0][1] if found else 'no answer'}"
+            )
+        return found[0][0]
+
+    # --- the protocol of backends/device.py ------------------------------------------------------------------------
+    def refusal(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> str | None:
+        """None, or why not: what WGSL lacks, or a limit of this adapter. The kernel is traced and emitted, not compiled."""
+        raise NotImplementedError
+
+    def compile(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> WebGpuKernel:
+        raise NotImplementedError
+
+    def allocate(self, nbytes: int) -> WebGpuMemory:
+        """Zeroed memory. BackendError past the adapter's greatest buffer or when there is none left."""
+        if nbytes > self.limits["buffer"]:
+            raise BackendError(
+                f"{self.name}: a buffer of {nbytes} bytes; the greatest of {self.adapter.name} is {self.limits['buffer']}"
+            )
+        return WebGpuMemory(self, nbytes)
+
+    def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> WebGpuRun:
+        """Makes pipelines, bind groups and staging buffers for the commands; `timed` asks for time stamps."""
+        return WebGpuRun(self, commands, n_extents, timed and "timestamp-query" in self.features)
+
+    # --- what the neighbours call ----------------------------------------------------------------------------------
+    def create_buffer(self, nbytes: int, usage: int) -> Any:
+        """A WGPUBuffer. BackendError that says how much was asked for."""
+        n = self.native
+        with self.lock:
+            handle = n.lib.wgpuDeviceCreateBuffer(
+                self.handle, n.struct("WGPUBufferDescriptor", size=nbytes, usage=usage).pointer
+            )
+            self.faults.check(f"a buffer of {nbytes} bytes")
+        counts.buffers += 1
+        return handle
+
+    def write_buffer(self, buffer: Any, offset_nbytes: int, raw: Bytes) -> None:
+        """Queues a write of whole words, before the next submit."""
+        self.write_address(buffer, offset_nbytes, raw.ctypes.data, raw.nbytes)
+
+    def write_address(self, buffer: Any, offset_nbytes: int, address: int, nbytes: int) -> None:
+        """The same from an address of this process; what is there is copied before this returns."""
+        n = self.native
+        n.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset_nbytes, n.ffi.cast("void *", address), nbytes)
+
+    def begin_commands(self) -> Any:
+        """A WGPUCommandEncoder."""
+        return self.native.lib.wgpuDeviceCreateCommandEncoder(self.handle, self.native.ffi.NULL)
+
+    def submit_commands(self, encoder: Any) -> None:
+        """Ends the encoder and queues what is in it."""
+        lib, ffi = self.native.lib, self.native.ffi
+        commands = lib.wgpuCommandEncoderFinish(encoder, ffi.NULL)
+        lib.wgpuCommandEncoderRelease(encoder)
+        if self.faults.any:  # submitting a broken command buffer ends the process
+            return
+        lib.wgpuQueueSubmit(self.queue, 1, ffi.new("WGPUCommandBuffer[]", [commands]))
+        lib.wgpuCommandBufferRelease(commands)
+
+    def finish_work(self) -> None:
+        """Returns when everything submitted is done and its callbacks were called."""
+        self.native.lib.wgpuDevicePoll(self.handle, True, self.native.ffi.NULL)
+
+    def copy_kernels(self) -> CopyKernels:
+        """The pipelines of copies that no encoder takes, made when the first such copy is bound."""
+        with self.lock:
+            if self._copy_kernels is None:
+                self._copy_kernels = CopyKernels(self)
+            return self._copy_kernels
+
+    def close(self) -> None:
+        """Destroys the device, for tests: everything made from it is lost."""
+        self.native.lib.wgpuDeviceDestroy(self.handle)
+
+
+def _limits(adapter: Adapter) -> dict[str, int]:
+    limits = {word: adapter.limits[name] for word, name in _LIMITS.items()}
+    limits["lanes"] = min(limits["lanes"], adapter.limits["maxComputeWorkgroupSizeX"])
+    return limits | {"alignment": max(adapter.limits["minStorageBufferOffsetAlignment"], _LEAST_ALIGNMENT)}

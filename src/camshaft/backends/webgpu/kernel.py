@@ -1,0 +1,136 @@
+"""Kernels as compute pipelines: a shader module, its layout and one pipeline for each way to bind its arrays. Below device.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from camshaft.emit.wgsl_module import FIXED_BINDING, RUN_BINDING, WgslModule
+
+if TYPE_CHECKING:
+    from camshaft.backends.webgpu.device import WebGpuDevice
+
+_COMPUTE_STAGE = 0x4
+
+
+@dataclass
+class Counts:
+    """What this process made: all of it while kernels are compiled and runs are bound, none in a run."""
+
+    modules: int = 0
+    pipelines: int = 0
+    bind_groups: int = 0
+    buffers: int = 0
+
+
+counts = Counts()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A WGPUComputePipeline and the layout of its bind group 0."""
+
+    handle: Any = field(repr=False)
+    group_layout: Any = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A buffer in a layout: 'uniform', 'storage' or 'read-only-storage'. `nbytes` is the least that the kernel wants, 0 if not said."""
+
+    binding: int
+    kind: str
+    nbytes: int = 0
+
+
+class WebGpuKernel:
+    """A kernel's WGSL. Its pipelines are made when runs are bound, one for each set of arrays that nothing writes meanwhile."""
+
+    def __init__(self, device: WebGpuDevice, name: str, writable: Iterable[bool], emit: Emit) -> None:
+        self.device, self.name, self.writable = device, name, tuple(writable)
+        self._emit = emit
+        self._made: dict[frozenset[int], tuple[WgslModule, Any]] = {}
+        self._pipelines: dict[frozenset[int], Pipeline] = {}
+
+    def module(self, read_only: frozenset[int]) -> WgslModule:
+        """The WGSL that reads only the arrays of these numbers, checked by naga. BackendError with its words."""
+        return self._module(read_only)[0]
+
+    def pipeline(self, read_only: frozenset[int]) -> Pipeline:
+        """The pipeline for that. BackendError with the driver's words."""
+        with self.device.lock:
+            if read_only not in self._pipelines:
+                module, shader = self._module(read_only)
+                self._pipelines[read_only] = make_pipeline(self.device, module.entry, shader, _entries(module))
+            return self._pipelines[read_only]
+
+    def _module(self, read_only: frozenset[int]) -> tuple[WgslModule, Any]:
+        with self.device.lock:
+            if read_only not in self._made:
+                module = self._emit(read_only)
+                self._made[read_only] = module, make_shader(self.device, self.name, module.text)
+            return self._made[read_only]
+
+
+Emit = Callable[[frozenset[int]], WgslModule]
+
+
+def _entries(module: WgslModule) -> list[Entry]:
+    fixed = [Entry(RUN_BINDING, "read-only-storage"), Entry(FIXED_BINDING, "uniform", 4 * module.n_fixed)]
+    return fixed + [Entry(b.binding, "read-only-storage" if b.read_only else "storage") for b in module.bindings]
+
+
+def make_shader(device: WebGpuDevice, name: str, text: str) -> Any:
+    """A WGPUShaderModule. BackendError with naga's words and the line of the WGSL."""
+    n = device.native
+    source = n.struct("WGPUShaderSourceWGSL", chain={"sType": n.lib.WGPUSType_ShaderSourceWGSL}, code=text)
+    chained = n.ffi.cast("WGPUChainedStruct *", source.pointer)
+    descriptor = n.struct("WGPUShaderModuleDescriptor", nextInChain=chained, label=name)
+    made = n.lib.wgpuDeviceCreateShaderModule(device.handle, descriptor.pointer)
+    device.faults.check(f"kernel {name} is no WGSL that compiles")
+    counts.modules += 1
+    return made
+
+
+def make_pipeline(device: WebGpuDevice, entry: str, shader: Any, entries: Iterable[Entry]) -> Pipeline:
+    """The pipeline of a module's function `entry` and the layout of its one bind group. Errors as the device reports them."""
+    n = device.native
+    kinds = {
+        "uniform": n.lib.WGPUBufferBindingType_Uniform,
+        "storage": n.lib.WGPUBufferBindingType_Storage,
+        "read-only-storage": n.lib.WGPUBufferBindingType_ReadOnlyStorage,
+    }
+    rows = [
+        {
+            "binding": e.binding,
+            "visibility": _COMPUTE_STAGE,
+            "buffer": {"type": kinds[e.kind], "minBindingSize": e.nbytes},
+        }
+        for e in entries
+    ]
+    table = n.array("WGPUBindGroupLayoutEntry", rows)
+    descriptor = n.struct("WGPUBindGroupLayoutDescriptor", entryCount=len(rows), entries=table)
+    group = n.lib.wgpuDeviceCreateBindGroupLayout(device.handle, descriptor.pointer)
+    groups = n.ffi.new("WGPUBindGroupLayout[]", [group])
+    layout_of = n.struct("WGPUPipelineLayoutDescriptor", bindGroupLayoutCount=1, bindGroupLayouts=groups)
+    layout = n.lib.wgpuDeviceCreatePipelineLayout(device.handle, layout_of.pointer)
+    stage = {"module": shader, "entryPoint": entry}
+    pipeline_of = n.struct("WGPUComputePipelineDescriptor", label=entry, layout=layout, compute=stage)
+    made = n.lib.wgpuDeviceCreateComputePipeline(device.handle, pipeline_of.pointer)
+    n.lib.wgpuPipelineLayoutRelease(layout)
+    device.faults.check(f"kernel {entry} makes no pipeline")
+    counts.pipelines += 1
+    return Pipeline(made, group)
+
+
+def make_group(device: WebGpuDevice, layout: Any, entries: Iterable[tuple[int, Any, int, int]]) -> Any:
+    """A WGPUBindGroup of (binding, buffer, offset, bytes) rows. Errors as the device reports them."""
+    n = device.native
+    rows = [{"binding": b, "buffer": buffer, "offset": offset, "size": size} for b, buffer, offset, size in entries]
+    table = n.array("WGPUBindGroupEntry", rows)
+    descriptor = n.struct("WGPUBindGroupDescriptor", layout=layout, entryCount=len(rows), entries=table)
+    made = n.lib.wgpuDeviceCreateBindGroup(device.handle, descriptor.pointer)
+    device.faults.check("binding a launch's arrays")
+    counts.bind_groups += 1
+    return made

@@ -1,0 +1,137 @@
+"""Memory on a WebGPU device: storage buffers, written through the queue and read through a staging buffer. Below device.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.backends.device import Bytes
+from camshaft.errors import BackendError
+
+if TYPE_CHECKING:
+    from camshaft.backends.webgpu.device import WebGpuDevice
+
+# WGPUBufferUsage, as webgpu.h has them.
+MAP_READ, COPY_SRC, COPY_DST, UNIFORM, STORAGE, QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
+# Least bytes of a buffer: no kernel's binding is larger than what one element wants.
+_LEAST_NBYTES = 16
+_STAGING_NBYTES = 64 << 20
+
+
+def words_nbytes(nbytes: int) -> int:
+    """`nbytes` rounded up to whole 32-bit words."""
+    return -(-nbytes // 4) * 4
+
+
+class WebGpuMemory:
+    """A storage buffer of `nbytes`, zeroed. `handle` is the WGPUBuffer, which is a multiple of 4 bytes long."""
+
+    def __init__(self, device: WebGpuDevice, nbytes: int, usage: int = STORAGE | COPY_SRC | COPY_DST) -> None:
+        self.device, self.nbytes = device, nbytes
+        self.size = max(words_nbytes(nbytes), _LEAST_NBYTES)
+        self.handle: Any = None
+        self.handle = device.create_buffer(self.size, usage)
+
+    def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
+        """Copies `data` in, before every later submit. A queue writes whole words: what shares one is read first."""
+        self._refuse_outside(offset_nbytes, data.nbytes, "a write")
+        raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
+        first, end = offset_nbytes // 4 * 4, words_nbytes(offset_nbytes + raw.nbytes)
+        if raw.nbytes and (first, end) != (offset_nbytes, offset_nbytes + raw.nbytes):
+            whole = np.zeros(end - first, np.uint8)
+            whole[:4] = self._words(first, 4)
+            whole[-4:] = self._words(end - 4, 4)
+            whole[offset_nbytes - first :][: raw.nbytes] = raw
+            raw = whole
+        if raw.nbytes:
+            with self.device.lock:
+                self.device.write_buffer(self.handle, first, raw)
+                self.device.faults.check(f"writing {data.nbytes} bytes")
+
+    def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
+        """A copy of bytes [offset, offset + nbytes), all that follow by default, after everything submitted before."""
+        count = self.nbytes - offset_nbytes if nbytes is None else nbytes
+        self._refuse_outside(offset_nbytes, count, "a read")
+        first, end = offset_nbytes // 4 * 4, words_nbytes(offset_nbytes + count)
+        return self._words(first, end - first)[offset_nbytes - first :][:count]
+
+    def _words(self, offset_nbytes: int, nbytes: int) -> Bytes:
+        out = np.empty(nbytes, np.uint8)
+        if not nbytes:
+            return out
+        piece = min(nbytes, _STAGING_NBYTES)
+        with Staging(self.device, piece) as staging:
+            for start in range(0, nbytes, piece):
+                part = out[start : start + piece]
+                staging.fetch(self.handle, offset_nbytes + start, part.nbytes)
+                part[:] = staging.mapped(part.nbytes)
+        return out
+
+    def _refuse_outside(self, offset_nbytes: int, nbytes: int, what: str) -> None:
+        if self.handle is None:
+            raise BackendError(f"{self.device.name}: {what} of memory that is closed")
+        if offset_nbytes < 0 or nbytes < 0 or offset_nbytes + nbytes > self.nbytes:
+            end = offset_nbytes + nbytes
+            raise BackendError(f"{self.device.name}: {what} of bytes [{offset_nbytes}, {end}) of {self.nbytes}")
+
+    def close(self) -> None:
+        """Frees the buffer once the device no longer uses it. Closing twice is allowed."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self.device.native.lib.wgpuBufferRelease(handle)
+
+    __del__ = close
+
+
+class Staging:
+    """A buffer that this process can map, to read what was copied there."""
+
+    def __init__(self, device: WebGpuDevice, nbytes: int) -> None:
+        self.device, self.nbytes = device, words_nbytes(nbytes)
+        self.handle = device.create_buffer(self.nbytes, MAP_READ | COPY_DST)
+        self._status = 0
+        signature = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
+        self._callback = device.native.ffi.callback(signature, self._mapped)
+        lib = device.native.lib
+        fields = {"mode": lib.WGPUCallbackMode_AllowProcessEvents, "callback": self._callback}
+        self._info = device.native.struct("WGPUBufferMapCallbackInfo", **fields)
+
+    def _mapped(self, status: int, message: Any, *_: Any) -> None:
+        self._status = status
+
+    def fetch(self, source: Any, offset_nbytes: int, nbytes: int) -> None:
+        """Submits a copy of `nbytes` (whole words) of a buffer to this one's start."""
+        device, lib = self.device, self.device.native.lib
+        with device.lock:
+            encoder = device.begin_commands()
+            lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, source, offset_nbytes, self.handle, 0, nbytes)
+            device.submit_commands(encoder)
+            device.faults.check(f"reading {nbytes} bytes")
+
+    def mapped(self, nbytes: int) -> Bytes:
+        """A copy of the first bytes, once all that was submitted is done. BackendError if the device failed meanwhile."""
+        device, lib, ffi = self.device, self.device.native.lib, self.device.native.ffi
+        self._status = 0
+        lib.wgpuBufferMapAsync(self.handle, lib.WGPUMapMode_Read, 0, nbytes, self._info.pointer[0])
+        device.finish_work()
+        device.faults.check(f"reading {nbytes} bytes")
+        if self._status != lib.WGPUMapAsyncStatus_Success:
+            raise BackendError(f"{device.name}: results could not be mapped (status {self._status})")
+        start = lib.wgpuBufferGetConstMappedRange(self.handle, 0, nbytes)
+        out = np.frombuffer(ffi.buffer(start, nbytes), np.uint8).copy()
+        lib.wgpuBufferUnmap(self.handle)
+        return out
+
+    def close(self) -> None:
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self.device.native.lib.wgpuBufferRelease(handle)
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    __del__ = close

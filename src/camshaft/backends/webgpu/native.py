@@ -1,0 +1,92 @@
+"""wgpu-native's C interface (webgpu.h) through the cffi binding of the wgpu package. Bottom of backends/webgpu/.
+
+The C functions are called directly: wgpu's Python classes take 3 to 10 microseconds a call, which a run of 300 thunks feels, and
+keep to themselves that a device was lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from camshaft.errors import BackendError, MissingExtraError
+
+PACKAGE, EXTRA = "wgpu", "webgpu"
+
+
+@dataclass(frozen=True)
+class Native:
+    """cffi's view of the library: `lib` has its functions and constants, `ffi` makes C structs; `version` is wgpu's."""
+
+    lib: Any = field(repr=False)
+    ffi: Any = field(repr=False)
+    version: str
+
+    def string(self, view: Any) -> str:
+        """A WGPUStringView as text."""
+        if view.data == self.ffi.NULL or view.length == 0:
+            return ""
+        ends_itself = view.length == self.lib.WGPU_STRLEN
+        raw = self.ffi.string(view.data) if ends_itself else self.ffi.buffer(view.data, view.length)[:]
+        return bytes(raw).decode(errors="replace")
+
+    def struct(self, kind: str, **values: Any) -> Struct:
+        """A zeroed C struct `kind` with fields set: strings, nested dicts, lists of those for arrays, other structs by pointer.
+
+        A list goes to the pointer of that name and its length to the field of `count`s, given by the caller.
+        """
+        made = Struct(self.ffi.new(f"{kind} *"), [])
+        self._fill(made.pointer, values, made.kept)
+        return made
+
+    def array(self, kind: str, items: Iterable[dict[str, Any]]) -> Struct:
+        """A C array of structs `kind`, each filled like `struct`'s."""
+        rows = list(items)
+        made = Struct(self.ffi.new(f"{kind}[]", max(len(rows), 1)), [])
+        for place, values in zip(made.pointer, rows, strict=False):
+            self._fill(place, values, made.kept)
+        return made
+
+    def _fill(self, place: Any, values: dict[str, Any], kept: list[Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                self._fill(getattr(place, name), value, kept)
+            elif isinstance(value, str):
+                text = value.encode()
+                data = self.ffi.new("char[]", text)
+                kept.append(data)
+                view = getattr(place, name)
+                view.data, view.length = data, len(text)
+            elif isinstance(value, Struct):
+                kept.append(value)
+                setattr(place, name, value.pointer)
+            else:
+                setattr(place, name, value)
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A C struct or array and what it points at."""
+
+    pointer: Any
+    kept: list[Any]
+
+
+@functools.cache
+def native() -> Native:
+    """The library, loaded. MissingExtraError without the package, BackendError when its library does not load here."""
+    try:
+        import wgpu
+        from wgpu.backends.wgpu_native import ffi, lib
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != PACKAGE:
+            raise
+        raise MissingExtraError(PACKAGE, EXTRA, "the backend 'webgpu'") from None
+    except (ImportError, OSError, RuntimeError) as error:
+        raise BackendError(f"webgpu: the library of the package 'wgpu' does not load here: {error}") from error
+    # wgpu logs each error that it also reports; without a handler Python would print them to stderr.
+    logging.getLogger(PACKAGE).addHandler(logging.NullHandler())
+    return Native(lib, ffi, wgpu.__version__)

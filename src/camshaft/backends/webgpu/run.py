@@ -1,0 +1,133 @@
+"""A run: its steps encoded in one go and submitted once; what it uses was made in bind. Between steps.py and device.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.backends.device import Command
+from camshaft.backends.webgpu.binding import Binder
+from camshaft.backends.webgpu.memory import WebGpuMemory
+from camshaft.backends.webgpu.stamps import Stamps
+from camshaft.backends.webgpu.steps import BufferCopy, Pass, make_steps
+from camshaft.errors import BackendError
+
+if TYPE_CHECKING:
+    from camshaft.backends.webgpu.device import WebGpuDevice
+
+# Extents are i32 in the run block.
+_MOST_ACTIVE = 2**31 - 1
+
+
+class WebGpuRun:
+    """Commands ready to run (backends/device.py's DeviceRun). One submit at a time, from any thread."""
+
+    def __init__(self, device: WebGpuDevice, commands: Sequence[Command], n_extents: int, timed: bool) -> None:
+        self.device, self._n_extents, self._commands = device, n_extents, tuple(commands)
+        self._closed = self._submitted = False
+        self._block = np.zeros(max(n_extents, 1), np.int32)
+        with device.lock:
+            self._block_memory = WebGpuMemory(device, self._block.nbytes)
+            self._binder = Binder(device, self._block_memory)
+            self._made = make_steps(self._binder, commands, Stamps(device, len(commands)) if timed else None)
+        self._formulas = list(self._binder.formulas)
+
+    def submit(self, active: Sequence[int]) -> None:
+        """Writes the run block and the uploads, encodes everything and submits it once. BackendError if the device was lost or
+        refuses, if an extent is none that fits, or if the run is closed."""
+        device = self.device
+        with device.lock:
+            if self._closed:
+                raise BackendError(f"{device.name}: a closed run was submitted")
+            device.faults.check("since the last run")
+            across, down = self._workgroups(active)
+            self._write(active)
+            encoder = device.begin_commands()
+            for step in self._made.steps:
+                if isinstance(step, Pass):
+                    self._encode_pass(encoder, step, across, down)
+                else:
+                    self._encode_copy(encoder, step)
+            if self._made.stamps is not None:
+                self._made.stamps.resolve(encoder)
+            device.submit_commands(encoder)
+            device.faults.check("submitting a run")
+            self._submitted = True
+
+    def _workgroups(self, active: Sequence[int]) -> tuple[list[int], list[int]]:
+        """How many along x and y, for every formula of numbers of programs."""
+        if len(active) != self._n_extents or any(not 0 <= value <= _MOST_ACTIVE for value in active):
+            wanted = f"wanted {self._n_extents}, each from 0 to {_MOST_ACTIVE}"
+            raise BackendError(f"{self.device.name}: active extents {list(active)}; {wanted}")
+        most = self.device.limits["workgroups"]
+        across, down = [], []
+        for programs, factors in self._formulas:
+            for extent, divisor in factors:
+                programs *= -(-active[extent] // divisor)
+            if programs > most * most:
+                raise BackendError(f"{self.device.name}: a launch of {programs} programs; the most is {most * most}")
+            across.append(min(programs, most))
+            down.append(-(-programs // most))
+        return across, down
+
+    def _write(self, active: Sequence[int]) -> None:
+        device = self.device
+        if self._n_extents:
+            self._block[:] = active
+            device.write_buffer(self._block_memory.handle, 0, self._block.view(np.uint8))
+        for target, array in self._made.fills:
+            target[:] = array
+        for write in self._made.writes:
+            device.write_address(write.buffer, write.offset_nbytes, write.address, write.nbytes)
+
+    def _encode_copy(self, encoder: Any, copy: BufferCopy) -> None:
+        ends = copy.source, copy.source_nbytes, copy.destination, copy.destination_nbytes
+        self.device.native.lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, *ends, copy.nbytes)
+
+    def _encode_pass(self, encoder: Any, step: Pass, across: list[int], down: list[int]) -> None:
+        lib, null = self.device.native.lib, self.device.native.ffi.NULL
+        set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
+        dispatch, pipeline_now, group_now = lib.wgpuComputePassEncoderDispatchWorkgroups, None, None
+        begun = lib.wgpuCommandEncoderBeginComputePass(encoder, step.descriptor)
+        for pipeline, group, formula in step.dispatches:
+            x = across[formula]
+            if not x:
+                continue
+            if pipeline is not pipeline_now:
+                set_pipeline(begun, pipeline)
+                pipeline_now = pipeline
+            if group is not group_now:
+                set_group(begun, 0, group, 0, null)
+                group_now = group
+            dispatch(begun, x, down[formula], 1)
+        lib.wgpuComputePassEncoderEnd(begun)
+        lib.wgpuComputePassEncoderRelease(begun)
+
+    def wait(self) -> None:
+        """Returns when the last submit is done and what it copies to this process is there. BackendError if it failed, or if
+        nothing was submitted."""
+        if not self._submitted or self._closed:
+            raise BackendError(f"{self.device.name}: waited for a run that was not submitted, or is closed")
+        if self._made.outbox is None:
+            self.device.finish_work()
+            self.device.faults.check("running")
+            return
+        block = self._made.outbox.mapped(self._made.outbox.nbytes)
+        for first, array in self._made.downloads:
+            array[:] = block[first : first + array.nbytes]
+
+    def elapsed_ns(self) -> tuple[int, ...] | None:
+        """Nanoseconds of each command of the last run by the device's clock; None where it was not asked or has none."""
+        return None if self._made.stamps is None or not self._submitted else self._made.stamps.elapsed_ns()
+
+    def close(self) -> None:
+        """Lets go of buffers and bind groups. Closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._binder.close()
+        for owned in (self._block_memory, self._made.inbox, self._made.outbox, self._made.stamps):
+            if owned is not None:
+                owned.close()

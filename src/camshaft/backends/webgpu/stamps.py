@@ -1,0 +1,68 @@
+"""Time stamps of a run: a query at each command's begin and end, read back after it. Below steps.py and run.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.backends.webgpu.memory import COPY_SRC, QUERY_RESOLVE, Staging, WebGpuMemory
+
+if TYPE_CHECKING:
+    from camshaft.backends.webgpu.device import WebGpuDevice
+
+# What WebGPU lets a query set have; whole sets also keep the offsets of what they resolve to at multiples of 256 bytes.
+_PER_SET = 4096
+
+
+class Stamps:
+    """Queries 2i and 2i + 1 are the begin and the end of command i."""
+
+    def __init__(self, device: WebGpuDevice, n_commands: int) -> None:
+        self.device, self.n_queries = device, 2 * max(n_commands, 1)
+        n = device.native
+        kind = n.lib.WGPUQueryType_Timestamp
+        counts = [min(_PER_SET, self.n_queries - start) for start in range(0, self.n_queries, _PER_SET)]
+        rows = [n.struct("WGPUQuerySetDescriptor", type=kind, count=count) for count in counts]
+        with device.lock:
+            self._sets = [n.lib.wgpuDeviceCreateQuerySet(device.handle, row.pointer) for row in rows]
+            device.faults.check("making time stamps")
+        self._resolved = WebGpuMemory(device, 8 * self.n_queries, QUERY_RESOLVE | COPY_SRC)
+        self._staging = Staging(device, 8 * self.n_queries)
+        self._kept: list[Any] = []
+
+    def descriptor(self, command: int, *, begin: bool = True, end: bool = True) -> Any:
+        """The WGPUComputePassDescriptor of a pass that is the command, or its begin, or its end."""
+        n, (number, at) = self.device.native, divmod(2 * command, _PER_SET)
+        none = n.lib.WGPU_QUERY_SET_INDEX_UNDEFINED
+        writes = n.struct(
+            "WGPUPassTimestampWrites",
+            querySet=self._sets[number],
+            beginningOfPassWriteIndex=at if begin else none,
+            endOfPassWriteIndex=at + 1 if end else none,
+        )
+        self._kept.append(n.struct("WGPUComputePassDescriptor", timestampWrites=writes))
+        return self._kept[-1].pointer
+
+    def resolve(self, encoder: Any) -> None:
+        """Encodes the way of the queries into the buffer that can be mapped."""
+        lib = self.device.native.lib
+        for number, queries in enumerate(self._sets):
+            first = number * _PER_SET
+            count = min(_PER_SET, self.n_queries - first)
+            lib.wgpuCommandEncoderResolveQuerySet(encoder, queries, 0, count, self._resolved.handle, 8 * first)
+        size = 8 * self.n_queries
+        lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, self._resolved.handle, 0, self._staging.handle, 0, size)
+
+    def elapsed_ns(self) -> tuple[int, ...]:
+        """Nanoseconds from begin to end of each command of the last run."""
+        ticks = self._staging.mapped(8 * self.n_queries).view(np.uint64).reshape(-1, 2).astype(np.int64)
+        return tuple(int(t) for t in np.rint((ticks[:, 1] - ticks[:, 0]) * self.device.period_ns))
+
+    def close(self) -> None:
+        """Lets go of queries and buffers."""
+        for queries in self._sets:
+            self.device.native.lib.wgpuQuerySetRelease(queries)
+        self._sets = []
+        self._resolved.close()
+        self._staging.close()

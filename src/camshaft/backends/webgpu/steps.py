@@ -1,0 +1,222 @@
+"""What a run does, step by step, found when it is bound. Between binding.py and run.py.
+
+Launches that follow each other share a compute pass; copies between buffers end it. What comes from this process is written by the
+queue before all commands, or, where a command before the upload touches the same bytes, put into one inbox and copied in its turn.
+What goes to this process is copied to one staging buffer by the same encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
+from camshaft.backends.webgpu.binding import Binder, checked
+from camshaft.backends.webgpu.copies import bind_copy, is_encodable
+from camshaft.backends.webgpu.memory import Staging, WebGpuMemory, words_nbytes
+from camshaft.backends.webgpu.stamps import Stamps
+from camshaft.errors import BackendError
+
+if TYPE_CHECKING:
+    from camshaft.backends.webgpu.device import WebGpuDevice
+
+
+@dataclass
+class Pass:
+    """A compute pass. `numbers` are dispatches of the Binder; `dispatches` become (pipeline, group, formula) rows."""
+
+    descriptor: Any
+    numbers: list[int] = field(default_factory=list)
+    dispatches: list[tuple[Any, Any, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BufferCopy:
+    """An encoder's copy of whole words between two buffers."""
+
+    source: Any
+    source_nbytes: int
+    destination: Any
+    destination_nbytes: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Write:
+    """Whole words at `address` of this process for a buffer, before the commands."""
+
+    buffer: Any
+    offset_nbytes: int
+    address: int
+    nbytes: int
+
+
+@dataclass
+class Steps:
+    """A run, ready. `fills` are (target, array) copies on this side before the `writes`; `downloads` (first byte, array) of `outbox`."""
+
+    steps: list[Pass | BufferCopy] = field(default_factory=list)
+    fills: list[tuple[Bytes, Bytes]] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    downloads: list[tuple[int, Bytes]] = field(default_factory=list)
+    inbox: WebGpuMemory | None = None
+    outbox: Staging | None = None
+    stamps: Stamps | None = None
+
+
+def make_steps(binder: Binder, commands: Sequence[Command], stamps: Stamps | None) -> Steps:
+    """The steps of the commands, with their buffers, pipelines and bind groups. BackendError for commands that cannot be."""
+    maker = _Maker(binder, commands, stamps)
+    for number, command in enumerate(commands):
+        maker.add(number, command)
+    dispatches = binder.finish()
+    for step in maker.made.steps:
+        if isinstance(step, Pass):
+            bound = [dispatches[number] for number in step.numbers]
+            step.dispatches = [(b.pipeline, b.group, b.formula) for b in bound]
+    return maker.made
+
+
+class _Maker:
+    def __init__(self, binder: Binder, commands: Sequence[Command], stamps: Stamps | None) -> None:
+        self.binder, self.device, self.commands, self.stamps = binder, binder.device, commands, stamps
+        self.made = Steps(stamps=stamps)
+        uploads = [i for i, c in enumerate(commands) if isinstance(c, CopyCommand) and isinstance(c.source, np.ndarray)]
+        self.staged = {i: 0 for i in uploads if not self.is_direct(i)}
+        self.in_nbytes = _lay_out(self.staged, lambda i: _host_nbytes(commands[i]))
+        self.returned = {
+            i: 0
+            for i, c in enumerate(commands)
+            if isinstance(c, CopyCommand) and isinstance(c.destination, np.ndarray)
+        }
+        # Up to 3 bytes before the first one, to begin at a whole word.
+        self.out_nbytes = _lay_out(self.returned, lambda i: _host_nbytes(commands[i]) + 3)
+        self._make_boxes()
+
+    def _make_boxes(self) -> None:
+        if self.in_nbytes:
+            self.made.inbox = WebGpuMemory(self.device, self.in_nbytes)
+            self.block = np.zeros(self.in_nbytes, np.uint8)
+            self.made.writes.append(Write(self.made.inbox.handle, 0, self.block.ctypes.data, self.in_nbytes))
+        if self.out_nbytes:
+            self.made.outbox = Staging(self.device, self.out_nbytes)
+
+    def is_direct(self, number: int) -> bool:
+        """Whether upload `number` can be written before all commands: none before it touches those bytes, and they are whole
+        words, or their last word ends the buffer."""
+        command = self.commands[number]
+        assert isinstance(command, CopyCommand)
+        place = self.place(command, command.destination)
+        ends = (place.offset_nbytes + place.nbytes) % 4 == 0 or place.offset_nbytes + place.nbytes == place.memory.nbytes
+        touched = (p for earlier in self.commands[:number] for p in _places(earlier))
+        return place.offset_nbytes % 4 == 0 and ends and not any(_overlap(place, p) for p in touched)
+
+    def place(self, command: CopyCommand, end: Place | Bytes) -> Place:
+        if not isinstance(end, Place):
+            raise BackendError(f"{self.device.name}: copy {command.name!r} from an array to an array is not a device's")
+        other = command.source if end is command.destination else command.destination
+        if isinstance(other, np.ndarray) and not (other.flags.c_contiguous and other.dtype == np.uint8):
+            raise BackendError(f"{self.device.name}: copy {command.name!r} of an array that is not contiguous uint8")
+        if other.nbytes != end.nbytes:
+            raise BackendError(f"{self.device.name}: copy {command.name!r} of {other.nbytes} and {end.nbytes} bytes")
+        return checked(end, self.device, command.name)
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+    def add(self, number: int, command: Command) -> None:
+        if isinstance(command, LaunchCommand):
+            self.dispatch(number, [self.binder.launch(command)])
+        elif isinstance(command.source, np.ndarray):
+            self.upload(number, command, command.source)
+        elif isinstance(command.destination, np.ndarray):
+            self.download(number, command, command.destination)
+        else:
+            source, destination = self.place(command, command.source), self.place(command, command.destination)
+            self.copy(number, source, destination)
+
+    def dispatch(self, number: int, dispatches: list[int]) -> None:
+        """Into the pass that is open; each command has its own where it is timed."""
+        steps = self.made.steps
+        if self.stamps is not None:
+            steps.append(Pass(self.stamps.descriptor(number), dispatches))
+        elif steps and isinstance(steps[-1], Pass):
+            steps[-1].numbers.extend(dispatches)
+        else:
+            steps.append(Pass(self.device.native.ffi.NULL, dispatches))
+
+    def encode(self, number: int, copy: BufferCopy) -> None:
+        """An encoder's copy; its time stamps are of passes before and after it that do nothing."""
+        before = [] if self.stamps is None else [Pass(self.stamps.descriptor(number, end=False))]
+        after = [] if self.stamps is None else [Pass(self.stamps.descriptor(number, begin=False))]
+        self.made.steps += [*before, copy, *after]
+
+    def copy(self, number: int, source: Place, destination: Place) -> None:
+        if not source.nbytes:
+            self.dispatch(number, [])
+        elif is_encodable(source, destination):
+            self.encode(number, _buffer_copy(source, destination))
+        else:
+            self.dispatch(number, list(bind_copy(self.binder, self.device.copy_kernels(), source, destination)))
+
+    def upload(self, number: int, command: CopyCommand, array: Bytes) -> None:
+        destination = self.place(command, command.destination)
+        if number in self.staged:
+            assert self.made.inbox is not None
+            first = self.staged[number]
+            self.made.fills.append((self.block[first : first + array.nbytes], array))
+            self.copy(number, Place(self.made.inbox, first, array.nbytes), destination)
+            return
+        self.dispatch(number, [])
+        whole = array
+        if array.nbytes % 4:
+            whole = np.zeros(words_nbytes(array.nbytes), np.uint8)
+            self.made.fills.append((whole[: array.nbytes], array))
+        if array.nbytes:
+            assert isinstance(destination.memory, WebGpuMemory)
+            to = destination.memory.handle, destination.offset_nbytes
+            self.made.writes.append(Write(*to, whole.ctypes.data, whole.nbytes))
+
+    def download(self, number: int, command: CopyCommand, array: Bytes) -> None:
+        source, first = self.place(command, command.source), self.returned[number]
+        low = source.offset_nbytes // 4 * 4
+        self.made.downloads.append((first + source.offset_nbytes - low, array))
+        if not array.nbytes:
+            self.dispatch(number, [])
+            return
+        assert isinstance(source.memory, WebGpuMemory)
+        assert self.made.outbox is not None
+        nbytes = words_nbytes(source.offset_nbytes + source.nbytes) - low
+        self.encode(number, BufferCopy(source.memory.handle, low, self.made.outbox.handle, first, nbytes))
+
+
+def _buffer_copy(source: Place, destination: Place) -> BufferCopy:
+    assert isinstance(source.memory, WebGpuMemory)
+    assert isinstance(destination.memory, WebGpuMemory)
+    begin, to = source.offset_nbytes, destination.offset_nbytes
+    return BufferCopy(source.memory.handle, begin, destination.memory.handle, to, source.nbytes)
+
+
+def _lay_out(offsets: dict[int, int], nbytes: Any) -> int:
+    """Gives each number its place in a block, at multiples of 16 bytes; the block's size."""
+    end = 0
+    for number in offsets:
+        offsets[number] = end
+        end += -(-nbytes(number) // 16) * 16
+    return end
+
+
+def _host_nbytes(command: Command) -> int:
+    assert isinstance(command, CopyCommand)
+    return int((command.source if isinstance(command.source, np.ndarray) else command.destination).nbytes)
+
+
+def _places(command: Command) -> list[Place]:
+    ends = command.arrays if isinstance(command, LaunchCommand) else (command.source, command.destination)
+    return [end for end in ends if isinstance(end, Place)]
+
+
+def _overlap(a: Place, b: Place) -> bool:
+    low, high = sorted((a, b), key=lambda place: place.offset_nbytes)
+    return a.memory is b.memory and high.offset_nbytes < low.offset_nbytes + low.nbytes
