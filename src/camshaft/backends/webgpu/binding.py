@@ -60,7 +60,9 @@ class Binder:
         if not isinstance(kernel, WebGpuKernel) or kernel.device is not self.device:
             raise BackendError(f"{self.device.name}: launch {command.name!r} of a kernel that is not this device's")
         if len(command.arrays) != len(kernel.writable):
-            raise BackendError(f"{command.name}: {len(command.arrays)} arrays; {kernel.name} takes {len(kernel.writable)}")
+            raise BackendError(
+                f"{command.name}: {len(command.arrays)} arrays; {kernel.name} takes {len(kernel.writable)}"
+            )
         places = [checked(place, self.device, command.name) for place in command.arrays]
         written = {id(p.memory) for p, writes in zip(places, kernel.writable, strict=True) if writes}
         read_only = frozenset(i for i, p in enumerate(places) if id(p.memory) not in written)

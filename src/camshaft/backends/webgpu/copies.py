@@ -1,4 +1,4 @@
-"""Copies between buffers that no encoder command takes: within one buffer, or not at whole words. Between kernel.py and run.py."""
+"""Copies between buffers that no encoder command takes: in one buffer, or not whole words. Between binding.py and steps.py."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     destination[word] = value;
 }
 """
+
 
 class CopyKernels:
     """The two pipelines of a device: from another buffer, and within one."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from camshaft.backends.device import Bytes, Command, DeviceInfo
 from camshaft.backends.webgpu.adapters import FEATURES, Adapter, adapters
@@ -17,10 +16,13 @@ from camshaft.backends.webgpu.kernel import WebGpuKernel, counts
 from camshaft.backends.webgpu.memory import WebGpuMemory
 from camshaft.backends.webgpu.native import native
 from camshaft.backends.webgpu.run import WebGpuRun
-from camshaft.emit.wgsl_module import WgslTarget
-from camshaft.errors import BackendError, CamshaftError
+from camshaft.emit.wgsl import emit
+from camshaft.emit.wgsl_module import WgslModule, WgslTarget
+from camshaft.errors import BackendError, CamshaftError, KernelError
 from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel
+from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang.simt import SimtKernel, to_simt
+from camshaft.lang.verify import verify
 
 NAME = "webgpu"
 LANES = 64
@@ -47,6 +49,7 @@ class WebGpuDevice:
         self.uniform_alignment = adapter.limits["minUniformBufferOffsetAlignment"]
         self.limits: Mapping[str, int] = _limits(adapter) | dict(limits_below or {})
         self.lanes = min(LANES, self.limits["lanes"])
+        self.target = _target(adapter, self.features, self.limits)
         self._copy_kernels: CopyKernels | None = None
         self._kernels: dict[str, WebGpuKernel] = {}
         self.handle = self._open()
@@ -67,9 +70,7 @@ class WebGpuDevice:
             deviceLostCallbackInfo={"mode": n.lib.WGPUCallbackMode_AllowSpontaneous, "callback": self.faults.lost},
             uncapturedErrorCallbackInfo={"callback": self.faults.error},
         )
-        answer = n.struct(
-            "WGPURequestDeviceCallbackInfo", mode=n.lib.WGPUCallbackMode_AllowSpontaneous, callback=done
-        )
+        answer = n.struct("WGPURequestDeviceCallbackInfo", mode=n.lib.WGPUCallbackMode_AllowSpontaneous, callback=done)
         n.lib.wgpuAdapterRequestDevice(self.adapter.handle, asked.pointer, answer.pointer[0])
         if not found or not found[0][0]:
             raise BackendError(
@@ -87,8 +88,8 @@ class WebGpuDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None, or why not: what WGSL lacks, or a limit of this adapter. The kernel is traced and emitted, not compiled."""
-        raise NotImplementedError
+        """None, or why not: what WGSL lacks, or a limit or a feature of this adapter. Traced and emitted, not compiled."""
+        return self._refusal(self._simt(kernel, arrays, scalars, constants, grid, lanes))
 
     def compile(
         self,
@@ -99,7 +100,44 @@ class WebGpuDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> WebGpuKernel:
-        raise NotImplementedError
+        """The kernel's shader module, made once; pipelines follow when runs are bound. BackendError with the reason of a refusal,
+        or with naga's words and the line of the WGSL."""
+        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{lanes}"
+        with self.lock:
+            if key not in self._kernels:
+                simt = self._simt(kernel, arrays, scalars, constants, grid, lanes)
+                reason = self._refusal(simt)
+                if reason is not None:
+                    raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {reason}")
+                made = WebGpuKernel(self, kernel.name, [a.writable for a in arrays], lambda r: self._emit(simt, r))
+                made.module(frozenset(i for i, array in enumerate(arrays) if not array.writable))
+                self._kernels[key] = made
+            return self._kernels[key]
+
+    def _simt(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None,
+    ) -> SimtKernel:
+        traced = kernel.trace(arrays, scalars, constants, grid)
+        verify(traced)
+        return to_simt(traced, lanes or self.lanes)
+
+    def _emit(self, simt: SimtKernel, read_only: frozenset[int]) -> WgslModule:
+        names = frozenset(simt.arrays[i].name for i in read_only)
+        return emit(simt, dataclasses.replace(self.target, read_only=names))
+
+    def _refusal(self, simt: SimtKernel) -> str | None:
+        try:
+            missing = self._emit(simt, frozenset()).requires - self.features
+        except KernelError as error:
+            return str(error)
+        wanted = ", ".join(sorted(missing))
+        return f"it needs the feature {wanted}, which {self.adapter.name} lacks" if missing else None
 
     def allocate(self, nbytes: int) -> WebGpuMemory:
         """Zeroed memory. BackendError past the adapter's greatest buffer or when there is none left."""
@@ -168,3 +206,57 @@ def _limits(adapter: Adapter) -> dict[str, int]:
     limits = {word: adapter.limits[name] for word, name in _LIMITS.items()}
     limits["lanes"] = min(limits["lanes"], adapter.limits["maxComputeWorkgroupSizeX"])
     return limits | {"alignment": max(adapter.limits["minStorageBufferOffsetAlignment"], _LEAST_ALIGNMENT)}
+
+
+def _target(adapter: Adapter, features: frozenset[str], limits: Mapping[str, int]) -> WgslTarget:
+    return WgslTarget(
+        features,
+        adapter.subgroup_size,
+        max_binding_nbytes=limits["binding"],
+        max_bindings=limits["bindings"],
+        max_workgroups=limits["workgroups"],
+        max_workgroup_nbytes=limits["workgroup_memory"],
+        max_threads=limits["lanes"],
+        alignment=limits["alignment"],
+    )
+
+
+@functools.cache
+def absent() -> str | None:
+    """None, or why there is no WebGPU here, in one line."""
+    try:
+        found = adapters()
+    except CamshaftError as error:
+        return str(error)
+    if found:
+        return None
+    return "no adapter: wgpu finds no driver of Vulkan, Metal, D3D12 or OpenGL (Debian: mesa-vulkan-drivers has one in software)"
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """The adapters, best first; one row with the reason where there is none."""
+    reason = absent()
+    if reason is not None:
+        return (DeviceInfo(NAME, NAME, "", reason),)
+    return tuple(_info(index, adapter) for index, adapter in enumerate(adapters()))
+
+
+def _info(index: int, adapter: Adapter) -> DeviceInfo:
+    features = tuple(sorted(adapter.features))
+    return DeviceInfo(_name(index), NAME, adapter.description, None, _limits(adapter), features)
+
+
+def _name(index: int) -> str:
+    return f"{NAME}:{index}" if index else NAME
+
+
+@functools.cache
+def make(index: int) -> WebGpuDevice:
+    """The device of adapter `index`, the best being 0. BackendError if there is none of that index, or none at all."""
+    reason = absent()
+    if reason is not None:
+        raise BackendError(f"webgpu is absent: {reason}")
+    if not 0 <= index < len(adapters()):
+        named = "; ".join(f"{_name(i)} is {a.description}" for i, a in enumerate(adapters()))
+        raise BackendError(f"no device {NAME}:{index}; {named}")
+    return WebGpuDevice(_name(index), adapters()[index])

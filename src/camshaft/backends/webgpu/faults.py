@@ -1,4 +1,4 @@
-"""What an adapter's driver reports: errors and the loss of the device, kept until someone asks. Above native.py, below device.py."""
+"""What a driver reports: errors and the loss of the device, kept until someone asks. Between native.py and device.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Faults:
         return bool(self._errors) or self._lost is not None
 
     def check(self, what: str) -> None:
-        """BackendError if the device was lost (for good) or reported an error since the last check; `what` was tried meanwhile."""
+        """BackendError if the device was lost (for good) or reported an error since the last check, while `what` was done."""
         if self._lost is not None:
             raise BackendError(f"{self._device}: the device was lost: {self._lost}")
         if not self._errors:

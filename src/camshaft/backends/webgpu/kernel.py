@@ -37,7 +37,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Entry:
-    """A buffer in a layout: 'uniform', 'storage' or 'read-only-storage'. `nbytes` is the least that the kernel wants, 0 if not said."""
+    """A buffer in a layout: 'uniform', 'storage' or 'read-only-storage'. `nbytes`: the least wanted, 0 if not said."""
 
     binding: int
     kind: str

@@ -1,15 +1,15 @@
 """What a run does, step by step, found when it is bound. Between binding.py and run.py.
 
-Launches that follow each other share a compute pass; copies between buffers end it. What comes from this process is written by the
-queue before all commands, or, where a command before the upload touches the same bytes, put into one inbox and copied in its turn.
-What goes to this process is copied to one staging buffer by the same encoder.
+Launches that follow each other share a compute pass; copies between buffers end it. What comes from this process is written by
+the queue before all commands, or, where a command before the upload touches the same bytes, put into one inbox and copied in its
+turn. What goes to this process is copied to one staging buffer by the same encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from camshaft.backends.webgpu.copies import bind_copy, is_encodable
 from camshaft.backends.webgpu.memory import Staging, WebGpuMemory, words_nbytes
 from camshaft.backends.webgpu.stamps import Stamps
 from camshaft.errors import BackendError
-
-if TYPE_CHECKING:
-    from camshaft.backends.webgpu.device import WebGpuDevice
 
 
 @dataclass
@@ -56,7 +53,8 @@ class Write:
 
 @dataclass
 class Steps:
-    """A run, ready. `fills` are (target, array) copies on this side before the `writes`; `downloads` (first byte, array) of `outbox`."""
+    """A run, ready. `fills` are (target, array) copies on this side before the `writes`; `downloads` (first byte in `outbox`,
+    array)."""
 
     steps: list[Pass | BufferCopy] = field(default_factory=list)
     fills: list[tuple[Bytes, Bytes]] = field(default_factory=list)
@@ -88,9 +86,7 @@ class _Maker:
         self.staged = {i: 0 for i in uploads if not self.is_direct(i)}
         self.in_nbytes = _lay_out(self.staged, lambda i: _host_nbytes(commands[i]))
         self.returned = {
-            i: 0
-            for i, c in enumerate(commands)
-            if isinstance(c, CopyCommand) and isinstance(c.destination, np.ndarray)
+            i: 0 for i, c in enumerate(commands) if isinstance(c, CopyCommand) and isinstance(c.destination, np.ndarray)
         }
         # Up to 3 bytes before the first one, to begin at a whole word.
         self.out_nbytes = _lay_out(self.returned, lambda i: _host_nbytes(commands[i]) + 3)
@@ -110,7 +106,9 @@ class _Maker:
         command = self.commands[number]
         assert isinstance(command, CopyCommand)
         place = self.place(command, command.destination)
-        ends = (place.offset_nbytes + place.nbytes) % 4 == 0 or place.offset_nbytes + place.nbytes == place.memory.nbytes
+        ends = (
+            place.offset_nbytes + place.nbytes
+        ) % 4 == 0 or place.offset_nbytes + place.nbytes == place.memory.nbytes
         touched = (p for earlier in self.commands[:number] for p in _places(earlier))
         return place.offset_nbytes % 4 == 0 and ends and not any(_overlap(place, p) for p in touched)
 
