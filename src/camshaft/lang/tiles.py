@@ -22,7 +22,7 @@ _POWER_OF_TWO = (
 )
 _SMALLEST_EXPONENT = -126.0
 # Added to a float of magnitude below 2^22, it leaves the nearest whole number in the lowest bits.
-_ROUNDER = 1.5 * 2.0**23
+_ROUNDER, _ROUNDER_BITS = 1.5 * 2.0**23, 0x4B400000
 
 
 def tile_of(k: Tracer, rows: int, vectors: int, width: int) -> list[list[Variable]]:
@@ -48,7 +48,8 @@ def power_of_two(k: Tracer, x: Value) -> Value:
     x = n + r with n whole: the polynomial in r, then n added to its exponent.
     """
     rounded = x + _ROUNDER
-    r = x - (rounded - _ROUNDER)
+    # As integers: WebGPU's drivers may take x + c - c for x.
+    r = x - (k.bitcast(rounded, i32) - _ROUNDER_BITS).to(x.dtype)
     result: Number = _POWER_OF_TWO[0]
     for coefficient in _POWER_OF_TWO[1:]:
         result = k.fma(result, r, coefficient)

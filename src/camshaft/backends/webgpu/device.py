@@ -16,6 +16,7 @@ from camshaft.backends.webgpu.kernel import WebGpuKernel, counts
 from camshaft.backends.webgpu.memory import WebGpuMemory
 from camshaft.backends.webgpu.native import native
 from camshaft.backends.webgpu.run import WebGpuRun
+from camshaft.emit.refusal import refusal
 from camshaft.emit.wgsl import emit
 from camshaft.emit.wgsl_module import WgslModule, WgslTarget
 from camshaft.errors import BackendError, CamshaftError, KernelError
@@ -89,7 +90,7 @@ class WebGpuDevice:
         lanes: int | None = None,
     ) -> str | None:
         """None, or why not: what WGSL lacks, or a limit or a feature of this adapter. Traced and emitted, not compiled."""
-        return self._refusal(self._simt(kernel, arrays, scalars, constants, grid, lanes))
+        return self._refusal(_traced(kernel, arrays, scalars, constants, grid), lanes)
 
     def compile(
         self,
@@ -105,35 +106,26 @@ class WebGpuDevice:
         key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{lanes}"
         with self.lock:
             if key not in self._kernels:
-                simt = self._simt(kernel, arrays, scalars, constants, grid, lanes)
-                reason = self._refusal(simt)
+                traced = _traced(kernel, arrays, scalars, constants, grid)
+                reason = self._refusal(traced, lanes)
                 if reason is not None:
                     raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {reason}")
+                simt = to_simt(traced, lanes or self.lanes)
                 made = WebGpuKernel(self, kernel.name, [a.writable for a in arrays], lambda r: self._emit(simt, r))
                 made.module(frozenset(i for i, array in enumerate(arrays) if not array.writable))
                 self._kernels[key] = made
             return self._kernels[key]
 
-    def _simt(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None,
-    ) -> SimtKernel:
-        traced = kernel.trace(arrays, scalars, constants, grid)
-        verify(traced)
-        return to_simt(traced, lanes or self.lanes)
-
     def _emit(self, simt: SimtKernel, read_only: frozenset[int]) -> WgslModule:
         names = frozenset(simt.arrays[i].name for i in read_only)
         return emit(simt, dataclasses.replace(self.target, read_only=names))
 
-    def _refusal(self, simt: SimtKernel) -> str | None:
+    def _refusal(self, traced: ir.KernelIR, lanes: int | None) -> str | None:
+        reason = refusal(traced, "wgsl")
+        if reason is not None:
+            return reason
         try:
-            missing = self._emit(simt, frozenset()).requires - self.features
+            missing = self._emit(to_simt(traced, lanes or self.lanes), frozenset()).requires - self.features
         except KernelError as error:
             return str(error)
         wanted = ", ".join(sorted(missing))
@@ -200,6 +192,18 @@ class WebGpuDevice:
     def close(self) -> None:
         """Destroys the device, for tests: everything made from it is lost."""
         self.native.lib.wgpuDeviceDestroy(self.handle)
+
+
+def _traced(
+    kernel: Kernel,
+    arrays: Sequence[ir.ArrayParam],
+    scalars: Sequence[str],
+    constants: Mapping[str, Constant],
+    grid: Sequence[ir.GridDim],
+) -> ir.KernelIR:
+    traced = kernel.trace(arrays, scalars, constants, grid)
+    verify(traced)
+    return traced
 
 
 def _limits(adapter: Adapter) -> dict[str, int]:
