@@ -5,8 +5,8 @@ lane, with explicit vectors, for C. What a dialect gives:
 
 - a `Dialect`: its column in lang/dialects.py and lang/storage.py, its patterns of declarations, its reserved words and the text
   of its helper functions (what the table calls "expand:NAME": NAME_f32, cast_f32_i32, ...);
-- methods: `literal`, `read` and `write` (an element of an array, storage conversion included), and `value_NAME` for structural
-  values (lang/structural.py) that are not here: program, scalar and lane are names by default; `statement_NAME` for statements.
+- methods: `literal`; `read`, `write` and `atomic` (an element of an array, storage conversion included); `value_NAME` for
+  structural values (lang/structural.py) that are not here (program, scalar and lane are names by default); `statement_NAME`.
 
 A value gets a name of its own where the source names it, or where it is used more than once or elsewhere; else it stands inside
 the expression that uses it. What reads memory or variables never moves past a statement that may change them.
@@ -23,9 +23,10 @@ from camshaft.dtypes import DType
 from camshaft.emit.c_family_range import NonNegative
 from camshaft.emit.c_family_source import Names, formula, names_of, source_line
 from camshaft.emit.c_family_text import ATOM, Text, add, call, fill, integer, multiply
-from camshaft.emit.c_family_uses import uses_of
+from camshaft.emit.c_family_uses import EFFECTS, uses_of
 from camshaft.errors import KernelError
 from camshaft.lang import ir
+from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.storage import VALUES
@@ -34,6 +35,8 @@ from camshaft.lang.storage import VALUES
 LONGEST_INLINE = 88
 # Values that are names or numbers anyway.
 _FREE = frozenset({"const", "scalar", "program", "index", "lane", "lane_count"})
+# Values that the threads make together: a dialect flushes before them, and none moves from its place.
+COLLECTIVES = frozenset({"reduce", "broadcast", "scan", "shuffle"})
 _INDENT = "    "
 
 
@@ -111,6 +114,10 @@ class CFamilyEmitter:
 
     def write(self, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
         """Writes the statement array[at] = value."""
+        raise NotImplementedError
+
+    def atomic(self, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
+        """The atomic of lang/atomics.py that `value` is, on element `at`: an expression that is the old element."""
         raise NotImplementedError
 
     def type_name(self, dtype: DType) -> str:
@@ -193,7 +200,9 @@ class CFamilyEmitter:
         self.gathered = frozenset()
         text = self.expression(value)
         reads = self.gathered
-        if value.op in _FREE or (text.code.isidentifier() and not reads):
+        if value.op in EFFECTS and value not in self.uses.count:
+            self.write_line(f"{text.code};", value.line)
+        elif value.op in _FREE or (text.code.isidentifier() and not reads):
             self.texts[value] = text
         elif self._is_inline(value, text):
             self.texts[value] = text
@@ -203,7 +212,7 @@ class CFamilyEmitter:
             self.let(value, text)
 
     def _is_inline(self, value: ir.Value, text: Text) -> bool:
-        if value in self.wanted or len(text.code) > LONGEST_INLINE:
+        if value in self.wanted or len(text.code) > LONGEST_INLINE or value.op in COLLECTIVES | EFFECTS:
             return False
         return self.uses.once_in(value, self.here)
 
@@ -311,6 +320,13 @@ class CFamilyEmitter:
         at = self.linear(array, value.args[:-1] if counted else value.args)
         self.gathered |= {array}
         return self.read(array, at, value)
+
+    def value_atomic(self, value: ir.Value) -> Text:
+        array, kind = value.attr
+        count = ATOMICS[kind].operands
+        operands, at = self.operands(value.args[:count]), self.linear(array, value.args[count:])
+        self.flush(frozenset({array}))
+        return self.atomic(value, at, operands)
 
     def linear(self, array: ir.Array, indices: Sequence[ir.Value]) -> Text:
         """The element's number in its array: row-major."""

@@ -82,12 +82,11 @@ def _arrays(body: WgslEmitter) -> tuple[tuple[WgslBinding, ...], list[str]]:
 
 def _shared(body: WgslEmitter) -> tuple[list[str], int]:
     """Workgroup memory: the kernel's scratch and what lanes meet through; with its bytes, 4 an element."""
-    sizes = {
-        body.array_names[a]: (body.type_name(ir.arithmetic_dtype(a.dtype)), prod(a.shape)) for a in body.simt.shared
-    }
-    sizes |= {name: (held, body.simt.lanes) for held, name in body.exchange.items()}
-    lines = [f"var<workgroup> {name}: array<{held}, {count}>;" for name, (held, count) in sizes.items()]
-    return lines, sum(4 * count for _, count in sizes.values())
+    types = {body.array_names[a]: (body.scratch[a].type, prod(a.shape)) for a in body.simt.shared}
+    lanes = body.simt.lanes
+    types |= {name: (f"array<{held}, {lanes}>", lanes) for held, name in body.exchange.items()}
+    lines = [f"var<workgroup> {name}: {typed};" for name, (typed, _) in types.items()]
+    return lines, sum(4 * count for _, count in types.values())
 
 
 def _check(kernel: SimtKernel, target: WgslTarget, n_arrays: int, shared_nbytes: int) -> None:
@@ -122,8 +121,7 @@ def _entry(kernel: SimtKernel, body: WgslEmitter) -> list[str]:
         rest = f"{rest} / {sizes[axis]}"
     lines.append(f"let {body.program_names[0]} = {rest};")
     for array in kernel.private:
-        held = body.type_name(ir.arithmetic_dtype(array.dtype))
-        lines.append(f"var {body.array_names[array]}: array<{held}, {prod(array.shape)}>;")
+        lines.append(f"var {body.array_names[array]}: {body.scratch[array].type};")
     return [f"    {line}" for line in lines]
 
 

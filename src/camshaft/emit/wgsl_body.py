@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import DType, f32, i64
+from camshaft.emit import wgsl_atomics, wgsl_lanes
 from camshaft.emit.c_family import CFamilyEmitter, Dialect
 from camshaft.emit.c_family_text import ATOM, LOOSE, Text, add, call, fill
 from camshaft.emit.wgsl_functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl_module import SPECIAL_WORDS, WgslTarget
-from camshaft.emit.wgsl_storage import WgslArray
+from camshaft.emit.wgsl_storage import WgslArray, WgslScratch
 from camshaft.lang import ir
+from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent
-from camshaft.lang.instructions import COMBINERS
+from camshaft.lang.instructions import COMBINERS, identity
 from camshaft.lang.simt import SimtKernel
 from camshaft.lang.storage import ELEMENTS
 
@@ -32,7 +35,9 @@ WGSL = Dialect(
 _HELD_AS = {"i64": "i32", "f16": "f32", "bf16": "f32"}
 # Integers narrower than a word: a value of theirs is a word that was cut to their bits.
 _CUT = {"i8": "extractBits({0}, 0u, 8u)", "i16": "extractBits({0}, 0u, 16u)", "u8": "{0} & 255u", "u16": "{0} & 65535u"}
-_COLLECTIVES = frozenset({"reduce", "broadcast"})
+
+# The ends of i64 (what accumulators of indexes start at) are those of i32 here.
+_EXTREMES = {-(1 << 63): -(1 << 31), (1 << 63) - 1: (1 << 31) - 1}
 
 
 class WgslEmitter(CFamilyEmitter):
@@ -44,19 +49,25 @@ class WgslEmitter(CFamilyEmitter):
         super().__init__(kernel, (*kernel.shared, *kernel.private))
         self.simt, self.target = kernel, target
         stored = {item.array for item in ir.walk(kernel.body) if isinstance(item, ir.Store)}
+        atomic = {item.attr[0] for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.op == "atomic"}
         self.starts = {a: self.names.new(f"{self.array_names[a]}_start") for a in kernel.arrays}
-        self.storage = {a: self._storage(a, i, a in stored) for i, a in enumerate(kernel.arrays)}
+        self.storage = {a: self._storage(a, i, a in stored, a in atomic) for i, a in enumerate(kernel.arrays)}
+        self.scratch = {a: self._scratch(a, a in atomic) for a in (*kernel.shared, *kernel.private)}
         self.exchange: dict[str, str] = {}
         self.collectives: dict[str, str] = {}
         self.accessors: dict[str, str] = {}
 
-    def _storage(self, array: ir.Array, index: int, stored: bool) -> WgslArray:
+    def _storage(self, array: ir.Array, index: int, stored: bool, atomic: bool) -> WgslArray:
         cell = ELEMENTS["wgsl"][array.dtype.name]
         if isinstance(cell, Absent):
             raise self.fail(0, f"{array.name}: {cell.reason}")
         start = fixed_word(len(SPECIAL_WORDS) + len(self.simt.scalars) + index)
         name, value = self.array_names[array], self.type_name(ir.arithmetic_dtype(array.dtype))
-        return WgslArray(array, name, value, start, stored, False, self.target)
+        return WgslArray(array, name, value, start, stored, atomic, self.target)
+
+    def _scratch(self, array: ir.Array, atomic: bool) -> WgslScratch:
+        value = self.type_name(ir.arithmetic_dtype(array.dtype))
+        return WgslScratch(array, self.array_names[array], value, atomic)
 
     # --- literals and conversions ------------------------------------------------------------------------------------
     def literal(self, value: float | int | bool, dtype: DType) -> Text:
@@ -64,7 +75,7 @@ class WgslEmitter(CFamilyEmitter):
             return Text("true" if value else "false")
         if dtype.is_integer:
             limit = i64 if dtype.kind == "i" else dtype
-            number = int(value)
+            number = _EXTREMES.get(int(value), int(value))
             if limit is i64 and not -(1 << 31) <= number < 1 << 31:
                 raise self.fail(0, f"the number {number} passes the 32 bits of WGSL's integers")
             suffix = "u" if dtype.kind == "u" else ""
@@ -111,8 +122,8 @@ class WgslEmitter(CFamilyEmitter):
 
     # --- memory ------------------------------------------------------------------------------------------------------
     def read(self, array: ir.Array, at: Text, value: ir.Value) -> Text:
-        if array not in self.storage:
-            return Text(f"{self.array_names[array]}[{at.code}]")
+        if array in self.scratch:
+            return Text(self.scratch[array].element(at.code))
         storage = self.storage[array]
         if storage.is_direct:
             place = add(Text(self.starts[array]), at)
@@ -120,9 +131,9 @@ class WgslEmitter(CFamilyEmitter):
         return call(self.accessor(f"read_{storage.name}", storage.read_function, storage), at)
 
     def write(self, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
-        if array not in self.storage:
+        if array in self.scratch:
             held = self.cut(value, ir.arithmetic_dtype(array.dtype), array.dtype)
-            self.write_line(f"{self.array_names[array]}[{at.code}] = {held.code};", item.line)
+            self.write_line(self.scratch[array].stored_element(at.code, held.code), item.line)
             return
         storage = self.storage[array]
         if storage.is_direct:
@@ -140,9 +151,22 @@ class WgslEmitter(CFamilyEmitter):
                 self.use(helper)
         return name
 
+    def atomic(self, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
+        array, kind = value.attr
+        name, held = f"atomic_{kind}_{self.array_names[array]}", self.type_name(value.dtype)
+        place: WgslArray | WgslScratch = self.storage[array] if array in self.storage else self.scratch[array]
+        index = f"i + {place.start}" if isinstance(place, WgslArray) else "i"
+        self.accessors[name] = wgsl_atomics.function(name, ATOMICS[kind], array.dtype.kind, held, index, place.choose)
+        return call(name, at, *operands)
+
     # --- collectives -------------------------------------------------------------------------------------------------
-    def _is_inline(self, value: ir.Value, text: Text) -> bool:
-        return value.op not in _COLLECTIVES and super()._is_inline(value, text)
+    def meet(self, value: ir.Value, name: str, lanes: Callable[..., str], *more: Any) -> Text:
+        """Notes and calls a function of emit/wgsl_lanes.py on the value's operands."""
+        operands, held = self.operands(value.args), self.type_name(value.dtype)
+        self.flush()
+        full = f"{name}_{held}"
+        self.collectives[full] = lanes(full, held, self.through(value.dtype), *more)
+        return call(full, *operands, Text("lane"))
 
     def through(self, dtype: DType) -> str:
         """The workgroup array by which lanes exchange values of a dtype."""
@@ -151,34 +175,37 @@ class WgslEmitter(CFamilyEmitter):
             self.exchange[held] = self.names.new(f"exchange_{held}", everywhere=True)
         return self.exchange[held]
 
+    def combined(self, kind: str, value: ir.Value, a: str, b: str) -> str:
+        """The text of a combiner."""
+        pair = ir.Value(COMBINERS[kind], value.dtype, (value, value), line=value.line)
+        return self.lowered(pair.op, pair, (Text(a), Text(b))).code
+
     def value_reduce(self, value: ir.Value) -> Text:
         """Lanes 0..n-1 by halving, the first half with the second; each thread gets the result."""
         kind, n = value.attr
-        held, array, operand = self.type_name(value.dtype), self.through(value.dtype), self.operand(value.args[0])
-        self.flush()
-        name = f"reduce_{kind}_{held}_{n}"
-        pair = ir.Value(COMBINERS[kind], value.dtype, (value, value), line=value.line)
-        both = self.lowered(pair.op, pair, (Text(f"{array}[lane]"), Text(f"{array}[lane + half]")))
-        self.collectives[name] = f"""fn {name}(x: {held}, lane: i32) -> {held} {{
-    {array}[lane] = x;
-    for (var half = {n // 2}; half > 0; half /= 2) {{
-        workgroupBarrier();
-        if (lane < half) {{ {array}[lane] = {both.code}; }}
-    }}
-    return workgroupUniformLoad(&{array}[0]);
-}}"""
-        return call(name, operand, Text("lane"))
+        array = self.through(value.dtype)
+        both = self.combined(kind, value, f"{array}[lane]", f"{array}[lane + half]")
+        return self.meet(value, f"reduce_{kind}_{n}", wgsl_lanes.reduce, n, both)
 
     def value_broadcast(self, value: ir.Value) -> Text:
         """Lane i's value for each thread."""
-        held, array, operand = self.type_name(value.dtype), self.through(value.dtype), self.operand(value.args[0])
+        name, dtype = f"broadcast_{self.type_name(value.dtype)}", value.dtype
+        operand = self.operand(value.args[0])
         self.flush()
-        name = f"broadcast_{held}"
-        self.collectives[name] = f"""fn {name}(x: {held}, from_lane: i32, lane: i32) -> {held} {{
-    if (lane == from_lane) {{ {array}[0] = x; }}
-    return workgroupUniformLoad(&{array}[0]);
-}}"""
+        self.collectives[name] = wgsl_lanes.broadcast(name, self.type_name(dtype), self.through(dtype))
         return call(name, operand, Text(str(value.attr)), Text("lane"))
+
+    def value_shuffle(self, value: ir.Value) -> Text:
+        """The value of the lane that each thread names."""
+        return self.meet(value, "shuffle", wgsl_lanes.shuffle)
+
+    def value_scan(self, value: ir.Value) -> Text:
+        """Each lane's value with those of the lanes below it."""
+        kind, exclusive = value.attr
+        start = self.literal(identity(kind, value.dtype.numpy), value.dtype).code if exclusive else None
+        both = self.combined(kind, value, "below", "total")
+        name = f"scan_{kind}_exclusive" if exclusive else f"scan_{kind}"
+        return self.meet(value, name, wgsl_lanes.scan, self.simt.lanes, both, start)
 
 
 def fixed_word(index: int) -> str:

@@ -26,6 +26,43 @@ _PACKED: dict[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
+class WgslScratch:
+    """Scratch of a workgroup or a thread: elements are values, native or (where the kernel asks for atomics) atomics."""
+
+    array: ir.Array
+    name: str
+    value: str
+    atomic: bool
+
+    @property
+    def holds_bits(self) -> bool:
+        """Whether its elements are f32 by their bits: WGSL has atomics of integers only."""
+        return self.atomic and self.value == "f32"
+
+    @property
+    def type(self) -> str:
+        word = "u32" if self.holds_bits else self.value
+        return f"array<{f'atomic<{word}>' if self.atomic else word}, {prod(self.array.shape)}>"
+
+    def element(self, at: str) -> str:
+        """The value of an element."""
+        if not self.atomic:
+            return f"{self.name}[{at}]"
+        loaded = f"atomicLoad(&{self.name}[{at}])"
+        return f"bitcast<f32>({loaded})" if self.holds_bits else loaded
+
+    def stored_element(self, at: str, value: str) -> str:
+        """A statement that stores an element."""
+        if not self.atomic:
+            return f"{self.name}[{at}] = {value};"
+        return f"atomicStore(&{self.name}[{at}], {f'bitcast<u32>({value})' if self.holds_bits else value});"
+
+    def choose(self, index: str, use: Callable[[str], str]) -> list[str]:
+        """A statement on the element `index`."""
+        return [f"    {use(f'{self.name}[{index}]')}"]
+
+
+@dataclass(frozen=True)
 class WgslArray:
     """An array parameter. `name` in the text, `value` its type as a value; `start`: the word with its first element."""
 
@@ -52,6 +89,11 @@ class WgslArray:
         return self.atomic or (self.stored and self.is_packed)
 
     @property
+    def holds_bits(self) -> bool:
+        """Whether its elements are f32 by their bits: WGSL has atomics of integers only."""
+        return self.atomic and self.value == "f32"
+
+    @property
     def read_only(self) -> bool:
         return self.array.name in self.target.read_only and not self.stored and not self.atomic
 
@@ -71,7 +113,7 @@ class WgslArray:
 
     def declarations(self, first_binding: int) -> list[str]:
         """The bindings' variables."""
-        word = "f16" if self.has_f16 else "u32" if self.is_packed else self.value
+        word = "f16" if self.has_f16 else "u32" if self.is_packed or self.holds_bits else self.value
         element = f"atomic<{word}>" if self.is_atomic else word
         access = "read" if self.read_only else "read_write"
         return [
@@ -82,13 +124,13 @@ class WgslArray:
     def element(self, place: str) -> str:
         """The value of a native element at that place."""
         if self.is_atomic:
-            return f"atomicLoad(&{place})"
+            return f"bitcast<f32>(atomicLoad(&{place}))" if self.holds_bits else f"atomicLoad(&{place})"
         return f"f32({place})" if self.has_f16 else place
 
     def stored_element(self, place: str, value: str) -> str:
         """A statement that stores a native element."""
         if self.is_atomic:
-            return f"atomicStore(&{place}, {value});"
+            return f"atomicStore(&{place}, {f'bitcast<u32>({value})' if self.holds_bits else value});"
         return f"{place} = f16({value});" if self.has_f16 else f"{place} = {value};"
 
     # --- functions ---------------------------------------------------------------------------------------------------
@@ -101,13 +143,13 @@ class WgslArray:
             lines += self._word(f"at >> {per.bit_length() - 1}u")
             lines += [f"    return {_PACKED[self.array.dtype.name][0]};"]
         else:
-            lines += self._choose("at", lambda place: f"return {self.element(place)};")
+            lines += self.choose("at", lambda place: f"return {self.element(place)};")
         return "\n".join([*lines, "}"])
 
     def _word(self, index: str) -> list[str]:
         lines = ["    var word: u32;"] if len(self.pieces) > 1 else []
         first = "word" if lines else "let word"
-        return lines + self._choose(index, lambda place: f"{first} = {self.element(place)};")
+        return lines + self.choose(index, lambda place: f"{first} = {self.element(place)};")
 
     def write_function(self) -> str:
         """write_NAME(i, value)."""
@@ -116,7 +158,7 @@ class WgslArray:
             f"    let at = u32(i + {self.start});",
         ]
         if not self.is_packed:
-            return "\n".join([*lines, *self._choose("at", lambda place: self.stored_element(place, "value")), "}"])
+            return "\n".join([*lines, *self.choose("at", lambda place: self.stored_element(place, "value")), "}"])
         bits = self.array.dtype.bits
         per, mask = 32 // bits, f"0x{(1 << bits) - 1:x}u"
         lines += [
@@ -124,13 +166,13 @@ class WgslArray:
             f"    let bits = {_PACKED[self.array.dtype.name][1]} << shift;",
         ]
         # other threads own the word's other elements
-        lines += self._choose(
+        lines += self.choose(
             f"at >> {per.bit_length() - 1}u",
             lambda place: f"atomicAnd(&{place}, ~({mask} << shift)); atomicOr(&{place}, bits);",
         )
         return "\n".join([*lines, "}"])
 
-    def _choose(self, index: str, use: Callable[[str], str]) -> list[str]:
+    def choose(self, index: str, use: Callable[[str], str]) -> list[str]:
         """Statements on the element or word `index`, in whichever binding it lies."""
         if len(self.pieces) == 1:
             return [f"    {use(f'{self.name}[{index}]')}"]
