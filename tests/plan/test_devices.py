@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import camshaft as cs
+from camshaft.backends import registry
+from camshaft.backends.registry import Backend
 from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
@@ -263,3 +265,42 @@ def test_unified_memory_is_never_copied(monkeypatch: pytest.MonkeyPatch) -> None
     with cs.compile(block(("fake:0", None, "fake:0", None)), backend="scalar", threads=1) as plan:
         assert not [t for t in plan.bound.schedule.thunks if t.kind == "copy"]
         assert plan.run(x=X)["y"].tobytes() == run_block((None,) * 4, 40).tobytes()
+
+
+@pytest.fixture
+def weak(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    """A device 'null' that every op claims and nothing is proved on, which has no kernel for silu."""
+    device = FakeDevice("null", backend="null", without=frozenset(_silu_kernels()))
+    row = Backend("null", ("null",), lambda: None, lambda suffix: device, lambda: (), runs=False)
+    rows = {**registry.backends(), "null": row}
+    monkeypatch.setattr(registry, "backends", lambda: rows)
+    monkeypatch.setattr(registry, "_devices", {})
+    return device
+
+
+def _silu_kernels() -> set[str]:
+    with cs.compile(block(), backend="scalar", threads=1) as plan:
+        return {t.entry.name for t in plan.bound.schedule.thunks if t.op == "silu"}
+
+
+def test_an_op_without_a_kernel_on_its_device_runs_on_the_cpu_in_sight(weak: FakeDevice) -> None:
+    with cs.compile(block(), backend="null", threads=1) as plan:
+        thunks = plan.bound.schedule.thunks
+        on = {(t.op, t.device) for t in thunks if t.kind == "kernel"}
+        assert on == {("rms_norm", "null"), ("matmul", "null"), ("silu", "host"), ("add", "null")}
+        assert [t.name for t in thunks if t.kind == "copy"] == [
+            "x → null",
+            "matmul → host",
+            "silu → null",
+            "add → host",
+        ]
+        line = next(line for line in plan.explain().splitlines() if " silu: silu/" in line)
+        assert "no kernel on null: " in line
+        assert "null has no " in line
+        assert "; on cpu: " in line
+        np.testing.assert_allclose(plan.run(x=X)["y"], run_block((None,) * 4, 40), atol=1e-4)
+
+
+def test_strict_refuses_an_op_without_a_kernel_on_its_device(weak: FakeDevice) -> None:
+    with pytest.raises(BackendError, match=r"silu of f32.*no kernel can do it: .*null has no "):
+        cs.compile(block(), backend="null", strict=True)

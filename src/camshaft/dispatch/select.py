@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from camshaft import ops
-from camshaft.backends.device import Device
+from camshaft.backends.device import HOST, Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
@@ -50,6 +50,10 @@ class Choice:
     losers: tuple[Loser, ...]
 
 
+# Where a node goes that its device has no kernel for.
+FALLBACK = "simd"
+
+
 @dataclass(frozen=True)
 class _Candidate:
     variant: KernelVariant
@@ -70,25 +74,52 @@ class _Candidate:
         return f"{how} {ns / 1000:.3g} us"
 
 
+@dataclass(frozen=True)
+class _Row:
+    """One distinct use with the variants that may do it. `why` says why they are not those of the device asked for."""
+
+    op: Op
+    node: NodeSpec
+    candidates: list[_Candidate]
+    losers: list[Loser]
+    why: str = ""
+
+
 def choose(
-    uses: Iterable[tuple[Op, NodeSpec]], override: str | None = None, measurements: Measurements = no_measurements
+    uses: Iterable[tuple[Op, NodeSpec]],
+    override: str | None = None,
+    measurements: Measurements = no_measurements,
+    *,
+    strict: bool = True,
 ) -> tuple[Choice, ...]:
     """A Choice per (op, node), made once for nodes that are alike. The favourites are proved together; where one fails, the
     next is tried.
 
     `override` is a backend's or a device's name, None leaves the choice free. BackendError for an op without a variant that
-    can do it, with every reason.
+    can do it, with every reason; unless `strict`, one that a device outside of the host's memory cannot do goes to the CPU.
     """
     keyed = [((id(op), node.key), op, node) for op, node in uses]
     distinct = {key: (op, node) for key, op, node in keyed}
-    found = {key: (op, node, *_candidates(op, node, override, measurements)) for key, (op, node) in distinct.items()}
+    rows = {key: _Row(op, node, *_candidates(op, node, override, measurements)) for key, (op, node) in distinct.items()}
+    spare = None if strict or override is None or device(override).space == HOST else override
     verdicts: dict[Claim, Verdict] = {}
     while True:
-        picks = {key: _pick(*row, verdicts) for key, row in found.items()}
+        if spare is not None:
+            rows = {key: _or_cpu(row, verdicts, spare, measurements) for key, row in rows.items()}
+        picks = {key: _pick(row, verdicts) for key, row in rows.items()}
         missing = [c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs]
         if not missing:
             return tuple(picks[key][1] for key, _, _ in keyed)
         verdicts |= prove(missing)
+
+
+def _or_cpu(row: _Row, verdicts: Mapping[Claim, Verdict], name: str, measurements: Measurements) -> _Row:
+    """The row, or where every candidate on the device of that name is out, the CPU's, with the reason."""
+    lost = _lost(row, verdicts)
+    if row.why or len(lost) < len(row.candidates) + len(row.losers):
+        return row
+    candidates, losers = _candidates(row.op, row.node, FALLBACK, measurements)
+    return _Row(row.op, row.node, candidates, [*lost, *losers], f"no kernel on {name}: {_reasons(lost)}; on cpu: ")
 
 
 def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Measurements = no_measurements) -> Choice:
@@ -130,19 +161,24 @@ def _backends(op: Op, override: str | None) -> tuple[str, ...]:
     return (canonical(override) if name == found.name else name,)
 
 
-def _pick(
-    op: Op, node: NodeSpec, candidates: list[_Candidate], losers: list[Loser], verdicts: Mapping[Claim, Verdict]
-) -> tuple[Claim, Choice]:
+def _lost(row: _Row, verdicts: Mapping[Claim, Verdict]) -> list[Loser]:
+    """Who is out: refused, or not proved."""
+    failed = [(c, v) for c in row.candidates if (v := verdicts.get(c.claim)) is not None and v.status != "proved"]
+    return row.losers + [_loser(c.variant, c.backend, f"{v.status}: {v.reason}") for c, v in failed]
+
+
+def _pick(row: _Row, verdicts: Mapping[Claim, Verdict]) -> tuple[Claim, Choice]:
     """The first candidate that has not failed; the caller proves it if nobody has yet."""
-    lost = list(losers)
-    for index, c in enumerate(candidates):
-        verdict = verdicts.get(c.claim)
-        if verdict is not None and verdict.status != "proved":
-            lost.append(_loser(c.variant, c.backend, f"{verdict.status}: {verdict.reason}"))
-            continue
-        rest = [_loser(other.variant, other.backend, other.time) for other in candidates[index + 1 :]]
-        reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
-        return c.claim, Choice(op, c.variant, c.backend, c.device, reason, (*lost, *rest))
-    inputs = ", ".join(str(spec) for spec in node.inputs)
-    reasons = "; ".join(f"{x.variant} ({x.backend}): {x.reason}" for x in lost) or "no variant for this backend"
-    raise BackendError(f"{op.name} of {inputs}: no kernel can do it: {reasons}")
+    lost = _lost(row, verdicts)
+    left = [c for c in row.candidates if c.claim not in verdicts or verdicts[c.claim].status == "proved"]
+    if not left:
+        inputs = ", ".join(str(spec) for spec in row.node.inputs)
+        raise BackendError(f"{row.op.name} of {inputs}: no kernel can do it: {_reasons(lost)}")
+    c, *others = left
+    rest = [_loser(other.variant, other.backend, other.time) for other in others]
+    reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
+    return c.claim, Choice(row.op, c.variant, c.backend, c.device, f"{row.why}{reason}", (*lost, *rest))
+
+
+def _reasons(lost: Iterable[Loser]) -> str:
+    return "; ".join(f"{x.variant} ({x.backend}): {x.reason}" for x in lost) or "no variant for this backend"

@@ -22,7 +22,7 @@ def choose_placed(
     found = [None if dispatcher is None else dispatched(dispatcher, node.op) for node in nodes]
     for place in dict.fromkeys(places):
         indexes = [i for i, p in enumerate(places) if p == place and found[i] is None]
-        chosen = choose([(nodes[i].op, nodes[i].spec) for i in indexes], place)
+        chosen = choose([(nodes[i].op, nodes[i].spec) for i in indexes], place, strict=strict)
         for i, choice in zip(indexes, chosen, strict=True):
             found[i] = choice
     return [choice for choice in found if choice is not None]
