@@ -34,7 +34,7 @@ _OPERATORS: dict[str, tuple[int, int, int]] = {
 }
 _BINARY = re.compile(r"\{0\} (\S+) \{1\}")
 _HOLE = re.compile(r"\{(\d)\}")
-_CALL = re.compile(r"[\w<>]+\([^()]*\)")
+_CALL = re.compile(r"[\w<>:]+\([^()]*\)")
 
 
 def fill(template: str, operands: Sequence[Text]) -> Text:
