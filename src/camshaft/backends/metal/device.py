@@ -1,0 +1,155 @@
+"""Metal as a device: MSL compiled and launched through PyObjC. Top of backends/metal/. It has not met hardware yet.
+
+What is known of it comes from Metal's documentation and from tests that run its MSL on a CPU (tests/support/fake_metal.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from camshaft.backends.device import Command, DeviceInfo, DeviceRun, Memory
+from camshaft.backends.metal.api import MetalApi, MetalApiDevice, absent_api, metal_api
+from camshaft.backends.metal.memory import Queue, allocate
+from camshaft.backends.metal.pipelines import MetalKernel, Pipelines
+from camshaft.backends.metal.run import MetalRun
+from camshaft.emit.msl import emit
+from camshaft.emit.msl import refusal as past_limits
+from camshaft.emit.msl_module import MslModule, MslTarget
+from camshaft.emit.refusal import refusal
+from camshaft.errors import BackendError
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang.simt import SimtKernel, to_simt
+from camshaft.lang.verify import verify
+
+# Threads of a threadgroup where a launch names no lanes: two SIMD-groups.
+LANES = 64
+# Bytes: Metal asks for an element's size; what lies in arenas starts at more.
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class MetalDevice:
+    """One GPU. `limits`: 'alignment', 'memory', 'unified' (1 where the CPU shares its memory), 'buffer', 'threadgroup_memory'."""
+
+    name: str
+    native: MetalApiDevice = field(repr=False)
+    api: MetalApi = field(repr=False)
+    queue: Queue = field(repr=False)
+    pipelines: Pipelines = field(repr=False)
+    target: MslTarget
+    limits: Mapping[str, int]
+    features: frozenset[str] = frozenset({"simdgroups"})
+    backend: str = "metal"
+    lanes: int = LANES
+
+    @property
+    def space(self) -> str:
+        return self.name
+
+    def refusal(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> str | None:
+        """None, or what Metal lacks for the kernel, or which limit it is past."""
+        traced = kernel.trace(arrays, scalars, constants, grid)
+        lacking = refusal(traced, "msl")
+        return past_limits(self._simt(traced, lanes), self.target) if lacking is None else lacking
+
+    def _simt(self, traced: ir.KernelIR, lanes: int | None) -> SimtKernel:
+        return to_simt(traced, lanes or self.lanes, self.target.simd_width)
+
+    def compile(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> MetalKernel:
+        """The kernel's pipeline: from memory, else traced, verified, emitted and compiled. Metal keeps its own cache on disk."""
+        width = lanes or self.lanes
+        parts = (arrays, scalars, constants_key(constants), grid, width, self.target.key())
+        signature = f"{kernel.name}|{kernel.digest()}|{'|'.join(map(repr, parts))}"
+
+        def source() -> MslModule:
+            traced = kernel.trace(arrays, scalars, constants, grid)
+            verify(traced)
+            return emit(self._simt(traced, width), self.target)
+
+        return self.pipelines.kernel(kernel.name, signature, source)
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Zeroed memory that the CPU and the GPU share. BackendError that says how much was asked for when there is none."""
+        return allocate(self.native, self.queue, nbytes)
+
+    def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> DeviceRun:
+        """Makes commands ready to run. A timed run has a command buffer for each, as Metal's clock is theirs."""
+        return MetalRun(
+            self.queue, commands, n_extents, lambda nbytes: allocate(self.native, self.queue, nbytes), timed
+        )
+
+
+@functools.cache
+def _native_devices() -> tuple[MetalApiDevice, ...]:
+    return tuple(metal_api().MTLCopyAllDevices())
+
+
+@functools.cache
+def absent() -> str | None:
+    """None, or why there is no Metal device here."""
+    reason = absent_api()
+    if reason is None and not _native_devices():
+        return "Metal finds no GPU here"
+    return reason
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """Every GPU that Metal has; where it has none, one row with the reason."""
+    reason = absent()
+    if reason is not None:
+        return (DeviceInfo("metal", "metal", "", reason),)
+    return tuple(_info(index, native) for index, native in enumerate(_native_devices()))
+
+
+def _info(index: int, native: MetalApiDevice) -> DeviceInfo:
+    return DeviceInfo(_name(index), "metal", str(native.name()), None, _limits(native), ("simdgroups",))
+
+
+def _name(index: int) -> str:
+    return "metal" if index == 0 else f"metal:{index}"
+
+
+def _limits(native: MetalApiDevice) -> dict[str, int]:
+    return {
+        "alignment": ALIGNMENT,
+        "memory": int(native.recommendedMaxWorkingSetSize()),
+        "unified": int(native.hasUnifiedMemory()),
+        "buffer": int(native.maxBufferLength()),
+        "threadgroup_memory": int(native.maxThreadgroupMemoryLength()),
+    }
+
+
+def make(index: int) -> MetalDevice:
+    """The GPU of that number, 0 being the first. BackendError with the reason where there is none."""
+    reason = absent()
+    if reason is not None:
+        raise BackendError(f"backend 'metal' is absent: {reason}")
+    found, api, name = _native_devices(), metal_api(), _name(index)
+    if not 0 <= index < len(found):
+        raise BackendError(f"no device {name}; Metal has {len(found)} here")
+    native = found[index]
+    queue = native.newCommandQueue()
+    if queue is None:
+        raise BackendError(f"{name} ({native.name()}) gives no command queue")
+    target = MslTarget(max_threadgroup_nbytes=int(native.maxThreadgroupMemoryLength()))
+    pipelines = Pipelines(api, native, name)
+    return MetalDevice(name, native, api, Queue(api, queue, name), pipelines, target, _limits(native))

@@ -1,0 +1,105 @@
+"""Memory and the queue of a Metal device: shared buffers, and what waits for the work that uses them. Below run.py."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from camshaft.backends.device import Bytes
+from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, said
+from camshaft.errors import BackendError
+
+# Metal makes no empty buffer.
+_LEAST_NBYTES = 16
+
+
+@dataclass
+class Queue:
+    """A device's command queue. Work runs in the order of its commits; `flush` waits for all of it."""
+
+    api: MetalApi
+    native: CommandQueue
+    device_name: str
+    pending: list[CommandBuffer] = field(default_factory=list)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def command_buffer(self) -> CommandBuffer:
+        """A new one, to encode into. BackendError when the device gives none."""
+        made = self.native.commandBuffer()
+        if made is None:
+            raise BackendError(f"{self.device_name} gives no command buffer: the device may be gone")
+        return made
+
+    def commit(self, work: CommandBuffer) -> None:
+        """Hands over encoded work."""
+        with self.lock:
+            work.commit()
+            self.pending.append(work)
+
+    def flush(self) -> None:
+        """Returns when all that was committed is done. BackendError with Metal's words if any of it failed."""
+        with self.lock:
+            waiting, self.pending = self.pending, []
+        for work in waiting:
+            work.waitUntilCompleted()
+        for work in waiting:
+            if work.status() != self.api.MTLCommandBufferStatusCompleted:
+                raise BackendError(f"{self.device_name} failed a run: {said(work.error())}")
+
+
+class MetalMemory:
+    """An MTLBuffer in shared storage, which the CPU and the GPU see alike."""
+
+    def __init__(self, queue: Queue, buffer: Resource, nbytes: int) -> None:
+        self.queue, self.nbytes = queue, nbytes
+        self._buffer: Resource | None = buffer
+        self._view: Bytes = np.frombuffer(buffer.contents().as_buffer(buffer.length()), np.uint8)[:nbytes]
+
+    @property
+    def buffer(self) -> Resource:
+        """The MTLBuffer. BackendError after close."""
+        if self._buffer is None:
+            raise BackendError(f"memory of {self.nbytes} bytes on {self.queue.device_name} is used after close")
+        return self._buffer
+
+    def array(self) -> Bytes:
+        """The bytes themselves, without a copy: what the GPU writes is there after DeviceRun.wait()."""
+        self.buffer  # noqa: B018 - an error after close
+        return self._view
+
+    def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
+        """Copies bytes in, after everything submitted before. BackendError past the end."""
+        raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
+        self._check(offset_nbytes, len(raw))
+        self.queue.flush()
+        self.array()[offset_nbytes : offset_nbytes + len(raw)] = raw
+
+    def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
+        """A copy of bytes, after everything submitted before. BackendError past the end."""
+        count = self.nbytes - offset_nbytes if nbytes is None else nbytes
+        self._check(offset_nbytes, count)
+        self.queue.flush()
+        return self.array()[offset_nbytes : offset_nbytes + count].copy()
+
+    def close(self) -> None:
+        """Lets go of the buffer; Metal keeps it until the work that uses it is done."""
+        self._buffer, self._view = None, np.zeros(0, np.uint8)
+
+    def _check(self, offset: int, count: int) -> None:
+        if offset < 0 or count < 0 or offset + count > self.nbytes:
+            raise BackendError(f"bytes [{offset}, {offset + count}) of memory that has {self.nbytes}")
+
+
+def allocate(native: MetalApiDevice, queue: Queue, nbytes: int) -> MetalMemory:
+    """Zeroed shared memory. BackendError that says how much was asked for when there is none."""
+    most = native.maxBufferLength()
+    if nbytes > most:
+        raise BackendError(f"{queue.device_name}: {nbytes} bytes asked for; one buffer has at most {most}")
+    buffer = native.newBufferWithLength_options_(max(nbytes, _LEAST_NBYTES), queue.api.MTLResourceStorageModeShared)
+    if buffer is None:
+        raise BackendError(f"{queue.device_name} is out of memory: {nbytes} bytes asked for")
+    memory = MetalMemory(queue, buffer, nbytes)
+    memory.array().fill(0)
+    return memory

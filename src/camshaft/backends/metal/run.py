@@ -1,0 +1,234 @@
+"""A list of commands as one command buffer a run: a compute encoder with barriers, blits between. Used by device.py.
+
+Dispatches of one encoder may run side by side but for the barriers where a command waits; encoders of a queue keep their order,
+since Metal tracks what they use. Copies from and to this process go through staging buffers, which a run owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
+from camshaft.backends.metal.api import BlitEncoder, CommandBuffer, ComputeEncoder
+from camshaft.backends.metal.memory import MetalMemory, Queue
+from camshaft.backends.metal.pipelines import MetalKernel
+from camshaft.errors import BackendError
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """A launch made ready: the buffers and sizes of its encoder calls."""
+
+    command: LaunchCommand
+    kernel: MetalKernel
+    threads: object
+
+    @property
+    def wait(self) -> bool:
+        return self.command.wait
+
+
+@dataclass(frozen=True)
+class Blit:
+    """A copy on the device. `upload` is copied into the staging source at submit, `download` from the staging end at wait."""
+
+    source: Place
+    destination: Place
+    upload: Bytes | None = None
+    download: Bytes | None = None
+
+
+class MetalRun:
+    """A DeviceRun. Not for two threads at once."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        commands: Sequence[Command],
+        n_extents: int,
+        stage: Callable[[int], MetalMemory],
+        timed: bool,
+    ) -> None:
+        self._queue, self._n_extents, self._timed = queue, n_extents, timed
+        self._staged: list[MetalMemory] = []
+        self._steps = [self._step(command, stage) for command in commands]
+        self._uploads = [s for s in self._steps if isinstance(s, Blit) and s.upload is not None]
+        self._downloads = [s for s in self._steps if isinstance(s, Blit) and s.download is not None]
+        self._running: list[CommandBuffer] = []
+        self._closed = False
+
+    # --- made ready once -------------------------------------------------------------------------------------------
+    def _step(self, command: Command, stage: Callable[[int], MetalMemory]) -> Dispatch | Blit:
+        if isinstance(command, LaunchCommand):
+            return self._dispatch(command)
+        return self._blit(command, stage)
+
+    def _dispatch(self, command: LaunchCommand) -> Dispatch:
+        kernel = command.kernel
+        if not isinstance(kernel, MetalKernel):
+            raise BackendError(f"{command.name}: a {type(kernel).__name__} is no kernel of {self._queue.device_name}")
+        module = kernel.module
+        if len(command.arrays) != module.n_arrays or len(command.scalars) != module.n_scalars:
+            raise BackendError(
+                f"{command.name} got {len(command.arrays)} arrays and {len(command.scalars)} scalars; "
+                f"kernel {kernel.name} takes {module.n_arrays} and {module.n_scalars}"
+            )
+        for place in command.arrays:
+            self._check(command.name, place)
+        return Dispatch(command, kernel, self._queue.api.MTLSizeMake(module.lanes, 1, 1))
+
+    def _blit(self, command: CopyCommand, stage: Callable[[int], MetalMemory]) -> Blit:
+        source, destination = command.source, command.destination
+        sizes = [end.nbytes for end in (source, destination)]
+        if sizes[0] != sizes[1]:
+            raise BackendError(f"copy {command.name} of {sizes[0]} bytes to {sizes[1]}; wanted equal sizes")
+        for end in (source, destination):
+            if isinstance(end, Place):
+                self._check(command.name, end)
+        if isinstance(source, Place) and isinstance(destination, Place):
+            return Blit(source, destination)
+        memory = stage(sizes[0])
+        self._staged.append(memory)
+        staging = Place(memory, 0, sizes[0])
+        if isinstance(destination, Place) and not isinstance(source, Place):
+            return Blit(staging, destination, upload=_flat(source))
+        if isinstance(source, Place) and not isinstance(destination, Place):
+            return Blit(source, staging, download=_flat(destination))
+        raise BackendError(f"copy {command.name}: neither end is on {self._queue.device_name}")
+
+    def _check(self, name: str, place: Place) -> None:
+        memory = place.memory
+        if not isinstance(memory, MetalMemory) or memory.queue is not self._queue:
+            raise BackendError(f"{name}: memory that is not of {self._queue.device_name}")
+        if place.offset_nbytes < 0 or place.offset_nbytes + place.nbytes > memory.nbytes:
+            raise BackendError(f"{name}: {place.nbytes} bytes at {place.offset_nbytes} of memory of {memory.nbytes}")
+
+    # --- every run -------------------------------------------------------------------------------------------------
+    def submit(self, active: Sequence[int]) -> None:
+        """Encodes and commits. Uploads are read here; a run still under way is waited for first where there are any copies."""
+        if self._closed:
+            raise BackendError("a run was submitted after close")
+        if len(active) != self._n_extents:
+            raise BackendError(f"a run got {len(active)} active extents; wanted {self._n_extents}")
+        if self._running and self._staged:
+            self.wait()
+        for blit in self._uploads:
+            assert blit.upload is not None
+            _memory(blit.source).array()[:] = blit.upload
+        groups = [[step] for step in self._steps] if self._timed else [self._steps]
+        self._running = [self._commit(steps, active) for steps in groups]
+
+    def _commit(self, steps: Sequence[Dispatch | Blit], active: Sequence[int]) -> CommandBuffer:
+        work = self._queue.command_buffer()
+        encoder = _Encoder(self._queue, work)
+        for step in steps:
+            if isinstance(step, Dispatch):
+                encoder.dispatch(step, active)
+            else:
+                encoder.blit(step)
+        encoder.end()
+        self._queue.commit(work)
+        return work
+
+    def wait(self) -> None:
+        """Returns when the last submit is done and its downloads have arrived. BackendError with Metal's words if it failed."""
+        if not self._running:
+            return
+        self._queue.flush()
+        for blit in self._downloads:
+            assert blit.download is not None
+            blit.download[:] = _memory(blit.destination).array()
+
+    def elapsed_ns(self) -> tuple[int, ...] | None:
+        """Of each command of the last run, by the GPU's clock; None for a run that is not timed."""
+        if not self._timed or not self._running:
+            return None
+        return tuple(round((work.GPUEndTime() - work.GPUStartTime()) * 1e9) for work in self._running)
+
+    def close(self) -> None:
+        """Gives the staging memory back."""
+        if not self._closed:
+            self._closed = True
+            self.wait()
+            for memory in self._staged:
+                memory.close()
+
+
+class _Encoder:
+    """Encodes steps in order, changing between a compute and a blit encoder as they come."""
+
+    def __init__(self, queue: Queue, work: CommandBuffer) -> None:
+        self._queue, self._work = queue, work
+        self._compute: ComputeEncoder | None = None
+        self._copies: BlitEncoder | None = None
+
+    def dispatch(self, step: Dispatch, active: Sequence[int]) -> None:
+        programs = step.command.programs(active)
+        if self._compute is not None and step.wait:
+            self._compute.memoryBarrierWithScope_(self._queue.api.MTLBarrierScopeBuffers)
+        if programs == 0:
+            return
+        encoder = self._computing()
+        module = step.kernel.module
+        encoder.setComputePipelineState_(step.kernel.pipeline)
+        for index, place in enumerate(step.command.arrays):
+            encoder.setBuffer_offset_atIndex_(_memory(place).buffer, place.offset_nbytes, index)
+        words = np.array([active[i] for i in step.command.scalars] or [0], np.int32).tobytes()
+        encoder.setBytes_length_atIndex_(words, len(words), module.run_index)
+        groups = self._queue.api.MTLSizeMake(programs, 1, 1)
+        encoder.dispatchThreadgroups_threadsPerThreadgroup_(groups, step.threads)
+
+    def blit(self, step: Blit) -> None:
+        if step.source.nbytes == 0:
+            return
+        source, destination = step.source, step.destination
+        self._copying().copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
+            _memory(source).buffer,
+            source.offset_nbytes,
+            _memory(destination).buffer,
+            destination.offset_nbytes,
+            source.nbytes,
+        )
+
+    def end(self) -> None:
+        """Ends the encoder that is open."""
+        for encoder in (self._compute, self._copies):
+            if encoder is not None:
+                encoder.endEncoding()
+        self._compute = self._copies = None
+
+    def _computing(self) -> ComputeEncoder:
+        if self._compute is None:
+            self.end()
+            self._compute = self._work.computeCommandEncoderWithDispatchType_(self._queue.api.MTLDispatchTypeConcurrent)
+        return _given(self._compute, self._queue)
+
+    def _copying(self) -> BlitEncoder:
+        if self._copies is None:
+            self.end()
+            self._copies = self._work.blitCommandEncoder()
+        return _given(self._copies, self._queue)
+
+
+_T = TypeVar("_T")
+
+
+def _given(encoder: _T | None, queue: Queue) -> _T:
+    if encoder is None:
+        raise BackendError(f"{queue.device_name} gives no encoder: the device may be gone")
+    return encoder
+
+
+def _memory(place: Place) -> MetalMemory:
+    assert isinstance(place.memory, MetalMemory)
+    return place.memory
+
+
+def _flat(array: Bytes) -> Bytes:
+    if array.dtype != np.uint8 or not array.flags.c_contiguous:
+        raise BackendError(f"a copy got an array of {array.dtype}; wanted contiguous uint8")
+    return array.reshape(-1)

@@ -1,0 +1,93 @@
+"""Ops on Metal: every variant's kernels, their MSL run on the stand-in headers by a fake of PyObjC's module.
+
+Each variant's smallest sample by default; all samples of all ops with `-m soak` (40 s, most of it g++).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from camshaft import ops
+from camshaft.backends.metal import api
+from camshaft.backends.metal import device as metal
+from camshaft.dispatch.run import refusal_of
+from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.ops.launch import signature
+from camshaft.ops.op import HostCall
+from tests.support.fake_metal import FakeDevice, FakeMetal, install
+from tests.support.metal_harness import compile_msl, have_compiler
+from tests.support.needs import require
+
+
+@pytest.fixture(autouse=True)
+def _compiler():
+    require(have_compiler(), "needs g++")
+
+
+# Kernels that one g++ gets.
+BATCH = 40
+
+
+@pytest.fixture(scope="module")
+def fake():
+    made = FakeDevice()
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch, FakeMetal(made))
+        yield made
+    for cached in (api.metal_api, metal._native_devices, metal.absent):
+        cached.cache_clear()
+
+
+CLAIMS = [(op, variant) for op in ops.all_ops() for variant in op.variants if "metal" in variant.backends]
+
+
+def cases(device, most):
+    """(op, variant, sample): of each variant for Metal the `most` smallest samples that the device takes."""
+    for op, variant in CLAIMS:
+        samples = sorted(op.samples(), key=lambda s: sum(a.size for a in s.inputs))
+        fit = (s for s in samples if takes(device, variant, node_of(op, s)))
+        yield from ((op, variant, sample) for sample in islice(fit, most))
+
+
+def takes(device, variant, node):
+    return variant.supports(node, device) is None and refusal_of(variant, node, device) is None
+
+
+def emit_all(device, variant, node):
+    """The variant's kernels are emitted, and wait for g++."""
+    build = variant.build(node, device)
+    for launch in () if isinstance(build, HostCall) else build.launches:
+        made = signature(launch, node, build)
+        device.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid, launch.lanes)
+
+
+def prove(fake, most):
+    """Runs `most` samples of each variant; gives what is wrong, and what was run."""
+    device = metal.make(0)
+    found = list(cases(device, most))
+    for op, variant, sample in found:
+        emit_all(device, variant, node_of(op, sample))
+    waiting = [library for library in fake.libraries if not library.kernels]
+    for start in range(0, len(waiting), BATCH):
+        batch = waiting[start : start + BATCH]
+        for library, kernels in zip(batch, compile_msl([b.source for b in batch]), strict=True):
+            library.kernels = kernels
+    checked = [(op, variant, check_sample(op, variant, device, sample)) for op, variant, sample in found]
+    wrong = [f"{op.name} {variant.name}: {c}" for op, variant, c in checked if not c.max_error <= c.tolerance]
+    return wrong, checked
+
+
+def test_each_variants_smallest_samples_are_right(fake):
+    wrong, checked = prove(fake, 2)
+    assert wrong == []
+    ran = {(op.name, variant.name) for op, variant, _ in checked}
+    assert {(op.name, variant.name) for op, variant in CLAIMS} - ran == set(), "claimed, and no sample ran"
+
+
+@pytest.mark.soak
+def test_every_sample_is_right(fake):
+    wrong, checked = prove(fake, 10_000)
+    assert wrong == []
+    assert len(checked) > 400
