@@ -49,3 +49,11 @@ def test_every_op_has_a_variant_and_samples() -> None:
         assert op.variants, op.name
         assert list(op.samples()), op.name
         assert list(op.error_samples()), op.name
+
+
+def test_few_variants_are_for_one_target_alone() -> None:
+    """docs/backends.md lists them."""
+    every = [(op.name, v.name, v.backends - {"null"}) for op in ops.all_ops() for v in op.variants]
+    alone = {(op, name) for op, name, backends in every if len(backends) == 1}
+    assert alone == {("matmul", "blas"), ("matmul", "numpy")}
+    assert len(alone) * 5 < len(every)
