@@ -44,7 +44,7 @@ def interpret(
     counts = Counts()
     machine = _Machine(kernel, lanes, bind(kernel, arrays, counts), [np.int64(s) for s in scalars], subgroup)
     with np.errstate(all="ignore"):
-        for program in _order(grid_sizes(kernel, scalars), programs, shuffle_seed):
+        for program in program_order(grid_sizes(kernel, scalars), programs, shuffle_seed):
             machine.program(program)
             counts.programs += 1
     return counts
@@ -56,7 +56,10 @@ def grid_sizes(kernel: ir.KernelIR, scalars: Sequence[int]) -> tuple[int, ...]:
     return tuple(d.size if d.scalar is None else -(-int(named[d.scalar]) // d.divisor) for d in kernel.grid)
 
 
-def _order(sizes: tuple[int, ...], programs: Iterable[int] | None, seed: int | None) -> Iterable[tuple[int, ...]]:
+def program_order(
+    sizes: tuple[int, ...], programs: Iterable[int] | None, seed: int | None
+) -> Iterable[tuple[int, ...]]:
+    """The indices of a grid's programs (all, or those listed), shuffled by a seed."""
     total = int(np.prod(sizes))
     chosen = np.arange(total) if programs is None else np.array(list(programs), dtype=np.int64)
     if chosen.size and not (chosen.min() >= 0 and chosen.max() < total):

@@ -1,0 +1,203 @@
+"""SIMT form means what the kernel means: every variant of every op on small samples, thread by thread in shuffled order."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch import run
+from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.dtypes import as_dtype, f32, i32
+from camshaft.errors import VerifyError
+from camshaft.lang import ir
+from camshaft.lang.interpreter import interpret
+from camshaft.lang.interpreter_simt import interpret_simt
+from camshaft.lang.kernel import kernel
+from camshaft.lang.simt import to_simt
+from camshaft.lang.verify import verify
+from camshaft.ops.op import Launch
+
+MOST_ELEMENTS, SAMPLES = 1200, 3
+WIDTHS = (1, 2, 8, 32)
+
+
+def smallest(op, variant):
+    device = cpu_device("simd")
+    usable = [s for s in op.samples() if variant.supports(node_of(op, s), device) is None]
+    small = sorted(usable, key=lambda s: sum(a.size for a in s.inputs))
+    return [s for i, s in enumerate(small[:SAMPLES]) if i == 0 or sum(a.size for a in s.inputs) <= MOST_ELEMENTS]
+
+
+CASES = [
+    pytest.param(op, variant, sample, id=f"{op.name}-{variant.name}-{sample.name}")
+    for op in ops.all_ops()
+    for variant in op.variants
+    if "simd" in variant.backends
+    for sample in smallest(op, variant)
+]
+
+
+def agree(kernel_ir, arrays, scalars, lanes, programs=None):
+    """Runs both forms on copies; gives the outputs of the first. NumPy does the same arithmetic for both: bit for bit."""
+    simt = to_simt(kernel_ir, lanes)
+    meant, got = ([a.copy() for a in arrays] for _ in range(2))
+    interpret(kernel_ir, meant, scalars, lanes=simt.lanes, programs=programs, subgroup_lanes=32)
+    interpret_simt(simt, got, scalars, programs=programs, seed=lanes)
+    for a, b, array in zip(got, meant, kernel_ir.arrays, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=f"{array.name} of {kernel_ir.name} at {simt.lanes} threads")
+    return meant
+
+
+class BothForms:
+    """Stands in for a compiled kernel: interprets both forms at each width and leaves what they agree on."""
+
+    def __init__(self, launch, made, device) -> None:
+        self._ir = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        self._made, self.address = made, 0  # code of a host device, as far as dispatch asks
+
+    def __call__(self, args: int, first: int, last: int) -> None:
+        arrays = self._made.arrays
+        block = (ctypes.c_int64 * (len(arrays) + len(self._made.scalars))).from_address(args)
+        views = [
+            np.ctypeslib.as_array((ctypes.c_uint8 * (math.prod(a.shape) * a.dtype.nbytes)).from_address(at))
+            .view(a.dtype.numpy)
+            .reshape(a.shape)
+            for a, at in zip(arrays, block, strict=False)
+        ]
+        scalars = [ctypes.c_int64.from_address(at).value for at in block[len(arrays) :]]
+        vectors = any(isinstance(item, ir.Value) and item.width for item in ir.walk(self._ir.body))
+        for lanes in (1,) if vectors else WIDTHS:
+            result = agree(self._ir, views, scalars, lanes, range(first, last))
+        for view, new in zip(views, result, strict=True):
+            if view.flags.writeable:
+                view[...] = new
+
+
+@pytest.mark.parametrize(("op", "variant", "sample"), CASES)
+def test_threads_do_what_lanes_do(op, variant, sample, monkeypatch) -> None:
+    native = run.compile_launch
+
+    def substitute(launch, made, device):
+        return BothForms(launch, made, device) if isinstance(launch, Launch) else native(launch, made, device)
+
+    monkeypatch.setattr(run, "compile_launch", substitute)
+    found = check_sample(op, variant, cpu_device("simd"), sample)
+    assert found.max_error <= found.tolerance
+
+
+def traced(function, arrays, outputs=1, grid=(1,)):
+    first = len(arrays) - outputs
+    params = [ir.ArrayParam(f"a{i}", as_dtype(a.dtype), a.shape, i >= first) for i, a in enumerate(arrays)]
+    made = kernel(function).trace(params, (), {}, [ir.GridDim(d) for d in grid])
+    verify(made)
+    return made
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 8, 32, 64])
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+def test_words_between_lanes_agree(kind, lanes):
+    def exchange(k, x, out):
+        lane, width = k.lane(), k.lane_count()
+        value = x[k.program(0), lane]
+        total = k.lanes_scan(value, kind) + k.lanes_scan(value, kind, exclusive=True)
+        total = total + k.shuffle(value, width - 1 - lane) + k.broadcast(value, width // 2) + k.broadcast(value, 0)
+        total = total + k.shuffle_xor(value, 1) + k.shuffle_up(value, 3) + k.shuffle_down(value, 5)
+        total = total + getattr(k, f"subgroup_{kind}")(value) + k.subgroup_lanes().to(f32)
+        out[k.program(0), lane] = total + getattr(k, f"lanes_{kind}")(value)
+
+    x = np.random.default_rng(lanes).integers(-9, 9, (3, 64)).astype(np.float32)
+    agree(traced(exchange, [x, np.zeros_like(x)], grid=(3,)), [x, np.zeros_like(x)], (), lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 8, 32])
+def test_atomics_agree(lanes):
+    def count(k, x, out, totals):
+        part = k.scratch(i32, 4)
+        for i in range(4):
+            part[i] = 0
+        k.barrier()
+        for c in k.lanes(37):
+            with k.when(x[c] > 0):
+                k.atomic_add(part, x[c], c % 4)
+        k.barrier()
+        out[k.program(0)] = k.atomic_exchange(part, 5, 2) + part[3]
+        k.atomic_max(totals, k.atomic_add(part, 1, 2), 0)
+
+    x = np.random.default_rng(3).integers(-9, 9, 37).astype(np.int32)
+    arrays = [x, np.zeros(3, np.int32), np.zeros(1, np.int32)]
+    agree(traced(count, arrays, 2, (3,)), arrays, (), lanes)
+
+
+def faulty(message, function, arrays, lanes=8):
+    made = traced(function, arrays)
+    with pytest.raises(VerifyError, match=rf"kernel {function.__name__}, line \d+: .*{message}"):
+        interpret(made, [a.copy() for a in arrays], lanes=lanes)
+    for seed in range(4):
+        with pytest.raises(VerifyError, match=rf"kernel {function.__name__}, line \d+: .*{message}"):
+            interpret_simt(to_simt(made, lanes), [a.copy() for a in arrays], seed=seed)
+
+
+def test_a_missing_barrier_is_found_in_both_forms():
+    def scratch_neighbour(k, x, out):
+        part = k.scratch(f32, 8)
+        part[k.lane()] = x[k.lane()]
+        out[k.lane()] = k.gather(part, k.lane() ^ 1)
+
+    def array_neighbour(k, x, out):
+        out[k.lane()] = x[k.lane()]
+        out[k.lane()] = k.gather(out, k.lane() ^ 1) + 1
+
+    x = np.arange(8, dtype=np.float32)
+    for function in (scratch_neighbour, array_neighbour):
+        faulty("a race without a barrier between: lane", function, [x, np.zeros_like(x)])
+
+
+def test_a_barrier_orders_lanes_on_any_array():
+    def neighbour(k, x, out):
+        out[k.lane()] = x[k.lane()]
+        k.barrier()
+        other = k.gather(out, k.lane() ^ 1)
+        k.barrier()
+        out[k.lane()] = other
+
+    x = np.arange(8, dtype=np.float32)
+    _, out = agree(traced(neighbour, [x, np.zeros_like(x)]), [x, np.zeros_like(x)], (), 8)
+    np.testing.assert_array_equal(out, [1, 0, 3, 2, 5, 4, 7, 6])
+
+
+def test_a_barrier_that_was_lost_is_found():
+    def through_scratch(k, x, out):
+        part = k.scratch(f32, 8)
+        part[k.lane()] = x[k.lane()]
+        k.barrier()
+        out[k.lane()] = k.gather(part, 7 - k.lane())
+
+    x = np.arange(8, dtype=np.float32)
+    simt = to_simt(traced(through_scratch, [x, np.zeros_like(x)]), 8)
+    interpret_simt(simt, [x, np.zeros_like(x)])
+    simt.body.statements[:] = [s for s in simt.body.statements if not isinstance(s, ir.Barrier)]
+    for seed in range(8):
+        with pytest.raises(VerifyError, match=r"race without a barrier between: lane \d (reads|writes)"):
+            interpret_simt(simt, [x, np.zeros_like(x)], seed=seed)
+
+
+def test_a_barrier_that_not_all_threads_reach_is_found():
+    def plain(k, x, out):
+        out[k.lane()] = x[k.lane()]
+
+    x = np.arange(8, dtype=np.float32)
+    simt = to_simt(traced(plain, [x, np.zeros_like(x)]), 8)
+    lane = next(v for v in simt.body.statements if isinstance(v, ir.Value) and v.op == "lane")
+    three = ir.Value("const", lane.dtype, attr=3, block=simt.body)
+    few = ir.Value("less", as_dtype(np.bool_), (lane, three), block=simt.body)
+    branch = ir.When(7, few, ir.Block(simt.body))
+    branch.body.statements.append(ir.Barrier(7))
+    simt.body.statements += [three, few, branch]
+    for seed in range(4):
+        with pytest.raises(VerifyError, match="line 7: a barrier or a collective that not all threads reach"):
+            interpret_simt(simt, [x, np.zeros_like(x)], seed=seed)
