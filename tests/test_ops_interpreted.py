@@ -42,7 +42,7 @@ class Interpreted:
 
     def __init__(self, launch, made, device) -> None:
         self._ir = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
-        self._made = made
+        self._made, self.address = made, 0  # code of a host device, as far as dispatch asks
         self._lanes = 1 if device.backend == "scalar" else launch.lanes or device.lanes
 
     def __call__(self, args: int, first: int, last: int) -> None:
