@@ -44,10 +44,10 @@ class DataEmitter(AtomicEmitter):
             if scalar_type(source) == scalar_type(value.dtype):
                 return Rep(names[0], n)
             return Rep(self.line(f"bitcast {typed.type_of()} {names[0]} to {typed.type_of(value.dtype)}"), n)
-        if value.op == "dot4":
+        lowering = str(row.column(self.target.column)[value.args[0].dtype.kind])
+        if lowering == "expand:dot4":
             acc, a, b = names
             return Rep(dot4(typed, acc, a, b, small=_bytes_below_128(value.args[1])), n)
-        lowering = row.llvm[value.args[0].dtype.kind]
         if lowering.startswith("expand:"):
             return Rep(llvm_math.EXPANSIONS[lowering[7:]](typed, *names), n)
         if lowering.startswith("llvm."):

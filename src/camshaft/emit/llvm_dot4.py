@@ -1,4 +1,7 @@
-"""The byte dot product in LLVM: by VNNI or NEON's dot products, by 16-bit products, or by shifts. Used by emit/llvm_data.py."""
+"""The byte dot product in LLVM: by VNNI, NEON's or NVIDIA's dot products, by 16-bit products, or by shifts.
+
+Used by emit/llvm_data.py and llvm_math.py.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,13 @@ def dot4(t: Typed, acc: str, a: str, b: str, small: bool = False) -> str:
         s = t.op("ashr", t.op("shl", b, t.const(24 - 8 * byte)), t.const(24))
         result = t.op("add", result, t.op("mul", u, s))
     return result
+
+
+def dp4a(t: Typed, acc: str, a: str, b: str) -> str:
+    """The same by the instruction that NVIDIA GPUs have for a word."""
+    name = "llvm.nvvm.idp4a.u.s"
+    t.declare(name, f"declare i32 @{name}(i32, i32, i32)")
+    return t.line(f"call i32 @{name}(i32 {a}, i32 {b}, i32 {acc})")
 
 
 def _in_pieces(t: Typed, widest: int, names: tuple[str, ...], piece: Callable[..., str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from camshaft.dtypes import DType, bf16, f16, f32
-from camshaft.emit.llvm_dot4 import dot4
+from camshaft.emit.llvm_dot4 import dot4, dp4a
 from camshaft.emit.llvm_functions import exp, log, tanh
 from camshaft.emit.llvm_shorts import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from camshaft.emit.llvm_typed import Typed
@@ -51,6 +51,7 @@ EXPANSIONS: dict[str, Callable[..., str]] = {
     "floor_divide": floor_divide,
     "remainder": remainder,
     "dot4": dot4,
+    "dp4a": dp4a,
 }
 
 
@@ -64,7 +65,7 @@ def cast(t: Typed, x: str, to: DType) -> str:
     if to.kind == "b":
         return t.line(f"{'fcmp une' if t.dtype.is_float else 'icmp ne'} {source} {x}, {t.const(0)}")
     if t.dtype.is_float and to.is_float:
-        if to == bf16 and "avx512bf16" not in t.target.features:
+        if to == bf16 and not t.target.has_bf16:
             return narrow_bf16(t, x)
         if t.dtype == bf16:
             return widen_bf16(t, x)

@@ -1,4 +1,4 @@
-"""CpuTarget: what the LLVM emitter may assume of a CPU. Made by backends/cpu from LLVM's feature string."""
+"""CpuTarget and GpuTarget: what the LLVM emitter may assume of the machine. Made by backends/cpu and backends/cuda."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ class CpuTarget:
         return 256 if "avx2" in self.features else 128
 
     @property
+    def column(self) -> str:
+        """The column of the instruction table that holds."""
+        return "llvm"
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether an instruction narrows f32 to bf16."""
+        return "avx512bf16" in self.features
+
+    @property
     def has_f16(self) -> bool:
         """Whether instructions convert between f16 and f32."""
         return self._is_arm or not self.features.isdisjoint({"f16c", "avx512f", "zfhmin", "zfh"})
@@ -41,6 +51,42 @@ class CpuTarget:
     def key(self) -> str:
         """A spelling for cache keys; the feature string itself is in the host target's."""
         return f"{self.architecture}/{self.lanes}"
+
+
+@dataclass(frozen=True)
+class GpuTarget(CpuTarget):
+    """An NVIDIA GPU of compute capability 8.0 or newer: LLVM's name of its processor and the version of PTX to write.
+
+    `lanes` is 1, as code is written for a single thread; a kernel's SIMT form has the size of its workgroup.
+    """
+
+    architecture: str = "nvptx64"
+    lanes: int = 1
+    processor: str = "sm_80"
+    ptx: int = 80
+
+    @property
+    def column(self) -> str:
+        return "ptx"
+
+    @property
+    def has_bf16(self) -> bool:
+        return True
+
+    @property
+    def has_f16(self) -> bool:
+        return True
+
+    def key(self) -> str:
+        return f"{self.architecture}/{self.processor}/{self.ptx}"
+
+
+# PTX for one processor runs on later ones too; that of a name with an 'a' on this one alone. PTX 8.0 is of CUDA 12.0, 8.6 of 12.7.
+GPU_TARGETS = {
+    "sm_80": GpuTarget(processor="sm_80", ptx=80),
+    "sm_90a": GpuTarget(processor="sm_90a", ptx=80),
+    "sm_100": GpuTarget(processor="sm_100", ptx=86),
+}
 
 
 def native_lanes(features: frozenset[str]) -> int:

@@ -126,7 +126,7 @@ _ROWS = (
     Instruction("dot4", 3, "iu", "same", _dot4, _same("expand:dot4", "iu")),
 )
 # Cells of the PTX column that differ from LLVM's.
-_PTX: dict[str, Column] = {}
+_PTX: dict[str, Column] = {"dot4": _same("expand:dp4a", "iu")}
 
 
 def _joined(row: Instruction) -> Instruction:
