@@ -8,6 +8,7 @@ holds the arrays' addresses, then for each run-time scalar the address of its i6
 from __future__ import annotations
 
 from camshaft.emit.llvm_body import BodyEmitter
+from camshaft.emit.llvm_grid import program_lines, size_lines
 from camshaft.emit.llvm_values import array_name
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
@@ -50,31 +51,15 @@ def _entry(kernel: ir.KernelIR, symbol: str) -> list[str]:
             f"  %where{i} = load ptr, ptr %at{at}",
             f"  %scalar{i} = load i64, ptr %where{i}",
         ]
-    sizes = []
-    for axis, dim in enumerate(kernel.grid):
-        if dim.scalar is None:
-            sizes.append(str(dim.size))
-            continue
-        source = f"%scalar{kernel.scalars.index(dim.scalar)}"
-        lines += [
-            f"  %up{axis} = add nsw i64 {source}, {dim.divisor - 1}",
-            f"  %size{axis} = udiv i64 %up{axis}, {dim.divisor}",
-        ]
-        sizes.append(f"%size{axis}")
+    found, sizes = size_lines(kernel.grid, kernel.scalars)
+    lines += found
     lines += [
         "  %any = icmp slt i64 %first, %last",
         "  br i1 %any, label %loop, label %done",
         "loop:",
         "  %linear = phi i64 [ %first, %entry ], [ %next, %loop ]",
     ]
-    rest = "%linear"
-    for axis in range(len(kernel.grid) - 1, 0, -1):
-        lines += [
-            f"  %program{axis} = urem i64 {rest}, {sizes[axis]}",
-            f"  %rest{axis} = udiv i64 {rest}, {sizes[axis]}",
-        ]
-        rest = f"%rest{axis}"
-    lines.append(f"  %program0 = add i64 {rest}, 0")
+    lines += program_lines(sizes, "%linear")
     passed = [f"ptr {array_name(a.name)}" for a in kernel.arrays] + [
         f"i64 %scalar{i}" for i in range(len(kernel.scalars))
     ]

@@ -158,6 +158,6 @@ _STATEMENTS: dict[type, Callable[[BodyEmitter, Any], None]] = {
     ir.Lanes: BodyEmitter.lanes_loop,
     ir.Range: BodyEmitter.range,
     ir.When: BodyEmitter.when,
-    ir.Barrier: BodyEmitter.barrier,
+    ir.Barrier: lambda e, item: e.barrier(item),
     ir.Prefetch: BodyEmitter.prefetch,
 }

@@ -1,0 +1,118 @@
+"""The SIMT form of a kernel to LLVM IR for NVIDIA GPUs. Between lang/simt.py and backends/cuda/ptx.py.
+
+A kernel's parameters are the addresses of its arrays, then for each run-time scalar the address of its i64 in the GPU's memory;
+a workgroup of `lanes` threads runs the program of its block index, and does nothing where there are fewer programs than blocks.
+Pointers are made generic at the entry; LLVM finds their address spaces again, and a test holds it to that.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from camshaft.emit.llvm_grid import program_lines, size_lines, total_lines
+from camshaft.emit.llvm_simt import WARP, SimtEmitter
+from camshaft.emit.llvm_values import array_name, memory_dtype
+from camshaft.emit.target import GpuTarget
+from camshaft.lang.simt import SimtKernel
+
+# Arrays start at multiples of this many bytes: a device's `alignment` is larger.
+ARRAY_ALIGNMENT = 16
+
+
+class NvptxEmitter(SimtEmitter):
+    """Barriers and shuffles as NVVM has them."""
+
+    def wait_for_all(self) -> None:
+        name = "llvm.nvvm.barrier.cta.sync.aligned.all"
+        self.declare(name, f"declare void @{name}(i32) #1")
+        self.write(f"call void @{name}(i32 0)")
+
+    def shuffled(self, word: str, source: str) -> str:
+        name = "llvm.nvvm.shfl.sync.idx.i32"
+        self.declare(name, f"declare i32 @{name}(i32, i32, i32, i32) #1")
+        threads = min(self.simt.lanes, WARP)
+        return self.line(f"call i32 @{name}(i32 {(1 << threads) - 1}, i32 {word}, i32 {source}, i32 31)")
+
+
+def shared_nbytes(kernel: SimtKernel) -> int:
+    """Bytes of the workgroup's arrays, without what collectives pass values in."""
+    return sum(_aligned(prod(a.shape) * memory_dtype(a.dtype).nbytes) for a in kernel.shared)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ARRAY_ALIGNMENT) * ARRAY_ALIGNMENT
+
+
+def emit(kernel: SimtKernel, target: GpuTarget, symbol: str) -> str:
+    """The LLVM module of a kernel: one entry `symbol`."""
+    body = NvptxEmitter(kernel, target)
+    body.emit()
+    lines = [
+        f"; {kernel.name}, {kernel.lanes} threads, of {kernel.source_file.rsplit('/', 1)[-1]}",
+        'target triple = "nvptx64-nvidia-cuda"',
+        *_shared(kernel, body, symbol),
+        f"define ptx_kernel void @{symbol}({', '.join(_parameters(kernel))}) #0 {{",
+        "entry:",
+        *[f"  {line}" for line in body.allocas],
+        *_arguments(kernel, body, symbol),
+        *_place(kernel),
+        *body.lines,
+        "  br label %nothing",
+        "nothing:",
+        "  ret void",
+        "}",
+        "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
+        "declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()",
+        *sorted(body.declarations.values()),
+        f'attributes #0 = {{ nounwind "nvvm.reqntid"="{kernel.lanes}" }}',
+        "attributes #1 = { convergent nounwind }",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _shared(kernel: SimtKernel, body: SimtEmitter, symbol: str) -> list[str]:
+    sizes = {a.name: prod(a.shape) * memory_dtype(a.dtype).nbytes for a in kernel.shared}
+    if body.exchange_nbytes:
+        sizes[".exchange"] = body.exchange_nbytes
+    return [
+        f"@{symbol}.{name} = internal addrspace(3) global [{nbytes} x i8] undef, align {ARRAY_ALIGNMENT}"
+        for name, nbytes in sizes.items()
+    ]
+
+
+def _parameters(kernel: SimtKernel) -> list[str]:
+    arrays = [f"ptr addrspace(1) noalias align {ARRAY_ALIGNMENT} %array{i}" for i, _ in enumerate(kernel.arrays)]
+    return arrays + [f"ptr addrspace(1) noalias readonly align 8 %where{i}" for i, _ in enumerate(kernel.scalars)]
+
+
+def _arguments(kernel: SimtKernel, body: SimtEmitter, symbol: str) -> list[str]:
+    """Arrays as generic pointers, run-time scalars by value."""
+    lines = [
+        f"  {array_name(a.name)} = addrspacecast ptr addrspace(1) %array{i} to ptr" for i, a in enumerate(kernel.arrays)
+    ]
+    lines += [
+        f"  {array_name(a.name)} = addrspacecast ptr addrspace(3) @{symbol}.{a.name} to ptr" for a in kernel.shared
+    ]
+    if body.exchange_nbytes:
+        lines.append(f"  %exchange = addrspacecast ptr addrspace(3) @{symbol}..exchange to ptr")
+    return lines + [f"  %scalar{i} = load i64, ptr addrspace(1) %where{i}, align 8" for i, _ in enumerate(kernel.scalars)]
+
+
+def _place(kernel: SimtKernel) -> list[str]:
+    """%lane and %program0..; blocks past the last program go to %nothing."""
+    found, sizes = size_lines(kernel.grid, kernel.scalars)
+    product, total = total_lines(sizes)
+    return [
+        "  %thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
+        "  %lane = zext i32 %thread to i64",
+        "  %block = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()",
+        "  %linear = zext i32 %block to i64",
+        *found,
+        *product,
+        f"  %inside = icmp slt i64 %linear, {total}",
+        "  br i1 %inside, label %program, label %nothing",
+        "program:",
+        *program_lines(sizes, "%linear"),
+    ]
+
+
