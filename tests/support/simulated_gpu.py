@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -221,9 +222,11 @@ class SimulatedDevice:
 
     lanes: int = 64
     seed: int = 1
-    backend: str = "simd"
+    backend: str = "cuda"
     name: str = "simulated"
     features: frozenset[str] = frozenset()
+    space: str = "host"
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def compile(self, kernel, arrays, scalars, constants, grid, lanes=None) -> SimulatedKernel:
         key = (kernel, repr(arrays), tuple(scalars), repr(sorted(constants.items())), repr(grid), lanes or self.lanes)

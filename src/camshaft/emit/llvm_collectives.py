@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from camshaft.dtypes import DType
-from camshaft.emit.llvm_values import Rep, memory_dtype, scalar_type
+from camshaft.emit.llvm_values import Rep, literal, memory_dtype, scalar_type
 from camshaft.lang import ir
-from camshaft.lang.instructions import COMBINERS
+from camshaft.lang.instructions import identity
 
 if TYPE_CHECKING:
     from camshaft.emit.llvm_simt import SimtEmitter
@@ -35,16 +35,16 @@ def reduce(e: SimtEmitter, value: ir.Value) -> Rep:
         parts = [x]
     while len(parts) > 1:
         half = len(parts) // 2
-        parts = [e.combined(COMBINERS[kind], dtype, 0, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
-    return Rep(_exchanged(e, parts[0], dtype, COMBINERS[kind], within))
+        parts = [e.combine(dtype, 0, kind, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+    return Rep(_exchanged(e, parts[0], dtype, kind, within))
 
 
-def _exchanged(e: SimtEmitter, x: str, dtype: DType, combiner: str, n: int) -> str:
+def _exchanged(e: SimtEmitter, x: str, dtype: DType, kind: str, n: int) -> str:
     """The n threads' values combined, each with that of the thread n/2, n/4, ..., 1 away."""
     stride = n // 2
     while stride:
         partner = e.place_in_warp(e.line(f"xor i64 {e.line('and i64 %lane, 31')}, {stride}"))
-        x = e.combined(combiner, dtype, 0, x, e.words_shuffled(x, dtype, partner))
+        x = e.combine(dtype, 0, kind, x, e.words_shuffled(x, dtype, partner))
         stride //= 2
     return x
 
@@ -58,6 +58,29 @@ def shuffle(e: SimtEmitter, value: ir.Value) -> Rep:
     """Each lane's value from the lane that its second operand (i64) names."""
     x, source = (e.reps[arg].name for arg in value.args)
     return Rep(_taken(e, x, value.dtype, source))
+
+
+def scan(e: SimtEmitter, value: ir.Value) -> Rep:
+    """Lane i's value with those of the lanes below it: with that of the lane 1 below, then 2, 4 and so on."""
+    kind, exclusive = value.attr
+    x, dtype = e.reps[value.args[0]].name, value.dtype
+    nothing = literal(identity(kind, dtype.numpy), dtype)
+    if exclusive:
+        x = _from_below(e, x, dtype, 1, nothing)
+    stride = 1
+    while stride < e.simt.lanes:
+        below = _from_below(e, x, dtype, stride, nothing)
+        x = e.combine(dtype, 0, kind, below, x)
+        stride *= 2
+    return Rep(x)
+
+
+def _from_below(e: SimtEmitter, x: str, dtype: DType, stride: int, nothing: str) -> str:
+    """The value of the lane `stride` below, `nothing` where there is none."""
+    outside = e.line(f"icmp slt i64 %lane, {stride}")
+    source = e.line(f"select i1 {outside}, i64 %lane, i64 {e.line(f'sub nsw i64 %lane, {stride}')}")
+    typ = scalar_type(dtype)
+    return e.line(f"select i1 {outside}, {typ} {nothing}, {typ} {_taken(e, x, dtype, source)}")
 
 
 def _taken(e: SimtEmitter, x: str, dtype: DType, source: str) -> str:

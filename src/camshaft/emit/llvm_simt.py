@@ -94,4 +94,6 @@ _VALUES: dict[str, Callable[[SimtEmitter, ir.Value], Rep]] = {
     "lane_count": lambda e, v: integer(e.simt.lanes),
     "reduce": collectives.reduce,
     "broadcast": collectives.broadcast,
+    "shuffle": collectives.shuffle,
+    "scan": collectives.scan,
 }

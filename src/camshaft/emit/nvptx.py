@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
+from camshaft.emit.llvm_collectives import WARP
 from camshaft.emit.llvm_grid import program_lines, size_lines, total_lines
-from camshaft.emit.llvm_simt import WARP, SimtEmitter
+from camshaft.emit.llvm_simt import SimtEmitter
 from camshaft.emit.llvm_values import array_name, memory_dtype
 from camshaft.emit.target import GpuTarget
 from camshaft.lang.simt import SimtKernel
@@ -95,7 +96,9 @@ def _arguments(kernel: SimtKernel, body: SimtEmitter, symbol: str) -> list[str]:
     ]
     if body.exchange_nbytes:
         lines.append(f"  %exchange = addrspacecast ptr addrspace(3) @{symbol}..exchange to ptr")
-    return lines + [f"  %scalar{i} = load i64, ptr addrspace(1) %where{i}, align 8" for i, _ in enumerate(kernel.scalars)]
+    return lines + [
+        f"  %scalar{i} = load i64, ptr addrspace(1) %where{i}, align 8" for i, _ in enumerate(kernel.scalars)
+    ]
 
 
 def _place(kernel: SimtKernel) -> list[str]:
@@ -114,5 +117,3 @@ def _place(kernel: SimtKernel) -> list[str]:
         "program:",
         *program_lines(sizes, "%linear"),
     ]
-
-

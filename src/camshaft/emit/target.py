@@ -81,7 +81,7 @@ class GpuTarget(CpuTarget):
         return f"{self.architecture}/{self.processor}/{self.ptx}"
 
 
-# PTX for one processor runs on later ones too; that of a name with an 'a' on this one alone. PTX 8.0 is of CUDA 12.0, 8.6 of 12.7.
+# PTX for one processor runs on later ones too, for a name with an 'a' on that one alone. PTX 8.0 is of CUDA 12.0, 8.6 of 12.7.
 GPU_TARGETS = {
     "sm_80": GpuTarget(processor="sm_80", ptx=80),
     "sm_90a": GpuTarget(processor="sm_90a", ptx=80),

@@ -1,0 +1,74 @@
+"""PTX of the ops' kernels: read for what it must hold, and assembled for three generations of GPUs."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from camshaft.backends.cuda.ptx import ptx
+from camshaft.emit.nvptx import emit
+from camshaft.emit.target import GPU_TARGETS, GpuTarget
+from camshaft.errors import BackendError
+from camshaft.lang.simt import to_simt
+from tests.support.needs import require
+from tests.support.op_kernels import op_kernels
+from tests.support.ptxas import assemble, find_tool, joined
+
+LANES = 128
+TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits={}, space="cuda")
+# Kernels that keep more than the registers hold: none today. A row here says which, and why.
+SPILLS: frozenset[str] = frozenset()
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Symbol -> SIMT form, of every variant's first and last sample."""
+    found = {}
+    for item in op_kernels(TARGET):
+        found[f"{item.symbol}_{len(found)}"] = to_simt(item.kernel, item.lanes or LANES)
+    return found
+
+
+@pytest.fixture(scope="module")
+def texts(kernels):
+    """Symbol -> PTX for the oldest GPU."""
+    return {
+        name: ptx(emit(kernel, GPU_TARGETS["sm_80"], name), GPU_TARGETS["sm_80"]) for name, kernel in kernels.items()
+    }
+
+
+def test_every_access_knows_its_memory(texts) -> None:
+    # a generic access looks up at run time whether it means workgroup memory
+    generic = [name for name, text in texts.items() if re.search(r"\b(ld|st)(\.v\d)?\.[bfsu]\d", text)]
+    assert not generic
+
+
+def test_workgroup_size_is_fixed(kernels, texts) -> None:
+    for name, kernel in kernels.items():
+        assert f".reqntid {kernel.lanes}" in texts[name], name
+
+
+def test_dot_products_of_bytes_and_conversions_are_instructions(texts) -> None:
+    together = "\n".join(texts.values())
+    for instruction in ("dp4a.u32.s32", "cvt.f32.f16", "fma.rn.f32", "shfl.sync.idx", "bar.sync", "min.NaN.f32"):
+        assert instruction in together, instruction
+
+
+@pytest.mark.parametrize("processor", sorted(GPU_TARGETS))
+def test_ptxas_takes_every_kernel(kernels, texts, processor) -> None:
+    require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
+    target = GPU_TARGETS[processor]
+    if processor != "sm_80":
+        texts = {name: ptx(emit(kernel, target, name), target) for name, kernel in kernels.items()}
+    report = assemble(joined(list(texts.values())), processor)
+    assert report.keys() == kernels.keys()
+    spilled = {name for name, found in report.items() if found.spill_nbytes}
+    assert spilled == SPILLS
+    assert max(found.registers for found in report.values()) <= 255
+
+
+def test_llvm_s_words_are_passed_on() -> None:
+    with pytest.raises(BackendError, match="LLVM refused a module"):
+        ptx("define void @k() { nonsense }", GpuTarget())

@@ -1,0 +1,45 @@
+"""The kernels that ops launch: every variant's, for its first and its last sample. Used where kernels are emitted, not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from camshaft import ops
+from camshaft.dispatch.validate import node_of
+from camshaft.lang import ir
+from camshaft.lang.verify import verify
+from camshaft.ops.launch import signature
+from camshaft.ops.op import HostCall, Launch
+
+
+@dataclass(frozen=True)
+class OpKernel:
+    """A traced, verified kernel of an op's variant. `lanes`: what its launch asks for, or None."""
+
+    op: str
+    variant: str
+    kernel: ir.KernelIR
+    lanes: int | None
+
+    @property
+    def symbol(self) -> str:
+        return f"{self.op}_{self.variant}_{self.kernel.name}"
+
+
+def op_kernels(target, ends: tuple[int, ...] = (0, -1)) -> Iterator[OpKernel]:
+    """Kernels of all variants that speak of the target's backend, of the samples at `ends` among those that each supports."""
+    for op in ops.all_ops():
+        for variant in op.variants:
+            if target.backend not in variant.backends:
+                continue
+            nodes = [node_of(op, sample) for sample in op.samples()]
+            nodes = [node for node in nodes if variant.supports(node, target) is None]
+            for node in {end % len(nodes): nodes[end] for end in ends if nodes}.values():
+                build = variant.build(node, target)
+                for launch in () if isinstance(build, HostCall) else build.launches:
+                    if isinstance(launch, Launch):
+                        made = signature(launch, node, build)
+                        traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+                        verify(traced)
+                        yield OpKernel(op.name, variant.name, traced, launch.lanes)

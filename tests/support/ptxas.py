@@ -1,0 +1,71 @@
+"""ptxas, the assembler of PTX: where it is, and what it says of kernels. Used by tests/emit/test_nvptx.py and bench/cuda.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """One kernel for one processor, as ptxas reports it."""
+
+    kernel: str
+    registers: int
+    shared_nbytes: int
+    spill_nbytes: int
+    stack_nbytes: int
+
+
+def find_tool(name: str) -> Path | None:
+    """A program of the CUDA toolkit: of CUDA_HOME, the usual folder, the wheel nvidia-cuda-nvcc, or the path; None if nowhere."""
+    folders = [Path(os.environ[key], "bin") for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
+    folders += [Path("/usr/local/cuda/bin"), *Path(sysconfig.get_path("purelib"), "nvidia").glob("*/bin")]
+    found = [folder / name for folder in folders if os.access(folder / name, os.X_OK)]
+    on_path = shutil.which(name)
+    return found[0] if found else Path(on_path) if on_path else None
+
+
+def joined(texts: list[str]) -> str:
+    """PTX modules for one target as one, so that one call assembles them all. Their kernels' names must differ."""
+    heads = (".version", ".target", ".address_size")
+    head = [line for line in texts[0].splitlines() if line.startswith(heads)]
+    return "\n".join([*head, *(line for t in texts for line in t.splitlines() if not line.startswith(heads))]) + "\n"
+
+
+def assemble(ptx: str, processor: str) -> dict[str, Assembled]:
+    """What ptxas makes of every kernel of a module. AssertionError with its words where it refuses the module."""
+    tool = find_tool("ptxas")
+    assert tool is not None
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernels.ptx")
+        source.write_text(ptx)
+        command = [str(tool), "-v", f"-arch={processor}", str(source), "-o", str(Path(folder, "kernels.cubin"))]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return _read(result.stderr)
+
+
+def _read(report: str) -> dict[str, Assembled]:
+    found = {}
+    for part in report.split("Compiling entry function '")[1:]:
+        name = part.split("'", 1)[0]
+        found[name] = Assembled(
+            name,
+            _number(r"Used (\d+) registers", part),
+            _number(r"(\d+) bytes smem", part),
+            _number(r"(\d+) bytes spill stores", part) + _number(r"(\d+) bytes spill loads", part),
+            _number(r"(\d+) bytes stack frame", part),
+        )
+    return found
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match.group(1)) if match else 0
