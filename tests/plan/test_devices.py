@@ -8,15 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import camshaft as cs
-from camshaft.backends import registry
-from camshaft.backends.registry import Backend
 from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
 
 DIM = 24
 TOKENS = cs.Extent("tokens", 40)
@@ -271,11 +269,7 @@ def test_unified_memory_is_never_copied(monkeypatch: pytest.MonkeyPatch) -> None
 def weak(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     """A device 'null' that every op claims and nothing is proved on, which has no kernel for silu."""
     device = FakeDevice("null", backend="null", without=frozenset(_silu_kernels()))
-    row = Backend("null", ("null",), lambda: None, lambda suffix: device, lambda: (), runs=False)
-    rows = {**registry.backends(), "null": row}
-    monkeypatch.setattr(registry, "backends", lambda: rows)
-    monkeypatch.setattr(registry, "_devices", {})
-    return device
+    return pass_for_null(device, monkeypatch)
 
 
 def _silu_kernels() -> set[str]:

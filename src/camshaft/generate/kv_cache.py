@@ -1,6 +1,6 @@
 """KVCache: the memory of keys and values in blocks of 16 tokens, and which sequence holds which. Sessions own slots of it.
 
-Its arrays are states of the model's plans. Memory is reserved for every slot and touched only as tokens come.
+Its arrays are states of the model's plans. Memory is reserved for every slot and, on the host, touched only as tokens come.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.backends.device import Device
 from camshaft.dtypes import DType, i32
 from camshaft.errors import ContextError
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.workers import aligned_bytes
 
 BLOCK_TOKENS = 16
@@ -22,10 +24,13 @@ Array = np.ndarray[Any, Any]
 
 class KVCache:
     """`states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim]
-    and the `block_table` [slots, blocks a sequence]."""
+    and the `block_table` [slots, blocks a sequence]. With a `device`, keys and values lie there; the table is the host's."""
 
-    def __init__(self, config: ModelConfig, context: int, dtype: DType, n_slots: int) -> None:
-        self.context, self.n_slots = context, n_slots
+    def __init__(
+        self, config: ModelConfig, context: int, dtype: DType, n_slots: int, device: Device | None = None
+    ) -> None:
+        self.context, self.n_slots, self._device = context, n_slots, device
+        self.table: Array = _zeros(TensorSpec((n_slots, -(-context // BLOCK_TOKENS)), i32))
         self.blocks_per_slot = -(-context // BLOCK_TOKENS)
         n_blocks = self.blocks_per_slot * n_slots
         heads, dim = config.n_kv_heads, config.head_dim
@@ -38,9 +43,13 @@ class KVCache:
         self._held: dict[int, list[int]] = {}
 
     @cached_property
-    def states(self) -> dict[str, Array]:
-        """The memory of every spec, made when it is first asked for."""
-        return {name: _zeros(spec) for name, spec in self.specs.items()}
+    def states(self) -> dict[str, Array | DeviceArray]:
+        """The memory of every spec, made when it is first asked for. BackendError when the device has too little."""
+        made: dict[str, Array | DeviceArray] = {"block_table": self.table}
+        for name, spec in self.specs.items():
+            if name not in made:
+                made[name] = _zeros(spec) if self._device is None else DeviceArray.zeros(self._device, spec)
+        return made
 
     @property
     def session_nbytes(self) -> int:
@@ -68,6 +77,9 @@ class KVCache:
 
     def close(self) -> None:
         """Lets go of the memory. Slots may still be closed."""
+        for held in self.states.values():
+            if isinstance(held, DeviceArray):
+                held.close()
         self.states.clear()
 
     def reserve(self, slot: int, n_tokens: int) -> None:
@@ -76,7 +88,7 @@ class KVCache:
             raise ContextError(
                 f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise --context"
             )
-        held, table = self._held.get(slot), self.states["block_table"]
+        held, table = self._held.get(slot), self.table
         if held is None:
             raise ContextError("the session is closed")
         while len(held) * BLOCK_TOKENS < n_tokens:

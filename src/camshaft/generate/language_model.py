@@ -203,7 +203,7 @@ class LanguageModel:
         return PlanDescription(
             bound.schedule.thunks,
             bound.schedule.waits,
-            bound.memory_plan.arena_nbytes,
+            bound.memory_plan.arena_nbytes + sum(bound.memory_plan.device_nbytes.values()),
             bound.memory_plan.temp_nbytes_sum,
             self.plans.weights.nbytes,
             self.plans.cache.session_nbytes,

@@ -1,4 +1,7 @@
-"""The plans of a language model: one for prompts of any length up to its bound, one for single tokens, sharing all memory."""
+"""The plans of a language model: one for prompts of any length up to its bound, one for single tokens, sharing all memory.
+
+On a device with memory of its own, the KV cache and the logits lie there; token ids and the block table are copied in.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.backends.device import HOST, Device
+from camshaft.backends.registry import device
 from camshaft.dtypes import f16, f32
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
@@ -19,8 +24,9 @@ from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.rope_scaling import Rotations
 from camshaft.models.transformer import LayerCache, token_inputs
-from camshaft.ops.spec import Dim
+from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.compile import compile_all
+from camshaft.plan.device_memory import DeviceArray, DeviceRows
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
 
@@ -30,7 +36,8 @@ Array = np.ndarray[Any, Any]
 
 
 class ModelPlans:
-    """Runs tokens of any sequences through the model. `logits` [LOGIT_ROWS, vocab] is where both plans leave their result."""
+    """Runs tokens of any sequences through the model. `logits` [LOGIT_ROWS, vocab] is where both plans leave their result;
+    `device` is None where that is the host's memory."""
 
     def __init__(
         self,
@@ -49,7 +56,8 @@ class ModelPlans:
                 f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
             )
         self.config, self.context, self.threads = config, context, threads
-        self.cache = KVCache(config, context, f16 if quantized else f32, n_slots)
+        self.device = _away(backend)
+        self.cache = KVCache(config, context, f16 if quantized else f32, n_slots, self.device)
         self.weights = Weights()
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
@@ -58,8 +66,7 @@ class ModelPlans:
         self._rope = Rotations(file.metadata, file.tensors, config, context)
         # Both graphs before any memory: a file whose tensors do not fit its metadata fails here.
         graphs = self._graph(self.prompt_tokens, self.logit_rows), self._graph(1, None)
-        nbytes = self.logit_rows.bound * config.vocab_size * 4
-        self.logits: Array = aligned_bytes(nbytes, 64).view(np.float32).reshape(-1, config.vocab_size)
+        self.logits = self._make_logits(TensorSpec((self.logit_rows.bound, config.vocab_size), f32))
         started = time.perf_counter()
         self.prompt, self.single = compile_all(
             graphs,
@@ -70,6 +77,11 @@ class ModelPlans:
             memory=self.cache.states | {"logits": self.logits},
         )
         self.compile_s = time.perf_counter() - started
+
+    def _make_logits(self, spec: TensorSpec) -> Array | DeviceArray:
+        if self.device is not None:
+            return DeviceArray.zeros(self.device, spec)
+        return aligned_bytes(spec.nbytes, 64).view(np.float32).reshape(spec.bounds)
 
     def _graph(self, tokens: Dim, rows: Dim | None) -> Graph:
         graph = Graph()
@@ -84,8 +96,11 @@ class ModelPlans:
         graph.output("logits", self._architecture.build(self.config, checkpoint, batch, caches))
         return graph
 
-    def run(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]) -> Array:
-        """One run over up to `prompt_tokens` tokens: f32 [len(rows), vocab], a view that holds until the next run.
+    def run(
+        self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
+    ) -> Array | DeviceRows:
+        """One run over up to `prompt_tokens` tokens: f32 [len(rows), vocab], a view that holds until the next run; `copy()`
+        fetches it where it is a device's.
 
         `rows` are indexes into the tokens. The caller has reserved room in the cache for every position.
         """
@@ -99,7 +114,8 @@ class ModelPlans:
             plan.set_extent(self.logit_rows, len(rows))
         plan.set_extent(self.length, max(positions) + 1)
         plan.bound.run()
-        return self.logits[: len(rows)]
+        n_rows = len(rows)
+        return DeviceRows(self.logits, n_rows) if isinstance(self.logits, DeviceArray) else self.logits[:n_rows]
 
     def close(self) -> None:
         """Lets go of both plans, their weights and the cache's memory."""
@@ -107,3 +123,11 @@ class ModelPlans:
         self.single.close()
         self.weights.clear()
         self.cache.close()
+        if isinstance(self.logits, DeviceArray):
+            self.logits.close()
+
+
+def _away(backend: str | None) -> Device | None:
+    """The device of that name if it has memory of its own."""
+    found = None if backend is None else device(backend)
+    return None if found is None or found.space == HOST else found

@@ -11,6 +11,7 @@ from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.plan.compile import ExecutionPlan, compile
+from camshaft.plan.device_memory import DeviceArray
 
 Array = np.ndarray[Any, Any]
 
@@ -18,7 +19,7 @@ Array = np.ndarray[Any, Any]
 class SamplerPlans:
     """Compiles what a Sampling asks for once: argmax or sample, with the repeat penalty or without."""
 
-    def __init__(self, logits: Array, backend: str | None) -> None:
+    def __init__(self, logits: Array | DeviceArray, backend: str | None) -> None:
         self._logits, self._backend = logits, backend
         self._plans: dict[tuple[bool, int], ExecutionPlan] = {}
 

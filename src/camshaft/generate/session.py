@@ -11,6 +11,7 @@ import numpy as np
 from camshaft.errors import ContextError, SettingError
 from camshaft.generate.generation import Generation
 from camshaft.generate.sampling import Sampling
+from camshaft.plan.device_memory import DeviceRows
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -131,7 +132,7 @@ class Session:
             self._run(part, (len(part) - 1,))
             del self._pending[: len(part)]
 
-    def _run(self, ids: Sequence[int], wanted: Sequence[int]) -> Array:
+    def _run(self, ids: Sequence[int], wanted: Sequence[int]) -> Array | DeviceRows:
         positions = range(self.position, self.position + len(ids))
         logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted)
         self.position += len(ids)

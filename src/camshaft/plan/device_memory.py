@@ -56,6 +56,18 @@ class DeviceArray:
 
 
 @dataclass(frozen=True)
+class DeviceRows:
+    """The first rows of a DeviceArray. Nothing is read before `copy`."""
+
+    array: DeviceArray
+    rows: int
+
+    def copy(self) -> np.ndarray[Any, Any]:
+        """The rows as they are now."""
+        return self.array.read(self.rows)
+
+
+@dataclass(frozen=True)
 class DeviceMemory:
     """The memory of one device's part of a plan. `own` is closed with it: the arena, and what the plan allocated."""
 
