@@ -7,6 +7,9 @@ from typing import Any
 from camshaft.backends.webgpu.native import Native
 from camshaft.errors import BackendError
 
+# wgpu-core's words; wgpu-native reports both as validation errors.
+_NO_MEMORY, _LOST = "Not enough memory left", "device is lost"
+
 
 class Faults:
     """The callbacks of one device. They may come on any thread; `check` raises what came first.
@@ -42,7 +45,9 @@ class Faults:
             return
         kind, message = self._errors[0]
         self._errors.clear()
-        if kind == self._native.lib.WGPUErrorType_OutOfMemory:
+        if _LOST in message:
+            raise BackendError(f"{self._device}: the device was lost: {_one_line(message)}")
+        if kind == self._native.lib.WGPUErrorType_OutOfMemory or _NO_MEMORY in message:
             raise BackendError(f"{self._device}: out of device memory: {what}")
         raise BackendError(f"{self._device}: {what}: {message.strip()}")
 

@@ -89,6 +89,7 @@ class Staging:
 
     def __init__(self, device: WebGpuDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, words_nbytes(nbytes)
+        self.handle: Any = None
         self.handle = device.create_buffer(self.nbytes, MAP_READ | COPY_DST)
         self._status = 0
         signature = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"

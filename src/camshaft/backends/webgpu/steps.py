@@ -110,7 +110,8 @@ class _Maker:
             place.offset_nbytes + place.nbytes
         ) % 4 == 0 or place.offset_nbytes + place.nbytes == place.memory.nbytes
         touched = (p for earlier in self.commands[:number] for p in _places(earlier))
-        return place.offset_nbytes % 4 == 0 and ends and not any(_overlap(place, p) for p in touched)
+        direct = place.offset_nbytes % 4 == 0 and ends and not any(_overlap(place, p) for p in touched)
+        return direct or not place.nbytes
 
     def place(self, command: CopyCommand, end: Place | Bytes) -> Place:
         if not isinstance(end, Place):
