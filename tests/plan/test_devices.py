@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import camshaft as cs
+from camshaft.backends import registry
 from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
@@ -15,6 +16,7 @@ from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
+from tests.support.needs import require
 
 DIM = 24
 TOKENS = cs.Extent("tokens", 40)
@@ -298,3 +300,24 @@ def test_an_op_without_a_kernel_on_its_device_runs_on_the_cpu_in_sight(weak: Fak
 def test_strict_refuses_an_op_without_a_kernel_on_its_device(weak: FakeDevice) -> None:
     with pytest.raises(BackendError, match=r"silu of f32.*no kernel can do it: .*null has no "):
         cs.compile(block(), backend="null", strict=True)
+
+
+CROSSINGS = {
+    ("webgpu",) * 4: ["x → webgpu", "add → host"],
+    ("webgpu", "cpu", "webgpu", "webgpu"): ["x → webgpu", "rms_norm → host", "matmul → webgpu", "add → host"],
+    ("cpu", "webgpu", "cpu", "cpu"): ["rms_norm → webgpu", "matmul → host"],
+}
+
+
+@pytest.mark.parametrize("places", CROSSINGS)
+def test_a_plan_over_the_cpu_and_webgpu_agrees_with_the_cpu(places: tuple[str, ...]) -> None:
+    reason = registry.backend_named("webgpu").absent()
+    require(reason is None, f"webgpu: {reason}")
+    with cs.compile(block(), backend="simd", threads=1) as plan:
+        wanted = plan.run(x=X[:7])["y"].copy()
+    with cs.compile(block(places), backend="webgpu", strict=True, threads=2) as plan:
+        plan.run(x=Y)
+        np.testing.assert_allclose(plan.run(x=X[:7])["y"], wanted, atol=1e-5)
+        copies = [t.name for t in plan.bound.schedule.thunks if t.kind == "copy"]
+        assert copies == CROSSINGS[places]
+        assert all(name in plan.explain() for name in copies)

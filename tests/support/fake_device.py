@@ -27,7 +27,7 @@ ALIGNMENT = 256
 
 @dataclass
 class FakeMemory:
-    """Bytes of a fake device. On one with unified memory, `host` shows them to the host."""
+    """Bytes of a fake device. On one with unified memory, `array` shows them to the host."""
 
     device: FakeDevice
     nbytes: int
@@ -39,8 +39,7 @@ class FakeMemory:
             raise BackendError("memory was used after it was closed")
         return self._data
 
-    @property
-    def host(self) -> Bytes:
+    def array(self) -> Bytes:
         assert self.device.limits["unified"]
         return self.data()
 

@@ -87,7 +87,7 @@ class DeviceMemory:
     def host_view(self, buffer: Buffer) -> Bytes:
         """The buffer's bytes as the host sees them, on a device with unified memory."""
         place = self.place(buffer.slice())
-        whole: Bytes = place.memory.host  # type: ignore[attr-defined]  # such a device's memory has it
+        whole: Bytes = place.memory.array()  # type: ignore[attr-defined]  # such a device's memory has it
         return whole[place.offset_nbytes : place.offset_nbytes + place.nbytes]
 
     def shown_to_host(self, memory: BoundMemory, buffers: Sequence[Buffer]) -> BoundMemory:

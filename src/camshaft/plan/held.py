@@ -36,7 +36,7 @@ class Held:
             return _elements(self.arrays[buffer], spec)
         device, memory = devices[buffer.space], self.memories[buffer]
         if is_unified(device):
-            return _elements(memory.host, spec)  # type: ignore[attr-defined]  # such a device's memory has it
+            return _elements(memory.array(), spec)  # type: ignore[attr-defined]  # such a device's memory has it
         return DeviceArray(device, memory, spec)
 
 

@@ -84,5 +84,5 @@ class Versions:
 
 
 def is_unified(device: Device) -> bool:
-    """Whether the host sees the device's memory as it is: its Memory then has `host`, a uint8 array over the same bytes."""
+    """Whether the host sees the device's memory as it is: its Memory then has array(), uint8 over the same bytes."""
     return bool(device.limits.get("unified", 0))

@@ -1,0 +1,221 @@
+"""The null device: plans and emits, never runs. 'null' emits LLVM IR, 'null:wgsl', 'null:msl' and 'null:ptx' those languages.
+
+What a plan would do on hardware that is not here, and the text of its kernels, can be seen and tested with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.device import Bytes, Command, DeviceInfo
+from camshaft.emit import llvm, msl, nvptx, wgsl
+from camshaft.emit.msl_module import MslTarget
+from camshaft.emit.refusal import refusal
+from camshaft.emit.target import CpuTarget, GpuTarget
+from camshaft.emit.wgsl_module import WgslTarget
+from camshaft.errors import BackendError, KernelError
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang.simt import to_simt
+from camshaft.lang.verify import verify
+
+# Bytes: the most that a device of any kind asks of places of buffers.
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A language that kernels are emitted in: its column of the instruction table, the lanes of a program, and its emitter
+    (traced kernel, lanes) -> text."""
+
+    name: str
+    description: str
+    column: str
+    lanes: int
+    emit: Callable[[ir.KernelIR, int], str]
+
+
+def _llvm(kernel: ir.KernelIR, lanes: int) -> str:
+    return llvm.emit(kernel, CpuTarget("x86_64", lanes, frozenset({"avx2", "fma", "f16c"})), "kernel")
+
+
+def _wgsl(kernel: ir.KernelIR, lanes: int) -> str:
+    return wgsl.emit(to_simt(kernel, lanes), WgslTarget()).text
+
+
+def _msl(kernel: ir.KernelIR, lanes: int) -> str:
+    target = MslTarget()
+    simt = to_simt(kernel, lanes, target.simd_width)
+    reason = msl.refusal(simt, target)
+    if reason is not None:
+        raise KernelError(f"{kernel.name}: {reason}")
+    return msl.emit(simt, target).text
+
+
+def _ptx(kernel: ir.KernelIR, lanes: int) -> str:
+    target = GpuTarget()
+    return ptx(nvptx.emit(to_simt(kernel, lanes), target, kernel.name), target)
+
+
+DIALECTS = {
+    row.name: row
+    for row in (
+        Dialect("llvm", "LLVM IR for x86-64 with AVX2", "llvm", 8, _llvm),
+        Dialect("wgsl", "WGSL for an adapter with WebGPU's default limits", "wgsl", 64, _wgsl),
+        Dialect("msl", "Metal Shading Language", "msl", 64, _msl),
+        Dialect("ptx", "PTX for sm_80", "ptx", 64, _ptx),
+    )
+}
+
+
+@dataclass(frozen=True)
+class NullKernel:
+    """A kernel that was emitted and not compiled."""
+
+    name: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NullMemory:
+    """A number of bytes that nothing keeps: what is written is dropped."""
+
+    device: str
+    nbytes: int
+
+    def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
+        """BackendError past the end."""
+        if offset_nbytes + data.nbytes > self.nbytes:
+            raise BackendError(f"{self.device}: {data.nbytes} bytes at {offset_nbytes} of memory of {self.nbytes}")
+
+    def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
+        raise BackendError(f"{self.device} keeps no bytes: it plans and emits, and never runs")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True)
+class NullRun:
+    """Commands that will not run."""
+
+    device: str
+    commands: tuple[Command, ...]
+
+    def submit(self, active: Sequence[int]) -> None:
+        raise BackendError(f"{self.device} plans and emits, and never runs; compile for another device to run this")
+
+    def wait(self) -> None:
+        """Nothing was submitted."""
+
+    def elapsed_ns(self) -> tuple[int, ...] | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class NullDevice:
+    """No hardware. `emitted` holds the kernels that plans asked for."""
+
+    name: str
+    dialect: Dialect
+    backend: str = "null"
+    features: frozenset[str] = frozenset()
+    limits: Mapping[str, int] = field(default_factory=lambda: {"alignment": ALIGNMENT, "unified": 0})
+    emitted: dict[str, NullKernel | str] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        return self.dialect.lanes
+
+    @property
+    def space(self) -> str:
+        return self.name
+
+    def refusal(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> str | None:
+        """None, or why the language cannot have the kernel."""
+        found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
+        return found if isinstance(found, str) else None
+
+    def compile(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> NullKernel:
+        """The kernel's text. BackendError with the reason of a refusal."""
+        found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
+        if isinstance(found, str):
+            raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {found}")
+        return found
+
+    def _emitted(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None,
+    ) -> NullKernel | str:
+        """The kernel, or why there is none; emitted once."""
+        width = lanes or self.lanes
+        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
+        if key not in self.emitted:
+            traced = kernel.trace(arrays, scalars, constants, grid)
+            verify(traced)
+            self.emitted[key] = self._made(kernel.name, traced, width)
+        return self.emitted[key]
+
+    def _made(self, name: str, traced: ir.KernelIR, width: int) -> NullKernel | str:
+        reason = refusal(traced, self.dialect.column)
+        if reason is not None:
+            return reason
+        try:
+            return NullKernel(name, self.dialect.emit(traced, width))
+        except KernelError as error:
+            return str(error)
+
+    def allocate(self, nbytes: int) -> NullMemory:
+        return NullMemory(self.name, nbytes)
+
+    def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> NullRun:
+        return NullRun(self.name, tuple(commands))
+
+
+def absent() -> str | None:
+    """None: there is nothing to lack."""
+    return None
+
+
+def make(suffix: str) -> NullDevice:
+    """The null device of a language, LLVM IR without one. BackendError for another word."""
+    dialect = DIALECTS.get(suffix or "llvm")
+    if dialect is None:
+        raise BackendError(f"no device null:{suffix}; wanted null, or null: and one of {', '.join(DIALECTS)}")
+    return NullDevice(f"null:{suffix}" if suffix else "null", dialect)
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """One a language; 'null' is 'null:llvm'."""
+    return tuple(
+        DeviceInfo(
+            f"null:{row.name}", "null", f"plans and emits {row.description}, never runs", None, {"lanes": row.lanes}
+        )
+        for row in DIALECTS.values()
+    )
