@@ -1,0 +1,192 @@
+"""NVIDIA GPUs as devices: which there are, why not, memory, kernels and runs. Top of backends/cuda/, below registry.py."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from camshaft.backends.cuda import driver
+from camshaft.backends.cuda.driver import ask, bindings
+from camshaft.backends.cuda.kernel import CudaKernel, load, ptx_text
+from camshaft.backends.cuda.memory import CudaMemory
+from camshaft.backends.cuda.run import CudaRun
+from camshaft.backends.device import Command, DeviceInfo
+from camshaft.emit.nvptx import shared_nbytes
+from camshaft.emit.refusal import refusal
+from camshaft.emit.target import GPU_TARGETS, GpuTarget
+from camshaft.errors import BackendError
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang.simt import SimtKernel, to_simt
+from camshaft.lang.verify import verify
+
+NAME = "cuda"
+LANES = 128
+MOST_LANES = 1024
+# What a kernel may have without asking the driver for more, on every GPU.
+MOST_SHARED_NBYTES = 48 * 1024
+# Compute capability -> target and the driver's version from which it takes that PTX; other GPUs assemble the oldest target's.
+_TARGETS = {(9, 0): ("sm_90a", 12000), (10, 0): ("sm_100", 12080)}
+_ATTRIBUTES = {
+    "multiprocessors": "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT",
+    "l2_cache": "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE",
+}
+
+
+@functools.cache
+def absent() -> str | None:
+    """None, or why no NVIDIA GPU can be used here."""
+    return driver.absent_reason()
+
+
+def target_of(capability: tuple[int, int], driver_version: int) -> GpuTarget:
+    """What PTX is written for a GPU."""
+    name, oldest = _TARGETS.get(capability, ("sm_80", 0))
+    return GPU_TARGETS[name if driver_version >= oldest else "sm_80"]
+
+
+def _attribute(name: str, handle: Any) -> int:
+    return int(ask("cuDeviceGetAttribute", getattr(bindings().CUdevice_attribute, name), handle))
+
+
+def _capability(handle: Any) -> tuple[int, int]:
+    words = ("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR", "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR")
+    major, minor = (_attribute(word, handle) for word in words)
+    return major, minor
+
+
+def _limits(handle: Any) -> dict[str, int]:
+    major, minor = _capability(handle)
+    return {
+        "alignment": 256,
+        "memory": int(ask("cuDeviceTotalMem", handle)),
+        "lanes": MOST_LANES,
+        "workgroup_memory": MOST_SHARED_NBYTES,
+        "workgroups": 2**31 - 1,
+        "compute_capability": 10 * major + minor,
+        **{word: _attribute(attribute, handle) for word, attribute in _ATTRIBUTES.items()},
+    }
+
+
+def _name(index: int) -> str:
+    return f"{NAME}:{index}" if index else NAME
+
+
+def _info(index: int) -> DeviceInfo:
+    handle = ask("cuDeviceGet", index)
+    text = ask("cuDeviceGetName", 256, handle).split(b"\0")[0].decode()
+    return DeviceInfo(_name(index), NAME, text, driver.capability_reason(_capability(handle)), _limits(handle))
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """Every GPU, or one row that says why there is none."""
+    reason = absent()
+    if reason is not None:
+        return (DeviceInfo(NAME, NAME, "", reason),)
+    return tuple(_info(index) for index in range(ask("cuDeviceGetCount")))
+
+
+def make(index: int) -> CudaDevice:
+    """The GPU of that number. BackendError where there is none, or it is too old, with the reason."""
+    reason = absent()
+    if reason is None and index >= ask("cuDeviceGetCount"):
+        reason = f"the NVIDIA driver sees {ask('cuDeviceGetCount')} GPUs"
+    if reason is None:
+        reason = driver.capability_reason(_capability(ask("cuDeviceGet", index)))
+    if reason is not None:
+        raise BackendError(f"device {_name(index)!r} is absent: {reason}")
+    return CudaDevice(index)
+
+
+class CudaDevice:
+    """A GPU in use: its primary context, one stream for all that is run, one on which graphs are captured.
+
+    Its methods may be called from any thread; `lock` is held while a thread enqueues.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.name, self.backend, self.lanes, self.space = _name(index), NAME, LANES, _name(index)
+        self.handle = ask("cuDeviceGet", index)
+        self.limits: Mapping[str, int] = _limits(self.handle)
+        self.target = target_of(_capability(self.handle), ask("cuDriverGetVersion"))
+        self.features = frozenset({"dot4"})
+        self.lock = threading.RLock()
+        self.context = ask("cuDevicePrimaryCtxRetain", self.handle)
+        self._kernels: dict[str, CudaKernel] = {}
+        with self.entered():
+            apart = bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
+            self.stream, self.capture_stream = ask("cuStreamCreate", apart), ask("cuStreamCreate", apart)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The context current in this thread, and no other thread enqueueing."""
+        with self.lock:
+            ask("cuCtxSetCurrent", self.context)
+            yield
+
+    # --- the protocol of backends/device.py ---------------------------------------------------------------------------
+    def refusal(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> str | None:
+        """None, or what PTX lacks, or the limit that the kernel passes. The kernel is traced, nothing is compiled."""
+        traced = kernel.trace(arrays, scalars, constants, grid)
+        return refusal(traced, "ptx") or _over(to_simt(traced, lanes or self.lanes))
+
+    def compile(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> CudaKernel:
+        """The kernel in this device's context: from memory, else from PTX in the store, else traced and emitted.
+
+        BackendError with the reason of a refusal, LLVM's words or the driver's log.
+        """
+        width = lanes or self.lanes
+        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
+
+        def simt() -> SimtKernel:
+            traced = kernel.trace(arrays, scalars, constants, grid)
+            verify(traced)
+            reason = refusal(traced, "ptx") or _over(made := to_simt(traced, width))
+            if reason is not None:
+                raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {reason}")
+            return made
+
+        with self.lock:
+            if key not in self._kernels:
+                symbol, text = ptx_text(key, self.target, simt)
+                with self.entered():
+                    self._kernels[key] = load(kernel.name, symbol, text)
+            return self._kernels[key]
+
+    def allocate(self, nbytes: int) -> CudaMemory:
+        """Zeroed memory. BackendError that says how much was asked for and how much is free."""
+        return CudaMemory(self, nbytes)
+
+    def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> CudaRun:
+        """Makes commands ready: captured as one graph, or, `timed`, launch by launch between events."""
+        return CudaRun(self, commands, n_extents, timed)
+
+
+def _over(kernel: SimtKernel) -> str | None:
+    """The limit of every GPU that a kernel passes."""
+    if kernel.lanes > MOST_LANES:
+        return f"a workgroup of {kernel.lanes} threads; wanted at most {MOST_LANES}"
+    # collectives pass values of up to 8 bytes a thread
+    nbytes = shared_nbytes(kernel) + 8 * kernel.lanes
+    if nbytes > MOST_SHARED_NBYTES:
+        return f"{nbytes} bytes of workgroup memory; wanted at most {MOST_SHARED_NBYTES}"
+    return None

@@ -1,0 +1,91 @@
+"""Steps captured as one CUDA graph, replayed with the number of workgroups that a run wants. Used by run.py.
+
+A graph's launches keep their grids, but grids follow the active extents. A launch whose count changed since the last run has its
+node set anew (about a microsecond each): decoding token by token changes few nodes, seldom, and no workgroup is started that has
+nothing to do, as it would be with grids at their bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from camshaft.backends.cuda.driver import DriverError, ask, bindings
+from camshaft.backends.cuda.steps import LaunchStep, Step
+
+if TYPE_CHECKING:
+    from camshaft.backends.cuda.device import CudaDevice
+
+
+class StepGraph:
+    """An instantiated graph of steps and the node of each."""
+
+    def __init__(self, graph: Any, executable: Any, nodes: dict[LaunchStep, Any]) -> None:
+        self.graph, self.executable, self.nodes = graph, executable, nodes
+        self.params = {step: step.node_params() for step in nodes}
+
+    def set_grid(self, step: LaunchStep) -> None:
+        """Makes the step's `grid` that of its node."""
+        params = self.params[step]
+        params.gridDimX = step.grid
+        ask("cuGraphExecKernelNodeSetParams", self.executable, self.nodes[step], params)
+
+    def launch(self, stream: Any) -> None:
+        ask("cuGraphLaunch", self.executable, stream)
+
+    def close(self) -> None:
+        ask("cuGraphExecDestroy", self.executable)
+        ask("cuGraphDestroy", self.graph)
+
+
+def capture(device: CudaDevice, steps: Sequence[Step]) -> StepGraph:
+    """Captures the steps on the device's second stream. Those between two waits depend on all before them and not on each other.
+
+    DriverError where the driver does not take it; the stream can be captured on again.
+    """
+    stream = device.capture_stream
+    ask("cuStreamBeginCapture", stream, bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    try:
+        nodes = _enqueue(stream, steps)
+    except DriverError:
+        # ends the capture, which the failure has broken already: what it answers is known
+        bindings().cuStreamEndCapture(stream)
+        raise
+    graph = ask("cuStreamEndCapture", stream)
+    try:
+        executable = ask("cuGraphInstantiate", graph, 0)
+    except DriverError:
+        ask("cuGraphDestroy", graph)
+        raise
+    return StepGraph(graph, executable, nodes)
+
+
+def _enqueue(stream: Any, steps: Sequence[Step]) -> dict[LaunchStep, Any]:
+    before: list[Any] = []
+    group: list[Any] = []
+    nodes: dict[LaunchStep, Any] = {}
+    for step in steps:
+        if step.wait and group:
+            before, group = group, []
+        _depend(stream, before)
+        step.enqueue(stream)
+        made = list(ask("cuStreamGetCaptureInfo", stream)[3])
+        group += [node for node in made if all(int(node) != int(b) for b in before)]
+        if isinstance(step, LaunchStep):
+            nodes[step] = made[0]
+    _depend(stream, group)
+    return nodes
+
+
+def _depend(stream: Any, nodes: list[Any]) -> None:
+    """What the next step that is captured comes after."""
+    flag = bindings().CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+    # from CUDA 13 on the call takes data of the edges as well
+    data = () if _bindings_major() < 13 else (None,)
+    ask("cuStreamUpdateCaptureDependencies", stream, nodes, *data, len(nodes), int(flag))
+
+
+def _bindings_major() -> int:
+    from cuda.bindings import __version__
+
+    return int(str(__version__).split(".")[0])

@@ -1,0 +1,66 @@
+"""A kernel for an NVIDIA GPU: PTX from the store or made, then assembled and loaded by the driver. Used by device.py."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from camshaft.backends.cuda.driver import DriverError, ask, bindings
+from camshaft.backends.cuda.ptx import ptx
+from camshaft.emit.nvptx import emit
+from camshaft.emit.target import GpuTarget
+from camshaft.errors import BackendError
+from camshaft.lang.kernel import language_digest
+from camshaft.lang.simt import SimtKernel
+from camshaft.store.store import store
+
+LOG_NBYTES = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class CudaKernel:
+    """A kernel loaded into a device's context; `lanes` threads a workgroup. Its parameters: emit/nvptx.py."""
+
+    name: str
+    lanes: int
+    function: Any = field(repr=False)
+    module: Any = field(repr=False)
+
+
+def ptx_text(signature: str, target: GpuTarget, make: Callable[[], SimtKernel]) -> tuple[str, str]:
+    """The kernel's symbol and PTX, from the store where it is there; `signature` names all that `make` depends on."""
+    version = ".".join(str(part) for part in llvm.llvm_version_info)
+    key = hashlib.sha256(f"{signature}|{target.key()}|{version}|{language_digest()}".encode()).hexdigest()
+    symbol = f"camshaft_{key[:24]}"
+    data = store().objects.get(key)
+    if data is None:
+        data = ptx_of(make(), target, symbol).encode()
+        store().objects.put(key, data)
+    return symbol, data.decode()
+
+
+def ptx_of(kernel: SimtKernel, target: GpuTarget, symbol: str) -> str:
+    """The PTX of a kernel."""
+    return ptx(emit(kernel, target, symbol), target)
+
+
+def load(name: str, symbol: str, text: str) -> CudaKernel:
+    """PTX assembled by the driver into the current context. BackendError with its log."""
+    options = bindings().CUjit_option
+    log = bytearray(LOG_NBYTES)
+    given = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+    try:
+        module = ask("cuModuleLoadDataEx", text.encode() + b"\0", len(given), given, [log, LOG_NBYTES])
+    except DriverError as error:
+        words = log.split(b"\0")[0].decode(errors="replace").strip()
+        raise BackendError(f"kernel {name}: {error}{': ' + words if words else ''}") from error
+    function = ask("cuModuleGetFunction", module, symbol.encode())
+    lanes = re.search(r"^\.reqntid (\d+)", text, re.MULTILINE)
+    if lanes is None:
+        raise BackendError(f"kernel {name}: its PTX names no size of a workgroup")
+    return CudaKernel(name, int(lanes.group(1)), function, module)

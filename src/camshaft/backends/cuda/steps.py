@@ -1,0 +1,123 @@
+"""One command as the driver takes it: a launch with its parameters, or a copy. Used by run.py and graph.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.cuda.driver import ask, bindings
+from camshaft.backends.cuda.kernel import CudaKernel
+from camshaft.backends.cuda.memory import CudaMemory, Pinned
+from camshaft.backends.device import Bytes, CopyCommand, LaunchCommand, Place
+from camshaft.errors import BackendError
+
+MOST_PROGRAMS = 2**31 - 1
+
+
+@dataclass(eq=False)
+class LaunchStep:
+    """A kernel's launch. `values` holds its parameters, `pointers` their addresses, as the driver reads them; `grid` is the
+    number of workgroups that it was last given."""
+
+    command: LaunchCommand
+    kernel: CudaKernel
+    values: np.ndarray[Any, np.dtype[np.int64]]
+    pointers: np.ndarray[Any, np.dtype[np.int64]]
+    grid: int = 1
+
+    @classmethod
+    def of(cls, command: LaunchCommand, active_address: int) -> LaunchStep:
+        """`active_address`: where the active extents lie on the GPU, an i64 each."""
+        if not isinstance(command.kernel, CudaKernel):
+            raise BackendError(f"{command.name}: {command.kernel.name} is no kernel of a CUDA device")
+        words = [address_of(place) for place in command.arrays]
+        words += [active_address + 8 * extent for extent in command.scalars]
+        values = np.array(words or [0], np.int64)
+        pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
+        return cls(command, command.kernel, values, pointers, 1 if command.factors else max(command.constant, 1))
+
+    @property
+    def wait(self) -> bool:
+        return self.command.wait
+
+    def workgroups(self, active: Sequence[int]) -> int:
+        """How many to launch: one that does nothing where there is no program. BackendError past what a grid has."""
+        programs = self.command.programs(active)
+        if programs > MOST_PROGRAMS:
+            raise BackendError(f"{self.command.name}: {programs} programs; a grid has at most {MOST_PROGRAMS}")
+        return max(programs, 1)
+
+    def enqueue(self, stream: Any) -> None:
+        block = (self.kernel.lanes, 1, 1)
+        ask("cuLaunchKernel", self.kernel.function, self.grid, 1, 1, *block, 0, stream, self.pointers.ctypes.data, 0)
+
+    def node_params(self) -> Any:
+        """The launch as a graph's node has it."""
+        params = bindings().CUDA_KERNEL_NODE_PARAMS()
+        params.func = self.kernel.function
+        params.gridDimX, params.gridDimY, params.gridDimZ = self.grid, 1, 1
+        params.blockDimX, params.blockDimY, params.blockDimZ = self.kernel.lanes, 1, 1
+        params.kernelParams = self.pointers.ctypes.data
+        return params
+
+
+@dataclass(eq=False)
+class CopyStep:
+    """A copy on the GPU, or between it and page-locked memory that stands for `array`."""
+
+    command: CopyCommand
+    nbytes: int
+    source: int
+    destination: int
+    call: str
+    array: Bytes | None = None
+    pinned: Pinned | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, command: CopyCommand, device: Any) -> CopyStep:
+        """BackendError where the sizes of the two ends differ."""
+        ends = command.source, command.destination
+        nbytes = {end.nbytes for end in ends}
+        if len(nbytes) != 1:
+            raise BackendError(f"{command.name}: a copy of {ends[0].nbytes} bytes to {ends[1].nbytes}")
+        array = next((end for end in ends if isinstance(end, np.ndarray)), None)
+        pinned = Pinned(device, array.nbytes) if array is not None else None
+        places = [address_of(end) if isinstance(end, Place) else pinned.address if pinned else 0 for end in ends]
+        letters = "".join("D" if isinstance(end, Place) else "H" for end in ends)
+        return cls(command, nbytes.pop(), *places, f"cuMemcpy{letters[0]}to{letters[1]}Async", array, pinned)
+
+    @property
+    def wait(self) -> bool:
+        return self.command.wait
+
+    def enqueue(self, stream: Any) -> None:
+        if self.nbytes:
+            ask(self.call, self.destination, self.source, self.nbytes, stream)
+
+    def take(self) -> None:
+        """Before a run: the caller's bytes into page-locked memory."""
+        if self.pinned is not None and self.array is not None and self.call == "cuMemcpyHtoDAsync":
+            self.pinned.bytes[:] = self.array.reshape(-1)
+
+    def give(self) -> None:
+        """After a run: what arrived, to the caller."""
+        if self.pinned is not None and self.array is not None and self.call == "cuMemcpyDtoHAsync":
+            self.array.reshape(-1)[:] = self.pinned.bytes
+
+
+Step = LaunchStep | CopyStep
+
+
+def address_of(place: Place) -> int:
+    """The GPU's address of a place. BackendError where it is no memory of a CUDA device, or reaches past its end."""
+    memory = place.memory
+    if not isinstance(memory, CudaMemory):
+        raise BackendError(f"memory of {memory.nbytes} bytes is not a CUDA device's")
+    if place.offset_nbytes < 0 or place.offset_nbytes + place.nbytes > memory.nbytes:
+        raise BackendError(
+            f"a place at byte {place.offset_nbytes} of {place.nbytes} bytes in memory of {memory.nbytes}"
+        )
+    return memory.address + place.offset_nbytes
