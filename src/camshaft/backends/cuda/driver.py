@@ -1,4 +1,4 @@
-"""The driver API through cuda-bindings (extra `cuda`): calls with their errors, and why there is no GPU. Bottom of backends/cuda/."""
+"""The driver API through cuda-bindings (extra `cuda`): calls with their errors, and why there is no GPU. Below its neighbours."""
 
 from __future__ import annotations
 

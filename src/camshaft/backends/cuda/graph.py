@@ -44,7 +44,8 @@ def capture(device: CudaDevice, steps: Sequence[Step]) -> StepGraph:
     DriverError where the driver does not take it; the stream can be captured on again.
     """
     stream = device.capture_stream
-    ask("cuStreamBeginCapture", stream, bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    # relaxed: a finalizer that frees memory meanwhile must not break the capture
+    ask("cuStreamBeginCapture", stream, bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     try:
         nodes = _enqueue(stream, steps)
     except DriverError:

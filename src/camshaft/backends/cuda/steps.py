@@ -85,9 +85,12 @@ class CopyStep:
             raise BackendError(f"{command.name}: a copy of {ends[0].nbytes} bytes to {ends[1].nbytes}")
         array = next((end for end in ends if isinstance(end, np.ndarray)), None)
         pinned = Pinned(device, array.nbytes) if array is not None else None
-        places = [address_of(end) if isinstance(end, Place) else pinned.address if pinned else 0 for end in ends]
-        letters = "".join("D" if isinstance(end, Place) else "H" for end in ends)
-        return cls(command, nbytes.pop(), *places, f"cuMemcpy{letters[0]}to{letters[1]}Async", array, pinned)
+        source, destination = (
+            address_of(end) if isinstance(end, Place) else pinned.address if pinned else 0 for end in ends
+        )
+        letters = ["D" if isinstance(end, Place) else "H" for end in ends]
+        call = f"cuMemcpy{letters[0]}to{letters[1]}Async"
+        return cls(command, nbytes.pop(), source, destination, call, array, pinned)
 
     @property
     def wait(self) -> bool:
