@@ -20,6 +20,7 @@ class Settings:
     backend: str | None
     threads: int | None
     activations: str
+    c_compiler: str | None = None
 
 
 def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
@@ -33,7 +34,7 @@ def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
 
 def settings() -> Settings:
     """The settings of this moment, from the environment: CAMSHAFT_CACHE_DIR, CAMSHAFT_BACKEND, CAMSHAFT_THREADS (1 to
-    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32)."""
+    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32), CAMSHAFT_CC (the command of a C compiler)."""
     cache = os.environ.get("CAMSHAFT_CACHE_DIR")
     if cache and Path(cache).exists() and not Path(cache).is_dir():
         raise SettingError(f"CAMSHAFT_CACHE_DIR={cache}: wanted a folder")
@@ -45,6 +46,7 @@ def settings() -> Settings:
         backend=os.environ.get("CAMSHAFT_BACKEND") or None,
         threads=_integer("CAMSHAFT_THREADS", None, 1, 1024),
         activations=activations,
+        c_compiler=os.environ.get("CAMSHAFT_CC") or None,
     )
 
 

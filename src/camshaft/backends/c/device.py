@@ -1,0 +1,140 @@
+"""The CPU through a C compiler: device "cpu:c". Above load.py; for debugging, comparison, and where one prefers it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from camshaft.backends.c.compilers import Compiler, absent, find_compiler
+from camshaft.backends.c.load import SharedLibrary, build, load
+from camshaft.backends.cpu.compile import NativeLibrary, host_target
+from camshaft.backends.cpu.device import ENTRY, counts
+from camshaft.backends.device import HOST, Command, DeviceInfo, DeviceRun, Memory
+from camshaft.emit.c import emit
+from camshaft.errors import BackendError
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
+from camshaft.lang.verify import verify
+from camshaft.store.store import store
+
+
+@dataclass(frozen=True)
+class CKernel:
+    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives."""
+
+    name: str
+    address: int
+    library: NativeLibrary | SharedLibrary = field(repr=False)
+
+    def __call__(self, args: int, first: int, last: int) -> None:
+        """Runs programs [first, last) on this thread; `args` is the argument block's address."""
+        ENTRY(self.address)(args, first, last)
+
+
+@dataclass(frozen=True)
+class CDevice:
+    """One lane, explicit vectors of any width. `compiler` makes its code."""
+
+    compiler: Compiler
+    name: str = "cpu:c"
+    backend: str = "c"
+    lanes: int = 1
+    features: frozenset[str] = frozenset()
+    architecture: str = ""
+    space: str = HOST
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def refusal(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> str | None:
+        """None: C has every instruction and dtype (its column of the instruction table holds no Absent cell)."""
+        return None
+
+    def compile(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None = None,
+    ) -> CKernel:
+        """The kernel's machine code: from memory, else from the store, else traced, verified, emitted and compiled.
+
+        BackendError with the compiler's first error and its line of C.
+        """
+        signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
+        key = hashlib.sha256(f"{signature}|{self.compiler.key()}|{_machine_key()}".encode()).hexdigest()
+        with _lock:
+            found = _kernels.get(key)
+            if found is None:
+                started = time.perf_counter()
+                symbol = f"camshaft_{key[:24]}"
+                data = store().objects.get(key)
+                if data is None:
+                    text = emit(_verified(kernel, arrays, scalars, constants, grid), symbol)
+                    data = build(self.compiler, text)
+                    store().objects.put(key, data)
+                    counts.compiled += 1
+                else:
+                    counts.loaded += 1
+                library = load(data)
+                found = _kernels[key] = CKernel(kernel.name, library.address(symbol), library)
+                counts.seconds += time.perf_counter() - started
+            return found
+
+    def allocate(self, nbytes: int) -> Memory:
+        """BackendError: its kernels run on the process's own memory."""
+        raise BackendError(f"{self.name} runs on the process's own memory; give it NumPy arrays")
+
+    def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> DeviceRun:
+        """BackendError: plans run its kernels by address."""
+        raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
+
+
+_kernels: dict[str, CKernel] = {}
+_lock = threading.RLock()
+
+
+def _verified(
+    kernel: Kernel,
+    arrays: Sequence[ir.ArrayParam],
+    scalars: Sequence[str],
+    constants: Mapping[str, Constant],
+    grid: Sequence[ir.GridDim],
+) -> ir.KernelIR:
+    traced = kernel.trace(arrays, scalars, constants, grid)
+    verify(traced)
+    return traced
+
+
+@functools.cache
+def _machine_key() -> str:
+    host = host_target()
+    return f"{host.triple}|{host.cpu}|{host.features}|{language_digest()}"
+
+
+def make(index: int = 0) -> CDevice:
+    """The device. BackendError where there is no C compiler, or for another index than 0."""
+    if index != 0:
+        raise BackendError(f"no device 'cpu:c:{index}': there is one CPU")
+    features = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
+    return CDevice(find_compiler(), features=features, architecture=platform.machine().lower())
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """The one row of `camshaft devices`."""
+    reason = absent()
+    description = "the CPU through C" if reason is not None else f"the CPU through C: {find_compiler().version}"
+    return (DeviceInfo("cpu:c", "c", description, reason),)

@@ -1,0 +1,295 @@
+"""The table's "expand:NAME" in C, for scalars and vectors alike: the same polynomials as LLVM's. Used by emit/c_body.py.
+
+A template is the body of `static inline {F} NAME_{s}(...)`: {F} {I} {U} are the type and the integers of its size, {s} {i} {u}
+what the helpers' names on them end in, {w} the number of elements.
+"""
+
+from __future__ import annotations
+
+import re
+from math import factorial
+
+import numpy as np
+
+from camshaft.dtypes import f32, i32, u32
+from camshaft.emit.c_library import (
+    Form,
+    Library,
+    Maker,
+    bits_of,
+    choose,
+    define,
+    halving,
+    load,
+    load_first,
+    splat,
+    store,
+    store_first,
+    to_integer,
+)
+from camshaft.emit.llvm_functions import FORMS
+
+_CALLS = re.compile(r"\b(choose|splat|fma|round|sqrt|exp|abs|floor_divide)_\{([siu])\}")
+_HOLE = re.compile(r"\{([FIUwsiu])\}")
+_BITS = re.compile(r"\bbits_\{([siu])\}_\{([siu])\}")
+
+
+def number(value: float, form: Form) -> str:
+    """A constant of the form's element type, exact."""
+    kind = "f" if form.element == f32 else ""
+    if value != value:
+        return f'__builtin_nan{kind}("")'
+    if value in (float("inf"), float("-inf")):
+        return f"{'-' if value < 0 else ''}__builtin_inf{kind}()"
+    text = str(np.float32(value)) if kind else repr(float(value))
+    return text + kind
+
+
+def _horner(name: str, x: str, coefficients: tuple[float, ...], form: Form) -> str:
+    """A polynomial by Horner's rule, highest power first, a line for each coefficient."""
+    lines = [f"{{F}} {name} = splat_{{s}}({number(coefficients[0], form)});"]
+    lines += [f"{name} = fma_{{s}}({name}, {x}, splat_{{s}}({number(c, form)}));" for c in coefficients[1:]]
+    return "\n".join(lines)
+
+
+def _exp(form: Form) -> str:
+    """x = n ln 2 + r, Taylor's polynomial in r, and 2^n in two factors so that subnormal results are right."""
+    f = FORMS[form.element.name]
+    low, high = number(f.exp_low, form), number(f.exp_high, form)
+    terms = tuple(1 / factorial(i) for i in range(f.exp_terms, -1, -1))
+    whole = "__builtin_convertvector({0}, {{I}})" if form.is_vector else "({{I}}){0}"
+    safe = f"choose_{{s}}(n == n, n, splat_{{s}}({number(0.0, form)}))"
+    return f"""// e^x: x = n ln 2 + r, Taylor's polynomial in r, and 2^n in two factors so that subnormal results are right
+x = choose_{{s}}(x < {low}, splat_{{s}}({low}), x);
+x = choose_{{s}}(x > {high}, splat_{{s}}({high}), x);
+const {{F}} n = round_{{s}}(x * {number(1.4426950408889634, form)});
+{{F}} r = fma_{{s}}(n, splat_{{s}}({number(-f.ln2_high, form)}), x);
+r = fma_{{s}}(n, splat_{{s}}({number(-f.ln2_low, form)}), r);
+{_horner("p", "r", terms, form)}
+const {{I}} whole = {whole.format(safe)};
+const {{I}} half = whole >> 1;
+const {{I}} rest = whole - half;
+return p * bits_{{i}}_{{s}}((half + {f.bias}) << {f.mantissa_bits}) * bits_{{i}}_{{s}}((rest + {f.bias}) << {f.mantissa_bits});"""
+
+
+def _log(form: Form) -> str:
+    f = FORMS[form.element.name]
+    up = f.mantissa_bits + 1
+    number_ = lambda value: number(value, form)  # noqa: E731 - a short name in a template
+    series = _horner("series", "z", tuple(2 / (2 * i + 1) for i in range(f.log_terms, 0, -1)), form)
+    as_float = "__builtin_convertvector(k, {F})" if form.is_vector else "({F})k"
+    inf, nan, zero = number_(float("inf")), number_(float("nan")), number_(0.0)
+    return f"""// ln x: x = 2^k m, m from sqrt(1/2) to sqrt(2); ln m = 2 atanh(s), s = (m - 1) / (m + 1), by its odd series
+const {{F}} normal = choose_{{s}}(x < {number_(f.smallest_normal)}, x * {number_(2.0**up)}, x);
+const {{I}} bits = bits_{{s}}_{{i}}(normal);
+const {{I}} k = (bits - {f.sqrt_half_bits}) >> {f.mantissa_bits};
+const {{F}} m = bits_{{i}}_{{s}}(bits - (k << {f.mantissa_bits}));
+const {{F}} scaled = choose_{{s}}(x < {number_(f.smallest_normal)}, splat_{{s}}({number_(float(up))}), splat_{{s}}({zero}));
+const {{F}} exponent = {as_float} - scaled;
+const {{F}} f = m - {number_(1.0)};
+const {{F}} s = f / (f + {number_(2.0)});
+const {{F}} z = s * s;
+{series}
+// ln m = f - s (f - z series): keeps the rounding of f out of the small term
+const {{F}} tail = s * (f - z * series);
+const {{F}} low = fma_{{s}}(exponent, splat_{{s}}({number_(f.ln2_low)}), -tail);
+{{F}} y = fma_{{s}}(exponent, splat_{{s}}({number_(f.ln2_high)}), f + low);
+y = choose_{{s}}(x == {zero}, splat_{{s}}(-{inf}), y);
+y = choose_{{s}}(x == {inf}, x, y);
+return choose_{{s}}(x >= {zero}, y, splat_{{s}}({nan}));"""
+
+
+def _tanh(form: Form) -> str:
+    f = FORMS[form.element.name]
+    p, ratio = _horner("p", "z", f.tanh_p, form), "p"
+    if f.tanh_q:
+        p, ratio = "\n".join([p, _horner("q", "z", f.tanh_q, form)]), "(p / q)"
+    one = number(1.0, form)
+    return f"""// tanh |x| = (1 - u) / (1 + u), u = e^(-2|x|); below 0.625 x + x z P(z) / Q(z), z = x^2
+const {{F}} size = abs_{{s}}(x);
+const {{F}} u = exp_{{s}}(size * {number(-2.0, form)});
+const {{F}} large = ({one} - u) / ({one} + u);
+const {{F}} z = x * x;
+{p}
+const {{F}} y = choose_{{s}}(size < {number(0.625, form)}, fma_{{s}}({ratio} * z, x, x), large);
+return bits_{{i}}_{{s}}((bits_{{s}}_{{i}}(y) & {_mask(form)}) | (bits_{{s}}_{{i}}(x) & ~{_mask(form)}));"""
+
+
+def _mask(form: Form) -> str:
+    return "INT32_MAX" if form.element.nbytes == 4 else "INT64_MAX"
+
+
+def _abs(form: Form) -> str:
+    return f"return bits_{{i}}_{{s}}(bits_{{s}}_{{i}}(x) & {_mask(form)});"
+
+
+def _fma(form: Form) -> str:
+    """-ffp-contract=fast makes one instruction of it. Without one, the product is exact in f64, as almost every sum is."""
+    single, kind = form.element == f32, "f" if form.element == f32 else ""
+    if not form.is_vector:
+        other = "return (float)((double)a * b + c);" if single else "return __builtin_fma(a, b, c);"
+        return f"#ifdef CAMSHAFT_FMA\nreturn __builtin_fma{kind}(a, b, c);\n#else\n{other}\n#endif"
+    one = "(float)((double)a[i] * b[i] + c[i])" if single else "__builtin_fma(a[i], b[i], c[i])"
+    loop = f"{{F}} y;\nfor (int i = 0; i < {{w}}; i++)\n    y[i] = {one};\nreturn y;"
+    return f"#ifdef CAMSHAFT_FMA\nreturn a * b + c;\n#else\n{loop}\n#endif"
+
+
+def _extreme(compare: str, join: str, form: Form) -> str:
+    if form.element.kind != "f":
+        return f"return choose_{{s}}(a {compare} b, a, b);"
+    return f"""// of 0 and -0 by their bits; NaN if either is
+{{F}} y = choose_{{s}}(a {compare} b, a, b);
+y = choose_{{s}}(a == b, bits_{{i}}_{{s}}(bits_{{s}}_{{i}}(a) {join} bits_{{s}}_{{i}}(b)), y);
+return choose_{{s}}(a != a, a, y);"""
+
+
+def _builtin(name: str, form: Form) -> str:
+    call = f"__builtin_{name}{'f' if form.element == f32 else ''}"
+    if not form.is_vector:
+        return f"return {call}(x);"
+    return f"{{F}} y;\nfor (int i = 0; i < {{w}}; i++)\n    y[i] = {call}(x[i]);\nreturn y;"
+
+
+def _floor_divide(form: Form) -> str:
+    if form.is_vector:
+        loop = "for (int i = 0; i < {w}; i++)\n    y[i] = a[i] / b[i] - (a[i] % b[i] != 0 && (a[i] ^ b[i]) < 0);"
+        return f"{{F}} y;\n{loop}\nreturn y;"
+    return "return a / b - (a % b != 0 && (a ^ b) < 0);"
+
+
+_TEMPLATES = {
+    "exp": (1, _exp),
+    "log": (1, _log),
+    "tanh": (1, _tanh),
+    "abs": (1, _abs),
+    "fma": (3, _fma),
+    "minimum": (2, lambda form: _extreme("<", "|", form)),
+    "maximum": (2, lambda form: _extreme(">", "&", form)),
+    "sqrt": (1, lambda form: _builtin("sqrt", form)),
+    "floor": (1, lambda form: _builtin("floor", form)),
+    "round": (1, lambda form: _builtin("rint", form)),
+    "rsqrt": (1, lambda form: f"return {number(1.0, form)} / sqrt_{{s}}(x);"),
+    "floor_divide": (2, _floor_divide),
+    "remainder": (2, lambda form: "return a - floor_divide_{s}(a, b) * b;"),
+}
+
+
+def _fill(lib: Library, form: Form, text: str) -> str:
+    """A template's text for a form, after the helpers that it calls."""
+    forms = {"s": form, "i": form.signed, "u": form.unsigned}
+    for match in _CALLS.finditer(text):
+        lib.need(match[1], forms[match[2]])
+    for match in _BITS.finditer(text):
+        lib.convert("bits", forms[match[1]], forms[match[2]])
+    names = {key: f.name for key, f in forms.items()} | {"w": str(form.n)}
+    types = {"F": form, "I": form.signed, "U": form.unsigned}
+    return _HOLE.sub(lambda m: names.get(m[1]) or lib.type_of(types[m[1]]), text)
+
+
+def _written(name: str) -> Maker:
+    arity, body = _TEMPLATES[name]
+
+    def make(lib: Library, form: Form) -> str:
+        filled, typ = _fill(lib, form, body(form)), lib.type_of(form)
+        operands = ("x",) if arity == 1 else ("a", "b", "c")[:arity]
+        return _define(typ, f"{name}_{form.name}", ", ".join(f"{typ} {o}" for o in operands), filled)
+
+    return make
+
+
+def _define(result: str, name: str, parameters: str, body: str) -> str:
+    """Preprocessor lines stay at the margin."""
+    return define(result, name, parameters, *body.split("\n")).replace("\n    #", "\n#")
+
+
+def dot4(lib: Library, form: Form) -> str:
+    """acc + sum over 4 bytes of u8(a) * s8(b): one instruction where there is VNNI, else byte by byte."""
+    typ, words = lib.type_of(form), lib.type_of(form.of(u32))
+    name, parameters = f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b"
+    if form.n > 16:
+        return _dot4_halves(lib, form)
+    bytes_ = "\n".join(
+        f"acc += (({typ})(a >> {8 * i}) & 255) * (({typ})(b << {24 - 8 * i}) >> 24);" for i in range(4)
+    )
+    if form.n not in (4, 8, 16):
+        return _define(typ, name, parameters, f"{bytes_}\nreturn acc;")
+    instruction = '__asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "vm"(b));'
+    return _define(typ, name, parameters, f"#ifdef CAMSHAFT_VNNI\n{instruction}\n#else\n{bytes_}\n#endif\nreturn acc;")
+
+
+def _dot4_halves(lib: Library, form: Form) -> str:
+    typ, words, half = lib.type_of(form), lib.type_of(form.of(u32)), Form(i32, form.n // 2)
+    part, part_words, piece = lib.type_of(half), lib.type_of(half.of(u32)), lib.need("dot4", half)
+    body = (
+        f"{part} c[2];",
+        f"{part_words} u[2], s[2];",
+        "memcpy(c, &acc, sizeof c);",
+        "memcpy(u, &a, sizeof u);",
+        "memcpy(s, &b, sizeof s);",
+        "for (int i = 0; i < 2; i++)",
+        f"    c[i] = {piece}(c[i], u[i], s[i]);",
+        "memcpy(&acc, c, sizeof c);",
+        "return acc;",
+    )
+    return define(typ, f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b", *body)
+
+
+def truncate(lib: Library, form: Form) -> str:
+    """f32 to i32, element by element: saturates; NaN gives 0."""
+    body = """const {F} inside = choose_{s}((x > -0x1p31f) & (x < 0x1p31f), x, splat_{s}(0.0f));
+{I} y = __builtin_convertvector(inside, {I});
+y = choose_{i}(x >= 0x1p31f, splat_{i}(INT32_MAX), y);
+return choose_{i}(x <= -0x1p31f, splat_{i}(INT32_MIN), y);"""
+    filled = _fill(lib, form, body)
+    return _define(lib.type_of(form.signed), f"truncate_{form.name}", f"{lib.type_of(form)} x", filled)
+
+
+# --- f16 and bf16 by their bits, as in emit/llvm_shorts.py; `form` is of u32 ----------------------------------------------------
+def _short(name: str, widens: bool, body: str) -> Maker:
+    def make(lib: Library, form: Form) -> str:
+        floats, words = lib.type_of(form.of(f32)), lib.type_of(form)
+        result, operand = (floats, words) if widens else (words, floats)
+        return _define(result, f"{name}_{form.name}", f"{operand} x", _fill(lib, form.of(f32), body))
+
+    return make
+
+
+_WIDEN_F16 = """// its 15 low bits as those of an f32, times 2^112, which makes the exponent right and subnormals normal
+const {U} low = x & 0x7fffu;
+const {U} finite = bits_{s}_{u}(bits_{u}_{s}(low << 13) * 0x1p112f);
+return bits_{u}_{s}(choose_{u}(low > 0x7bffu, finite | 0x7f800000u, finite) | ((x & 0x8000u) << 16));"""
+_NARROW_F16 = """// below 2^-14 adding 0.5 leaves the rounded result in the low bits; above, the carry rounds
+const {U} bits = bits_{s}_{u}(x);
+const {U} size = bits & 0x7fffffffu;
+const {U} small = bits_{s}_{u}(bits_{u}_{s}(size) + 0.5f) - 0x3f000000u;
+const {U} carried = size - 0x37fff001u + ((size >> 13) & 1u);
+const {U} finite = choose_{u}(size < 0x38800000u, small, carried >> 13);
+const {U} special = choose_{u}(size > 0x7f800000u, splat_{u}(0x7e00u), splat_{u}(0x7c00u));
+return choose_{u}(size >= 0x47800000u, special, finite) | ((bits >> 16) & 0x8000u);"""
+_NARROW_BF16 = """const {U} bits = bits_{s}_{u}(x);
+const {U} rounded = bits + (((bits >> 16) & 1u) + 0x7fffu);
+return choose_{u}(x == x, rounded, bits | 0x400000u) >> 16;"""
+
+MAKERS: dict[str, Maker] = {
+    **{name: _written(name) for name in _TEMPLATES},
+    "dot4": dot4,
+    "truncate": truncate,
+    "splat": splat,
+    "choose": choose,
+    "load": load,
+    "load_first": load_first,
+    "store": store,
+    "store_first": store_first,
+    "sum": halving("sum", lambda lib, half: "{0} + {1}"),
+    "max": halving("max", lambda lib, half: f"{lib.need('maximum', half)}({{0}}, {{1}})"),
+    "widen_f16": _short("widen_f16", True, _WIDEN_F16),
+    "widen_bf16": _short("widen_bf16", True, "return bits_{u}_{s}(x << 16);"),
+    "narrow_f16": _short("narrow_f16", False, _NARROW_F16),
+    "narrow_bf16": _short("narrow_bf16", False, _NARROW_BF16),
+}
+CONVERSIONS = {"bits": bits_of, "to": to_integer}
+
+
+def library() -> Library:
+    """An empty library that knows every helper."""
+    return Library(MAKERS, CONVERSIONS)
