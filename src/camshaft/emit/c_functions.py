@@ -1,4 +1,4 @@
-"""The table's "expand:NAME" in C, for scalars and vectors alike: the same polynomials as LLVM's. Used by emit/c_body.py.
+"""The table's "expand:NAME" in C, for scalars and vectors alike: the same polynomials as LLVM's. Used by emit/c_helpers.py.
 
 A template is the body of `static inline {F} NAME_{s}(...)`: {F} {I} {U} are the type and the integers of its size, {s} {i} {u}
 what the helpers' names on them end in, {w} the number of elements.
@@ -11,22 +11,8 @@ from math import factorial
 
 import numpy as np
 
-from camshaft.dtypes import f32, i32, u32
-from camshaft.emit.c_library import (
-    Form,
-    Library,
-    Maker,
-    bits_of,
-    choose,
-    define,
-    halving,
-    load,
-    load_first,
-    splat,
-    store,
-    store_first,
-    to_integer,
-)
+from camshaft.dtypes import f32
+from camshaft.emit.c_library import Form, Library, Maker, define
 from camshaft.emit.llvm_functions import FORMS
 
 _CALLS = re.compile(r"\b(choose|splat|fma|round|sqrt|exp|abs|floor_divide)_\{([siu])\}")
@@ -75,7 +61,10 @@ return p * bits_{{i}}_{{s}}((half + {f.bias}) << {f.mantissa_bits}) * bits_{{i}}
 def _log(form: Form) -> str:
     f = FORMS[form.element.name]
     up = f.mantissa_bits + 1
-    number_ = lambda value: number(value, form)  # noqa: E731 - a short name in a template
+
+    def number_(value: float) -> str:
+        return number(value, form)
+
     series = _horner("series", "z", tuple(2 / (2 * i + 1) for i in range(f.log_terms, 0, -1)), form)
     as_float = "__builtin_convertvector(k, {F})" if form.is_vector else "({F})k"
     inf, nan, zero = number_(float("inf")), number_(float("nan")), number_(0.0)
@@ -157,7 +146,7 @@ def _floor_divide(form: Form) -> str:
     return "return a / b - (a % b != 0 && (a ^ b) < 0);"
 
 
-_TEMPLATES = {
+TEMPLATES = {
     "exp": (1, _exp),
     "log": (1, _log),
     "tanh": (1, _tanh),
@@ -174,7 +163,7 @@ _TEMPLATES = {
 }
 
 
-def _fill(lib: Library, form: Form, text: str) -> str:
+def fill(lib: Library, form: Form, text: str) -> str:
     """A template's text for a form, after the helpers that it calls."""
     forms = {"s": form, "i": form.signed, "u": form.unsigned}
     for match in _CALLS.finditer(text):
@@ -186,110 +175,17 @@ def _fill(lib: Library, form: Form, text: str) -> str:
     return _HOLE.sub(lambda m: names.get(m[1]) or lib.type_of(types[m[1]]), text)
 
 
-def _written(name: str) -> Maker:
-    arity, body = _TEMPLATES[name]
+def written(name: str) -> Maker:
+    arity, body = TEMPLATES[name]
 
     def make(lib: Library, form: Form) -> str:
-        filled, typ = _fill(lib, form, body(form)), lib.type_of(form)
+        filled, typ = fill(lib, form, body(form)), lib.type_of(form)
         operands = ("x",) if arity == 1 else ("a", "b", "c")[:arity]
-        return _define(typ, f"{name}_{form.name}", ", ".join(f"{typ} {o}" for o in operands), filled)
+        return define_text(typ, f"{name}_{form.name}", ", ".join(f"{typ} {o}" for o in operands), filled)
 
     return make
 
 
-def _define(result: str, name: str, parameters: str, body: str) -> str:
+def define_text(result: str, name: str, parameters: str, body: str) -> str:
     """Preprocessor lines stay at the margin."""
     return define(result, name, parameters, *body.split("\n")).replace("\n    #", "\n#")
-
-
-def dot4(lib: Library, form: Form) -> str:
-    """acc + sum over 4 bytes of u8(a) * s8(b): one instruction where there is VNNI, else byte by byte."""
-    typ, words = lib.type_of(form), lib.type_of(form.of(u32))
-    name, parameters = f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b"
-    if form.n > 16:
-        return _dot4_halves(lib, form)
-    bytes_ = "\n".join(
-        f"acc += (({typ})(a >> {8 * i}) & 255) * (({typ})(b << {24 - 8 * i}) >> 24);" for i in range(4)
-    )
-    if form.n not in (4, 8, 16):
-        return _define(typ, name, parameters, f"{bytes_}\nreturn acc;")
-    instruction = '__asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "vm"(b));'
-    return _define(typ, name, parameters, f"#ifdef CAMSHAFT_VNNI\n{instruction}\n#else\n{bytes_}\n#endif\nreturn acc;")
-
-
-def _dot4_halves(lib: Library, form: Form) -> str:
-    typ, words, half = lib.type_of(form), lib.type_of(form.of(u32)), Form(i32, form.n // 2)
-    part, part_words, piece = lib.type_of(half), lib.type_of(half.of(u32)), lib.need("dot4", half)
-    body = (
-        f"{part} c[2];",
-        f"{part_words} u[2], s[2];",
-        "memcpy(c, &acc, sizeof c);",
-        "memcpy(u, &a, sizeof u);",
-        "memcpy(s, &b, sizeof s);",
-        "for (int i = 0; i < 2; i++)",
-        f"    c[i] = {piece}(c[i], u[i], s[i]);",
-        "memcpy(&acc, c, sizeof c);",
-        "return acc;",
-    )
-    return define(typ, f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b", *body)
-
-
-def truncate(lib: Library, form: Form) -> str:
-    """f32 to i32, element by element: saturates; NaN gives 0."""
-    body = """const {F} inside = choose_{s}((x > -0x1p31f) & (x < 0x1p31f), x, splat_{s}(0.0f));
-{I} y = __builtin_convertvector(inside, {I});
-y = choose_{i}(x >= 0x1p31f, splat_{i}(INT32_MAX), y);
-return choose_{i}(x <= -0x1p31f, splat_{i}(INT32_MIN), y);"""
-    filled = _fill(lib, form, body)
-    return _define(lib.type_of(form.signed), f"truncate_{form.name}", f"{lib.type_of(form)} x", filled)
-
-
-# --- f16 and bf16 by their bits, as in emit/llvm_shorts.py; `form` is of u32 ----------------------------------------------------
-def _short(name: str, widens: bool, body: str) -> Maker:
-    def make(lib: Library, form: Form) -> str:
-        floats, words = lib.type_of(form.of(f32)), lib.type_of(form)
-        result, operand = (floats, words) if widens else (words, floats)
-        return _define(result, f"{name}_{form.name}", f"{operand} x", _fill(lib, form.of(f32), body))
-
-    return make
-
-
-_WIDEN_F16 = """// its 15 low bits as those of an f32, times 2^112, which makes the exponent right and subnormals normal
-const {U} low = x & 0x7fffu;
-const {U} finite = bits_{s}_{u}(bits_{u}_{s}(low << 13) * 0x1p112f);
-return bits_{u}_{s}(choose_{u}(low > 0x7bffu, finite | 0x7f800000u, finite) | ((x & 0x8000u) << 16));"""
-_NARROW_F16 = """// below 2^-14 adding 0.5 leaves the rounded result in the low bits; above, the carry rounds
-const {U} bits = bits_{s}_{u}(x);
-const {U} size = bits & 0x7fffffffu;
-const {U} small = bits_{s}_{u}(bits_{u}_{s}(size) + 0.5f) - 0x3f000000u;
-const {U} carried = size - 0x37fff001u + ((size >> 13) & 1u);
-const {U} finite = choose_{u}(size < 0x38800000u, small, carried >> 13);
-const {U} special = choose_{u}(size > 0x7f800000u, splat_{u}(0x7e00u), splat_{u}(0x7c00u));
-return choose_{u}(size >= 0x47800000u, special, finite) | ((bits >> 16) & 0x8000u);"""
-_NARROW_BF16 = """const {U} bits = bits_{s}_{u}(x);
-const {U} rounded = bits + (((bits >> 16) & 1u) + 0x7fffu);
-return choose_{u}(x == x, rounded, bits | 0x400000u) >> 16;"""
-
-MAKERS: dict[str, Maker] = {
-    **{name: _written(name) for name in _TEMPLATES},
-    "dot4": dot4,
-    "truncate": truncate,
-    "splat": splat,
-    "choose": choose,
-    "load": load,
-    "load_first": load_first,
-    "store": store,
-    "store_first": store_first,
-    "sum": halving("sum", lambda lib, half: "{0} + {1}"),
-    "max": halving("max", lambda lib, half: f"{lib.need('maximum', half)}({{0}}, {{1}})"),
-    "widen_f16": _short("widen_f16", True, _WIDEN_F16),
-    "widen_bf16": _short("widen_bf16", True, "return bits_{u}_{s}(x << 16);"),
-    "narrow_f16": _short("narrow_f16", False, _NARROW_F16),
-    "narrow_bf16": _short("narrow_bf16", False, _NARROW_BF16),
-}
-CONVERSIONS = {"bits": bits_of, "to": to_integer}
-
-
-def library() -> Library:
-    """An empty library that knows every helper."""
-    return Library(MAKERS, CONVERSIONS)

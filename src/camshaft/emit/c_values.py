@@ -1,19 +1,34 @@
-"""Values in C: rows of the instruction table and structural ones, as expressions. The lower half of emit/c_body.py."""
+"""Values in C: explicit vectors, conversions and memory, on the C family's base. The lower half of emit/c_body.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import ClassVar
 
 from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32, u32
-from camshaft.emit.c_family_text import ATOM, LOOSE, Text, add, call, fill, integer, multiply
-from camshaft.emit.c_functions import library, number
+from camshaft.emit.c_family import CFamilyEmitter, Dialect
+from camshaft.emit.c_family_text import ATOM, LOOSE, Text, call, fill, integer
+from camshaft.emit.c_functions import number
+from camshaft.emit.c_helpers import library
 from camshaft.emit.c_library import Form, memory_dtype
-from camshaft.errors import KernelError
 from camshaft.lang import ir
-from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.atomics import ATOMICS
+from camshaft.lang.dialects import Absent
+from camshaft.lang.instructions import INSTRUCTIONS, identity
 
 _SHORT = {f16: "f16", bf16: "bf16"}
-_SUFFIX = {"u32": "u", "u64": "u", "i64": "", "i32": ""}
+_KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long register
+    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof linux unix
+    args first last linear rest program memcpy size_t"""
+
+C11 = Dialect(
+    column="c",
+    constant="const {type} {name} = {value};",
+    variable="{type} {name} = {value};",
+    loop="for ({type} {name} = {start}; {name} < {stop}; {name} += {step}) {{",
+    barrier=(),  # there is one lane: nobody to wait for
+    reserved=frozenset(_KEYWORDS.split()),
+)
 
 
 def literal(value: float | int | bool, dtype: DType) -> Text:
@@ -26,7 +41,7 @@ def literal(value: float | int | bool, dtype: DType) -> Text:
         code = f"INT{dtype.bits}_MIN"
     else:
         large = dtype.nbytes == 8 and abs(int(value)) >= 1 << 31
-        code = f"{int(value)}{_SUFFIX.get(dtype.name, '')}{'LL' if large else ''}"
+        code = f"{int(value)}{'u' if dtype.kind == 'u' else ''}{'LL' if large else ''}"
     return Text(code, LOOSE if code.startswith("-") else ATOM)
 
 
@@ -34,56 +49,60 @@ def form_of(value: ir.Value) -> Form:
     return Form(value.dtype, value.width)
 
 
-class ValueWriter:
-    """Expressions of values whose operands have theirs in `texts`; what they call gathers in `lib`."""
+class CValues(CFamilyEmitter):
+    """Expressions of values; the helpers that they call gather in `lib`."""
+
+    dialect: ClassVar[Dialect] = C11
 
     def __init__(self, kernel: ir.KernelIR) -> None:
-        self.kernel, self.lib = kernel, library()
-        self.texts: dict[ir.Value, Text] = {}
-        self.var_names: dict[ir.Var, str] = {}
-        self.array_names: dict[ir.Array, str] = {}
-        self.scalar_names: list[str] = []
+        super().__init__(kernel, kernel.scratch)
+        self.scratch = kernel.scratch
+        self.lib = library()
 
-    def fail(self, line: int, message: str) -> KernelError:
-        return KernelError(f"kernel {self.kernel.name}, line {line}: {message}")
+    def literal(self, value: float | int | bool, dtype: DType) -> Text:
+        """A constant."""
+        return literal(value, dtype)
 
-    def value(self, value: ir.Value) -> Text:
-        """The expression of a value."""
-        if value.op in INSTRUCTIONS:
-            return self.instruction(value)
-        return _STRUCTURAL[value.op](self, value)
-
-    def spread(self, arg: ir.Value, form: Form) -> Text:
+    def spread(self, text: Text, arg: ir.Value, form: Form) -> Text:
         """An operand as a helper of a vector's form takes it: a scalar is repeated."""
-        text = self.texts[arg]
         if not form.is_vector or arg.width > 1:
             return text
-        return call(self.lib.need("splat", form), text if arg.dtype != boolean else fill("-{0}", (text,)))
+        return call(self.lib.need("splat", form), fill("-{0}", (text,)) if arg.dtype == boolean else text)
 
     # --- the instruction table -------------------------------------------------------------------------------------
-    def instruction(self, value: ir.Value) -> Text:
-        special = _INSTRUCTIONS.get(value.op)
-        if special is not None:
-            return special(self, value)
-        source = value.args[0].dtype
-        cell = INSTRUCTIONS[value.op].c[source.kind]
-        if not isinstance(cell, str):
-            raise self.fail(value.line, cell.reason)
-        operand = Form(source, value.width)
+    def use(self, function: str) -> str:
+        """Helpers are named once they are in the library."""
+        return function
+
+    def helper_name(self, name: str, value: ir.Value) -> str:
+        """The helper of an expansion, now in the library."""
+        source = Form(value.args[0].dtype, value.width)
+        if name == "bitcast":
+            return self.lib.convert("bits", source, form_of(value))
+        return self.lib.need(name, source)
+
+    def lowered(self, op: str, value: ir.Value, operands: Sequence[Text]) -> Text:
+        """As the base has it for scalars. Operators take vectors; what is a helper takes all operands as vectors."""
+        if op == "bitcast" and value.args[0].dtype == value.dtype:
+            return operands[0]
+        if value.width <= 1:
+            return super().lowered(op, value, operands)
+        if op == "select":
+            return self.vector_select(value, operands)
+        form = Form(value.args[0].dtype, value.width)
+        cell = INSTRUCTIONS[op].c[form.dtype.kind]
+        assert isinstance(cell, str)
         if cell.startswith("expand:"):
-            name = self.lib.need(cell.removeprefix("expand:"), operand)
-            return call(name, *(self.spread(a, operand) for a in value.args))
-        operands = [self.operand(a, operand) for a in value.args]
-        if operand.is_vector and all(a.width <= 1 for a in value.args):
-            operands[0] = self.spread(value.args[0], operand)
-        text = fill(cell, operands)
-        return self.narrow_mask(text, operand) if INSTRUCTIONS[value.op].result == "bool" else text
+            name = self.helper_name(cell.removeprefix("expand:"), value)
+            return call(name, *self.spread_all(value, operands, form))
+        beside = form.dtype != boolean and any(arg.width > 1 for arg in value.args)
+        text = fill(cell, operands if beside else self.spread_all(value, operands, form))
+        return self.mask(text, form) if INSTRUCTIONS[op].result == "bool" else text
 
-    def operand(self, arg: ir.Value, form: Form) -> Text:
-        """An operator's operand: a scalar beside a vector needs no more, but for a boolean."""
-        return self.spread(arg, form) if arg.dtype == boolean else self.texts[arg]
+    def spread_all(self, value: ir.Value, operands: Sequence[Text], form: Form) -> list[Text]:
+        return [self.spread(text, arg, form) for text, arg in zip(operands, value.args, strict=True)]
 
-    def narrow_mask(self, text: Text, form: Form) -> Text:
+    def mask(self, text: Text, form: Form) -> Text:
         """What a comparison of vectors gives, as a mask of i32."""
         if not form.is_vector or form.element.nbytes == 4:
             return text
@@ -92,19 +111,19 @@ class ValueWriter:
     def converted(self, text: Text, to: Form) -> Text:
         return Text(f"__builtin_convertvector({text.code}, {self.lib.type_of(to)})")
 
-    def select(self, value: ir.Value) -> Text:
-        condition, a, b = value.args
-        form = form_of(value)
-        if condition.width <= 1:
-            return fill("{0} ? {1} : {2}", (self.texts[condition], self.spread(a, form), self.spread(b, form)))
-        mask = self.texts[condition]
+    def vector_select(self, value: ir.Value, operands: Sequence[Text]) -> Text:
+        form, condition = form_of(value), operands[0]
+        a, b = (self.spread(t, v, form) for t, v in zip(operands[1:], value.args[1:], strict=True))
+        if value.args[0].width <= 1:
+            return fill("{0} ? {1} : {2}", (condition, a, b))
         if form.element.nbytes != 4:
-            mask = self.converted(mask, form.signed)
-        return call(self.lib.need("choose", form), mask, self.spread(a, form), self.spread(b, form))
+            condition = self.converted(condition, form.signed)
+        return call(self.lib.need("choose", form), condition, a, b)
 
-    def cast(self, value: ir.Value) -> Text:
-        (arg,) = value.args
-        return self.cast_text(self.texts[arg], Form(arg.dtype, value.width), form_of(value))
+    # --- conversions -----------------------------------------------------------------------------------------------
+    def cast(self, value: ir.Value, operand: Text) -> Text:
+        """A conversion by value."""
+        return self.cast_text(operand, Form(value.args[0].dtype, value.width), form_of(value))
 
     def cast_text(self, text: Text, source: Form, to: Form) -> Text:
         """Conversion by value. f16 and bf16 are f32 that were rounded to them."""
@@ -115,7 +134,7 @@ class ValueWriter:
         if a == b and (source.dtype == boolean) == (to.dtype == boolean):
             return text
         if to.dtype == boolean:
-            return self.narrow_mask(fill("{0} != {1}", (text, literal(0, a))), source)
+            return self.mask(fill("{0} != {1}", (text, literal(0, a))), source)
         if a.is_float and b.is_integer:
             return self.saturated(text, source, to)
         if not to.is_vector:
@@ -136,65 +155,108 @@ class ValueWriter:
     def widened(self, text: Text, form: Form) -> Text:
         return call(self.lib.need(f"widen_{_SHORT[form.dtype]}", form.of(u32)), text)
 
-    def bitcast(self, value: ir.Value) -> Text:
-        source, to = Form(value.args[0].dtype, value.width), form_of(value)
-        if source.element == to.element:
-            return self.texts[value.args[0]]
-        return call(self.lib.convert("bits", source, to), self.texts[value.args[0]])
-
     # --- structural values -----------------------------------------------------------------------------------------
-    def splat(self, value: ir.Value) -> Text:
-        return self.spread(value.args[0], form_of(value))
+    def value_lane(self, value: ir.Value) -> Text:
+        return integer(0)
 
-    def iota(self, value: ir.Value) -> Text:
+    def value_lane_count(self, value: ir.Value) -> Text:
+        return integer(1)
+
+    value_subgroup_lanes = value_lane_count
+
+    def value_reduce(self, value: ir.Value) -> Text:
+        """Of the one lane: the value itself."""
+        return self.operand(value.args[0])
+
+    value_subgroup_reduce = value_reduce
+
+    def value_shuffle(self, value: ir.Value) -> Text:
+        operand, _ = self.operands(value.args)
+        return operand
+
+    def value_scan(self, value: ir.Value) -> Text:
+        kind, exclusive = value.attr
+        operand = self.operand(value.args[0])
+        return literal(identity(kind, value.dtype.numpy), value.dtype) if exclusive else operand
+
+    def value_splat(self, value: ir.Value) -> Text:
+        return self.spread(self.operand(value.args[0]), value.args[0], form_of(value))
+
+    def value_iota(self, value: ir.Value) -> Text:
         form = form_of(value)
         if not form.is_vector:
             return literal(0, value.dtype)
         elements = ", ".join(literal(i, form.element).code for i in range(value.width))
         return Text(f"({self.lib.type_of(form)}){{{elements}}}")
 
-    def element(self, value: ir.Value) -> Text:
+    def value_element(self, value: ir.Value) -> Text:
         vector = value.args[0]
-        text = self.texts[vector]
+        text = self.operand(vector)
         if vector.width <= 1:
             return text
         picked = Text(f"{text.at_least(ATOM)}[{value.attr}]")
         return fill("{0} != {1}", (picked, integer(0))) if value.dtype == boolean else picked
 
-    def vector_reduce(self, value: ir.Value) -> Text:
+    def value_vector_sum(self, value: ir.Value) -> Text:
         (vector,) = value.args
-        if vector.width <= 1:
-            return self.texts[vector]
-        return call(self.lib.need(value.op.removeprefix("vector_"), form_of(vector)), self.texts[vector])
+        text = self.operand(vector)
+        name = value.op.removeprefix("vector_")
+        return call(self.lib.need(name, form_of(vector)), text) if vector.width > 1 else text
+
+    value_vector_max = value_vector_sum
 
     # --- memory ----------------------------------------------------------------------------------------------------
-    def place(self, array: ir.Array, indices: tuple[ir.Value, ...]) -> Text:
-        """The linear index of array[indices]."""
-        total = integer(0)
-        for index, stride in zip(indices, array.strides, strict=True):
-            total = add(total, multiply(self.texts[index], stride))
-        return total
+    def address(self, array: ir.Array, at: Text) -> Text:
+        return Text(f"&{self.array_names[array]}[{at.code}]")
 
-    def address(self, array: ir.Array, indices: tuple[ir.Value, ...]) -> Text:
-        return Text(f"&{self.array_names[array]}[{self.place(array, indices).code}]")
-
-    def load(self, value: ir.Value) -> Text:
-        array, _, counted = value.attr
-        indices = value.args[:-1] if counted else value.args
+    def read(self, array: ir.Array, at: Text, value: ir.Value) -> Text:
+        """The element at a place, or as many as the value is wide."""
+        counted = value.attr[2]
         stored = Form(memory_dtype(array.dtype), value.width)
         if stored.is_vector:
-            at, name = self.address(array, indices), self.lib.need("load_first" if counted else "load", stored)
-            text = call(name, at, self.texts[value.args[-1]]) if counted else call(name, at)
-        else:
-            text = Text(f"{self.array_names[array]}[{self.place(array, indices).code}]")
+            count = [self.operand(value.args[-1])] if counted else []
+            name = self.lib.need("load_first" if counted else "load", stored)
+            return self.from_memory(call(name, self.address(array, at), *count), array.dtype, form_of(value))
+        text = Text(f"{self.array_names[array]}[{at.code}]")
         read = self.from_memory(text, array.dtype, form_of(value))
-        if counted and not stored.is_vector:
-            return fill("{0} ? {1} : {2}", (self.some(value.args[-1]), read, literal(0, value.dtype)))
-        return read
+        if not counted:
+            return read
+        some = fill("{0} < {1}", (integer(0), self.operand(value.args[-1])))
+        return fill("{0} ? {1} : {2}", (some, read, literal(0, value.dtype)))
 
-    def some(self, count: ir.Value) -> Text:
-        """Whether a vector of one element has it."""
-        return Text(f"({self.texts[count].code} > 0)")
+    def write(self, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
+        """Writes array[at] = value."""
+        form = form_of(item.value)
+        stored, text = form.of(memory_dtype(array.dtype)), self.to_memory(value, form, array.dtype)
+        count = [] if item.count is None else [self.operand(item.count)]
+        if stored.is_vector:
+            name = self.lib.need("store_first" if count else "store", stored)
+            self.write_line(f"{call(name, self.address(array, at), text, *count).code};", item.line)
+            return
+        guard = f"if ({fill('{0} < {1}', (integer(0), *count)).code}) " if count else ""
+        self.write_line(f"{guard}{self.array_names[array]}[{at.code}] = {text.code};", item.line)
+
+    def value_atomic(self, value: ir.Value) -> Text:
+        """A statement of its own, in its place: the old element gets a name where it is used."""
+        array, kind = value.attr
+        row = ATOMICS[kind]
+        operands = self.operands(value.args[: row.operands])
+        at = self.linear(array, value.args[row.operands :])
+        self.flush(frozenset({array}))
+        cell = row.c[array.dtype.kind]
+        if isinstance(cell, Absent):
+            raise self.fail(value.line, cell.reason)
+        words = (self.address(array, at), *operands)
+        if cell.startswith("expand:"):
+            text = call(self.lib.need(cell.removeprefix("expand:"), Form(array.dtype, 0)), *words)
+        else:
+            text = fill(cell, words)
+        self.gathered = frozenset()
+        if value not in self.uses.count:
+            self.write_line(f"{text.code};", value.line)
+            return Text("old")
+        self.let(value, text)
+        return self.texts[value]
 
     def from_memory(self, text: Text, dtype: DType, to: Form) -> Text:
         """An element as its array has it, or a vector of them, as a value."""
@@ -209,25 +271,3 @@ class ValueWriter:
         if dtype in _SHORT:
             return self.cast_text(self.narrowed(text, value.of(dtype)), value.of(u32), stored)
         return self.cast_text(text, value, stored)
-
-
-_INSTRUCTIONS: dict[str, Callable[[ValueWriter, ir.Value], Text]] = {
-    "select": ValueWriter.select,
-    "cast": ValueWriter.cast,
-    "bitcast": ValueWriter.bitcast,
-}
-_STRUCTURAL: dict[str, Callable[[ValueWriter, ir.Value], Text]] = {
-    "const": lambda w, v: literal(v.attr, v.dtype),
-    "program": lambda w, v: Text(f"program{v.attr}"),
-    "scalar": lambda w, v: Text(w.scalar_names[v.attr]),
-    "lane": lambda w, v: integer(0),
-    "lane_count": lambda w, v: integer(1),
-    "load": ValueWriter.load,
-    "var_get": lambda w, v: Text(w.var_names[v.attr]),
-    "reduce": lambda w, v: w.texts[v.args[0]],
-    "splat": ValueWriter.splat,
-    "iota": ValueWriter.iota,
-    "element": ValueWriter.element,
-    "vector_sum": ValueWriter.vector_reduce,
-    "vector_max": ValueWriter.vector_reduce,
-}

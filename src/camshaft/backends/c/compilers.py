@@ -75,7 +75,7 @@ def _find(asked: str | None) -> Compiler | str:
     if asked is not None:
         named = _asked(asked)
         return named or f"CAMSHAFT_CC={asked}: there is no such C compiler, or it does not answer --version"
-    candidates = [("clang", ("clang",)), ("gcc", ("gcc",))]
+    candidates: list[tuple[str, tuple[str, ...]]] = [("clang", ("clang",)), ("gcc", ("gcc",))]
     if importlib.util.find_spec("ziglang") is not None:
         candidates.append(("zig", (sys.executable, "-m", "ziglang", "cc")))
     answers = (_answer(name, command) for name, command in candidates)

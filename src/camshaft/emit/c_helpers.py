@@ -1,0 +1,148 @@
+"""All helpers that C text may call, by name: byte dot products, 16-bit floats, atomics, and those of c_functions and c_library.
+
+Used by emit/c_values.py.
+"""
+
+from __future__ import annotations
+
+from camshaft.dtypes import f32, i32, u32
+from camshaft.emit.c_functions import TEMPLATES, define_text, fill, written
+from camshaft.emit.c_library import (
+    ConversionMaker,
+    Form,
+    Library,
+    Maker,
+    bits_of,
+    choose,
+    define,
+    halving,
+    load,
+    load_first,
+    splat,
+    store,
+    store_first,
+    to_integer,
+)
+
+
+def dot4(lib: Library, form: Form) -> str:
+    """acc + sum over 4 bytes of u8(a) * s8(b): one instruction where there is VNNI, else byte by byte."""
+    typ, words = lib.type_of(form), lib.type_of(form.of(u32))
+    name, parameters = f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b"
+    if form.n > 16:
+        return _dot4_halves(lib, form)
+    bytes_ = "\n".join(f"acc += (({typ})(a >> {8 * i}) & 255) * (({typ})(b << {24 - 8 * i}) >> 24);" for i in range(4))
+    if form.n not in (4, 8, 16):
+        return define_text(typ, name, parameters, f"{bytes_}\nreturn acc;")
+    instruction = '__asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "vm"(b));'
+    return define_text(
+        typ, name, parameters, f"#ifdef CAMSHAFT_VNNI\n{instruction}\n#else\n{bytes_}\n#endif\nreturn acc;"
+    )
+
+
+def _dot4_halves(lib: Library, form: Form) -> str:
+    typ, words, half = lib.type_of(form), lib.type_of(form.of(u32)), Form(i32, form.n // 2)
+    part, part_words, piece = lib.type_of(half), lib.type_of(half.of(u32)), lib.need("dot4", half)
+    body = (
+        f"{part} c[2];",
+        f"{part_words} u[2], s[2];",
+        "memcpy(c, &acc, sizeof c);",
+        "memcpy(u, &a, sizeof u);",
+        "memcpy(s, &b, sizeof s);",
+        "for (int i = 0; i < 2; i++)",
+        f"    c[i] = {piece}(c[i], u[i], s[i]);",
+        "memcpy(&acc, c, sizeof c);",
+        "return acc;",
+    )
+    return define(typ, f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b", *body)
+
+
+def truncate(lib: Library, form: Form) -> str:
+    """f32 to i32, element by element: saturates; NaN gives 0."""
+    body = """const {F} inside = choose_{s}((x > -0x1p31f) & (x < 0x1p31f), x, splat_{s}(0.0f));
+{I} y = __builtin_convertvector(inside, {I});
+y = choose_{i}(x >= 0x1p31f, splat_{i}(INT32_MAX), y);
+return choose_{i}(x <= -0x1p31f, splat_{i}(INT32_MIN), y);"""
+    filled = fill(lib, form, body)
+    return define_text(lib.type_of(form.signed), f"truncate_{form.name}", f"{lib.type_of(form)} x", filled)
+
+
+# --- atomics: relaxed; each gives the old element ------------------------------------------------------------------------------
+def _atomic(name: str, new: str) -> Maker:
+    """A loop of compare-and-exchange: where __atomic has no such function."""
+
+    def make(lib: Library, form: Form) -> str:
+        typ = lib.type_of(form)
+        body = f"""{typ} old, next;
+__atomic_load(at, &old, __ATOMIC_RELAXED);
+do
+    next = {new};
+while (!__atomic_compare_exchange(at, &old, &next, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+return old;"""
+        return define_text(typ, f"{name}_{form.name}", f"{typ} *at, {typ} x", body)
+
+    return make
+
+
+def compare_exchange(lib: Library, form: Form) -> str:
+    typ = lib.type_of(form)
+    body = (
+        "__atomic_compare_exchange_n(at, &expected, x, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);",
+        "return expected;",
+    )
+    return define(typ, f"compare_exchange_{form.name}", f"{typ} *at, {typ} expected, {typ} x", *body)
+
+
+# --- f16 and bf16 by their bits, as in emit/llvm_shorts.py; `form` is of u32 ----------------------------------------------------
+def _short(name: str, widens: bool, body: str) -> Maker:
+    def make(lib: Library, form: Form) -> str:
+        floats, words = lib.type_of(form.of(f32)), lib.type_of(form)
+        result, operand = (floats, words) if widens else (words, floats)
+        return define_text(result, f"{name}_{form.name}", f"{operand} x", fill(lib, form.of(f32), body))
+
+    return make
+
+
+_WIDEN_F16 = """// its 15 low bits as those of an f32, times 2^112, which makes the exponent right and subnormals normal
+const {U} low = x & 0x7fffu;
+const {U} finite = bits_{s}_{u}(bits_{u}_{s}(low << 13) * 0x1p112f);
+return bits_{u}_{s}(choose_{u}(low > 0x7bffu, finite | 0x7f800000u, finite) | ((x & 0x8000u) << 16));"""
+_NARROW_F16 = """// below 2^-14 adding 0.5 leaves the rounded result in the low bits; above, the carry rounds
+const {U} bits = bits_{s}_{u}(x);
+const {U} size = bits & 0x7fffffffu;
+const {U} small = bits_{s}_{u}(bits_{u}_{s}(size) + 0.5f) - 0x3f000000u;
+const {U} carried = size - 0x37fff001u + ((size >> 13) & 1u);
+const {U} finite = choose_{u}(size < 0x38800000u, small, carried >> 13);
+const {U} special = choose_{u}(size > 0x7f800000u, splat_{u}(0x7e00u), splat_{u}(0x7c00u));
+return choose_{u}(size >= 0x47800000u, special, finite) | ((bits >> 16) & 0x8000u);"""
+_NARROW_BF16 = """const {U} bits = bits_{s}_{u}(x);
+const {U} rounded = bits + (((bits >> 16) & 1u) + 0x7fffu);
+return choose_{u}(x == x, rounded, bits | 0x400000u) >> 16;"""
+
+MAKERS: dict[str, Maker] = {
+    **{name: written(name) for name in TEMPLATES},
+    "dot4": dot4,
+    "atomic_add": _atomic("atomic_add", "old + x"),
+    "atomic_min": _atomic("atomic_min", "x < old ? x : old"),
+    "atomic_max": _atomic("atomic_max", "x > old ? x : old"),
+    "compare_exchange": compare_exchange,
+    "truncate": truncate,
+    "splat": splat,
+    "choose": choose,
+    "load": load,
+    "load_first": load_first,
+    "store": store,
+    "store_first": store_first,
+    "sum": halving("sum", lambda lib, half: "{0} + {1}"),
+    "max": halving("max", lambda lib, half: f"{lib.need('maximum', half)}({{0}}, {{1}})"),
+    "widen_f16": _short("widen_f16", True, _WIDEN_F16),
+    "widen_bf16": _short("widen_bf16", True, "return bits_{u}_{s}(x << 16);"),
+    "narrow_f16": _short("narrow_f16", False, _NARROW_F16),
+    "narrow_bf16": _short("narrow_bf16", False, _NARROW_BF16),
+}
+CONVERSIONS: dict[str, ConversionMaker] = {"bits": bits_of, "to": to_integer}
+
+
+def library() -> Library:
+    """An empty library that knows every helper."""
+    return Library(MAKERS, CONVERSIONS)
