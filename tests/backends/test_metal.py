@@ -12,7 +12,7 @@ from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from tests.support.fake_metal import FakeDevice, FakeMetal, FakeOldOptions, install
+from tests.support.fake_metal import FakeDevice, FakeMetal, FakeOldOptions, forget, install
 from tests.support.metal_harness import have_compiler
 from tests.support.needs import require
 
@@ -44,14 +44,7 @@ def fake(monkeypatch):
     with monkeypatch.context() as patch:
         install(patch, FakeMetal(made))
         yield made
-    for cached in (api.metal_api, absent, devices_of()):
-        cached.cache_clear()
-
-
-def devices_of():
-    from camshaft.backends.metal import device
-
-    return device._native_devices
+    forget()
 
 
 def compiled(device, function=doubled, grid=4, scalars=()):
@@ -143,10 +136,10 @@ def test_unified_memory_is_seen_without_a_copy(fake):
     device = make(0)
     assert device.limits["unified"] == 1
     code, a, b = compiled(device), device.allocate(4 * N), device.allocate(4 * N)
-    assert not a.array().any()
-    a.array().view(np.float32)[:] = X
+    assert not a.host.any()
+    a.host.view(np.float32)[:] = X
     run = device.bind([LaunchCommand("twice", code, (whole(a), whole(b)), constant=4)], 0)
-    view = b.array().view(np.float32)
+    view = b.host.view(np.float32)
     run.submit([])
     assert not view.any(), "nothing has run before wait"
     run.wait()
@@ -176,6 +169,19 @@ def test_before_macos_15_fast_math_is_turned_off_by_its_old_name(fake, monkeypat
     monkeypatch.setattr(FakeMetal, "MTLCompileOptions", FakeOldOptions)
     compiled(make(0))
     assert fake.options == [{"fast_math": False}]
+
+
+def test_two_submits_may_be_under_way(fake):
+    device = make(0)
+    code, a, b = compiled(device, shifted, 1, ("by",)), memory_of(device, X), device.allocate(4 * N)
+    run = device.bind([LaunchCommand("shift", code, (whole(a), whole(b)), scalars=(0,))], 1)
+    back = device.bind([LaunchCommand("shift", code, (whole(b), whole(a)), scalars=(0,))], 1)
+    run.submit([3])
+    back.submit([4])
+    run.submit([5])
+    run.wait()
+    np.testing.assert_array_equal(floats(b), X + 12)
+    assert device.queue.pending == []
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -229,7 +235,7 @@ def test_a_failed_run_has_metals_words(fake):
         run.wait()
 
 
-def test_commands_that_do_not_fit_are_refused_when_bound(fake, monkeypatch):
+def test_commands_that_do_not_fit_are_refused_when_bound(fake):
     device, other = make(0), make(0)
     code, a = compiled(device), memory_of(device, X)
     with pytest.raises(BackendError, match="twice got 1 arrays and 0 scalars; kernel doubled takes 2 and 0"):
@@ -277,8 +283,3 @@ def test_absence_has_one_clear_line(monkeypatch, system, present, reason):
     with pytest.raises(BackendError, match="backend 'metal' is absent"):
         make(0)
     forget()
-
-
-def forget():
-    for cached in (api.metal_api, absent, devices_of()):
-        cached.cache_clear()

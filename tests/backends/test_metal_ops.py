@@ -10,13 +10,12 @@ from itertools import islice
 import pytest
 
 from camshaft import ops
-from camshaft.backends.metal import api
 from camshaft.backends.metal import device as metal
 from camshaft.dispatch.run import refusal_of
 from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.ops.launch import signature
 from camshaft.ops.op import HostCall
-from tests.support.fake_metal import FakeDevice, FakeMetal, install
+from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
 from tests.support.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require
 
@@ -36,8 +35,7 @@ def fake():
     with pytest.MonkeyPatch.context() as patch:
         install(patch, FakeMetal(made))
         yield made
-    for cached in (api.metal_api, metal._native_devices, metal.absent):
-        cached.cache_clear()
+    forget()
 
 
 CLAIMS = [(op, variant) for op in ops.all_ops() for variant in op.variants if "metal" in variant.backends]

@@ -7,16 +7,19 @@ when the first dispatch needs them, many at once. `install` puts it in PyObjC's 
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import re
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from camshaft.backends import registry
+from camshaft.backends.metal import api, device
 from tests.support.metal_harness import StandInKernel, compile_msl
 
 
@@ -344,17 +347,17 @@ class FakeMetal:
         return width, height, depth
 
 
-def address_of(view: Any) -> int:
-    """Where a writable buffer lies."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
-
-
 def install(patch: Any, fake: FakeMetal, system: str = "Darwin") -> None:
     """Puts `fake` where `import Metal` finds it, and forgets what was known of Metal here. `patch`: pytest's monkeypatch."""
-    from camshaft.backends.metal import api, device
-
     patch.setitem(sys.modules, "Metal", fake)
+    patch.setitem(sys.modules, "objc", SimpleNamespace(autorelease_pool=nullcontext))
+    patch.setattr(registry, "_devices", {})
     patch.setattr(platform, "system", lambda: system)
     patch.setattr(api, "find_spec", lambda name: fake)
+    forget()
+
+
+def forget() -> None:
+    """Metal is looked for anew: after `install`, and once more when its patches are undone."""
     for cached in (api.metal_api, device._native_devices, device.absent):
         cached.cache_clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, cast
@@ -141,6 +142,12 @@ def metal_api() -> MetalApi:
     if reason is not None:
         raise BackendError(f"backend 'metal' is absent: {reason}")
     return cast(MetalApi, import_module("Metal"))
+
+
+def autorelease_pool() -> AbstractContextManager[Any]:
+    """Lets go of what Metal made inside once it is left: no event loop does that for command buffers and encoders."""
+    pool: AbstractContextManager[Any] = import_module("objc").autorelease_pool()
+    return pool
 
 
 def said(error: Error | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,9 +42,15 @@ class Queue:
     def flush(self) -> None:
         """Returns when all that was committed is done. BackendError with Metal's words if any of it failed."""
         with self.lock:
-            waiting, self.pending = self.pending, []
+            waiting = tuple(self.pending)
+        self.finish(waiting)
+
+    def finish(self, waiting: Sequence[CommandBuffer]) -> None:
+        """Returns when this work is done. BackendError with Metal's words if any of it failed."""
         for work in waiting:
             work.waitUntilCompleted()
+        with self.lock:
+            self.pending = [work for work in self.pending if all(work is not done for done in waiting)]
         for work in waiting:
             if work.status() != self.api.MTLCommandBufferStatusCompleted:
                 raise BackendError(f"{self.device_name} failed a run: {said(work.error())}")
@@ -64,7 +71,8 @@ class MetalMemory:
             raise BackendError(f"memory of {self.nbytes} bytes on {self.queue.device_name} is used after close")
         return self._buffer
 
-    def array(self) -> Bytes:
+    @property
+    def host(self) -> Bytes:
         """The bytes themselves, without a copy: what the GPU writes is there after DeviceRun.wait()."""
         self.buffer  # noqa: B018 - an error after close
         return self._view
@@ -74,14 +82,14 @@ class MetalMemory:
         raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
         self._check(offset_nbytes, len(raw))
         self.queue.flush()
-        self.array()[offset_nbytes : offset_nbytes + len(raw)] = raw
+        self.host[offset_nbytes : offset_nbytes + len(raw)] = raw
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
         """A copy of bytes, after everything submitted before. BackendError past the end."""
         count = self.nbytes - offset_nbytes if nbytes is None else nbytes
         self._check(offset_nbytes, count)
         self.queue.flush()
-        return self.array()[offset_nbytes : offset_nbytes + count].copy()
+        return self.host[offset_nbytes : offset_nbytes + count].copy()
 
     def close(self) -> None:
         """Lets go of the buffer; Metal keeps it until the work that uses it is done."""
@@ -101,5 +109,5 @@ def allocate(native: MetalApiDevice, queue: Queue, nbytes: int) -> MetalMemory:
     if buffer is None:
         raise BackendError(f"{queue.device_name} is out of memory: {nbytes} bytes asked for")
     memory = MetalMemory(queue, buffer, nbytes)
-    memory.array().fill(0)
+    memory.host.fill(0)
     return memory

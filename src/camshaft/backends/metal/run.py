@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
-from camshaft.backends.metal.api import BlitEncoder, CommandBuffer, ComputeEncoder
+from camshaft.backends.metal.api import BlitEncoder, CommandBuffer, ComputeEncoder, autorelease_pool
 from camshaft.backends.metal.memory import MetalMemory, Queue
 from camshaft.backends.metal.pipelines import MetalKernel
 from camshaft.errors import BackendError
@@ -59,6 +59,7 @@ class MetalRun:
         self._uploads = [s for s in self._steps if isinstance(s, Blit) and s.upload is not None]
         self._downloads = [s for s in self._steps if isinstance(s, Blit) and s.download is not None]
         self._running: list[CommandBuffer] = []
+        self._last: list[CommandBuffer] = []
         self._closed = False
 
     # --- made ready once -------------------------------------------------------------------------------------------
@@ -118,9 +119,11 @@ class MetalRun:
             self.wait()
         for blit in self._uploads:
             assert blit.upload is not None
-            _memory(blit.source).array()[:] = blit.upload
+            _memory(blit.source).host[:] = blit.upload
         groups = [[step] for step in self._steps] if self._timed else [self._steps]
-        self._running = [self._commit(steps, active) for steps in groups]
+        with autorelease_pool():
+            self._last = [self._commit(steps, active) for steps in groups]
+        self._running += self._last
 
     def _commit(self, steps: Sequence[Dispatch | Blit], active: Sequence[int]) -> CommandBuffer:
         work = self._queue.command_buffer()
@@ -135,25 +138,27 @@ class MetalRun:
         return work
 
     def wait(self) -> None:
-        """Returns when the last submit is done and its downloads have arrived. BackendError with Metal's words if it failed."""
+        """Returns when every submit is done and its downloads have arrived. BackendError with Metal's words if one failed."""
         if not self._running:
             return
-        self._queue.flush()
+        running, self._running = self._running, []
+        self._queue.finish(running)
         for blit in self._downloads:
             assert blit.download is not None
-            blit.download[:] = _memory(blit.destination).array()
+            blit.download[:] = _memory(blit.destination).host
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
-        """Of each command of the last run, by the GPU's clock; None for a run that is not timed."""
-        if not self._timed or not self._running:
+        """Of each command of the last run, by the GPU's clock; None for a run that is not timed, or has not run."""
+        if not self._timed or not self._last:
             return None
-        return tuple(round((work.GPUEndTime() - work.GPUStartTime()) * 1e9) for work in self._running)
+        return tuple(round((work.GPUEndTime() - work.GPUStartTime()) * 1e9) for work in self._last)
 
     def close(self) -> None:
-        """Gives the staging memory back."""
+        """Gives the staging memory back, after a run under way."""
         if not self._closed:
             self._closed = True
-            self.wait()
+            for work in self._running:
+                work.waitUntilCompleted()
             for memory in self._staged:
                 memory.close()
 
