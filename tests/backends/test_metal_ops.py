@@ -11,8 +11,9 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.metal import device as metal
+from camshaft.backends.registry import backend_named, device
 from camshaft.dispatch.run import refusal_of
-from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.dispatch.validate import check_sample, error_between, node_of
 from camshaft.ops.launch import signature
 from camshaft.ops.op import HostCall
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
@@ -41,38 +42,38 @@ def fake():
 CLAIMS = [(op, variant) for op in ops.all_ops() for variant in op.variants if "metal" in variant.backends]
 
 
-def cases(device, most):
-    """(op, variant, sample): of each variant for Metal the `most` smallest samples that the device takes."""
+def cases(gpu, most):
+    """(op, variant, sample): of each variant for Metal the `most` smallest samples that the GPU takes."""
     for op, variant in CLAIMS:
         samples = sorted(op.samples(), key=lambda s: sum(a.size for a in s.inputs))
-        fit = (s for s in samples if takes(device, variant, node_of(op, s)))
+        fit = (s for s in samples if takes(gpu, variant, node_of(op, s)))
         yield from ((op, variant, sample) for sample in islice(fit, most))
 
 
-def takes(device, variant, node):
-    return variant.supports(node, device) is None and refusal_of(variant, node, device) is None
+def takes(target, variant, node):
+    return variant.supports(node, target) is None and refusal_of(variant, node, target) is None
 
 
-def emit_all(device, variant, node):
+def emit_all(gpu, variant, node):
     """The variant's kernels are emitted, and wait for g++."""
-    build = variant.build(node, device)
+    build = variant.build(node, gpu)
     for launch in () if isinstance(build, HostCall) else build.launches:
         made = signature(launch, node, build)
-        device.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid, launch.lanes)
+        gpu.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid, launch.lanes)
 
 
 def prove(fake, most):
     """Runs `most` samples of each variant; gives what is wrong, and what was run."""
-    device = metal.make(0)
-    found = list(cases(device, most))
+    gpu = metal.make(0)
+    found = list(cases(gpu, most))
     for op, variant, sample in found:
-        emit_all(device, variant, node_of(op, sample))
+        emit_all(gpu, variant, node_of(op, sample))
     waiting = [library for library in fake.libraries if not library.kernels]
     for start in range(0, len(waiting), BATCH):
         batch = waiting[start : start + BATCH]
         for library, kernels in zip(batch, compile_msl([b.source for b in batch]), strict=True):
             library.kernels = kernels
-    checked = [(op, variant, check_sample(op, variant, device, sample)) for op, variant, sample in found]
+    checked = [(op, variant, check_sample(op, variant, gpu, sample)) for op, variant, sample in found]
     wrong = [f"{op.name} {variant.name}: {c}" for op, variant, c in checked if not c.max_error <= c.tolerance]
     return wrong, checked
 
@@ -82,6 +83,24 @@ def test_each_variants_smallest_samples_are_right(fake):
     assert wrong == []
     ran = {(op.name, variant.name) for op, variant, _ in checked}
     assert {(op.name, variant.name) for op, variant in CLAIMS} - ran == set(), "claimed, and no sample ran"
+
+
+def test_metal_and_c_of_the_same_kernels_agree(fake):
+    require(backend_named("c").absent() is None, "a C compiler")
+    rendered = device("cpu:c")
+    wrong, checked = prove(fake, 1)
+    assert wrong == []
+    n_compared = 0
+    for op, variant, on_metal in checked:
+        sample = next(s for s in op.samples() if s.name == on_metal.sample)
+        if "c" not in variant.backends or not takes(rendered, variant, node_of(op, sample)):
+            continue
+        in_c = check_sample(op, variant, rendered, sample)
+        for a, b in zip(on_metal.outputs, in_c.outputs, strict=True):
+            # either may be off by the op's tolerance
+            assert error_between(a, b, 4 * on_metal.tolerance) <= 4 * on_metal.tolerance, (op.name, variant.name)
+        n_compared += 1
+    assert n_compared > 20
 
 
 @pytest.mark.soak
