@@ -136,10 +136,10 @@ def test_unified_memory_is_seen_without_a_copy(fake):
     device = make(0)
     assert device.limits["unified"] == 1
     code, a, b = compiled(device), device.allocate(4 * N), device.allocate(4 * N)
-    assert not a.host.any()
-    a.host.view(np.float32)[:] = X
+    assert not a.array().any()
+    a.array().view(np.float32)[:] = X
     run = device.bind([LaunchCommand("twice", code, (whole(a), whole(b)), constant=4)], 0)
-    view = b.host.view(np.float32)
+    view = b.array().view(np.float32)
     run.submit([])
     assert not view.any(), "nothing has run before wait"
     run.wait()

@@ -71,8 +71,7 @@ class MetalMemory:
             raise BackendError(f"memory of {self.nbytes} bytes on {self.queue.device_name} is used after close")
         return self._buffer
 
-    @property
-    def host(self) -> Bytes:
+    def array(self) -> Bytes:
         """The bytes themselves, without a copy: what the GPU writes is there after DeviceRun.wait()."""
         self.buffer  # noqa: B018 - an error after close
         return self._view
@@ -82,14 +81,14 @@ class MetalMemory:
         raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
         self._check(offset_nbytes, len(raw))
         self.queue.flush()
-        self.host[offset_nbytes : offset_nbytes + len(raw)] = raw
+        self.array()[offset_nbytes : offset_nbytes + len(raw)] = raw
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
         """A copy of bytes, after everything submitted before. BackendError past the end."""
         count = self.nbytes - offset_nbytes if nbytes is None else nbytes
         self._check(offset_nbytes, count)
         self.queue.flush()
-        return self.host[offset_nbytes : offset_nbytes + count].copy()
+        return self.array()[offset_nbytes : offset_nbytes + count].copy()
 
     def close(self) -> None:
         """Lets go of the buffer; Metal keeps it until the work that uses it is done."""
@@ -109,5 +108,5 @@ def allocate(native: MetalApiDevice, queue: Queue, nbytes: int) -> MetalMemory:
     if buffer is None:
         raise BackendError(f"{queue.device_name} is out of memory: {nbytes} bytes asked for")
     memory = MetalMemory(queue, buffer, nbytes)
-    memory.host.fill(0)
+    memory.array().fill(0)
     return memory

@@ -119,7 +119,7 @@ class MetalRun:
             self.wait()
         for blit in self._uploads:
             assert blit.upload is not None
-            _memory(blit.source).host[:] = blit.upload
+            _memory(blit.source).array()[:] = blit.upload
         groups = [[step] for step in self._steps] if self._timed else [self._steps]
         with autorelease_pool():
             self._last = [self._commit(steps, active) for steps in groups]
@@ -145,7 +145,7 @@ class MetalRun:
         self._queue.finish(running)
         for blit in self._downloads:
             assert blit.download is not None
-            blit.download[:] = _memory(blit.destination).host
+            blit.download[:] = _memory(blit.destination).array()
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
         """Of each command of the last run, by the GPU's clock; None for a run that is not timed, or has not run."""
