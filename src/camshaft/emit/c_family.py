@@ -31,8 +31,8 @@ from camshaft.lang.dialects import Absent
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.storage import VALUES
 
-# Longer expressions are cut into named parts.
-LONGEST_INLINE = 88
+# Longer expressions are cut into named parts; what a statement stores may be longer.
+LONGEST_INLINE, LONGEST_STATEMENT = 88, 160
 # Values that are names or numbers anyway.
 _FREE = frozenset({"const", "scalar", "program", "index", "lane", "lane_count"})
 # Values that the threads make together: a dialect flushes before them, and none moves from its place.
@@ -212,7 +212,8 @@ class CFamilyEmitter:
             self.let(value, text)
 
     def _is_inline(self, value: ir.Value, text: Text) -> bool:
-        if value in self.wanted or len(text.code) > LONGEST_INLINE or value.op in COLLECTIVES | EFFECTS:
+        longest = LONGEST_STATEMENT if value in self.uses.by_statement else LONGEST_INLINE
+        if value in self.wanted or len(text.code) > longest or value.op in COLLECTIVES | EFFECTS:
             return False
         return self.uses.once_in(value, self.here)
 
@@ -259,6 +260,8 @@ class CFamilyEmitter:
                 return divided
         if value.op == "cast":
             return self.cast(value, operands[0])
+        if value.op == "multiply" and value.dtype.kind == "i" and any(o.code == "1" for o in operands):
+            return operands[operands[0].code == "1"]
         if value.op == "add":
             if value.dtype.is_integer and any(o.code == "0" for o in operands):
                 return add(*operands)
@@ -361,7 +364,7 @@ class CFamilyEmitter:
 
     def loop(self, item: ir.Range | ir.Lanes, step: int) -> None:
         """for (index = start; index < stop; index += step). The stop is computed once."""
-        start, stop = self.stable(item.start), self.stable(item.stop)
+        start, stop = self.bound(item, item.start), self.bound(item, item.stop)
         self.flush()
         opened = len(self.names.taken)
         name = self.names.new(self.wanted.get(item.index, "i"))
@@ -371,6 +374,14 @@ class CFamilyEmitter:
         self.inner(item.body)
         self.names.close(opened)
 
+    def bound(self, item: ir.Range | ir.Lanes, value: ir.Value) -> Text:
+        """The start or the stop of a loop."""
+        return self.stable(value)
+
+    def condition(self, item: ir.When) -> Text:
+        """The condition of a branch."""
+        return self.operand(item.condition)
+
     def stable(self, value: ir.Value) -> Text:
         """A text that means the same wherever it is repeated: what reads memory or variables gets a name."""
         if value in self.pending:
@@ -379,7 +390,7 @@ class CFamilyEmitter:
         return self.texts[value]
 
     def statement_when(self, item: ir.When) -> None:
-        condition = self.operand(item.condition)
+        condition = self.condition(item)
         self.flush()
         self.write_line(f"if ({condition.code}) {{", item.line)
         self.inner(item.body)

@@ -1,6 +1,6 @@
 """Text: an expression in a C-family dialect with how tightly it binds, so that parentheses stand only where they are needed.
 
-The rules are WGSL's, the strictest: shifts, bitwise and modulo operators take no unparenthesized operators beside them.
+The rules are WGSL's, the strictest: shifts and bitwise operators take no unparenthesized operators beside them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Text:
 _OPERATORS: dict[str, tuple[int, int, int]] = {
     "*": (PRODUCT, ATOM, PRODUCT),
     "/": (PRODUCT, ATOM, PRODUCT),
+    "%": (ATOM, ATOM, PRODUCT),
     "+": (SUM, PRODUCT, SUM),
     "-": (SUM, PRODUCT, SUM),
     **dict.fromkeys(("<", "<=", "==", "!="), (SUM, SUM, LOOSE)),

@@ -12,10 +12,14 @@ EFFECTS = frozenset({"atomic"})
 
 @dataclass
 class Uses:
-    """`count`: uses of each value that is alive. `block`: the one block it is used in, None where there are several."""
+    """`count`: uses of each value that is alive. `block`: the one block it is used in, None where there are several.
+
+    `by_statement`: values that a statement uses.
+    """
 
     count: dict[ir.Value, int] = field(default_factory=dict)
     block: dict[ir.Value, ir.Block | None] = field(default_factory=dict)
+    by_statement: set[ir.Value] = field(default_factory=set)
 
     def note(self, value: ir.Value, block: ir.Block) -> None:
         self.block[value] = block if self.block.get(value, block) is block else None
@@ -45,3 +49,5 @@ def _visit(block: ir.Block, uses: Uses) -> None:
         if not isinstance(item, ir.Value) or uses.alive(item):
             for arg in ir.operands(item):
                 uses.note(arg, block)
+            if not isinstance(item, ir.Value):
+                uses.by_statement.update(ir.operands(item))

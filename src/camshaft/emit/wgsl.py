@@ -117,8 +117,9 @@ def _entry(kernel: SimtKernel, body: WgslEmitter) -> list[str]:
     ]
     rest = "program"
     for axis in range(len(sizes) - 1, 0, -1):
-        lines.append(f"let {body.program_names[axis]} = {rest} % {sizes[axis]};")
-        rest = f"{rest} / {sizes[axis]}"
+        one = sizes[axis] == "1"
+        lines.append(f"let {body.program_names[axis]} = {'0' if one else f'{rest} % {sizes[axis]}'};")
+        rest = rest if one else f"{rest} / {sizes[axis]}"
     lines.append(f"let {body.program_names[0]} = {rest};")
     for array in kernel.private:
         lines.append(f"var {body.array_names[array]}: {body.scratch[array].type};")

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32, i64
+from camshaft.dtypes import DType, boolean, f32, i64
 from camshaft.emit import wgsl_atomics, wgsl_lanes
 from camshaft.emit.c_family import CFamilyEmitter, Dialect
 from camshaft.emit.c_family_text import ATOM, LOOSE, Text, add, call, fill
 from camshaft.emit.wgsl_functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl_module import SPECIAL_WORDS, WgslTarget
 from camshaft.emit.wgsl_storage import WgslArray, WgslScratch
+from camshaft.emit.wgsl_uniform import Doubt
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent
@@ -53,6 +54,7 @@ class WgslEmitter(CFamilyEmitter):
         self.starts = {a: self.names.new(f"{self.array_names[a]}_start") for a in kernel.arrays}
         self.storage = {a: self._storage(a, i, a in stored, a in atomic) for i, a in enumerate(kernel.arrays)}
         self.scratch = {a: self._scratch(a, a in atomic) for a in (*kernel.shared, *kernel.private)}
+        self.doubt = Doubt(kernel.body, frozenset(a for a, s in self.storage.items() if s.read_only))
         self.exchange: dict[str, str] = {}
         self.collectives: dict[str, str] = {}
         self.accessors: dict[str, str] = {}
@@ -78,15 +80,17 @@ class WgslEmitter(CFamilyEmitter):
             number = _EXTREMES.get(int(value), int(value))
             if limit is i64 and not -(1 << 31) <= number < 1 << 31:
                 raise self.fail(0, f"the number {number} passes the 32 bits of WGSL's integers")
-            suffix = "u" if dtype.kind == "u" else ""
-            return Text(f"{number}{suffix}", ATOM if number >= 0 else LOOSE)
+            if dtype.kind == "u":
+                return Text(f"{number}u" if number < 1 << 16 else f"0x{number:x}u")
+            return Text(str(number), ATOM if number >= 0 else LOOSE)
         exact = np.float32(value)
         if np.isnan(exact):
             return call(self.use("not_a_number"))
         if np.isinf(exact):
             plus = call(self.use("infinity"))
             return plus if exact > 0 else fill("-{0}", (plus,))
-        text = str(exact)
+        # the shortest spelling of the greatest f32 is above it, which a compiler may refuse
+        text = str(exact) if abs(exact) < 3.4e38 else repr(float(exact))
         return Text(text, LOOSE if text.startswith("-") else ATOM)
 
     def helper_name(self, name: str, value: ir.Value) -> str:
@@ -147,8 +151,8 @@ class WgslEmitter(CFamilyEmitter):
         """Notes a function of an array's elements."""
         if name not in self.accessors:
             self.accessors[name] = function()
-            for helper in storage.helpers():
-                self.use(helper)
+            if name.startswith("write_") and storage.helper is not None:
+                self.use(storage.helper)
         return name
 
     def atomic(self, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
@@ -158,6 +162,20 @@ class WgslEmitter(CFamilyEmitter):
         index = f"i + {place.start}" if isinstance(place, WgslArray) else "i"
         self.accessors[name] = wgsl_atomics.function(name, ATOMICS[kind], array.dtype.kind, held, index, place.choose)
         return call(name, at, *operands)
+
+    # --- flow that threads meet in -----------------------------------------------------------------------------------
+    def bound(self, item: ir.Range | ir.Lanes, value: ir.Value) -> Text:
+        text = super().bound(item, value)
+        if not isinstance(item, ir.Range) or not self.doubt.wants_proof(item, value):
+            return text
+        name = self.names.new("start" if value is item.start else "stop")
+        same = self.broadcast(text, value.dtype, 0)
+        self.write_line(self.dialect.constant.format(name=name, type="", value=same.code), item.line)
+        return Text(name)
+
+    def condition(self, item: ir.When) -> Text:
+        text = super().condition(item)
+        return self.broadcast(text, boolean, 0) if self.doubt.wants_proof(item, item.condition) else text
 
     # --- collectives -------------------------------------------------------------------------------------------------
     def meet(self, value: ir.Value, name: str, lanes: Callable[..., str], *more: Any) -> Text:
@@ -189,11 +207,14 @@ class WgslEmitter(CFamilyEmitter):
 
     def value_broadcast(self, value: ir.Value) -> Text:
         """Lane i's value for each thread."""
-        name, dtype = f"broadcast_{self.type_name(value.dtype)}", value.dtype
-        operand = self.operand(value.args[0])
+        return self.broadcast(self.operand(value.args[0]), value.dtype, value.attr)
+
+    def broadcast(self, value: Text, dtype: DType, lane: int) -> Text:
+        """One lane's value of an expression, for all."""
         self.flush()
+        name = f"broadcast_{self.type_name(dtype)}"
         self.collectives[name] = wgsl_lanes.broadcast(name, self.type_name(dtype), self.through(dtype))
-        return call(name, operand, Text(str(value.attr)), Text("lane"))
+        return call(name, value, Text(str(lane)), Text("lane"))
 
     def value_shuffle(self, value: ir.Value) -> Text:
         """The value of the lane that each thread names."""

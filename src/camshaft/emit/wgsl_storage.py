@@ -184,6 +184,7 @@ class WgslArray:
             lines.append(f"        {label}: {{ {use(f'{name}[index & {mask}u]')} }}")
         return [*lines, "    }"]
 
-    def helpers(self) -> list[str]:
-        """The helper functions that its own functions call."""
-        return [name for name in ("f16_bits", "bf16_bits") if self.is_packed and name.startswith(self.array.dtype.name)]
+    @property
+    def helper(self) -> str | None:
+        """The helper function that its writes call."""
+        return f"{self.array.dtype.name}_bits" if self.is_packed and self.array.dtype.is_float else None
