@@ -78,7 +78,7 @@ def test_what_is_no_file_is_refused(cli: Any, tmp_path: Path) -> None:
         (["--raw", "-p", "word " * 200, "--context", "32"], ("the context is 32", "--context")),
         (["--raw", "-p", ""], ("the prompt is empty",)),
         (["-p", "x", "--context", "99999999999999999999999"], ("99999999999999999999999",)),
-        (["-p", "x", "--backend", "abacus"], ("no backend 'abacus'", "simd")),
+        (["-p", "x", "--backend", "abacus"], ("no backend or device 'abacus'", "simd")),
         (["-p", "x", "--backend", "cuda"], ("'cuda' is absent",)),
         (["-p", "x", "--activations", "f64"], ("'f64'", "q8")),
         (["-p", "x", "--threads", "2000"], ("threads=2000", "1024")),
