@@ -248,6 +248,20 @@ def test_the_last_axis_of_a_grid_runs_fastest():
     agree(places, [np.zeros((2, 3, 4), np.int64)], scalars={"rows": 7}, grid=grid)
 
 
+@kernel
+def wide_sums(k, x, out):
+    mine = k.gather(x, k.lane())
+    out[0] = k.lanes_sum(mine)
+    out[1] = k.shuffle(mine, k.lane_count() - 1)
+    k.scatter(out, k.subgroup_sum(mine), k.lane() + 2)
+
+
+def test_64_bits_meet_in_threadgroup_memory():
+    x = np.random.default_rng(10).integers(-(2**60), 2**60, 32)
+    agree(wide_sums, [x, np.zeros(34, np.int64)], lanes=32)
+    assert "simd_" not in text_of(wide_sums, [x, np.zeros(34, np.int64)], lanes=32)
+
+
 # --- text ------------------------------------------------------------------------------------------------------------
 def text_of(function, arrays, outputs=1, lanes=64, **constants):
     return emit(to_simt(trace(function, arrays, outputs, **constants), lanes), MslTarget()).text

@@ -100,7 +100,7 @@ class MslEmitter(CFamilyEmitter):
         kind, n = value.attr
         typed, is_float = self._combining(kind, value)
         name = f"reduce_{kind}_{typed}_{n}"
-        text = reduction(name, kind, typed, is_float, n, self.target.simd_width)
+        text = reduction(name, kind, typed, is_float, n, self.simd_width(value))
         return self.together(name, text, value)
 
     def value_scan(self, value: ir.Value) -> Text:
@@ -117,7 +117,7 @@ class MslEmitter(CFamilyEmitter):
         return self.type_name(value.dtype), value.dtype.is_float
 
     def value_broadcast(self, value: ir.Value) -> Text:
-        if self.in_one_simdgroup:
+        if self.simt.lanes <= self.simd_width(value):
             return call("simd_broadcast", self.operand(value.args[0]), Text(f"ushort({value.attr})"))
         name = f"broadcast_{self.type_name(value.dtype)}"
         text = broadcasting(name, self.type_name(value.dtype))
@@ -127,16 +127,16 @@ class MslEmitter(CFamilyEmitter):
         lane = value.args[1]
         if lane.op == "xor" and lane.args[0].op == "lane" and lane.args[1].op == "const":
             step = lane.args[1].attr
-            if 0 <= step < self.target.simd_width:
+            if 0 <= step < self.simd_width(value):
                 return call("simd_shuffle_xor", self.operand(value.args[0]), Text(f"ushort({step})"))
-        if self.in_one_simdgroup:
+        if self.simt.lanes <= self.simd_width(value):
             return call("simd_shuffle", self.operand(value.args[0]), call("ushort", self.operand(lane)))
         name = f"shuffle_{self.type_name(value.dtype)}"
         return self.together(name, shuffling(name, self.type_name(value.dtype)), value, self.operand(lane))
 
-    @property
-    def in_one_simdgroup(self) -> bool:
-        return self.simt.lanes <= self.target.simd_width
+    def simd_width(self, value: ir.Value) -> int:
+        """Threads that exchange such a value directly: Metal's SIMD-group functions take no booleans and no 64-bit integers."""
+        return 0 if self.type_name(value.dtype) in ("bool", "long", "ulong") else self.target.simd_width
 
     def together(self, name: str, text: str, value: ir.Value, *more: Text) -> Text:
         """A call of a function with barriers in it: what reads memory is read before."""
