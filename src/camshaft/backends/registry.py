@@ -118,7 +118,7 @@ _ROWS = (
     _on_cpu("scalar", "cpu:scalar", ("scalar",), lambda: cpu_device("scalar"), *_LLVM),
     _on_cpu("simd", "cpu", ("simd",), lambda: cpu_device("simd"), *_LLVM),
     _on_cpu("blas", "cpu:blas", ("blas", "simd"), _blas_device, *_LLVM, "backends/blas/*.py"),
-    _module_row("c", *_C_FAMILY, "emit/c.py", "emit/c_*.py", "backends/cpu/*.py"),
+    _module_row("c", *_C_FAMILY, "emit/c.py", "emit/c_*.py", "emit/llvm_functions.py", "backends/cpu/*.py"),
     _module_row("webgpu", *_C_FAMILY, "emit/wgsl*.py"),
     _module_row("cuda", *_LLVM, "emit/nvptx*.py"),
     _module_row("metal", *_C_FAMILY, "emit/msl*.py"),

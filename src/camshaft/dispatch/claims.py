@@ -13,6 +13,7 @@ from pathlib import Path
 
 from camshaft import ops
 from camshaft.backends.blas.library import blas_library
+from camshaft.backends.c.compilers import find_compiler
 from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.device import HOST
 from camshaft.backends.registry import backend_named, device, devices
@@ -60,6 +61,8 @@ class Claim:
             parts.append(_module_path(self.home).read_text("utf-8"))
         if self.backend == "blas":
             parts.append(blas_library().key())
+        if self.backend == "c":
+            parts.append(find_compiler().key())
         parts += _device_key(self.backend)
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 

@@ -16,9 +16,16 @@ from camshaft.lang import ir
 _HEAD = """#include <stdint.h>
 #include <string.h>
 
+// Vectors stay inside this file; which helpers are called depends on the compiler.
 #pragma GCC diagnostic ignored "-Wpsabi"
+#pragma GCC diagnostic ignored "-Wunused-function"
 #if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA)
 #define CAMSHAFT_FMA
+#endif
+#ifdef __has_builtin
+#if __has_builtin(__builtin_elementwise_fma)
+#define CAMSHAFT_ELEMENTWISE_FMA
+#endif
 #endif
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
 #define CAMSHAFT_VNNI

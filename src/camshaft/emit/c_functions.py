@@ -112,17 +112,6 @@ def _abs(form: Form) -> str:
     return f"return bits_{{i}}_{{s}}(bits_{{s}}_{{i}}(x) & {_mask(form)});"
 
 
-def _fma(form: Form) -> str:
-    """-ffp-contract=fast makes one instruction of it. Without one, the product is exact in f64, as almost every sum is."""
-    single, kind = form.element == f32, "f" if form.element == f32 else ""
-    if not form.is_vector:
-        other = "return (float)((double)a * b + c);" if single else "return __builtin_fma(a, b, c);"
-        return f"#ifdef CAMSHAFT_FMA\nreturn __builtin_fma{kind}(a, b, c);\n#else\n{other}\n#endif"
-    one = "(float)((double)a[i] * b[i] + c[i])" if single else "__builtin_fma(a[i], b[i], c[i])"
-    loop = f"{{F}} y;\nfor (int i = 0; i < {{w}}; i++)\n    y[i] = {one};\nreturn y;"
-    return f"#ifdef CAMSHAFT_FMA\nreturn a * b + c;\n#else\n{loop}\n#endif"
-
-
 def _extreme(compare: str, join: str, form: Form) -> str:
     if form.element.kind != "f":
         return f"return choose_{{s}}(a {compare} b, a, b);"
@@ -151,7 +140,6 @@ TEMPLATES = {
     "log": (1, _log),
     "tanh": (1, _tanh),
     "abs": (1, _abs),
-    "fma": (3, _fma),
     "minimum": (2, lambda form: _extreme("<", "|", form)),
     "maximum": (2, lambda form: _extreme(">", "&", form)),
     "sqrt": (1, lambda form: _builtin("sqrt", form)),

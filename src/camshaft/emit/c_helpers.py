@@ -5,7 +5,7 @@ Used by emit/c_values.py.
 
 from __future__ import annotations
 
-from camshaft.dtypes import f32, i32, u32
+from camshaft.dtypes import f32, u32
 from camshaft.emit.c_functions import TEMPLATES, define_text, fill, written
 from camshaft.emit.c_library import (
     ConversionMaker,
@@ -24,37 +24,66 @@ from camshaft.emit.c_library import (
     to_integer,
 )
 
+# What a vector of that many bytes is multiplied and added with in Clang before version 16, which has no word for it
+# and computes a loop of fmaf element by element: (bytes, dtype) -> (macro of the machine, built-in).
+_OLD_CLANG = {
+    (64, "f32"): ("__AVX512F__", "vfmaddps512_mask(a, b, c, 0xffff, 4)"),
+    (64, "f64"): ("__AVX512F__", "vfmaddpd512_mask(a, b, c, 0xff, 4)"),
+    (32, "f32"): ("__FMA__", "vfmaddps256(a, b, c)"),
+    (32, "f64"): ("__FMA__", "vfmaddpd256(a, b, c)"),
+    (16, "f32"): ("__FMA__", "vfmaddps(a, b, c)"),
+    (16, "f64"): ("__FMA__", "vfmaddpd(a, b, c)"),
+}
+_WIDEST_NBYTES = 64
+
+
+def fma(lib: Library, form: Form) -> str:
+    """a * b + c, rounded once. (As an expression it is rounded twice where the product is used elsewhere too.)"""
+    typ, name = lib.type_of(form), f"fma_{form.name}"
+    parameters = f"{typ} a, {typ} b, {typ} c"
+    if not form.is_vector:
+        single = form.element == f32
+        # without an instruction, the product is exact in f64, as almost every sum is
+        other = "return (float)((double)a * b + c);" if single else "return __builtin_fma(a, b, c);"
+        plain = f"return __builtin_fma{'f' if single else ''}(a, b, c);"
+        return define_text(typ, name, parameters, f"#ifdef CAMSHAFT_FMA\n{plain}\n#else\n{other}\n#endif")
+    nbytes = form.n * form.element.nbytes
+    body = "#ifdef CAMSHAFT_ELEMENTWISE_FMA\nreturn __builtin_elementwise_fma(a, b, c);\n"
+    if nbytes > _WIDEST_NBYTES:
+        return define_text(typ, name, parameters, f"{body}#else\n{_halves(lib, 'fma', form, 'abc')}\n#endif")
+    if (nbytes, form.element.name) in _OLD_CLANG:
+        machine, builtin = _OLD_CLANG[nbytes, form.element.name]
+        body += f"#elif defined(__clang__) && defined({machine})\nreturn __builtin_ia32_{builtin};\n"
+    one = lib.need("fma", Form(form.dtype, 0))
+    loop = f"{typ} y;\nfor (int i = 0; i < {form.n}; i++)\n    y[i] = {one}(a[i], b[i], c[i]);\nreturn y;"
+    return define_text(typ, name, parameters, f"{body}#else\n{loop}\n#endif")
+
+
+def _halves(lib: Library, function: str, form: Form, operands: str, other: Form | None = None) -> str:
+    """A body that calls the helper of half the width twice; the first operand is of `form`, the rest of `other`."""
+    half = Form(form.dtype, form.n // 2)
+    rest = Form((other or form).dtype, form.n // 2)
+    piece, part, part_rest = lib.need(function, half), lib.type_of(half), lib.type_of(rest)
+    first, others = operands[0], operands[1:]
+    lines = [f"{part} {first}_[2], y_[2];", f"{part_rest} {', '.join(f'{o}_[2]' for o in others)};"]
+    lines += [f"memcpy({o}_, &{o}, sizeof {o}_);" for o in operands]
+    lines += ["for (int i = 0; i < 2; i++)", f"    y_[i] = {piece}({', '.join(f'{o}_[i]' for o in operands)});"]
+    return "\n".join([*lines, f"{lib.type_of(form)} y;", "memcpy(&y, y_, sizeof y);", "return y;"])
+
 
 def dot4(lib: Library, form: Form) -> str:
     """acc + sum over 4 bytes of u8(a) * s8(b): one instruction where there is VNNI, else byte by byte."""
     typ, words = lib.type_of(form), lib.type_of(form.of(u32))
     name, parameters = f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b"
     if form.n > 16:
-        return _dot4_halves(lib, form)
+        body = _halves(lib, "dot4", form, "cab", form.of(u32))
+        return define_text(typ, name, f"{typ} c, {words} a, {words} b", body)
     bytes_ = "\n".join(f"acc += (({typ})(a >> {8 * i}) & 255) * (({typ})(b << {24 - 8 * i}) >> 24);" for i in range(4))
     if form.n not in (4, 8, 16):
         return define_text(typ, name, parameters, f"{bytes_}\nreturn acc;")
     instruction = '__asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "vm"(b));'
-    return define_text(
-        typ, name, parameters, f"#ifdef CAMSHAFT_VNNI\n{instruction}\n#else\n{bytes_}\n#endif\nreturn acc;"
-    )
-
-
-def _dot4_halves(lib: Library, form: Form) -> str:
-    typ, words, half = lib.type_of(form), lib.type_of(form.of(u32)), Form(i32, form.n // 2)
-    part, part_words, piece = lib.type_of(half), lib.type_of(half.of(u32)), lib.need("dot4", half)
-    body = (
-        f"{part} c[2];",
-        f"{part_words} u[2], s[2];",
-        "memcpy(c, &acc, sizeof c);",
-        "memcpy(u, &a, sizeof u);",
-        "memcpy(s, &b, sizeof s);",
-        "for (int i = 0; i < 2; i++)",
-        f"    c[i] = {piece}(c[i], u[i], s[i]);",
-        "memcpy(&acc, c, sizeof c);",
-        "return acc;",
-    )
-    return define(typ, f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b", *body)
+    body = f"#ifdef CAMSHAFT_VNNI\n{instruction}\n#else\n{bytes_}\n#endif\nreturn acc;"
+    return define_text(typ, name, parameters, body)
 
 
 def truncate(lib: Library, form: Form) -> str:
@@ -121,6 +150,7 @@ return choose_{u}(x == x, rounded, bits | 0x400000u) >> 16;"""
 
 MAKERS: dict[str, Maker] = {
     **{name: written(name) for name in TEMPLATES},
+    "fma": fma,
     "dot4": dot4,
     "atomic_add": _atomic("atomic_add", "old + x"),
     "atomic_min": _atomic("atomic_min", "x < old ? x : old"),

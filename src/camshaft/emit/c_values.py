@@ -236,27 +236,15 @@ class CValues(CFamilyEmitter):
         guard = f"if ({fill('{0} < {1}', (integer(0), *count)).code}) " if count else ""
         self.write_line(f"{guard}{self.array_names[array]}[{at.code}] = {text.code};", item.line)
 
-    def value_atomic(self, value: ir.Value) -> Text:
-        """A statement of its own, in its place: the old element gets a name where it is used."""
+    def atomic(self, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
+        """An expression that changes an element and is the old one."""
         array, kind = value.attr
-        row = ATOMICS[kind]
-        operands = self.operands(value.args[: row.operands])
-        at = self.linear(array, value.args[row.operands :])
-        self.flush(frozenset({array}))
-        cell = row.c[array.dtype.kind]
+        cell, words = ATOMICS[kind].c[array.dtype.kind], (self.address(array, at), *operands)
         if isinstance(cell, Absent):
             raise self.fail(value.line, cell.reason)
-        words = (self.address(array, at), *operands)
         if cell.startswith("expand:"):
-            text = call(self.lib.need(cell.removeprefix("expand:"), Form(array.dtype, 0)), *words)
-        else:
-            text = fill(cell, words)
-        self.gathered = frozenset()
-        if value not in self.uses.count:
-            self.write_line(f"{text.code};", value.line)
-            return Text("old")
-        self.let(value, text)
-        return self.texts[value]
+            return call(self.lib.need(cell.removeprefix("expand:"), Form(array.dtype, 0)), *words)
+        return fill(cell, words)
 
     def from_memory(self, text: Text, dtype: DType, to: Form) -> Text:
         """An element as its array has it, or a vector of them, as a value."""

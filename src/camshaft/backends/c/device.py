@@ -7,7 +7,7 @@ import hashlib
 import platform
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.backends.c.compilers import Compiler, absent, find_compiler
@@ -16,11 +16,15 @@ from camshaft.backends.cpu.compile import NativeLibrary, host_target
 from camshaft.backends.cpu.device import ENTRY, counts
 from camshaft.backends.device import HOST, Command, DeviceInfo, DeviceRun, Memory
 from camshaft.emit.c import emit
+from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
 from camshaft.lang.verify import verify
 from camshaft.store.store import store
+
+# The files of camshaft that the text depends on, besides lang/.
+_SOURCES = ("emit/c.py", "emit/c_*.py", "emit/llvm_functions.py", "backends/c/*.py")
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ class CDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None: C has every instruction and dtype (its column of the instruction table holds no Absent cell)."""
-        return None
+        """None, or what C lacks of the kernel, by the tables' columns. KernelError where the kernel breaks a rule."""
+        return refusal(kernel.trace(arrays, scalars, constants, grid), "c")
 
     def compile(
         self,
@@ -76,23 +80,31 @@ class CDevice:
         """
         signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
         key = hashlib.sha256(f"{signature}|{self.compiler.key()}|{_machine_key()}".encode()).hexdigest()
+
+        def source(symbol: str) -> str:
+            traced = kernel.trace(arrays, scalars, constants, grid)
+            verify(traced)
+            return emit(traced, symbol)
+
         with _lock:
             found = _kernels.get(key)
             if found is None:
                 started = time.perf_counter()
-                symbol = f"camshaft_{key[:24]}"
-                data = store().objects.get(key)
-                if data is None:
-                    text = emit(_verified(kernel, arrays, scalars, constants, grid), symbol)
-                    data = build(self.compiler, text)
-                    store().objects.put(key, data)
-                    counts.compiled += 1
-                else:
-                    counts.loaded += 1
-                library = load(data)
-                found = _kernels[key] = CKernel(kernel.name, library.address(symbol), library)
+                found = _kernels[key] = self._made(kernel.name, key, source)
                 counts.seconds += time.perf_counter() - started
             return found
+
+    def _made(self, name: str, key: str, source: Callable[[str], str]) -> CKernel:
+        symbol = f"camshaft_{key[:24]}"
+        data = store().objects.get(key)
+        if data is None:
+            data = build(self.compiler, source(symbol))
+            store().objects.put(key, data)
+            counts.compiled += 1
+        else:
+            counts.loaded += 1
+        library = load(data)
+        return CKernel(name, library.address(symbol), library)
 
     def allocate(self, nbytes: int) -> Memory:
         """BackendError: its kernels run on the process's own memory."""
@@ -107,22 +119,10 @@ _kernels: dict[str, CKernel] = {}
 _lock = threading.RLock()
 
 
-def _verified(
-    kernel: Kernel,
-    arrays: Sequence[ir.ArrayParam],
-    scalars: Sequence[str],
-    constants: Mapping[str, Constant],
-    grid: Sequence[ir.GridDim],
-) -> ir.KernelIR:
-    traced = kernel.trace(arrays, scalars, constants, grid)
-    verify(traced)
-    return traced
-
-
 @functools.cache
 def _machine_key() -> str:
     host = host_target()
-    return f"{host.triple}|{host.cpu}|{host.features}|{language_digest()}"
+    return f"{host.triple}|{host.cpu}|{host.features}|{language_digest(*_SOURCES)}"
 
 
 def make(index: int = 0) -> CDevice:
