@@ -10,6 +10,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from camshaft.backends.cpu.arm import host_features
 from camshaft.errors import BackendError
 
 llvm_lock = threading.RLock()  # LLVM's passes and loaders are not safe in two threads
@@ -36,7 +37,8 @@ def host_target() -> HostTarget:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     version = ".".join(str(part) for part in llvm.llvm_version_info)
-    features = llvm.get_host_cpu_features().flatten()
+    found = llvm.get_host_cpu_features().flatten()
+    features = ",".join(part for part in (found, *(f"+{name}" for name in sorted(host_features()))) if part)
     return HostTarget(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version, llvmlite.__version__)
 
 

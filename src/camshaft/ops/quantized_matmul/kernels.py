@@ -16,19 +16,26 @@ from camshaft.ops.quantized_matmul.packing import BLOCK, ROWS
 AHEAD = 64
 
 
-def _code_words(k: Tracer, codes: Array, tile: Value, b: Value, bits: int) -> list[Value]:
-    """The block's 8 words of codes, each 4 consecutive k for 16 rows."""
+def _place(k: Tracer, rows: int) -> tuple[Value, Value | int]:
+    """This program's tile of 16 interleaved rows, and the first of its `rows` rows in it."""
+    part, parts = k.program(0), ROWS // rows
+    return (part, 0) if parts == 1 else (part // parts, part % parts * rows)
+
+
+def _code_words(k: Tracer, codes: Array, tile: Value, b: Value, row: Value | int, rows: int, bits: int) -> list[Value]:
+    """The block's 8 words of codes, each 4 consecutive k for `rows` rows."""
     if bits == 8:
-        return [k.load_vector(codes, tile, b, w, 0, width=ROWS) for w in range(8)]
-    packed = [k.load_vector(codes, tile, b, w, 0, width=ROWS) for w in range(4)]
+        return [k.load_vector(codes, tile, b, w, row, width=rows) for w in range(8)]
+    packed = [k.load_vector(codes, tile, b, w, row, width=rows) for w in range(4)]
     return [p & 0x0F0F0F0F for p in packed] + [(p >> 4) & 0x0F0F0F0F for p in packed]
 
 
-def _store(k: Tracer, out: Array, total: Variable, token: Value, tile: Value, n: int) -> None:
-    if n % ROWS == 0:
-        k.store_vector(out, total.value, token, tile * ROWS)
+def _store(k: Tracer, out: Array, total: Variable, token: Value, rows: int, n: int) -> None:
+    row = k.program(0) * rows
+    if n % rows == 0:
+        k.store_vector(out, total.value, token, row)
     else:
-        k.store_vector(out, total.value, token, tile * ROWS, count=k.minimum(n - tile * ROWS, ROWS))
+        k.store_vector(out, total.value, token, row, count=k.minimum(n - row, rows))
 
 
 def _tokens(k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> tuple[list[Value], list[Value | None]]:
@@ -45,14 +52,14 @@ def _tokens(k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> t
 
 
 def _store_all(
-    k: Tracer, out: Array, totals: list[Variable], tokens: list[Value], stored: list[Value | None], tile: Value, n: int
+    k: Tracer, out: Array, totals: list[Variable], tokens: list[Value], stored: list[Value | None], rows: int, n: int
 ) -> None:
     for total, token, condition in zip(totals, tokens, stored, strict=True):
         if condition is None:
-            _store(k, out, total, token, tile, n)
+            _store(k, out, total, token, rows, n)
         else:
             with k.when(condition):
-                _store(k, out, total, token, tile, n)
+                _store(k, out, total, token, rows, n)
 
 
 @kernel
@@ -68,35 +75,37 @@ def q8_tile(
     *active: Value,
     n: int,
     blocks: int,
+    rows: int,
     columns: int,
     bound: int,
     bits: int,
     groups: int,
     zero_point: int,
 ) -> None:
-    # 16 rows x `columns` tokens a program; `minima` is the scales once more where the format has a zero point (-1: it has not)
-    tile = k.program(0)
+    # `rows` of a tile's 16 x `columns` tokens a program
+    # `minima` is the scales once more where the format has a zero point (-1: it has not)
+    tile, row = _place(k, rows)
     tokens, stored = _tokens(k, columns, bound, active)
-    totals = [k.var(k.splat(0.0, ROWS)) for _ in tokens]
+    totals = [k.var(k.splat(0.0, rows)) for _ in tokens]
     per_group = 8 // groups
     for b in k.range(blocks):
         if columns == 1:
             for w in range(bits):
                 k.prefetch(codes, tile, b + AHEAD // bits, w, 0)
-        words = _code_words(k, codes, tile, b, bits)
+        words = _code_words(k, codes, tile, b, row, rows, bits)
         for g in range(groups):
-            scale = k.load_vector(scales, tile, b, g, 0, width=ROWS)
-            minimum = k.load_vector(minima, tile, b, g, 0, width=ROWS) if zero_point < 0 else None
+            scale = k.load_vector(scales, tile, b, g, row, width=rows)
+            minimum = k.load_vector(minima, tile, b, g, row, width=rows) if zero_point < 0 else None
             for total, t in zip(totals, tokens, strict=True):
                 step = x_scales[t, b]
                 q_sum = x_sums[t, b * groups + g]
-                dot = k.splat(0 if minimum is not None else q_sum * -zero_point, ROWS, i32)
+                dot = k.splat(0 if minimum is not None else q_sum * -zero_point, rows, i32)
                 for w in range(g * per_group, (g + 1) * per_group):
-                    dot = k.dot4(dot, words[w], k.splat(x_codes[t, b * 8 + w], ROWS, u32))
+                    dot = k.dot4(dot, words[w], k.splat(x_codes[t, b * 8 + w], rows, u32))
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
                 if minimum is not None:
-                    total.set(k.fma(minimum, k.splat(step * q_sum.to(f32), ROWS), total.value))
-    _store_all(k, out, totals, tokens, stored, tile, n)
+                    total.set(k.fma(minimum, k.splat(step * q_sum.to(f32), rows), total.value))
+    _store_all(k, out, totals, tokens, stored, rows, n)
 
 
 @kernel
@@ -110,6 +119,7 @@ def f32_tile(
     *active: Value,
     n: int,
     blocks: int,
+    rows: int,
     columns: int,
     bound: int,
     bits: int,
@@ -117,30 +127,30 @@ def f32_tile(
     zero_point: int,
 ) -> None:
     # the same tile with f32 activations: each code becomes a float and meets a broadcast x
-    tile = k.program(0)
+    tile, row = _place(k, rows)
     tokens, stored = _tokens(k, columns, bound, active)
-    totals = [k.var(k.splat(0.0, ROWS)) for _ in tokens]
+    totals = [k.var(k.splat(0.0, rows)) for _ in tokens]
     per_group = 8 // groups
     for b in k.range(blocks):
-        words = _code_words(k, codes, tile, b, bits)
+        words = _code_words(k, codes, tile, b, row, rows, bits)
         for g in range(groups):
-            scale = k.load_vector(scales, tile, b, g, 0, width=ROWS)
+            scale = k.load_vector(scales, tile, b, g, row, width=rows)
             if zero_point < 0:
-                minimum = k.load_vector(minima, tile, b, g, 0, width=ROWS)
+                minimum = k.load_vector(minima, tile, b, g, row, width=rows)
             else:
                 minimum = scale * float(-zero_point)
-            dots = [k.splat(0.0, ROWS) for _ in tokens]
-            sums = [k.splat(0.0, ROWS) for _ in tokens]
+            dots = [k.splat(0.0, rows) for _ in tokens]
+            sums = [k.splat(0.0, rows) for _ in tokens]
             for w in range(g * per_group, (g + 1) * per_group):
                 for byte in range(4):
                     code = ((words[w] >> (8 * byte)) & 255).to(i32).to(f32)
                     for c, t in enumerate(tokens):
-                        value = k.splat(x[t, b * BLOCK + 4 * w + byte], ROWS)
+                        value = k.splat(x[t, b * BLOCK + 4 * w + byte], rows)
                         dots[c] = k.fma(code, value, dots[c])
                         sums[c] = sums[c] + value
             for total, dot, x_sum in zip(totals, dots, sums, strict=True):
                 total.set(k.fma(dot, scale, k.fma(minimum, x_sum, total.value)))
-    _store_all(k, out, totals, tokens, stored, tile, n)
+    _store_all(k, out, totals, tokens, stored, rows, n)
 
 
 def _code_at(k: Tracer, codes: Array, row: Value, b: Value, j: int, bits: int) -> Value:
