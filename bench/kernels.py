@@ -32,7 +32,8 @@ from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.pull import resolve_model
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.rope.table import rope_table
-from camshaft.plan.compile import ExecutionPlan, compile
+from camshaft.plan.compile import compile
+from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.text.tokenizer import Tokenizer
 
 CONTEXT = 1024

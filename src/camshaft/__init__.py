@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from camshaft.generate.sampling import Sampling
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
-    from camshaft.plan.compile import ExecutionPlan, compile
+    from camshaft.plan.compile import compile
+    from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
 
 __version__ = "0.1.0"
 
 _HOME = {
     "CamshaftError": "camshaft.errors",
-    "ExecutionPlan": "camshaft.plan.compile",
+    "ExecutionPlan": "camshaft.plan.execution_plan",
     "Extent": "camshaft.extent",
     "Graph": "camshaft.graph.graph",
     "LanguageModel": "camshaft.generate.language_model",

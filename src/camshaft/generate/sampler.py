@@ -10,8 +10,9 @@ import numpy as np
 from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.plan.compile import ExecutionPlan, compile
+from camshaft.plan.compile import compile
 from camshaft.plan.device_memory import DeviceArray
+from camshaft.plan.execution_plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
 

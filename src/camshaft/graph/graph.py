@@ -16,6 +16,7 @@ import numpy as np
 from camshaft.dtypes import as_dtype
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
+from camshaft.graph.custom import Spec, custom_op
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -166,6 +167,33 @@ class Graph:
         )
         self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label, self._device))
         return outputs
+
+    def custom(
+        self,
+        function: object,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Spec],
+        *,
+        updates: Sequence[int] = (),
+        programs: Dim = 1,
+        name: str = "custom",
+    ) -> tuple[Tensor, ...]:
+        """A node that runs the caller's function on the host, wherever its neighbours run; no pass changes it.
+
+        `function(*inputs, *outputs)` gets NumPy views of the active elements and writes the outputs, and the inputs that
+        `updates` names by index, which must be states. Or it is native code, an address or a ctypes function, with the ABI of
+        graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype). ShapeError for what cannot be a node.
+        """
+        if not all(isinstance(t, Tensor) for t in inputs):
+            came = ", ".join(type(t).__name__ for t in inputs)
+            raise ShapeError(
+                f"{name}: got inputs {came}; wanted tensors of this graph (g.constant makes one of an array)"
+            )
+        for index in updates:
+            if 0 <= index < len(inputs) and root(inputs[index]).kind != "state":
+                raise ShapeError(f"{name}: updates input {index}, {inputs[index].name}, in place; wanted a state there")
+        op = custom_op(name, function, tuple(t.spec for t in inputs), outputs, updates, programs)
+        return self.apply(op, inputs, {}, name)
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
         """Names a tensor as a result of the run."""

@@ -138,9 +138,11 @@ class Build:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A variant that runs Python: function(node, inputs, outputs) on NumPy views; a visible host thunk."""
+    """A variant that runs Python: function(node, inputs, outputs) on NumPy views; a visible host thunk. The views are at their
+    bounds, or cut to the active extents with `active`."""
 
     function: Callable[[NodeSpec, Sequence[np.ndarray[Any, Any]], Sequence[np.ndarray[Any, Any]]], None]
+    active: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +17,9 @@ from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.prepare import prepare
-from camshaft.ops.spec import TensorSpec
 from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.execute import BoundSchedule, bind
+from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.held import Held, given_memory, hold
 from camshaft.plan.lower import Lowered, lower
 from camshaft.plan.memory import make_schedule
@@ -31,106 +29,6 @@ from camshaft.plan.weights import Weights
 from camshaft.settings import thread_count
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class ExecutionPlan:
-    """A graph that is bound and ready to run. `inputs`, `outputs` and `states` are views of its memory, by name; a state on a
-    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that the caller gave as DeviceArrays."""
-
-    bound: BoundSchedule | MixedSchedule
-    inputs: Mapping[str, Array]
-    outputs: Mapping[str, Array]
-    states: dict[str, Array | DeviceArray]
-    away: Mapping[str, DeviceArray]
-    specs: Mapping[str, TensorSpec]
-    choices: Sequence[Choice] = field(repr=False)
-    limits: Mapping[str, int] = field(default_factory=dict)
-    compile_s: float = 0.0
-
-    def set_extent(self, extent: Extent, value: int) -> None:
-        """Makes `value` the active value of an extent for later runs. PlanError out of 0 to its bound."""
-        self.bound.set_extent(extent, value)
-
-    def run(self, **inputs: object) -> dict[str, Array]:
-        """Copies the named inputs in, runs every thunk, and gives views of the outputs (valid until the next run), but for
-        those that stay on a device (`away`).
-
-        An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
-        shape or dtype that is not the graph's; an input that is not named keeps its last value.
-        """
-        values = {name: np.asarray(value) for name, value in inputs.items()}
-        active: dict[Extent, int] = {}
-        for name, value in values.items():
-            self._check(name, value, active)
-        for extent, size in active.items():
-            self.set_extent(extent, size)
-        for name, value in values.items():
-            self.inputs[name][tuple(slice(size) for size in value.shape)] = value
-        self.bound.run()
-        return {name: self._active(name, array) for name, array in self.outputs.items()}
-
-    def _check(self, name: str, value: Array, active: dict[Extent, int]) -> None:
-        """Adds to `active` what the value's shape says of extents."""
-        if name not in self.inputs:
-            raise PlanError(f"run: no input {name!r}; this plan has {', '.join(self.inputs) or 'none'}")
-        memory, spec = self.inputs[name], self.specs[name]
-        came = f"run: input {name!r} came as {value.dtype} {list(value.shape)}"
-        if value.dtype != memory.dtype or value.ndim != memory.ndim:
-            raise PlanError(f"{came}; wanted {spec}")
-        for size, dim in zip(value.shape, spec.shape, strict=True):
-            if not isinstance(dim, Extent):
-                if size != dim:
-                    raise PlanError(f"{came}; wanted {spec}")
-            elif size > dim.bound:
-                raise PlanError(f"{came}; wanted {spec}")
-            elif active.setdefault(dim, size) != size:
-                raise PlanError(f"{came}, but another input has {active[dim]} {dim.name}")
-
-        limit = self.limits.get(name)
-        if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
-            raise PlanError(
-                f"run: input {name!r} holds indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
-            )
-
-    def _active(self, name: str, array: Array) -> Array:
-        return array[
-            tuple(slice(self.bound.extent(d)) if isinstance(d, Extent) else slice(None) for d in self.specs[name].shape)
-        ]
-
-    def explain(self) -> str:
-        """Thunks with their variants and why, waits, the arena, and what the other variants lost by."""
-        schedule, memory = self.bound.schedule, self.bound.memory_plan
-        lines = [
-            f"{len(schedule.thunks)} thunks, {sum(schedule.waits)} waits, {self.bound.threads} threads; arena "
-            f"{memory.arena_nbytes} bytes for {memory.temp_nbytes_sum} bytes of temporaries"
-        ]
-        for index, (thunk, wait) in enumerate(zip(schedule.thunks, schedule.waits, strict=True)):
-            kind = "" if thunk.kind == "kernel" else f" ({thunk.kind})"
-            mark = "|" if wait else " "
-            where = "" if thunk.device == HOST else f" on {thunk.device}"
-            what = f"{thunk.op}/{thunk.variant}{kind}{where}, {thunk.programs.bound} programs"
-            lines.append(f"{mark}{index:4d} {thunk.name}: {what}; {thunk.reason}")
-        lost = {f"{c.op.name}/{x.variant} ({x.backend}): {x.reason}" for c in self.choices for x in c.losers}
-        lines += ["not chosen:", *(f"  {text}" for text in sorted(lost))] if lost else []
-        places = [(b.space, f"  {offset:9d} +{b.nbytes:9d} {b.name}") for b, offset in memory.offsets.items()]
-        lines += ["arena:", *(text for space, text in places if space == HOST)]
-        for device, nbytes in memory.device_nbytes.items():
-            lines += [f"arena on {device}, {nbytes} bytes:", *(text for space, text in places if space == device)]
-        return "\n".join(lines)
-
-    def close(self) -> None:
-        """Lets go of the plan's memory; `inputs` and `outputs` stay readable. It cannot run again."""
-        self.bound.close()
-        self.states.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def compile(

@@ -13,7 +13,8 @@ from camshaft.dispatch.override import get_backend_override
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.plan.compile import ExecutionPlan, compile
+from camshaft.plan.compile import compile
+from camshaft.plan.execution_plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
 

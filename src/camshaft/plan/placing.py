@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from camshaft.backends.registry import device
 from camshaft.dispatch.kernel_dispatch import KernelDispatch, dispatched
 from camshaft.dispatch.override import check_override
 from camshaft.dispatch.select import Choice, choose
+from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Node
 
 
 def choose_placed(
     nodes: Sequence[Node], override: str | None, strict: bool, dispatcher: KernelDispatch | None = None
 ) -> list[Choice]:
-    """A Choice per node: by the dispatcher where it knows the op, else proved together for each device.
+    """A Choice per node: a caller's own function as it is, by the dispatcher where it knows the op, else proved together for
+    each device.
 
     BackendError as `choose`'s, and for a device that cannot be used.
     """
     wanted = {name: check_override(name) for name in {node.device for node in nodes} if name is not None}
     places = [override if node.device is None else wanted[node.device] for node in nodes]
-    found = [None if dispatcher is None else dispatched(dispatcher, node.op) for node in nodes]
+    found = [_given(node, dispatcher) for node in nodes]
     for place in dict.fromkeys(places):
         indexes = [i for i, p in enumerate(places) if p == place and found[i] is None]
         chosen = choose([(nodes[i].op, nodes[i].spec) for i in indexes], place, strict=strict)
         for i, choice in zip(indexes, chosen, strict=True):
             found[i] = choice
     return [choice for choice in found if choice is not None]
+
+
+def _given(node: Node, dispatcher: KernelDispatch | None) -> Choice | None:
+    """The choice that somebody made already."""
+    if isinstance(node.op, CustomOp):
+        return Choice(node.op, node.op.variants[0], "simd", device("cpu"), "the caller's own function", ())
+    return None if dispatcher is None else dispatched(dispatcher, node.op)

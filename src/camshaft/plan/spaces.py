@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from camshaft.backends.device import HOST, Device
 from camshaft.graph.graph import Tensor
+from camshaft.plan.node_thunks import alignment_of
 from camshaft.plan.schedule import Buffer, Lifetime, Thunk, copy_thunk
 
 LIFETIMES = {
@@ -58,7 +59,7 @@ class Versions:
         found = self.buffers.get((tensor, seat))
         if found is None:
             at_home = seat == self.homes[tensor]
-            alignment = max(_ALIGNMENT, self.devices[seat].limits.get("alignment", 1)) if seat != HOST else _ALIGNMENT
+            alignment = _ALIGNMENT if seat == HOST else alignment_of(self.devices[seat])
             name = tensor.name if at_home else f"{tensor.name}@{seat}"
             lifetime = self._lifetime(tensor) if at_home or tensor.kind == "constant" else Lifetime.TEMP
             found = self.buffers[tensor, seat] = Buffer(name, tensor.spec.nbytes, lifetime, alignment, seat)

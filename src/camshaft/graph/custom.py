@@ -1,0 +1,118 @@
+"""A user's own function as a node: Python over NumPy views, or native code by address. Made by Graph.custom."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from camshaft.dtypes import as_dtype
+from camshaft.errors import ShapeError
+from camshaft.ops.op import Attrs, Build, HostCall, KernelVariant, NodeSpec, Op, Target
+from camshaft.ops.spec import Dim, TensorSpec
+
+Array = np.ndarray[Any, Any]
+Spec = TensorSpec | tuple[Sequence[Dim], object]
+# What functions of ctypes libraries and of CFUNCTYPE are.
+_NATIVE: type = ctypes.CFUNCTYPE(None).__mro__[1]
+
+
+@dataclass(frozen=True)
+class PointerCall:
+    """Native code from elsewhere: `void entry(const int64_t* args, int64_t first, int64_t last)`, called for ranges of
+    `programs`, by several threads at once where there are several programs.
+
+    args: the addresses of inputs, of outputs, and for each Extent of their shapes, in the order of appearance, of its active
+    value (int64). `keep` holds on to the code.
+    """
+
+    address: int
+    programs: Dim
+    keep: object
+
+
+@dataclass(frozen=True)
+class CustomOp(Op):
+    """An op of one graph, which no pass knows: its node stays as it is, and runs on the host."""
+
+    call: HostCall | PointerCall = field(kw_only=True)
+
+
+def custom_op(
+    name: str,
+    function: object,
+    specs: tuple[TensorSpec, ...],
+    outputs: Sequence[Spec],
+    updates: Sequence[int],
+    programs: Dim,
+) -> CustomOp:
+    """The op of a function over inputs of these specs. ShapeError for what cannot be one, naming it."""
+    made = tuple(_spec(name, spec) for spec in outputs)
+    for spec in (*specs, *made):
+        if not spec.is_plain:
+            raise ShapeError(f"{name}: got {spec}; wanted plain tensors")
+    if any(not 0 <= i < len(specs) for i in updates):
+        raise ShapeError(f"{name}: got updates {list(updates)}; wanted indexes of its {len(specs)} inputs")
+
+    def infer(given: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
+        if given != specs:
+            raise ShapeError(f"{name}: got {', '.join(map(str, given))}; wanted {', '.join(map(str, specs))}")
+        return made
+
+    def no_reference(inputs: Sequence[Array], attrs: Attrs) -> NoReturn:
+        raise ShapeError(f"{name}: a caller's function has no reference")
+
+    variant = KernelVariant("function", frozenset(), _never_built)
+    call, formula = _call(name, function, programs), f"{name}(inputs) by the caller"
+    made_op = Op(name, formula, infer, no_reference, (variant,), tuple, tuple, {}, updates=tuple(updates))
+    return CustomOp(**vars(made_op), call=call)
+
+
+def _never_built(node: NodeSpec, target: Target) -> Build:
+    raise ShapeError("a caller's function is not built for a device")
+
+
+def _spec(name: str, spec: Spec) -> TensorSpec:
+    if isinstance(spec, TensorSpec):
+        return spec
+    try:
+        shape, dtype = spec
+        return TensorSpec(tuple(shape), as_dtype(dtype))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{name}: got the output {spec!r}; wanted a TensorSpec or (shape, dtype)") from error
+
+
+def _call(name: str, function: object, programs: Dim) -> HostCall | PointerCall:
+    address = _address(function)
+    if address is not None:
+        if address <= 0 or (isinstance(programs, int) and programs < 1):
+            raise ShapeError(f"{name}: got address {address:#x} with {programs} programs; wanted both above 0")
+        return PointerCall(address, programs, function)
+    if not callable(function):
+        raise ShapeError(
+            f"{name}: got {function!r}; wanted a function, or native code as an address or a ctypes function"
+        )
+    if programs != 1:
+        raise ShapeError(f"{name}: got {programs} programs; a Python function runs once")
+    return HostCall(_python(function), active=True)
+
+
+def _address(function: object) -> int | None:
+    """Where native code starts; None for Python. A function of ctypes that calls back into Python is native code too."""
+    if isinstance(function, bool):
+        return None
+    if isinstance(function, int):
+        return function
+    if isinstance(function, _NATIVE):
+        return ctypes.cast(cast(Any, function), ctypes.c_void_p).value or 0
+    return None
+
+
+def _python(function: Callable[..., object]) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
+    def run(node: NodeSpec, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        function(*inputs, *outputs)
+
+    return run

@@ -1,0 +1,114 @@
+"""ExecutionPlan: a graph bound and ready to run, with named inputs and outputs. What camshaft.compile gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from camshaft.dispatch.select import Choice
+from camshaft.errors import PlanError
+from camshaft.extent import Extent
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.device_memory import DeviceArray
+from camshaft.plan.execute import BoundSchedule
+from camshaft.plan.explain import explain
+from camshaft.plan.mixed import MixedSchedule
+from camshaft.plan.submission import Submission, Submitter
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """A graph that is bound and ready to run. `inputs`, `outputs` and `states` are views of its memory, by name; a state on a
+    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that the caller gave as DeviceArrays."""
+
+    bound: BoundSchedule | MixedSchedule
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    states: dict[str, Array | DeviceArray]
+    away: Mapping[str, DeviceArray]
+    specs: Mapping[str, TensorSpec]
+    choices: Sequence[Choice] = field(repr=False)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    compile_s: float = 0.0
+    _submitter: Submitter = field(default_factory=Submitter, repr=False)
+
+    def set_extent(self, extent: Extent, value: int) -> None:
+        """Makes `value` the active value of an extent for later runs. PlanError out of 0 to its bound."""
+        self.bound.set_extent(extent, value)
+
+    def run(self, **inputs: object) -> dict[str, Array]:
+        """Copies the named inputs in, runs every thunk, and gives views of the outputs (valid until the next run), but for
+        those that stay on a device (`away`).
+
+        An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
+        shape or dtype that is not the graph's; an input that is not named keeps its last value.
+        """
+        values = {name: np.asarray(value) for name, value in inputs.items()}
+        active: dict[Extent, int] = {}
+        for name, value in values.items():
+            self._check(name, value, active)
+        for extent, size in active.items():
+            self.set_extent(extent, size)
+        for name, value in values.items():
+            self.inputs[name][tuple(slice(size) for size in value.shape)] = value
+        self.bound.run()
+        return {name: self._active(name, array) for name, array in self.outputs.items()}
+
+    def _check(self, name: str, value: Array, active: dict[Extent, int]) -> None:
+        """Adds to `active` what the value's shape says of extents."""
+        if name not in self.inputs:
+            raise PlanError(f"run: no input {name!r}; this plan has {', '.join(self.inputs) or 'none'}")
+        memory, spec = self.inputs[name], self.specs[name]
+        came = f"run: input {name!r} came as {value.dtype} {list(value.shape)}"
+        if value.dtype != memory.dtype or value.ndim != memory.ndim:
+            raise PlanError(f"{came}; wanted {spec}")
+        for size, dim in zip(value.shape, spec.shape, strict=True):
+            if not isinstance(dim, Extent):
+                if size != dim:
+                    raise PlanError(f"{came}; wanted {spec}")
+            elif size > dim.bound:
+                raise PlanError(f"{came}; wanted {spec}")
+            elif active.setdefault(dim, size) != size:
+                raise PlanError(f"{came}, but another input has {active[dim]} {dim.name}")
+
+        limit = self.limits.get(name)
+        if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
+            raise PlanError(
+                f"run: input {name!r} holds indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
+            )
+
+    def _active(self, name: str, array: Array) -> Array:
+        return array[
+            tuple(slice(self.bound.extent(d)) if isinstance(d, Extent) else slice(None) for d in self.specs[name].shape)
+        ]
+
+    def explain(self) -> str:
+        """Thunks with their variants, devices and why, waits, arenas, and what the other variants lost by."""
+        return explain(self.bound.schedule, self.bound.memory_plan, self.bound.threads, self.choices)
+
+    def submit(self, **inputs: object) -> Submission:
+        """As `run`, in a thread of the plan's own: what comes back can be waited for. Runs queue in the order of their
+        submits, each with the inputs as they are now; extents are those that hold when its turn comes."""
+        values = {name: np.array(value) for name, value in inputs.items()}
+        return self._submitter.submit(lambda: {name: array.copy() for name, array in self.run(**values).items()})
+
+    def close(self) -> None:
+        """Lets go of the plan's memory, after a run in progress; `inputs` and `outputs` stay readable. It cannot run again, and
+        what was submitted and has not begun fails."""
+        self.bound.close()
+        self._submitter.close()
+        self.states.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
