@@ -1,8 +1,12 @@
 """Words between lanes and atomics in WGSL, run on an adapter, against the interpreter."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from camshaft.emit.wgsl import emit
+from camshaft.lang.simt import to_simt
 from tests.emit.test_llvm_lanes import (
     WORDS,
     N,
@@ -14,7 +18,10 @@ from tests.emit.test_llvm_lanes import (
     row_scan,
     tickets,
 )
-from tests.support.wgsl_harness import WIDTHS, agree, both
+from tests.emit.test_llvm_memory import vectors
+from tests.emit.test_llvm_structure import floats, reductions
+from tests.support.emit_harness import trace
+from tests.support.wgsl_harness import TARGET, WIDTHS, agree, both, device
 
 
 @pytest.mark.parametrize("dtype", ["f32", "i32"])
@@ -62,3 +69,28 @@ def test_a_uniform_atomic_is_done_once(lanes):
     for outputs in both(once_a_program, [out, taken], outputs=2, lanes=lanes, grid=(4,)):
         np.testing.assert_array_equal(outputs[0], [15] * 4)
         assert outputs[1][0] in (1, 2, 3, 4)
+
+
+SHUFFLES = replace(TARGET, features=frozenset({"subgroups"}), subgroup_size=4)
+
+
+def test_a_workgroup_within_a_subgroup_is_reduced_by_shuffles():
+    assert "subgroup" in device().features, "Mesa and every GPU have them"
+    x, y = floats(33), np.random.default_rng(1).integers(-99, 99, 33).astype(np.int32)
+    arrays = [x, y, np.zeros(3, np.float32), np.zeros(2, np.int32)]
+    agree(reductions, arrays, outputs=2, widths=(1, 2, 4, 8), n=33, rtol=1e-5, atol=1e-5, target=SHUFFLES)
+    arrays = [floats(2, 33), np.full((2, 33), 7, np.float32), np.zeros((2, 3), np.float32)]
+    agree(vectors, arrays, outputs=2, scalars={"n": 33}, grid=(2,), widths=(1,), rtol=1e-5, width=4, target=SHUFFLES)
+
+
+def test_subgroups_are_enabled_only_where_they_hold_the_workgroup():
+    arrays = [floats(33), np.zeros(33, np.int32), np.zeros(3, np.float32), np.zeros(2, np.int32)]
+    kernel_ir = trace(reductions, arrays, outputs=2, n=33)
+    in_a_browser = replace(SHUFFLES, enables_subgroups=True)
+    narrow, wide = (emit(to_simt(kernel_ir, lanes), in_a_browser) for lanes in (4, 8))
+    assert "enable" not in emit(to_simt(kernel_ir, 4), SHUFFLES).text
+    assert narrow.text.startswith("enable subgroups;")
+    assert narrow.requires == {"subgroups"}
+    assert narrow.workgroup_nbytes == 0
+    assert "subgroup" not in wide.text
+    assert wide.requires == frozenset()

@@ -8,6 +8,8 @@ from camshaft.lang import ir
 
 # Values that do something besides giving a value: never dropped.
 EFFECTS = frozenset({"atomic"})
+# Values that the threads make together: a dialect flushes before them, and none moves from its place.
+COLLECTIVES = frozenset({"reduce", "broadcast", "scan", "shuffle"})
 
 
 @dataclass

@@ -31,24 +31,17 @@ def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
     bindings, declarations = _arrays(body)
     shared, shared_nbytes = _shared(body)
     _check(kernel, target, len(bindings), shared_nbytes)
-    requires = frozenset(["shader-f16"] if any(s.has_f16 for s in body.storage.values()) else [])
-    functions = [*body.helper_texts(), *body.accessors.values(), *body.collectives.values()]
+    requires = _requires(body)
     parts = [
-        *(["enable f16;", ""] if requires else []),
-        f"@group(0) @binding({RUN_BINDING}) var<storage, read> run: array<i32>;",
-        f"@group(0) @binding({FIXED_BINDING}) var<uniform> fixed: "
-        f"array<vec4<i32>, {n_fixed(len(kernel.scalars), len(kernel.arrays)) // 4}>;",
+        *(["enable f16;"] if "shader-f16" in requires else []),
+        *(["enable subgroups;"] if "subgroups" in requires and target.enables_subgroups else []),
+        *_run_words(kernel),
         *declarations,
         *shared,
         "",
-        *[line for text in functions for line in (text, "")],
+        *[line for text in body.all_functions() for line in (text, "")],
         *body.heading(),
-        f"@compute @workgroup_size({kernel.lanes})",
-        f"fn {body.entry}(",
-        "    @builtin(workgroup_id) group: vec3<u32>,",
-        "    @builtin(num_workgroups) groups: vec3<u32>,",
-        "    @builtin(local_invocation_index) thread: u32,",
-        ") {",
+        *_signature(kernel, body.entry),
         *_entry(kernel, body),
         *lines,
         "}",
@@ -64,6 +57,33 @@ def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
         workgroup_nbytes=shared_nbytes,
         max_workgroups=target.max_workgroups,
     )
+
+
+def _requires(body: WgslEmitter) -> frozenset[str]:
+    """The device features that the text enables."""
+    has_f16 = any(storage.has_f16 for storage in body.storage.values())
+    shuffles = any("subgroupShuffle" in text for text in body.collectives.values())
+    return frozenset([*(["shader-f16"] if has_f16 else []), *(["subgroups"] if shuffles else [])])
+
+
+def _run_words(kernel: SimtKernel) -> list[str]:
+    """The declarations of bindings 0 and 1."""
+    vectors = n_fixed(len(kernel.scalars), len(kernel.arrays)) // 4
+    return [
+        f"@group(0) @binding({RUN_BINDING}) var<storage, read> run: array<i32>;",
+        f"@group(0) @binding({FIXED_BINDING}) var<uniform> fixed: array<vec4<i32>, {vectors}>;",
+    ]
+
+
+def _signature(kernel: SimtKernel, entry: str) -> list[str]:
+    return [
+        f"@compute @workgroup_size({kernel.lanes})",
+        f"fn {entry}(",
+        "    @builtin(workgroup_id) group: vec3<u32>,",
+        "    @builtin(num_workgroups) groups: vec3<u32>,",
+        "    @builtin(local_invocation_index) thread: u32,",
+        ") {",
+    ]
 
 
 def _arrays(body: WgslEmitter) -> tuple[tuple[WgslBinding, ...], list[str]]:
@@ -83,8 +103,7 @@ def _arrays(body: WgslEmitter) -> tuple[tuple[WgslBinding, ...], list[str]]:
 def _shared(body: WgslEmitter) -> tuple[list[str], int]:
     """Workgroup memory: the kernel's scratch and what lanes meet through; with its bytes, 4 an element."""
     types = {body.array_names[a]: (body.scratch[a].type, prod(a.shape)) for a in body.simt.shared}
-    lanes = body.simt.lanes
-    types |= {name: (f"array<{held}, {lanes}>", lanes) for held, name in body.exchange.items()}
+    types |= {name: (f"array<{held}, {n}>", n) for held, (name, n) in body.exchange.items()}
     lines = [f"var<workgroup> {name}: {typed};" for name, (typed, _) in types.items()]
     return lines, sum(4 * count for _, count in types.values())
 

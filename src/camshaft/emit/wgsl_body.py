@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,8 @@ _EXTREMES = {-(1 << 63): -(1 << 31), (1 << 63) - 1: (1 << 31) - 1}
 
 
 class WgslEmitter(CFamilyEmitter):
-    """`storage` has each array parameter as the text sees it; `exchange` the arrays through which lanes meet, by type."""
+    """`storage` has each array parameter as the text sees it; `exchange` the arrays through which lanes meet, with their
+    sizes, by type."""
 
     dialect = WGSL
 
@@ -54,10 +54,16 @@ class WgslEmitter(CFamilyEmitter):
         self.starts = {a: self.names.new(f"{self.array_names[a]}_start") for a in kernel.arrays}
         self.storage = {a: self._storage(a, i, a in stored, a in atomic) for i, a in enumerate(kernel.arrays)}
         self.scratch = {a: self._scratch(a, a in atomic) for a in (*kernel.shared, *kernel.private)}
-        self.doubt = Doubt(kernel.body, frozenset(a for a, s in self.storage.items() if s.read_only))
-        self.exchange: dict[str, str] = {}
+        self.one_subgroup = "subgroups" in target.features and 1 < kernel.lanes <= target.subgroup_size
+        read_only = frozenset(a for a, s in self.storage.items() if s.read_only)
+        self.doubt = Doubt(kernel.body, read_only, self.one_subgroup)
+        self.exchange: dict[str, tuple[str, int]] = {}
         self.collectives: dict[str, str] = {}
         self.accessors: dict[str, str] = {}
+
+    def all_functions(self) -> list[str]:
+        """The text of every function that the body calls."""
+        return [*self.helper_texts(), *self.accessors.values(), *self.collectives.values()]
 
     def _storage(self, array: ir.Array, index: int, stored: bool, atomic: bool) -> WgslArray:
         cell = ELEMENTS["wgsl"][array.dtype.name]
@@ -178,20 +184,22 @@ class WgslEmitter(CFamilyEmitter):
         return self.broadcast(text, boolean, 0) if self.doubt.wants_proof(item, item.condition) else text
 
     # --- collectives -------------------------------------------------------------------------------------------------
-    def meet(self, value: ir.Value, name: str, lanes: Callable[..., str], *more: Any) -> Text:
-        """Notes and calls a function of emit/wgsl_lanes.py on the value's operands."""
+    def meet(self, value: ir.Value, name: str, text: Callable[[str, str], str]) -> Text:
+        """Calls a function of emit/wgsl_lanes.py on the value's operands; `text` makes it of its name and type."""
         operands, held = self.operands(value.args), self.type_name(value.dtype)
         self.flush()
         full = f"{name}_{held}"
-        self.collectives[full] = lanes(full, held, self.through(value.dtype), *more)
+        self.collectives[full] = text(full, held)
         return call(full, *operands, Text("lane"))
 
-    def through(self, dtype: DType) -> str:
-        """The workgroup array by which lanes exchange values of a dtype."""
+    def through(self, dtype: DType, n: int) -> str:
+        """The workgroup array, of at least n elements, by which lanes exchange values of a dtype."""
         held = self.type_name(dtype)
         if held not in self.exchange:
-            self.exchange[held] = self.names.new(f"exchange_{held}", everywhere=True)
-        return self.exchange[held]
+            self.exchange[held] = (self.names.new(f"exchange_{held}", everywhere=True), n)
+        name, size = self.exchange[held]
+        self.exchange[held] = (name, max(size, n))
+        return name
 
     def combined(self, kind: str, value: ir.Value, a: str, b: str) -> str:
         """The text of a combiner."""
@@ -201,9 +209,13 @@ class WgslEmitter(CFamilyEmitter):
     def value_reduce(self, value: ir.Value) -> Text:
         """Lanes 0..n-1 by halving, the first half with the second; each thread gets the result."""
         kind, n = value.attr
-        array = self.through(value.dtype)
+        lanes = self.simt.lanes
+        if self.one_subgroup:
+            both = self.combined(kind, value, "total", "theirs")
+            return self.meet(value, f"reduce_{kind}_{n}", lambda f, t: wgsl_lanes.subgroup_reduce(f, t, n, lanes, both))
+        array = self.through(value.dtype, lanes)
         both = self.combined(kind, value, f"{array}[lane]", f"{array}[lane + half]")
-        return self.meet(value, f"reduce_{kind}_{n}", wgsl_lanes.reduce, n, both)
+        return self.meet(value, f"reduce_{kind}_{n}", lambda f, t: wgsl_lanes.reduce(f, t, array, n, both))
 
     def value_broadcast(self, value: ir.Value) -> Text:
         """Lane i's value for each thread."""
@@ -213,12 +225,13 @@ class WgslEmitter(CFamilyEmitter):
         """One lane's value of an expression, for all."""
         self.flush()
         name = f"broadcast_{self.type_name(dtype)}"
-        self.collectives[name] = wgsl_lanes.broadcast(name, self.type_name(dtype), self.through(dtype))
+        self.collectives[name] = wgsl_lanes.broadcast(name, self.type_name(dtype), self.through(dtype, 1))
         return call(name, value, Text(str(lane)), Text("lane"))
 
     def value_shuffle(self, value: ir.Value) -> Text:
         """The value of the lane that each thread names."""
-        return self.meet(value, "shuffle", wgsl_lanes.shuffle)
+        array = self.through(value.dtype, self.simt.lanes)
+        return self.meet(value, "shuffle", lambda f, t: wgsl_lanes.shuffle(f, t, array))
 
     def value_scan(self, value: ir.Value) -> Text:
         """Each lane's value with those of the lanes below it."""
@@ -226,7 +239,8 @@ class WgslEmitter(CFamilyEmitter):
         start = self.literal(identity(kind, value.dtype.numpy), value.dtype).code if exclusive else None
         both = self.combined(kind, value, "below", "total")
         name = f"scan_{kind}_exclusive" if exclusive else f"scan_{kind}"
-        return self.meet(value, name, wgsl_lanes.scan, self.simt.lanes, both, start)
+        array, lanes = self.through(value.dtype, self.simt.lanes), self.simt.lanes
+        return self.meet(value, name, lambda f, t: wgsl_lanes.scan(f, t, array, lanes, both, start))
 
 
 def fixed_word(index: int) -> str:

@@ -1,7 +1,9 @@
-"""Functions by which the lanes of a workgroup meet in WGSL: reductions, scans, shuffles through workgroup memory.
+"""Functions by which the lanes of a workgroup meet in WGSL: reductions, scans, shuffles. Used by emit/wgsl_body.py.
 
-Each is called in uniform flow by all lanes, writes its `array` (an element per lane) and leaves it free for the next one: the
-last thing it does is a barrier, that of workgroupUniformLoad among them. Used by emit/wgsl_body.py.
+Where a workgroup is no larger than the least subgroup, a reduction is a butterfly of subgroup shuffles: lane i is invocation i
+there, as drivers number a workgroup of one dimension. All else goes through workgroup memory: all lanes call it in uniform flow,
+it writes its `array` (an element per lane) and leaves it free for the next one, as the last thing it does is a barrier
+(workgroupUniformLoad has one).
 """
 
 from __future__ import annotations
@@ -16,6 +18,19 @@ def reduce(name: str, held: str, array: str, n: int, both: str) -> str:
         if (lane < half) {{ {array}[lane] = {both}; }}
     }}
     return workgroupUniformLoad(&{array}[0]);
+}}"""
+
+
+def subgroup_reduce(name: str, held: str, n: int, lanes: int, both: str) -> str:
+    """The same pairs as `reduce`, within one subgroup of `lanes`. `both` combines `total` and `theirs`."""
+    result = "total" if n == lanes else "subgroupBroadcast(total, 0u)"
+    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    var total = x;
+    for (var half = {n // 2}u; half > 0u; half /= 2u) {{
+        let theirs = subgroupShuffleXor(total, half);
+        total = {both};
+    }}
+    return {result};
 }}"""
 
 

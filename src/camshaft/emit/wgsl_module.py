@@ -40,7 +40,8 @@ class WgslTarget:
 
     `subgroup_size`: the least that a subgroup has (0: not known). `max_binding_nbytes`: of one storage binding.
     `max_bindings`: storage bindings of one stage. `alignment`: bytes, of a binding's offset. `read_only`: arrays, by name,
-    whose buffers nothing writes in the same dispatch.
+    whose buffers nothing writes in the same dispatch. `enables_subgroups`: whether the text says so, as a browser wants and naga
+    refuses (wgpu issue 5555).
     """
 
     features: frozenset[str] = frozenset()
@@ -52,11 +53,13 @@ class WgslTarget:
     max_threads: int = 256
     alignment: int = 256
     read_only: frozenset[str] = frozenset()
+    enables_subgroups: bool = False
 
     def key(self) -> str:
         """A spelling for cache keys."""
         numbers = (self.subgroup_size, self.max_binding_nbytes, self.max_workgroups, self.alignment)
-        return "/".join(("wgsl", *map(str, numbers), ",".join(sorted(self.features)), ",".join(sorted(self.read_only))))
+        names = (",".join(sorted(self.features)), ",".join(sorted(self.read_only)), str(self.enables_subgroups))
+        return "/".join(("wgsl", *map(str, numbers), *names))
 
 
 @dataclass(frozen=True)

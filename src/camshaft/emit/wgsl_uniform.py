@@ -6,19 +6,21 @@ refuses a barrier under it. The emitter sends such a condition or bound through 
 
 from __future__ import annotations
 
-from camshaft.emit.c_family import COLLECTIVES
+from camshaft.emit.c_family_uses import COLLECTIVES
 from camshaft.lang import ir
 
-# What these give comes from workgroupUniformLoad.
-_UNIFORM = frozenset({"reduce", "broadcast"})
 _VARYING = frozenset({"lane", "scan", "shuffle", "atomic"})
 
 
 class Doubt:
-    """`values` and `vars` that are not provably uniform. `read_only`: arrays bound so, whose elements are."""
+    """`values` and `vars` that are not provably uniform. `read_only`: arrays bound so, whose elements are.
 
-    def __init__(self, body: ir.Block, read_only: frozenset[ir.Array]) -> None:
+    `one_subgroup`: reductions are shuffles, not workgroupUniformLoad, whose results are.
+    """
+
+    def __init__(self, body: ir.Block, read_only: frozenset[ir.Array], one_subgroup: bool) -> None:
         self.read_only = read_only
+        self.uniform = frozenset({"broadcast"} if one_subgroup else {"broadcast", "reduce"})
         self.values: set[ir.Value] = set()
         self.vars: set[ir.Var] = set()
         self.synced = {id(s) for s in ir.walk(body) if isinstance(s, (ir.Range, ir.When)) and _meets(s.body)}
@@ -50,9 +52,9 @@ class Doubt:
                 self._visit(item.body, flow or doubted)
 
     def _value(self, value: ir.Value) -> bool:
-        if value.op in _UNIFORM:
+        if value.op in self.uniform:
             return False
-        if value.op in _VARYING or (value.op == "load" and value.attr[0] not in self.read_only):
+        if value.op in _VARYING or value.op == "reduce" or (value.op == "load" and value.attr[0] not in self.read_only):
             return True
         if value.op == "var_get":
             return value.attr in self.vars
