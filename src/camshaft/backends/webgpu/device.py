@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,17 +12,14 @@ from camshaft.backends.webgpu.adapters import FEATURES, Adapter, adapters
 from camshaft.backends.webgpu.copies import CopyKernels
 from camshaft.backends.webgpu.faults import Faults
 from camshaft.backends.webgpu.kernel import WebGpuKernel, counts
+from camshaft.backends.webgpu.lowering import Lowered, lower
 from camshaft.backends.webgpu.memory import WebGpuMemory
 from camshaft.backends.webgpu.native import native
 from camshaft.backends.webgpu.run import WebGpuRun
-from camshaft.emit.refusal import refusal
-from camshaft.emit.wgsl import emit
-from camshaft.emit.wgsl_module import WgslModule, WgslTarget
-from camshaft.errors import BackendError, CamshaftError, KernelError
+from camshaft.emit.wgsl_module import WgslTarget
+from camshaft.errors import BackendError, CamshaftError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key
-from camshaft.lang.simt import SimtKernel, to_simt
-from camshaft.lang.verify import verify
 
 NAME = "webgpu"
 LANES = 64
@@ -52,7 +48,8 @@ class WebGpuDevice:
         self.lanes = min(LANES, self.limits["lanes"])
         self.target = _target(adapter, self.features, self.limits)
         self._copy_kernels: CopyKernels | None = None
-        self._kernels: dict[str, WebGpuKernel] = {}
+        self._lowered: dict[str, Lowered] = {}
+        self._kernels: dict[Lowered, WebGpuKernel] = {}
         self.handle = self._open()
         self.queue = self.native.lib.wgpuDeviceGetQueue(self.handle)
         self.period_ns = float(self.native.lib.wgpuQueueGetTimestampPeriod(self.queue))
@@ -90,7 +87,7 @@ class WebGpuDevice:
         lanes: int | None = None,
     ) -> str | None:
         """None, or why not: what WGSL lacks, or a limit or a feature of this adapter. Traced and emitted, not compiled."""
-        return self._refusal(_traced(kernel, arrays, scalars, constants, grid), lanes)
+        return self._lower(kernel, arrays, scalars, constants, grid, lanes).refusal
 
     def compile(
         self,
@@ -103,33 +100,32 @@ class WebGpuDevice:
     ) -> WebGpuKernel:
         """The kernel's shader module, made once; pipelines follow when runs are bound. BackendError with the reason of a refusal,
         or with naga's words and the line of the WGSL."""
+        lowered = self._lower(kernel, arrays, scalars, constants, grid, lanes)
+        if lowered.refusal is not None:
+            raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {lowered.refusal}")
+        with self.lock:
+            if lowered not in self._kernels:
+                made = WebGpuKernel(self, kernel.name, [a.writable for a in arrays], lowered.emitted)
+                made.module(frozenset())
+                self._kernels[lowered] = made
+            return self._kernels[lowered]
+
+    def _lower(
+        self,
+        kernel: Kernel,
+        arrays: Sequence[ir.ArrayParam],
+        scalars: Sequence[str],
+        constants: Mapping[str, Constant],
+        grid: Sequence[ir.GridDim],
+        lanes: int | None,
+    ) -> Lowered:
+        """What became of the kernel, found once."""
         key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{lanes}"
         with self.lock:
-            if key not in self._kernels:
-                traced = _traced(kernel, arrays, scalars, constants, grid)
-                reason = self._refusal(traced, lanes)
-                if reason is not None:
-                    raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {reason}")
-                simt = to_simt(traced, lanes or self.lanes)
-                made = WebGpuKernel(self, kernel.name, [a.writable for a in arrays], lambda r: self._emit(simt, r))
-                made.module(frozenset(i for i, array in enumerate(arrays) if not array.writable))
-                self._kernels[key] = made
-            return self._kernels[key]
-
-    def _emit(self, simt: SimtKernel, read_only: frozenset[int]) -> WgslModule:
-        names = frozenset(simt.arrays[i].name for i in read_only)
-        return emit(simt, dataclasses.replace(self.target, read_only=names))
-
-    def _refusal(self, traced: ir.KernelIR, lanes: int | None) -> str | None:
-        reason = refusal(traced, "wgsl")
-        if reason is not None:
-            return reason
-        try:
-            missing = self._emit(to_simt(traced, lanes or self.lanes), frozenset()).requires - self.features
-        except KernelError as error:
-            return str(error)
-        wanted = ", ".join(sorted(missing))
-        return f"it needs the feature {wanted}, which {self.adapter.name} lacks" if missing else None
+            if key not in self._lowered:
+                args = arrays, scalars, constants, grid, lanes or self.lanes
+                self._lowered[key] = lower(kernel, *args, self.target, self.adapter.name)
+            return self._lowered[key]
 
     def allocate(self, nbytes: int) -> WebGpuMemory:
         """Zeroed memory. BackendError past the adapter's greatest buffer or when there is none left."""
@@ -192,18 +188,6 @@ class WebGpuDevice:
     def close(self) -> None:
         """Destroys the device, for tests: everything made from it is lost."""
         self.native.lib.wgpuDeviceDestroy(self.handle)
-
-
-def _traced(
-    kernel: Kernel,
-    arrays: Sequence[ir.ArrayParam],
-    scalars: Sequence[str],
-    constants: Mapping[str, Constant],
-    grid: Sequence[ir.GridDim],
-) -> ir.KernelIR:
-    traced = kernel.trace(arrays, scalars, constants, grid)
-    verify(traced)
-    return traced
 
 
 def _limits(adapter: Adapter) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from camshaft.emit.wgsl_module import FIXED_BINDING, RUN_BINDING, WgslModule
 
@@ -44,6 +44,9 @@ class Entry:
     nbytes: int = 0
 
 
+Emit: TypeAlias = Callable[[frozenset[int]], WgslModule]
+
+
 class WebGpuKernel:
     """A kernel's WGSL. Its pipelines are made when runs are bound, one for each set of arrays that nothing writes meanwhile."""
 
@@ -71,9 +74,6 @@ class WebGpuKernel:
                 module = self._emit(read_only)
                 self._made[read_only] = module, make_shader(self.device, self.name, module.text)
             return self._made[read_only]
-
-
-Emit = Callable[[frozenset[int]], WgslModule]
 
 
 def _entries(module: WgslModule) -> list[Entry]:
