@@ -17,8 +17,7 @@ from camshaft.errors import BackendError, MissingExtraError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel as a_kernel
 from camshaft.lang.tracer import Array, Tracer
-from tests.support.needs import require
-from tests.support.simulated_gpu import simulated
+from tests.support.played_cuda import played_driver
 
 CASES = [
     pytest.param(op, variant, id=f"{op.name}-{variant.name}")
@@ -29,32 +28,10 @@ CASES = [
 MOST_FLOPS = 1e5
 
 
-def _fake(monkeypatch, tmp_path, **facts):
-    try:
-        from tests.support.fake_cuda import FakeDriver
-    except ImportError:
-        require(False, "cuda-bindings is not installed")
-    fake = FakeDriver(**facts)
-    made = kernel.ptx_of
-
-    def ptx_of(simt, target, symbol):
-        fake.kernels[symbol] = simulated(simt), len(simt.arrays) + len(simt.scalars)
-        return made(simt, target, symbol)
-
-    monkeypatch.setattr(kernel, "ptx_of", ptx_of)
-    for module in (driver, kernel, cuda):
-        monkeypatch.setattr(module, "bindings", lambda: fake)
-    for name in ("graph", "run", "steps"):
-        monkeypatch.setattr(f"camshaft.backends.cuda.{name}.bindings", lambda: fake)
-    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path))
-    cuda.absent.cache_clear()
-    return fake
-
-
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
     """A fake driver in place of the real one; cached answers about it are dropped afterwards."""
-    yield _fake(monkeypatch, tmp_path)
+    yield played_driver(monkeypatch, tmp_path)
     cuda.absent.cache_clear()
 
 
@@ -220,7 +197,7 @@ def test_memory_is_zeroed_bounded_and_closed(device) -> None:
 
 
 def test_out_of_memory_says_how_much(monkeypatch, tmp_path) -> None:
-    _fake(monkeypatch, tmp_path, memory=1 << 20)
+    played_driver(monkeypatch, tmp_path, memory=1 << 20)
     with pytest.raises(BackendError, match=r"cuda: no memory for 2097152 bytes; \d+ of its 1048576 bytes are free"):
         cuda.make(0).allocate(2 << 20)
     cuda.absent.cache_clear()
@@ -261,7 +238,7 @@ def test_limits_refuse_kernels(device) -> None:
     ids=["old driver", "no GPU"],
 )
 def test_absence_is_one_line(monkeypatch, tmp_path, facts, match) -> None:
-    _fake(monkeypatch, tmp_path, **facts)
+    played_driver(monkeypatch, tmp_path, **facts)
     assert cuda.absent() == match
     assert [info.absent for info in cuda.devices()] == [match]
     with pytest.raises(BackendError, match=match):
@@ -270,7 +247,7 @@ def test_absence_is_one_line(monkeypatch, tmp_path, facts, match) -> None:
 
 
 def test_gpus_that_are_too_old_or_not_there(monkeypatch, tmp_path) -> None:
-    _fake(monkeypatch, tmp_path, capability=(7, 5))
+    played_driver(monkeypatch, tmp_path, capability=(7, 5))
     assert cuda.devices()[0].absent == "compute capability 7.5; wanted 8.0 or newer"
     with pytest.raises(BackendError, match=r"'cuda' is absent: compute capability 7\.5"):
         cuda.make(0)

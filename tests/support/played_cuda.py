@@ -1,0 +1,29 @@
+"""Puts the fake driver of fake_cuda.py in the place of cuda-bindings, with kernels that the simulated GPU runs."""
+
+from __future__ import annotations
+
+from camshaft.backends.cuda import device as cuda
+from camshaft.backends.cuda import driver, graph, kernel, run, steps
+from tests.support.needs import require
+from tests.support.simulated_gpu import simulated
+
+
+def played_driver(monkeypatch, folder, **facts):
+    """The fake driver, with `facts` of its machine; the store is in `folder`, so that every kernel passes through here."""
+    try:
+        from tests.support.fake_cuda import FakeDriver
+    except ImportError:
+        require(False, "cuda-bindings is not installed")
+    fake = FakeDriver(**facts)
+    made = kernel.ptx_of
+
+    def ptx_of(simt, target, symbol):
+        fake.kernels[symbol] = simulated(simt), len(simt.arrays) + len(simt.scalars)
+        return made(simt, target, symbol)
+
+    monkeypatch.setattr(kernel, "ptx_of", ptx_of)
+    for module in (driver, kernel, cuda, graph, run, steps):
+        monkeypatch.setattr(module, "bindings", lambda: fake)
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(folder))
+    cuda.absent.cache_clear()
+    return fake
