@@ -1,4 +1,4 @@
-"""ptxas, the assembler of PTX: where it is, and what it says of kernels. Used by tests/emit/test_nvptx.py and bench/cuda.py."""
+"""ptxas, the assembler of PTX: where it is, and what it says of kernels. Used by tests/emit/test_nvptx.py and bench/nvidia.py."""
 
 from __future__ import annotations
 

@@ -1,0 +1,141 @@
+"""NVIDIA GPUs: what ptxas makes of every kernel (no GPU needed), and, on a GPU, ops and a language model beside the CPU.
+
+Run: python bench/nvidia.py ptxas | ops | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of the
+kernels of every op's variants, for three generations. `ops`: nanoseconds by the GPU's events of each variant's greatest sample,
+the least of 20 runs. `model`: prompts read and tokens generated per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import rows
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from camshaft import LanguageModel, ops
+from camshaft.backends.cuda import device as cuda
+from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.device import Device
+from camshaft.backends.registry import backend_named, device
+from camshaft.dispatch.run import commands_of, extents_of, refusal_of
+from camshaft.dispatch.validate import node_of
+from camshaft.emit.nvptx import emit
+from camshaft.emit.target import GPU_TARGETS
+from camshaft.generate.benchmark import benchmark
+from camshaft.lang.simt import to_simt
+from camshaft.models.pull import resolve_model
+from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op
+from tests.support.op_kernels import op_kernels
+from tests.support.ptxas import assemble, find_tool, joined
+
+PROMPT_TOKENS, GENERATED_TOKENS, REPEATS = 512, 128, 5
+RUNS = 20
+
+
+def ptxas_rows() -> list[dict[str, Any]]:
+    """A row per kernel and processor."""
+    if find_tool("ptxas") is None:
+        sys.exit("ptxas is not here: install the wheel nvidia-cuda-nvcc, or set CUDA_HOME")
+    target = SimpleNamespace(
+        backend="cuda", name="cuda", lanes=cuda.LANES, features=frozenset(), limits={}, space="cuda"
+    )
+    kernels = {f"{k.symbol}_{i}": k for i, k in enumerate(op_kernels(target))}
+    found = []
+    for processor, gpu in GPU_TARGETS.items():
+        forms = {name: to_simt(k.kernel, k.lanes or cuda.LANES) for name, k in kernels.items()}
+        report = assemble(joined([ptx(emit(form, gpu, name), gpu) for name, form in forms.items()]), processor)
+        for name, form in forms.items():
+            row = {
+                "op": kernels[name].op,
+                "variant": kernels[name].variant,
+                "processor": processor,
+                "lanes": form.lanes,
+            }
+            found.append(row | asdict(report[name]) | {"kernel": form.name})
+    return found
+
+
+def ops_rows() -> list[dict[str, Any]]:
+    """A row per variant, by the device's clock."""
+    target, found = device("cuda"), []
+    for op in ops.all_ops():
+        for variant in op.variants:
+            if "cuda" in variant.backends:
+                found += _timed(op, variant, target)
+    return found
+
+
+def _timed(op: Op, variant: KernelVariant, target: Device) -> list[dict[str, Any]]:
+    samples = [(node_of(op, sample), sample) for sample in op.samples()]
+    taken = [(n, s) for n, s in samples if not (variant.supports(n, target) or refusal_of(variant, n, target))]
+    if not taken:
+        return []
+    node, sample = max(taken, key=lambda pair: op.nbytes(pair[0]))
+    build = variant.build(node, target)
+    if isinstance(build, HostCall):
+        return []
+    specs = {("input", i): s for i, s in enumerate(node.inputs)} | {
+        ("output", i): s for i, s in enumerate(node.outputs)
+    }
+    memories = {key: target.allocate(spec.nbytes) for key, spec in specs.items()}
+    memories |= {("scratch", i): target.allocate(s.nbytes) for i, s in enumerate(build.scratch)}
+    for i, array in enumerate(sample.inputs):
+        memories["input", i].write(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+    extents = extents_of(build, node)
+    run = target.bind(commands_of(node, build, target, memories, extents, 0), len(extents), timed=True)
+    times = []
+    for _ in range(RUNS):
+        run.submit([sample.extents.get(e, e.bound) for e in extents])
+        run.wait()
+        times.append(sum(run.elapsed_ns() or ()))
+    run.close()
+    return [_row(op, variant, node, sample.name, min(times))]
+
+
+def _row(op: Op, variant: KernelVariant, node: NodeSpec, sample: str, ns: int) -> dict[str, Any]:
+    row = {"op": op.name, "variant": variant.name, "shape": sample, "backend": "cuda", "ns": ns}
+    return row | {"gb_per_s": op.nbytes(node) / max(ns, 1), "gflop_per_s": float(op.flops(node)) / max(ns, 1)}
+
+
+def model_rows(model: str) -> list[dict[str, Any]]:
+    """A row per backend."""
+    found = []
+    for backend in ("simd", "cuda"):
+        with LanguageModel(resolve_model(model), backend=backend, context=1024) as lm:
+            rates = benchmark(lm, PROMPT_TOKENS, GENERATED_TOKENS, REPEATS, lambda done, total: None)
+        found.append({"backend": backend, "model": model} | {name: asdict(rate) for name, rate in rates.items()})
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
+    parser.add_argument("what", choices=("ptxas", "ops", "model"))
+    parser.add_argument("model", nargs="?", default="smollm2")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.what == "ptxas":
+        found = ptxas_rows()
+    else:
+        reason = backend_named("cuda").absent()
+        if reason is not None:
+            sys.exit(f"no GPU to measure: {reason}")
+        info = [asdict(i) for i in cuda.devices()]
+        found = [row | {"gpu": info} for row in (ops_rows() if given.what == "ops" else model_rows(given.model))]
+    shown = [key for key in found[0] if key not in ("gpu",)]
+    print(rows.table(shown, [[row[key] for key in shown] for row in found]))
+    if given.what == "ptxas" and given.json is not None:  # says nothing of the machine that it ran on
+        given.json.write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n", "utf-8")
+    else:
+        rows.write(given.json, found)
+
+
+if __name__ == "__main__":
+    main()
