@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import DTYPES, boolean, f32, f64, i32, i64, u32, u64
+from camshaft.lang import ir
+from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import C_FAMILY, Absent
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, STRUCTURAL, identity
 from camshaft.lang.storage import ELEMENTS, TARGETS, VALUES
+from camshaft.lang.structural import STATEMENTS
 
 OF_KIND = {"f": (f32, f64), "i": (i32, i64), "u": (u32, u64), "b": (boolean,)}
 
@@ -55,6 +58,14 @@ def test_no_cell_of_a_target_is_empty(target):
     for name, cells in STRUCTURAL.items():
         assert set(cells) == set(TARGETS), name
         check_cell(cells[target])
+    assert set(STATEMENTS) == {statement.__name__ for statement in ir.Statement.__subclasses__()}
+    for cells in STATEMENTS.values():
+        assert set(cells) == set(TARGETS)
+        check_cell(cells[target])
+    for row in ATOMICS.values():
+        assert set(row.column(target)) == set(row.kinds), f"atomic_{row.name} on {target}"
+        for cell in row.column(target).values():
+            check_cell(cell)
     assert set(VALUES[target]) == set(ELEMENTS[target]) == set(DTYPES)
     for cell in (*VALUES[target].values(), *ELEMENTS[target].values()):
         check_cell(cell)

@@ -16,6 +16,7 @@ from camshaft.lang import ir
 from camshaft.lang.interpreter_holes import Hole, made
 from camshaft.lang.interpreter_memory import Counts, Memory, bind
 from camshaft.lang.interpreter_values import ValueMachine
+from camshaft.lang.tiles_expand import expand_tiles
 from camshaft.lang.uniformity import varying
 
 
@@ -41,7 +42,7 @@ def interpret(
         raise VerifyError(f"kernel {kernel.name}: {lanes} lanes; wanted a power of two")
     if len(scalars) != len(kernel.scalars):
         raise VerifyError(f"kernel {kernel.name}: {len(scalars)} scalars; wanted {', '.join(kernel.scalars)}")
-    counts = Counts()
+    kernel, counts = expand_tiles(kernel, lanes), Counts()
     machine = _Machine(kernel, lanes, bind(kernel, arrays, counts), [np.int64(s) for s in scalars], subgroup)
     with np.errstate(all="ignore"):
         for program in program_order(grid_sizes(kernel, scalars), programs, shuffle_seed):

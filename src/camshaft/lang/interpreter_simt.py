@@ -45,6 +45,10 @@ def interpret_simt(
     VerifyError names the line on: an index outside its dimension, a race between threads without a barrier between or between
     programs, a barrier or a collective that not all threads reach.
     """
+    if any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
+        raise VerifyError(
+            f"kernel {kernel.name}: a SIMT form that keeps its tiles is for an emitter, not to be interpreted"
+        )
     named = kernel.name, kernel.arrays, kernel.scalars, kernel.grid, kernel.shared, kernel.body, kernel.source_file
     plain = ir.KernelIR(*named)
     memories = bind(plain, arrays, Counts())

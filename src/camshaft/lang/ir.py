@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import DType, bf16, f16, f32, i8, i16, i32, u8, u16, u32
-from camshaft.errors import KernelError
+from camshaft.lang.operators import Operators
+from camshaft.lang.recording import recorder as recorder
+from camshaft.lang.recording import recorders as recorders
 
 Operand: TypeAlias = "Value | int | float"
 
@@ -22,23 +24,6 @@ ARITHMETIC_DTYPE: dict[DType, DType] = {f16: f32, bf16: f32, i8: i32, i16: i32, 
 def arithmetic_dtype(dtype: DType) -> DType:
     """The dtype that a load of `dtype` yields."""
     return ARITHMETIC_DTYPE.get(dtype, dtype)
-
-
-# The tracer that records now (lang/tracer.py); the operators of Value speak to it.
-recorders: list[Any] = []
-
-
-def recorder() -> Any:
-    """The tracer that is recording. KernelError outside a kernel."""
-    if not recorders:
-        raise KernelError("a traced value was used outside of its kernel")
-    return recorders[-1]
-
-
-def record(name: str, *operands: Any) -> Value:
-    """Records a row of the instruction table through the current tracer."""
-    value: Value = recorder().apply(name, *operands)
-    return value
 
 
 @dataclass(frozen=True)
@@ -69,7 +54,7 @@ class Block:
 
 
 @dataclass(eq=False, repr=False)
-class Value:
+class Value(Operators):
     """The result of an instruction. Python's operators on it record further instructions."""
 
     op: str
@@ -82,103 +67,6 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.dtype}{f'x{self.width}' if self.width else ''} line {self.line}>"
-
-    def __add__(self, other: Operand) -> Value:
-        return record("add", self, other)
-
-    def __radd__(self, other: Operand) -> Value:
-        return record("add", other, self)
-
-    def __sub__(self, other: Operand) -> Value:
-        return record("subtract", self, other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        return record("subtract", other, self)
-
-    def __mul__(self, other: Operand) -> Value:
-        return record("multiply", self, other)
-
-    def __rmul__(self, other: Operand) -> Value:
-        return record("multiply", other, self)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return record("divide", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return record("divide", other, self)
-
-    def __floordiv__(self, other: Operand) -> Value:
-        return record("floor_divide", self, other)
-
-    def __rfloordiv__(self, other: Operand) -> Value:
-        return record("floor_divide", other, self)
-
-    def __mod__(self, other: Operand) -> Value:
-        return record("remainder", self, other)
-
-    def __rmod__(self, other: Operand) -> Value:
-        return record("remainder", other, self)
-
-    def __and__(self, other: Operand) -> Value:
-        return record("and", self, other)
-
-    def __rand__(self, other: Operand) -> Value:
-        return record("and", other, self)
-
-    def __or__(self, other: Operand) -> Value:
-        return record("or", self, other)
-
-    def __ror__(self, other: Operand) -> Value:
-        return record("or", other, self)
-
-    def __xor__(self, other: Operand) -> Value:
-        return record("xor", self, other)
-
-    def __rxor__(self, other: Operand) -> Value:
-        return record("xor", other, self)
-
-    def __lshift__(self, other: Operand) -> Value:
-        return record("shift_left", self, other)
-
-    def __rlshift__(self, other: Operand) -> Value:
-        return record("shift_left", other, self)
-
-    def __rshift__(self, other: Operand) -> Value:
-        return record("shift_right", self, other)
-
-    def __rrshift__(self, other: Operand) -> Value:
-        return record("shift_right", other, self)
-
-    def __lt__(self, other: Operand) -> Value:
-        return record("less", self, other)
-
-    def __le__(self, other: Operand) -> Value:
-        return record("less_equal", self, other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return record("less", other, self)
-
-    def __ge__(self, other: Operand) -> Value:
-        return record("less_equal", other, self)
-
-    def __eq__(self, other: object) -> Value:  # type: ignore[override]
-        return record("equal", self, other)
-
-    def __ne__(self, other: object) -> Value:  # type: ignore[override]
-        return record("not_equal", self, other)
-
-    __hash__ = object.__hash__
-
-    def __neg__(self) -> Value:
-        return record("negate", self)
-
-    def __pow__(self, exponent: int) -> Value:
-        if exponent != 2:
-            raise recorder().fail(f"** {exponent}: only squares are an instruction; multiply, or use k.exp and k.log")
-        return self * self
-
-    def __bool__(self) -> bool:
-        raise recorder().fail("a traced value has no truth while tracing: use k.select or k.when, not if, and, or")
 
     def to(self, dtype: DType) -> Value:
         """Conversion by value to another dtype."""
@@ -286,6 +174,74 @@ class Prefetch(Statement):
     indices: tuple[Value, ...]
 
 
+@dataclass(eq=False)
+class Tile:
+    """Accumulators of f32, `rows` by `columns`, spread over the lanes as the target likes."""
+
+    rows: int
+    columns: int
+    block: Block
+    line: int
+
+
+@dataclass(eq=False)
+class TileNew(Statement):
+    """All accumulators 0."""
+
+    tile: Tile
+
+
+@dataclass(eq=False)
+class TileMma(Statement):
+    """tile[i, j] += sum over p < depth of a[i, p] * b[p, j], `transposed`: b[j, p]; both from the element at `a_at`, `b_at`."""
+
+    tile: Tile
+    a: Array
+    a_at: tuple[Value, ...]
+    b: Array
+    b_at: tuple[Value, ...]
+    depth: int
+    transposed: bool
+
+
+@dataclass(eq=False)
+class TileScale(Statement):
+    """Every accumulator times a uniform value."""
+
+    tile: Tile
+    factor: Value
+
+
+@dataclass(eq=False)
+class TileStore(Statement):
+    """array[.., i, j] = tile[i, j] for i < rows and j < columns (all, if None)."""
+
+    tile: Tile
+    array: Array
+    indices: tuple[Value, ...]
+    rows: Value | None = None
+    columns: Value | None = None
+
+
+@dataclass(eq=False)
+class AsyncCopy(Statement):
+    """The whole `destination` from source at `indices`, 0 from `rows` and `columns` (if given) on; done at the next AsyncWait."""
+
+    destination: Array
+    source: Array
+    indices: tuple[Value, ...]
+    rows: Value | None = None
+    columns: Value | None = None
+
+
+@dataclass(eq=False)
+class AsyncWait(Statement):
+    """All copies begun before have ended, for all lanes."""
+
+
+TILE_STATEMENTS = (TileNew, TileMma, TileScale, TileStore, AsyncCopy, AsyncWait)
+
+
 @dataclass(frozen=True)
 class KernelIR:
     """A traced kernel."""
@@ -310,7 +266,8 @@ def walk(block: Block) -> Iterator[Value | Statement]:
 
 def changed_arrays(block: Block) -> frozenset[Array]:
     """The arrays that are stored to or changed by atomics."""
-    changed = {item.array for item in walk(block) if isinstance(item, Store)}
+    changed = {item.array for item in walk(block) if isinstance(item, (Store, TileStore))}
+    changed |= {item.destination for item in walk(block) if isinstance(item, AsyncCopy)}
     atomics = {item.attr[0] for item in walk(block) if isinstance(item, Value) and item.op == "atomic"}
     return frozenset(changed | atomics)
 
@@ -331,4 +288,10 @@ def operands(item: Value | Statement) -> tuple[Value, ...]:
         return (item.start, item.stop)
     if isinstance(item, When):
         return (item.condition,)
+    if isinstance(item, TileMma):
+        return (*item.a_at, *item.b_at)
+    if isinstance(item, TileScale):
+        return (item.factor,)
+    if isinstance(item, (TileStore, AsyncCopy)):
+        return (*item.indices, *(v for v in (item.rows, item.columns) if v is not None))
     return ()

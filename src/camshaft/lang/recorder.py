@@ -45,7 +45,7 @@ class Recorder:
             "loops run to their end; use k.when"
         )
 
-    def _check_open(self, value: ir.Value) -> None:
+    def check_open(self, value: ir.Value) -> None:
         block: ir.Block | None = self.block
         while block is not None:
             if block is value.block:
@@ -60,7 +60,7 @@ class Recorder:
         if self.broken:
             raise self.broken
         for arg in args:
-            self._check_open(arg)
+            self.check_open(arg)
         value = ir.Value(op, dtype, args, width, attr, self.block, self.line())
         self.block.statements.append(value)
         return value
@@ -69,7 +69,7 @@ class Recorder:
         if self.broken:
             raise self.broken
         for arg in ir.operands(statement):
-            self._check_open(arg)
+            self.check_open(arg)
         self.block.statements.append(statement)
 
     def const(self, value: float | int | bool, dtype: DType) -> ir.Value:

@@ -9,14 +9,14 @@ in here (lang/simt_barriers.py); between lanes the kernel states its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from camshaft.dtypes import DType, boolean, i64
+from camshaft.dtypes import boolean, i64
 from camshaft.lang import ir
-from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
 from camshaft.lang.simt_barriers import Access, Accesses, accesses_of
-from camshaft.lang.uniformity import varying
+from camshaft.lang.simt_values import ValueLowering
+from camshaft.lang.tiles_expand import expand_tiles
 
 # Scratch that every thread reads and writes alike costs no barriers as the thread's own, up to this many elements.
 MOST_PRIVATE = 64
@@ -44,13 +44,17 @@ class SimtKernel:
     source_file: str
 
 
-def to_simt(kernel: ir.KernelIR, lanes: int, subgroup: int = 32) -> SimtKernel:
+def to_simt(kernel: ir.KernelIR, lanes: int, subgroup: int = 32, keep_tiles: bool = False) -> SimtKernel:
     """The SIMT form of a verified kernel. Its workgroup has `lanes` threads, or, with explicit vectors, as many as the widest.
 
-    `subgroup`: how many threads exchange values at once; at most the workgroup.
+    `subgroup`: how many threads exchange values at once; at most the workgroup. `keep_tiles`: tile statements and asynchronous
+    copies (lang/ir.py) stay, for an emitter that lowers them itself; else they become ordinary words.
     """
     widths = [item.width for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
-    lowering = _Lowering(kernel, max(widths) if widths else lanes, subgroup)
+    lanes = max(widths) if widths else lanes
+    if not keep_tiles:
+        kernel = expand_tiles(kernel, lanes)
+    lowering = _Lowering(kernel, lanes, subgroup)
     lowering.block(kernel.body, lowering.out)
     shared = tuple(a for a in kernel.scratch if a not in lowering.private)
     private = tuple(a for a in kernel.scratch if a in lowering.private)
@@ -58,43 +62,13 @@ def to_simt(kernel: ir.KernelIR, lanes: int, subgroup: int = 32) -> SimtKernel:
     return SimtKernel(*named, lowering.lanes, shared, private, lowering.out, kernel.source_file)
 
 
-class _Lowering:
-    """Rebuilds the body. `values` and `vars` map what was to what is; `flow_varies` inside lanes loops and masks."""
+class _Lowering(ValueLowering):
+    """Rebuilds the body. `flow_varies` inside lanes loops and masks."""
 
     def __init__(self, kernel: ir.KernelIR, lanes: int, subgroup: int) -> None:
-        self.lanes, self.subgroup = lanes, min(subgroup, lanes)
-        self.used = {arg for item in ir.walk(kernel.body) for arg in ir.operands(item)}
-        self.varying, _ = varying(kernel)
+        super().__init__(kernel, lanes, subgroup)
         self.private = _private_scratch(kernel, self.varying)
-        self.out = self.here = ir.Block()
-        self.values: dict[ir.Value, ir.Value] = {}
-        self.vars: dict[ir.Var, ir.Var] = {}
-        self.flow_varies = False
         self.accesses = Accesses(frozenset(self.private))
-
-    # --- building --------------------------------------------------------------------------------------------------
-    def add(self, op: str, dtype: DType, args: tuple[ir.Value, ...] = (), attr: Any = None, line: int = 0) -> ir.Value:
-        value = ir.Value(op, dtype, args, 0, attr, self.here, line)
-        self.here.statements.append(value)
-        return value
-
-    def const(self, value: int, line: int) -> ir.Value:
-        return self.add("const", i64, attr=value, line=line)
-
-    def element(self, width: int, line: int) -> ir.Value:
-        """Which element of a vector of `width` this thread holds."""
-        lane = self.add("lane", i64, line=line)
-        return lane if width == self.lanes else self.add("and", i64, (lane, self.const(width - 1, line)), line=line)
-
-    def inside(self, body: ir.Block, build: Callable[[], None]) -> None:
-        outer, self.here = self.here, body
-        build()
-        self.here = outer
-
-    def when_(self, condition: ir.Value, line: int, build: Callable[[], None]) -> None:
-        statement = ir.When(line, condition, ir.Block(self.here))
-        self.here.statements.append(statement)
-        self.inside(statement.body, build)
 
     def block(self, old: ir.Block, new: ir.Block) -> None:
         def build() -> None:
@@ -120,93 +94,6 @@ class _Lowering:
 
     def is_varying_when(self, item: ir.Value | ir.Statement) -> bool:
         return isinstance(item, ir.When) and item.condition in self.varying
-
-    # --- values ----------------------------------------------------------------------------------------------------
-    def value(self, value: ir.Value) -> ir.Value:
-        if value.op in INSTRUCTIONS or value.op in ("const", "program", "scalar", "lane"):
-            return self.add(value.op, value.dtype, self.mapped(value.args), value.attr, value.line)
-        return _VALUES[value.op](self, value)
-
-    def mapped(self, values: tuple[ir.Value, ...]) -> tuple[ir.Value, ...]:
-        return tuple(self.values[v] for v in values)
-
-    def iota(self, value: ir.Value) -> ir.Value:
-        element = self.element(value.width, value.line)
-        return element if value.dtype == i64 else self.add("cast", value.dtype, (element,), line=value.line)
-
-    def combine(self, value: ir.Value, kind: str, n: int) -> ir.Value:
-        operand = self.values[value.args[0]]
-        return operand if n == 1 else self.add("reduce", value.dtype, (operand,), (kind, n), value.line)
-
-    def pick(self, value: ir.Value) -> ir.Value:
-        operand = self.values[value.args[0]]
-        if value.args[0].width == 1:
-            return operand
-        return self.add("broadcast", value.dtype, (operand,), value.attr, value.line)
-
-    def shuffle(self, value: ir.Value) -> ir.Value:
-        operand, lane = self.mapped(value.args)
-        if lane.op == "const":
-            return self.add("broadcast", value.dtype, (operand,), lane.attr, value.line)
-        return self.add("shuffle", value.dtype, (operand, lane), line=value.line)
-
-    def subgroup_reduce(self, value: ir.Value) -> ir.Value:
-        """A butterfly of shuffles."""
-        total, step, line = self.values[value.args[0]], self.subgroup // 2, value.line
-        lane = self.add("lane", i64, line=line)
-        while step:
-            other = self.add("xor", i64, (lane, self.const(step, line)), line=line)
-            theirs = self.add("shuffle", value.dtype, (total, other), line=line)
-            total = self.add(COMBINERS[value.attr], value.dtype, (total, theirs), line=line)
-            step //= 2
-        return total
-
-    def atomic(self, value: ir.Value) -> ir.Value:
-        """Each thread's own where it varies; else one, by the first thread, and its result for all."""
-        args, line = self.mapped(value.args), value.line
-        if value in self.varying or self.flow_varies:
-            return self.add("atomic", value.dtype, args, value.attr, line)
-        zero = self.add("const", value.dtype, attr=0, line=line)
-        var = ir.Var(value.dtype, 0, zero, None, self.here, line)
-        self.here.statements.append(ir.VarNew(line, var))
-        first = self.add("equal", boolean, (self.add("lane", i64, line=line), self.const(0, line)), line=line)
-
-        def once() -> None:
-            old = self.add("atomic", value.dtype, args, value.attr, line)
-            self.here.statements.append(ir.VarSet(line, var, old))
-
-        self.when_(first, line, once)
-        old = self.add("var_get", value.dtype, (), var, line)
-        return self.add("broadcast", value.dtype, (old,), 0, line) if value in self.used else old
-
-    def load(self, value: ir.Value) -> ir.Value:
-        array, gather, counted = value.attr
-        indices = self.mapped(value.args[:-1] if counted else value.args)
-        if not value.width:
-            return self.add("load", value.dtype, indices, (array, gather, False), value.line)
-        element = self.element(value.width, value.line)
-        at = self.shifted(indices, element, value.line)
-        if not counted:
-            return self.add("load", value.dtype, at, (array, gather, False), value.line)
-        zero = self.add("const", value.dtype, attr=0, line=value.line)
-        var = ir.Var(value.dtype, 0, zero, None, self.here, value.line)
-        self.here.statements.append(ir.VarNew(value.line, var))
-
-        def read() -> None:
-            loaded = self.add("load", value.dtype, at, (array, gather, False), value.line)
-            self.here.statements.append(ir.VarSet(value.line, var, loaded))
-
-        self.when_(self.below(element, self.values[value.args[-1]], value.line), value.line, read)
-        return self.add("var_get", value.dtype, (), var, value.line)
-
-    def shifted(self, indices: tuple[ir.Value, ...], by: ir.Value, line: int) -> tuple[ir.Value, ...]:
-        return (*indices[:-1], self.add("add", i64, (indices[-1], by), line=line))
-
-    def below(self, a: ir.Value, b: ir.Value, line: int) -> ir.Value:
-        return self.add("less", boolean, (a, b), line=line)
-
-    def var_get(self, value: ir.Value) -> ir.Value:
-        return self.add("var_get", value.dtype, (), self.vars[value.attr], value.line)
 
     # --- statements ------------------------------------------------------------------------------------------------
     def var_new(self, item: ir.VarNew) -> None:
@@ -269,6 +156,20 @@ class _Lowering:
     def prefetch(self, item: ir.Prefetch) -> None:
         """A hint that no SIMT target takes."""
 
+    def tile(self, item: ir.Statement) -> None:
+        """A tile statement that the emitter lowers itself: kept, with its operands mapped."""
+        changed: dict[str, Any] = {
+            name: self.renamed(getattr(item, name)) for name in _TILE_OPERANDS if hasattr(item, name)
+        }
+        self.here.statements.append(replace(item, **changed))
+        if isinstance(item, ir.AsyncWait):
+            self.accesses.clear()
+
+    def renamed(self, old: tuple[ir.Value, ...] | ir.Value | None) -> tuple[ir.Value, ...] | ir.Value | None:
+        if old is None:
+            return None
+        return self.mapped(old) if isinstance(old, tuple) else self.values[old]
+
 
 def _private_scratch(kernel: ir.KernelIR, varies: frozenset[ir.Value]) -> set[ir.Array]:
     """Small scratch that all threads read and write alike, in uniform flow."""
@@ -299,22 +200,7 @@ def _size(array: ir.Array) -> int:
     return size
 
 
-_VALUES: dict[str, Callable[[_Lowering, ir.Value], ir.Value]] = {
-    "lane_count": lambda e, v: e.const(e.lanes, v.line),
-    "load": _Lowering.load,
-    "var_get": _Lowering.var_get,
-    "splat": lambda e, v: e.values[v.args[0]],
-    "iota": _Lowering.iota,
-    "element": _Lowering.pick,
-    "reduce": lambda e, v: e.combine(v, v.attr, e.lanes),
-    "scan": lambda e, v: e.add("scan", v.dtype, e.mapped(v.args), v.attr, v.line),
-    "shuffle": _Lowering.shuffle,
-    "subgroup_lanes": lambda e, v: e.const(e.subgroup, v.line),
-    "subgroup_reduce": _Lowering.subgroup_reduce,
-    "atomic": _Lowering.atomic,
-    "vector_sum": lambda e, v: e.combine(v, "sum", v.args[0].width),
-    "vector_max": lambda e, v: e.combine(v, "max", v.args[0].width),
-}
+_TILE_OPERANDS = ("a_at", "b_at", "factor", "indices", "rows", "columns")
 _STATEMENTS: dict[type, Callable[[_Lowering, Any], None]] = {
     ir.VarNew: _Lowering.var_new,
     ir.VarSet: _Lowering.var_set,
@@ -324,4 +210,5 @@ _STATEMENTS: dict[type, Callable[[_Lowering, Any], None]] = {
     ir.When: _Lowering.when,
     ir.Barrier: _Lowering.barrier,
     ir.Prefetch: _Lowering.prefetch,
+    **dict.fromkeys(ir.TILE_STATEMENTS, _Lowering.tile),
 }

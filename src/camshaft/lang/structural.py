@@ -39,3 +39,12 @@ STRUCTURAL: dict[str, dict[str, Cell]] = {
     "vector_sum": _row(simt="simt"),
     "vector_max": _row(simt="simt"),
 }
+# The classes of lang/ir.py that are statements.
+STATEMENTS: dict[str, dict[str, Cell]] = {
+    **{name: _row() for name in ("VarNew", "VarSet", "Store", "Range", "When", "Barrier")},
+    **{name: _row(simt="simt") for name in ("Lanes", "Prefetch")},
+    **{
+        name: _row("tiles", "tiles")
+        for name in ("TileNew", "TileMma", "TileScale", "TileStore", "AsyncCopy", "AsyncWait")
+    },
+}

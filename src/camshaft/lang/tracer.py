@@ -1,6 +1,7 @@
 """The words of the kernel language: a Tracer `k` records what a kernel function says as Kernel IR. Used by lang/kernel.py.
 
-Loops, branches and variables are here; words_arithmetic.py, words_lanes.py, words_memory.py and words_atomic.py hold the rest.
+Loops, branches and variables are here; words_arithmetic.py, words_lanes.py, words_memory.py, words_atomic.py and
+words_tiles.py hold the rest.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from camshaft.lang.handles import Array as Array
 from camshaft.lang.handles import Variable as Variable
 from camshaft.lang.instructions import COMBINERS, identity
 from camshaft.lang.recorder import Number as Number
-from camshaft.lang.words_atomic import AtomicWords
 from camshaft.lang.words_lanes import LaneWords
+from camshaft.lang.words_tiles import TileWords
 
 
-class Tracer(LaneWords, AtomicWords):
+class Tracer(LaneWords, TileWords):
     """Records one kernel. Only kernels call these words; every index is i64, every f16 or bf16 load is f32."""
 
     # --- loops and branches ----------------------------------------------------------------------------------------

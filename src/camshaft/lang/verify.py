@@ -1,6 +1,7 @@
 """The verifier: is Kernel IR well formed? Run on every kernel before it is emitted, and after each pass over IR.
 
-verify.py walks the blocks (scopes, flow, variables, loops); verify_values.py holds the rules of single values and accesses.
+verify.py walks the blocks (scopes, flow, variables, loops); verify_values.py holds the rules of single values and accesses,
+verify_tiles.py those of tiles.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from camshaft.dtypes import boolean, i64
 from camshaft.lang import ir
+from camshaft.lang.verify_tiles import tile_rule
 from camshaft.lang.verify_values import Scope, value_rule, vector_index, wanted_index
 
 # Scratch lives on the stack of a worker on a CPU and in a workgroup's memory on a GPU.
@@ -30,7 +32,7 @@ class _Walk:
         self.open: set[ir.Block] = set()
         self.home: dict[ir.Value, ir.Block] = {}
         self.var_home: dict[ir.Var, tuple[ir.Block, bool]] = {}
-        self.lines: list[int] = []
+        self.tiles: dict[ir.Tile, ir.Block] = {}
 
     def run(self) -> None:
         self.parameters()
@@ -95,6 +97,10 @@ class _Walk:
             raise self.scope.fail(item.line, f"no rule for the statement {type(item).__name__}")
         if isinstance(item, ir.VarNew):
             self.var_new(item, block)
+        elif isinstance(item, ir.TILE_STATEMENTS):
+            if isinstance(item, ir.TileNew):
+                self.tiles[item.tile] = block
+            tile_rule(self.scope, {tile for tile, home in self.tiles.items() if home in self.open}, item)
         else:
             rule(self, item)
 
@@ -207,4 +213,5 @@ _RULES: dict[type, Callable[[_Walk, Any], None]] = {
     ir.When: _Walk.when,
     ir.Barrier: _Walk.barrier,
     ir.Prefetch: _Walk.prefetch,
+    **dict.fromkeys(ir.TILE_STATEMENTS, lambda walk, item: None),  # verify_tiles.py has their rules
 }
