@@ -94,7 +94,13 @@ def test_programs_in_any_order_give_the_same_bits() -> None:
     class Backwards(type(device)):  # type: ignore[misc]
         def compile(self, *args, **kwargs):
             code = compiled(self, *args, **kwargs)
-            return lambda at, first, last: [code(at, p, p + 1) for p in reversed(range(first, last))]
+
+            def backwards(at, first, last):
+                for p in reversed(range(first, last)):
+                    code(at, p, p + 1)
+
+            backwards.address, backwards.name = code.address, code.name  # type: ignore[attr-defined]
+            return backwards
 
     backwards = Backwards(**{name: getattr(device, name) for name in device.__dataclass_fields__})
     plain = run_variant(VARIANTS["tiled"], node, device, given.inputs, given.extents)
