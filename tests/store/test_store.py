@@ -26,7 +26,9 @@ def test_the_cache_folder_of_the_moment_is_used(tmp_path: Path, monkeypatch: pyt
     assert not first.root.exists()
     first.objects.put(KEY, b"code")
     first.evidence.put(KEY, {"ok": True})
+    first.measurements.put(KEY, {"ns": 5})
     assert (first.objects.get(KEY), first.evidence.get(KEY)) == (b"code", {"ok": True})
+    assert first.measurements.get(KEY) == {"ns": 5}
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "b"))
     assert store().objects.get(KEY) is None
 

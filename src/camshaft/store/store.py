@@ -1,4 +1,4 @@
-"""The store: what is kept between runs, under one folder: kernel objects, evidence, models. Top of store/."""
+"""The store: what is kept between runs, under one folder: kernel objects, evidence, measurements, models. Top of store/."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from camshaft.store.objects import ObjectStore
 
 OBJECTS_MAX_NBYTES = 512 << 20
 EVIDENCE_MAX_NBYTES = 64 << 20
+MEASUREMENTS_MAX_NBYTES = 64 << 20
 
 
 class DocumentStore:
@@ -48,11 +49,13 @@ class DocumentStore:
 
 @dataclass(frozen=True)
 class Store:
-    """Kernel objects, evidence of validations, and the folder of models."""
+    """Kernel objects, evidence of validations, measurements (timings, tuned parameters, the machine's roof), and the folder of
+    models."""
 
     root: Path
     objects: ObjectStore
     evidence: DocumentStore
+    measurements: DocumentStore
     models_dir: Path
 
     def make_models_dir(self) -> Path:
@@ -66,7 +69,8 @@ class Store:
 def _store(root: Path) -> Store:
     objects = ObjectStore(root / "objects", OBJECTS_MAX_NBYTES)
     evidence = DocumentStore(ObjectStore(root / "evidence", EVIDENCE_MAX_NBYTES))
-    return Store(root, objects, evidence, root / "models")
+    measurements = DocumentStore(ObjectStore(root / "measurements", MEASUREMENTS_MAX_NBYTES))
+    return Store(root, objects, evidence, measurements, root / "models")
 
 
 def store() -> Store:
