@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Settings:
     threads: int | None
     activations: str
     c_compiler: str | None = None
+    cache_nbytes: int = 512 << 20
 
 
 def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
@@ -32,11 +34,35 @@ def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
     return int(text)
 
 
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+LEAST_CACHE_NBYTES = 16 << 20  # one model's kernels take 0.5 MB, one object up to some hundred kB
+
+
+def _nbytes(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    parts = re.fullmatch("([0-9]{1,12})([KMGT]?)", text)
+    nbytes = int(parts[1]) * _UNITS.get(parts[2], 1) if parts else 0
+    if not LEAST_CACHE_NBYTES <= nbytes <= 1 << 60:
+        raise SettingError(f"{name}={text}: wanted a size from {LEAST_CACHE_NBYTES >> 20}M up, such as 512M or 2G")
+    return nbytes
+
+
+def _is_another_file(path: str) -> bool:
+    """Whether there is something that is no folder; one look, since every kernel that is loaded asks for the settings."""
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
 def settings() -> Settings:
     """The settings of this moment, from the environment: CAMSHAFT_CACHE_DIR, CAMSHAFT_BACKEND, CAMSHAFT_THREADS (1 to
-    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32), CAMSHAFT_CC (the command of a C compiler)."""
+    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32), CAMSHAFT_CC (the command of a C compiler),
+    CAMSHAFT_CACHE_SIZE (the most bytes of compiled kernels, 16M at least)."""
     cache = os.environ.get("CAMSHAFT_CACHE_DIR")
-    if cache and Path(cache).exists() and not Path(cache).is_dir():
+    if cache and _is_another_file(cache):
         raise SettingError(f"CAMSHAFT_CACHE_DIR={cache}: wanted a folder")
     activations = os.environ.get("CAMSHAFT_ACTIVATIONS") or "auto"
     if activations not in ("auto", "q8", "f32"):
@@ -47,6 +73,7 @@ def settings() -> Settings:
         threads=_integer("CAMSHAFT_THREADS", None, 1, 1024),
         activations=activations,
         c_compiler=os.environ.get("CAMSHAFT_CC") or None,
+        cache_nbytes=_nbytes("CAMSHAFT_CACHE_SIZE", Settings.cache_nbytes),
     )
 
 

@@ -18,6 +18,12 @@ KEY, OTHER = "ab" * 32, "cd" * 32
 posix_only = pytest.mark.skipif(os.name == "nt", reason="owner, mode and messages are POSIX ones")
 
 
+def files_of(root: Path) -> list[str]:
+    """Everything that lies there, entries by their keys."""
+    paths = (path.relative_to(root) for path in root.rglob("*") if not path.is_dir())
+    return sorted("".join(path.parts) if len(path.parts) == 2 else str(path) for path in paths)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
     return ObjectStore(tmp_path / "deep" / "objects", 1 << 20)
@@ -29,7 +35,7 @@ def test_what_is_put_is_got(store: ObjectStore, data: bytes) -> None:
     assert store.get(KEY) == data
     assert ObjectStore(store.root, store.max_nbytes).get(KEY) == data
     assert store.get(OTHER) is None
-    assert os.listdir(store.root) == [KEY]
+    assert files_of(store.root) == [KEY]
 
 
 def test_nothing_is_made_before_the_first_put(store: ObjectStore) -> None:
@@ -72,6 +78,7 @@ def test_a_truncated_entry_is_removed(store: ObjectStore, keep: int) -> None:
 
 def test_an_entry_under_another_key_is_removed(store: ObjectStore) -> None:
     store.put(KEY, b"good for one thing")
+    store.path(OTHER).parent.mkdir()
     store.path(KEY).rename(store.path(OTHER))
     assert store.get(OTHER) is None
     assert not store.path(OTHER).exists()
@@ -119,6 +126,7 @@ def test_a_link_in_an_entrys_place_is_not_followed(store: ObjectStore) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_pipe_in_an_entrys_place_does_not_block(store: ObjectStore) -> None:
     store.put(OTHER, b"x")
+    store.path(KEY).parent.mkdir()
     os.mkfifo(store.path(KEY), 0o600)
     assert store.get(KEY) is None
     assert not store.path(KEY).exists()
@@ -127,7 +135,7 @@ def test_a_pipe_in_an_entrys_place_does_not_block(store: ObjectStore) -> None:
 @posix_only
 def test_a_folder_in_an_entrys_place_is_named(store: ObjectStore) -> None:
     store.path(KEY).mkdir(parents=True)
-    with pytest.raises(StoreError, match=f"{KEY}: a damaged entry cannot be removed"):
+    with pytest.raises(StoreError, match=f"{KEY[2:]}: a damaged entry cannot be removed"):
         store.get(KEY)
 
 
@@ -160,9 +168,9 @@ def test_a_full_disk_leaves_the_old_entry_and_nothing_half_written(store: Object
         write(self, data)
 
     monkeypatch.setattr(files.Unfinished, "write", failing)
-    with pytest.raises(StoreError, match=f"{KEY}: cannot be written: No space left on device$"):
+    with pytest.raises(StoreError, match=f"{KEY[2:]}: cannot be written: No space left on device$"):
         store.put(KEY, bytes(5000))
-    assert os.listdir(store.root) == [KEY]
+    assert files_of(store.root) == [KEY]
     assert store.get(KEY) == b"old"
 
 
@@ -198,21 +206,20 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     store = ObjectStore(tmp_path, 10_000)
     for i, key in enumerate(keys(9)):
         store.put(key, bytes(1000))
-        age(store, key, 1000 - i)
+        age(store, key, 2000 - i)
     (tmp_path / "a note").write_text("not an entry")
     assert store.get(keys(9)[0]) is not None  # touched: now the youngest
     store.put(OTHER, bytes(1000))
-    left = sorted(name for name in os.listdir(tmp_path) if name != "a note")
-    assert left == sorted([keys(9)[0], *keys(9)[3:], OTHER])
-    assert (tmp_path / "a note").exists()
+    assert files_of(tmp_path) == sorted([keys(9)[0], *keys(9)[3:], OTHER, "a note"])
 
 
 def test_a_second_process_counts_what_it_finds(tmp_path: Path) -> None:
     for key in keys(9):
         ObjectStore(tmp_path, 1 << 20).put(key, bytes(1000))
-    ObjectStore(tmp_path, 5000).put(OTHER, bytes(1000))
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5000
-    assert (tmp_path / OTHER).exists()
+    store = ObjectStore(tmp_path, 5000)
+    store.put(OTHER, bytes(1000))
+    assert sum(entry.nbytes for entry in store.entries()) <= 5000
+    assert store.get(OTHER) is not None
 
 
 def test_more_than_the_bound_is_refused(tmp_path: Path) -> None:
@@ -222,11 +229,11 @@ def test_more_than_the_bound_is_refused(tmp_path: Path) -> None:
 
 def test_a_young_entry_is_not_touched_again(store: ObjectStore) -> None:
     store.put(KEY, b"x")
-    age(store, KEY, objects._TOUCH_SECONDS / 2)
+    age(store, KEY, objects.TOUCH_SECONDS / 2)
     before = store.path(KEY).stat().st_mtime_ns
     store.get(KEY)
     assert store.path(KEY).stat().st_mtime_ns == before
-    age(store, KEY, objects._TOUCH_SECONDS * 2)
+    age(store, KEY, objects.TOUCH_SECONDS * 2)
     store.get(KEY)
     assert store.path(KEY).stat().st_mtime_ns > before
 
@@ -237,9 +244,49 @@ def test_what_a_dead_process_left_unfinished_is_removed_after_a_day(store: Objec
     old.write_bytes(b"half")
     young.write_bytes(b"half")
     os.utime(old, (time.time() - 100_000,) * 2)
-    store.put(KEY, b"x")
+    store.bound()
     assert not old.exists()
     assert young.exists()
+
+
+def test_what_a_living_process_may_use_is_not_evicted(tmp_path: Path) -> None:
+    now = time.time()
+    store = ObjectStore(tmp_path, 5000, living_since=lambda: now - 5000)
+    for i, key in enumerate(keys(8)):
+        ObjectStore(tmp_path, 1 << 20).put(key, bytes(1000))
+        age(
+            store, key, 5000 + objects.TOUCH_SECONDS + 100 * (2 - i) - 50
+        )  # only the first two are older than what it used
+    store.bound()
+    assert files_of(tmp_path) == keys(8)[2:]
+    ObjectStore(tmp_path, 5000).bound()
+    assert files_of(tmp_path) == keys(8)[4:]
+
+
+def test_entries_of_an_earlier_layout_are_counted_and_cleared(store: ObjectStore) -> None:
+    store.put(KEY, b"x")
+    (store.root / OTHER).write_bytes(b"an entry as it lay once")
+    assert sorted(entry.nbytes for entry in store.entries()) == [23, 84]
+    assert store.clear() == (2, 107)
+    assert files_of(store.root) == []
+
+
+def test_clear_leaves_what_is_being_written_and_what_is_no_entry(store: ObjectStore) -> None:
+    store.put(KEY, b"x")
+    young = store.root / f"{files.TEMPORARY_PREFIX}young"
+    young.write_bytes(b"half")
+    (store.root / KEY[:2] / "a note").write_text("not an entry")
+    assert store.clear() == (1, 84)
+    assert files_of(store.root) == [young.name, "aba note"]
+    assert ObjectStore(store.root / "none", 1000).clear() == (0, 0)
+
+
+def test_a_clear_between_a_writers_steps_costs_it_nothing(store: ObjectStore) -> None:
+    store.put(OTHER, b"x")
+    with files.atomic_file(store.path(KEY), beside=store.root) as file:
+        file.write(b"all")
+        store.clear()
+    assert files_of(store.root) == [KEY]
 
 
 def test_threads_that_race_see_whole_entries(tmp_path: Path) -> None:
@@ -263,4 +310,4 @@ def test_threads_that_race_see_whole_entries(tmp_path: Path) -> None:
         thread.join()
     assert errors == []
     assert set(seen) <= {b"a" * 20_000, b"b" * 20_000, None}
-    assert not [name for name in os.listdir(tmp_path) if name.startswith(files.TEMPORARY_PREFIX)]
+    assert not [name for name in files_of(tmp_path) if name.startswith(files.TEMPORARY_PREFIX)]

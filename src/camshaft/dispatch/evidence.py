@@ -81,7 +81,7 @@ class Ledger:
         lasting = {claim: verdict for claim, verdict in verdicts.items() if verdict.lasting}
         if not lasting:
             return
-        with self._lock:
+        with self._lock, self._store.locked("evidence"):
             self._rows = self._read() | (self._rows or {}) | {c.key(): v for c, v in lasting.items()}
             document = {"verdicts": {key: asdict(v) for key, v in self._rows.items()}}
             self._store.evidence.put(machine_key(), document)

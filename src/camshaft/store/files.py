@@ -70,14 +70,15 @@ class Unfinished:
 
 
 @contextmanager
-def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Unfinished]:
+def atomic_file(path: Path, *, durable: bool = False, beside: Path | None = None) -> Iterator[Unfinished]:
     """A file to write that takes the place of `path` when the block ends well, and is gone when it does not.
 
-    Mode 0600, made in the same folder, which must be there. `durable` waits until the disk has it. StoreError when it
-    cannot be made, written or put in place; errors of the block's own pass through.
+    Mode 0600, made in the same folder, which must be there, or in `beside`: then the file's own folder is made when need be.
+    `durable` waits until the disk has it. StoreError when it cannot be made, written or put in place; errors of the block's
+    own pass through.
     """
     with naming(path, "cannot be written"):
-        number, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+        number, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=beside or path.parent)
     temporary, file = Path(name), io.FileIO(number, "wb")
     try:
         yield Unfinished(path, file)
@@ -85,10 +86,18 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Unfinished]:
             if durable:
                 os.fsync(file.fileno())
             file.close()
-            os.replace(temporary, path)
+            _replace(temporary, path)
     finally:
         file.close()
         temporary.unlink(missing_ok=True)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    try:
+        os.replace(temporary, path)
+    except FileNotFoundError:  # the first file of its folder
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        os.replace(temporary, path)
 
 
 def remove_stale(folder: Path) -> None:

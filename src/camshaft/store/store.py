@@ -1,32 +1,37 @@
-"""The store: what is kept between runs, under one folder: kernel objects, evidence, measurements, models. Top of store/."""
+"""The store: what is kept between runs, under one folder: kernels, evidence, measurements, models. Top of store/."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
+import os
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from camshaft.errors import StoreError
 from camshaft.settings import settings
-from camshaft.store.files import naming
-from camshaft.store.objects import ObjectStore
+from camshaft.store.counters import Counters
+from camshaft.store.files import naming, private_folder
+from camshaft.store.kernels import KernelCache
+from camshaft.store.living import Living, locked
+from camshaft.store.objects import Counts, ObjectStore
 
-OBJECTS_MAX_NBYTES = 512 << 20
-EVIDENCE_MAX_NBYTES = 64 << 20
-MEASUREMENTS_MAX_NBYTES = 64 << 20
+DOCUMENTS_MAX_NBYTES = 64 << 20  # of evidence, and of measurements; one machine's evidence takes 0.2 MB
+_KEYS_PART = 8  # of the bound, for first keys: 147 bytes each, beside objects of 1 to 20 kB
 
 
 class DocumentStore:
     """JSON documents (dicts) by key, each an entry of an ObjectStore."""
 
     def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
+        self.objects = objects
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The document kept under the key, or None: there is none, or it was damaged and is now removed."""
-        data = self._objects.get(key)
+        data = self.objects.get(key)
         if data is None:
             return None
         try:
@@ -35,7 +40,7 @@ class DocumentStore:
             document = None
         if isinstance(document, dict):
             return document
-        self._objects.discard(key)
+        self.objects.discard(key)
         return None
 
     def put(self, key: str, document: dict[str, Any]) -> None:
@@ -44,19 +49,31 @@ class DocumentStore:
             data = json.dumps(document, indent=1, sort_keys=True, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             raise StoreError(f"a document that cannot be kept as JSON: {error}") from error
-        self._objects.put(key, data)
+        self.objects.put(key, data)
 
 
 @dataclass(frozen=True)
 class Store:
     """Kernel objects, evidence of validations, measurements (timings, tuned parameters, the machine's roof), and the folder of
-    models."""
+    models. `kernels` finds objects by either of their keys; `objects` also keeps what has but one."""
 
     root: Path
-    objects: ObjectStore
+    kernels: KernelCache
     evidence: DocumentStore
     measurements: DocumentStore
     models_dir: Path
+    living: Living
+    counters: Counters
+
+    @property
+    def objects(self) -> ObjectStore:
+        return self.kernels.objects
+
+    @property
+    def parts(self) -> dict[str, ObjectStore]:
+        """The object stores by kind; the bounds of all are apart."""
+        kernels = {"objects": self.kernels.objects, "keys": self.kernels.keys}
+        return kernels | {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
 
     def make_models_dir(self) -> Path:
         """The folder of models, made if it is not there. StoreError when it cannot be."""
@@ -64,15 +81,63 @@ class Store:
             self.models_dir.mkdir(parents=True, exist_ok=True)
         return self.models_dir
 
+    def locked(self, what: str) -> AbstractContextManager[None]:
+        """Holds a lock of that name against other processes that use the folder. StoreError when there can be none."""
+        private_folder(self.living.folder)
+        return locked(self.living.folder / f"{what}.lock")
+
+    def settle(self) -> None:
+        """Adds what this process counted to the file, and lists those stores that all processes together added much to.
+        Called when a process ends; StoreError when the folder cannot be written."""
+        taken = {kind: part.counts for kind, part in self.parts.items() if part.counts != Counts()}
+        for kind in taken:
+            self.parts[kind].counts = Counts()
+        if not taken or not self.living.folder.is_dir():
+            return
+        totals = self.counters.add(taken)
+        due = frozenset(kind for kind in taken if self.parts[kind].is_due(totals[kind].added_nbytes))
+        for kind in taken:
+            if kind in due:
+                self.parts[kind].bound()
+            elif taken[kind].added_nbytes:
+                self.parts[kind].remove_stale()
+        if due:
+            self.counters.add(dict.fromkeys(due, Counts()), listed=due)
+
 
 @functools.cache
-def _store(root: Path) -> Store:
-    objects = ObjectStore(root / "objects", OBJECTS_MAX_NBYTES)
-    evidence = DocumentStore(ObjectStore(root / "evidence", EVIDENCE_MAX_NBYTES))
-    measurements = DocumentStore(ObjectStore(root / "measurements", MEASUREMENTS_MAX_NBYTES))
-    return Store(root, objects, evidence, measurements, root / "models")
+def _store(root: Path, max_nbytes: int) -> Store:
+    state = root / "state"
+    living = Living(state)
+
+    def part(name: str, bound: int) -> ObjectStore:
+        return ObjectStore(root / name, bound, begin=living.hold, living_since=living.oldest)
+
+    made = Store(
+        root,
+        KernelCache(part("keys", max_nbytes // _KEYS_PART), part("objects", max_nbytes)),
+        DocumentStore(part("evidence", DOCUMENTS_MAX_NBYTES)),
+        DocumentStore(part("measurements", DOCUMENTS_MAX_NBYTES)),
+        root / "models",
+        living,
+        Counters(state),
+    )
+    atexit.register(_end, made, os.getpid())
+    return made
+
+
+def _end(made: Store, process: int) -> None:
+    """The end of a process, but not of one that it forked."""
+    if os.getpid() != process:
+        return
+    with suppress(StoreError, OSError):  # nobody is there to be told, and all that is lost is counts
+        made.settle()
+    with suppress(OSError):
+        made.living.oldest()  # removes what the dead left
+    made.living.release()
 
 
 def store() -> Store:
-    """The store under `settings().cache_dir`: one per folder and process. Nothing is made before the first put."""
-    return _store(settings().cache_dir.absolute())
+    """The store under `settings().cache_dir`: one per folder, bound and process. Nothing is made before the first put."""
+    now = settings()
+    return _store(now.cache_dir.absolute(), now.cache_nbytes)

@@ -103,46 +103,68 @@ class CompileCounts:
 
 
 counts = CompileCounts()
-_functions: dict[str, CpuKernel] = {}
+_functions: dict[str, CpuKernel] = {}  # by first key
+_shared: dict[str, CpuKernel] = {}  # by second key
 _lock = threading.RLock()
+# Stands for a kernel's own symbol while its second key, which the symbol follows from, is not known.
+_UNNAMED = "camshaft_unnamed_kernel"
 
 
 def native_function(name: str, signature: str, source: Callable[[str], str], vectorize: bool = True) -> CpuKernel:
-    """The function that `source(symbol)` gives LLVM IR for, compiled at most once per signature and machine."""
-    key = _key(signature)
+    """The function that `source(symbol)` gives LLVM IR for, compiled at most once per signature and machine, and once for all
+    signatures that come to the same IR."""
+    first = _key(signature)
     with _lock:
-        found = _functions.get(key)
+        found = _functions.get(first)
         if found is None:
             started = time.perf_counter()
-            found = _functions[key] = _make(name, key, source, vectorize)
+            found = _functions[first] = _make(name, first, source, vectorize)
             counts.seconds += time.perf_counter() - started
         return found
 
 
-def _make(name: str, key: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
-    symbol = f"camshaft_{key[:24]}"
-    library = load_kernel(_object(key, lambda: source(symbol), vectorize))
-    return CpuKernel(name, library.address(symbol), library)
+def _make(name: str, first: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
+    second, data = _object(first, lambda: source(_UNNAMED), vectorize, named=True)
+    if second not in _shared:
+        library = load_kernel(data)
+        _shared[second] = CpuKernel(name, library.address(_symbol(second)), library)
+    shared = _shared[second]
+    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library)
 
 
 def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:
     """The object of `source()`, LLVM IR that `signature` stands for: from the store, else compiled and kept there."""
-    return _object(_key(signature), source, vectorize)
+    return _object(_key(signature), source, vectorize, named=False)[1]
 
 
 def _key(signature: str) -> str:
     return hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
 
 
-def _object(key: str, source: Callable[[], str], vectorize: bool) -> bytes:
-    data = store().objects.get(key)
-    if data is not None:
+def _symbol(second: str) -> str:
+    return f"camshaft_{second[:24]}"
+
+
+def _object(first: str, source: Callable[[], str], vectorize: bool, *, named: bool) -> tuple[str, bytes]:
+    """The second key and the object: by the first key, else by the second after making the IR, else compiled. The object of a
+    kernel is `named` by its second key: all kernels are in one library, where no two may have one symbol."""
+    kernels = store().kernels
+    known = kernels.second(first)
+    data = None if known is None else kernels.object(known)
+    if known is not None and data is not None:
         counts.loaded += 1
-        return data
-    data = compile_module(source(), vectorize=vectorize)
-    store().objects.put(key, data)
-    counts.compiled += 1
-    return data
+        return known, data
+    text = source()
+    second = hashlib.sha256(f"{text}|{vectorize}|{host_target()!r}|{MODULE_FLAGS}".encode()).hexdigest()
+    data = None if second == known else kernels.object(second)
+    if data is None:
+        data = compile_module(text.replace(_UNNAMED, _symbol(second)) if named else text, vectorize=vectorize)
+        kernels.keep(second, data)
+        counts.compiled += 1
+    else:
+        counts.loaded += 1
+    kernels.link(first, second)
+    return second, data
 
 
 @functools.cache

@@ -1,0 +1,179 @@
+"""The kernel cache between processes: eight at once on an empty one, another machine's entries, damage, leases."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from camshaft.backends.cpu import device
+from camshaft.backends.cpu.compile import host_target
+from camshaft.dispatch.claims import Claim
+from camshaft.dispatch.evidence import Ledger
+from camshaft.store.living import LEASE_PREFIX, Living
+from camshaft.store.objects import Counts
+from camshaft.store.store import store
+from tests.store.processes import N_KERNELS, adds
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
+    forget(monkeypatch)
+    return tmp_path / "cache"
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: no kernel is in memory."""
+    monkeypatch.setattr(device, "_functions", {})
+    monkeypatch.setattr(device, "_shared", {})
+    monkeypatch.setattr(device, "counts", device.CompileCounts())
+
+
+def child(cache: Path, *command: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"CAMSHAFT_CACHE_DIR": str(cache), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, *command], env=environment, text=True, **pipes)
+
+
+def entries(cache: Path, kind: str) -> list[Path]:
+    return sorted((cache / kind).glob("*/*"))
+
+
+def test_eight_processes_at_once_on_an_empty_cache(cache: Path) -> None:
+    children = [child(cache, "-m", "tests.store.processes", f"process {i}") for i in range(8)]
+    for each in children:
+        out, err = each.communicate(timeout=120)
+        assert (each.returncode, err) == (0, "")
+        compiled, loaded = map(int, out.split())
+        assert compiled + loaded == 2 * N_KERNELS
+        assert loaded >= N_KERNELS  # of two that are alike at most one was compiled
+    assert len(entries(cache, "objects")) == N_KERNELS
+    assert len(entries(cache, "keys")) == 2 * N_KERNELS
+    left = sorted(p.name for p in cache.rglob("*") if p.is_file() and len(p.parent.name) != 2)
+    assert left == ["counters", "counters.lock", "evidence.lock"]
+    counted = store().counters.read()["objects"]
+    assert (counted.hits + counted.misses) >= 8 * 2 * N_KERNELS
+    kept = Ledger(store())
+    for i in range(8):
+        assert kept.get(Claim("add", f"process {i}", "simd", "camshaft.ops.add")) is not None
+
+
+def test_two_kernels_that_come_to_one_text_are_one_object(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert adds(7, ("one", "another")) == [7, 8]
+    assert (device.counts.compiled, device.counts.loaded) == (1, 1)
+    assert (len(entries(cache, "objects")), len(entries(cache, "keys"))) == (1, 2)
+    forget(monkeypatch)
+    assert adds(7, ("another", "one")) == [7, 8]
+    assert (device.counts.compiled, device.counts.loaded) == (0, 2)
+
+
+@pytest.mark.parametrize("what", ["llvm_version", "cpu", "features", "triple"])
+def test_another_machines_entries_are_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    adds(7, ("one",))
+    forget(monkeypatch)
+    other = dataclasses.replace(host_target(), **{what: "another"})
+    monkeypatch.setattr(device, "host_target", lambda: other)
+    monkeypatch.setattr(device, "_machine_key", device._machine_key.__wrapped__)
+    assert adds(7, ("one",)) == [7]
+    assert (device.counts.compiled, device.counts.loaded) == (1, 0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="owners are POSIX ones")
+def test_another_users_entries_are_rebuilt(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adds(7, ("one",))
+    forget(monkeypatch)
+    for path in entries(cache, "keys") + entries(cache, "objects"):
+        path.chmod(0o666)
+    assert adds(7, ("one",)) == [7]
+    assert (device.counts.compiled, device.counts.loaded) == (1, 0)
+    assert {p.stat().st_mode & 0o777 for p in entries(cache, "keys") + entries(cache, "objects")} == {0o600}
+
+
+@pytest.mark.parametrize("kind", ["keys", "objects"])
+@pytest.mark.parametrize("at", [0, 17, 18, 50, 81, 82, 83, 100, 146, -1], ids=str)
+def test_a_flipped_bit_is_noticed_and_the_entry_rebuilt(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str, at: int
+) -> None:
+    """Header, digest, its end, first and later bytes of the body, the last."""
+    adds(7, ("one",))
+    (path,) = entries(cache, kind)
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[at] ^= 1
+    path.write_bytes(bad)
+    forget(monkeypatch)
+    assert adds(7, ("one",)) == [7]
+    assert device.counts.compiled == (1 if kind == "objects" else 0)
+    assert path.read_bytes() == good
+
+
+def test_a_first_key_that_leads_nowhere_is_made_good(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adds(7, ("one",))
+    (path,) = entries(cache, "objects")
+    path.unlink()
+    forget(monkeypatch)
+    assert adds(7, ("one",)) == [7]
+    assert path.exists()
+    assert store().objects.counts == Counts(0, 2, store().objects.counts.added_nbytes)
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from camshaft.store.living import Living
+living = Living(Path(sys.argv[1]))
+living.hold()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lease_counts_while_its_process_lives(tmp_path: Path) -> None:
+    living = Living(tmp_path)
+    assert living.oldest() is None
+    other = child(tmp_path, "-c", HOLDS, str(tmp_path))
+    assert other.stdout is not None
+    other.stdout.readline()
+    (lease,) = tmp_path.glob(LEASE_PREFIX + "*")
+    os.utime(lease, (time.time() - 5000,) * 2)
+    living.hold()
+    assert living.oldest() == lease.stat().st_mtime
+    other.kill()
+    other.communicate()
+    assert (living.oldest() or 0) > time.time() - 60
+    assert not lease.exists()
+    living.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_takes_a_lease_of_its_own(tmp_path: Path) -> None:
+    living = Living(tmp_path)
+    living.hold()
+    process = os.fork()
+    if process == 0:
+        living.hold()
+        os._exit(len(list(tmp_path.glob(LEASE_PREFIX + "*"))))
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
+    living.oldest()
+    assert len(list(tmp_path.glob(LEASE_PREFIX + "*"))) == 1
+
+
+def test_a_process_that_ends_settles_what_it_counted(cache: Path) -> None:
+    adds(7, ("one", "another"))
+    store().settle()
+    store().settle()  # again: there is nothing left to add
+    assert store().counters.read()["objects"] == Counts(1, 1, entries(cache, "objects")[0].stat().st_size)
+    (store().living.folder / "counters").write_bytes(b"{]")
+    assert store().counters.read() == {}
+    adds(8, ("one",))
+    store().settle()
+    assert store().counters.read()["objects"].misses == 1
