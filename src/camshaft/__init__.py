@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
+    from camshaft.plan.execution_graph import ExecutionGraph
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
 
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CamshaftError": "camshaft.errors",
+    "ExecutionGraph": "camshaft.plan.execution_graph",
     "ExecutionPlan": "camshaft.plan.execution_plan",
     "Extent": "camshaft.extent",
     "Graph": "camshaft.graph.graph",
@@ -54,6 +56,7 @@ _HOME = {
 }
 __all__ = [
     "CamshaftError",
+    "ExecutionGraph",
     "ExecutionPlan",
     "Extent",
     "Graph",

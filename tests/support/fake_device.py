@@ -212,6 +212,11 @@ class Fakes:
 
         return name if name in self.by_name else check_override(name)
 
+    def device_of(self, name: str) -> Any:
+        from camshaft.plan.placing import device_of
+
+        return self.by_name.get(name) or device_of(name)
+
     def choose(self, uses: Any, override: str | None = None, **options: Any) -> tuple[Choice, ...]:
         device = self.by_name.get(override or "")
         if device is None:
@@ -222,5 +227,6 @@ class Fakes:
         """Puts them where plans look devices up; `patch` is pytest's monkeypatch."""
         patch.setattr("camshaft.plan.placing.choose", self.choose)
         patch.setattr("camshaft.plan.placing.check_override", self.check)
+        patch.setattr("camshaft.plan.placed.device_of", self.device_of)
         patch.setattr("camshaft.plan.compile.check_override", self.check)
         return self

@@ -22,9 +22,10 @@ from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.held import Held, given_memory, hold
 from camshaft.plan.lower import Lowered, lower
-from camshaft.plan.memory import make_schedule
+from camshaft.plan.memory import MemoryPlan, make_schedule
 from camshaft.plan.mixed import MixedSchedule, bind_mixed
 from camshaft.plan.placing import choose_placed
+from camshaft.plan.schedule import Schedule
 from camshaft.plan.weights import Weights
 from camshaft.settings import thread_count
 
@@ -106,7 +107,23 @@ def _grind(
     given = given_memory(graph, memory)
     homes = {t: held.device.space if isinstance(held, DeviceArray) else HOST for t, held in given.items()}
     lowered = lower(graph, choices, homes)
-    schedule, memory_plan = make_schedule(lowered.thunks, _extents(graph))
+    made = make_schedule(lowered.thunks, extents_of_graph(graph))
+    return bind_lowered(graph, lowered, choices, made, threads, weights, given, arena, started)
+
+
+def bind_lowered(
+    graph: Graph,
+    lowered: Lowered,
+    choices: Sequence[Choice],
+    made: tuple[Schedule, MemoryPlan],
+    threads: int | None,
+    weights: Weights,
+    given: Mapping[Tensor, Array | DeviceArray],
+    arena: Array | None,
+    started: float,
+) -> ExecutionPlan:
+    """Loads weights and binds the schedule of a graph that was lowered, begun at `started` (perf_counter)."""
+    schedule, memory_plan = made
     workers = thread_count(threads)
     held = hold(lowered, weights, given, workers)
     needed = set(schedule.buffers)
@@ -141,7 +158,7 @@ def _limits(graph: Graph) -> dict[str, int]:
     return limits
 
 
-def _extents(graph: Graph) -> list[Extent]:
+def extents_of_graph(graph: Graph) -> list[Extent]:
     """Every Extent that the graph speaks of, whether a thunk reads it or not."""
     specs = [t.spec for t in (*graph.inputs.values(), *graph.states.values())]
     found = [d for spec in specs for d in spec.shape] + [v for node in graph.nodes for v in node.attrs.values()]

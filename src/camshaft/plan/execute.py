@@ -160,6 +160,6 @@ def bind(
 
 def check_waits(schedule: Schedule, memory_plan: MemoryPlan) -> None:
     """PlanError when the schedule lacks a wait."""
-    unordered = missing_wait(schedule.thunks, schedule.waits, memory_plan.offsets)
+    unordered = missing_wait(schedule.thunks, schedule.waits, memory_plan.offsets, schedule.after)
     if unordered is not None:
         raise PlanError(f"thunk {schedule.thunks[unordered].name!r} needs a wait before it and has none")

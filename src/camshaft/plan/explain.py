@@ -17,7 +17,8 @@ def explain(schedule: Schedule, memory: MemoryPlan, threads: int, choices: Itera
         f"{memory.arena_nbytes} bytes for {memory.temp_nbytes_sum} bytes of temporaries"
     ]
     for index, (thunk, wait) in enumerate(zip(schedule.thunks, schedule.waits, strict=True)):
-        lines.append(f"{'|' if wait else ' '}{index:4d} {_line(thunk)}")
+        order = ", ".join(schedule.thunks[i].name for i in schedule.after[index]) if schedule.after else ""
+        lines.append(f"{'|' if wait else ' '}{index:4d} {_line(thunk)}{f'; after {order}' if order else ''}")
     lost = {f"{c.op.name}/{x.variant} ({x.backend}): {x.reason}" for c in choices for x in c.losers}
     lines += ["not chosen:", *(f"  {text}" for text in sorted(lost))] if lost else []
     return "\n".join(lines + _arenas(memory))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.errors import PlanError
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Thunk
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk
 
 Range = tuple[int, int]
 
@@ -25,8 +25,9 @@ def byte_range(piece: BufferSlice, offsets: Mapping[Buffer, int]) -> tuple[objec
 
 @dataclass
 class Group:
-    """What the thunks since the last wait have read and written, per memory."""
+    """The thunks since the last wait: their numbers, and what they have read and written, per memory."""
 
+    numbers: set[int] = field(default_factory=set)
     read: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
     written: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
 
@@ -40,6 +41,16 @@ class Group:
                 return use
         return None
 
+    def must_end_before(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int], after: Order) -> bool:
+        """Whether thunk number `index` conflicts with the group, or follows one in it."""
+        asked = bool(after) and not self.numbers.isdisjoint(after[index])
+        return asked or self.conflict(thunk.uses, offsets) is not None
+
+    def add_thunk(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int]) -> None:
+        """Counts thunk number `index` in."""
+        self.numbers.add(index)
+        self.add(thunk.uses, offsets)
+
     def add(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> None:
         """Counts these uses in."""
         for use in uses:
@@ -52,38 +63,71 @@ def _touches(ranges: Sequence[Range], wanted: Range) -> bool:
     return any(max(start, first) < min(end, last) for start, end in ranges)
 
 
-def _waits(keys: Iterable[str], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> tuple[bool, ...]:
-    """True where a thunk conflicts with one of its key since that key's last wait. In order, this is the fewest."""
+def _waits(
+    keys: Iterable[str], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order
+) -> tuple[bool, ...]:
+    """True where a thunk conflicts with one of its key since that key's last wait, or follows it. In order, the fewest."""
     waits = []
     groups: dict[str, Group] = defaultdict(Group)
-    for key, thunk in zip(keys, thunks, strict=True):
-        waits.append(groups[key].conflict(thunk.uses, offsets) is not None)
+    for index, (key, thunk) in enumerate(zip(keys, thunks, strict=True)):
+        waits.append(groups[key].must_end_before(index, thunk, offsets, after))
         if waits[-1]:
             groups[key] = Group()
-        groups[key].add(thunk.uses, offsets)
+        groups[key].add_thunk(index, thunk, offsets)
     return tuple(waits)
 
 
-def insert_waits(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> tuple[bool, ...]:
-    """waits[i] for each thunk: True where it conflicts with one on its device since that device's last wait.
+def insert_waits(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order = ()) -> tuple[bool, ...]:
+    """waits[i] for each thunk: True where it conflicts with one on its device since that device's last wait, or follows it.
 
     `offsets` places every TEMP buffer in its space's arena. PlanError when one has no place. What one device waits for from
     another is segments.py's.
     """
-    return _waits((thunk.device for thunk in thunks), thunks, offsets)
+    return _waits((thunk.device for thunk in thunks), thunks, offsets, after)
 
 
-def steps(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> list[int]:
+def steps(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order = ()) -> list[int]:
     """The step of each thunk when all ran on one device: a step ends where a wait stands."""
-    return list(itertools.accumulate(_waits(("",) * len(thunks), thunks, offsets)))
+    return list(itertools.accumulate(_waits(("",) * len(thunks), thunks, offsets, after)))
 
 
-def missing_wait(thunks: Sequence[Thunk], waits: Sequence[bool], offsets: Mapping[Buffer, int]) -> int | None:
-    """The first thunk that conflicts with one of its device since the last of these waits, or None when they suffice."""
+def missing_wait(
+    thunks: Sequence[Thunk], waits: Sequence[bool], offsets: Mapping[Buffer, int], after: Order = ()
+) -> int | None:
+    """The first thunk that conflicts with one of its device since the last of these waits, or follows it; None when they
+    suffice."""
     groups: dict[str, Group] = defaultdict(Group)
     for index, (thunk, wait) in enumerate(zip(thunks, waits, strict=True)):
         group = groups[thunk.device] = Group() if wait else groups[thunk.device]
-        if group.conflict(thunk.uses, offsets) is not None:
+        if group.must_end_before(index, thunk, offsets, after):
             return index
-        group.add(thunk.uses, offsets)
+        group.add_thunk(index, thunk, offsets)
     return None
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Two items that touch the same bytes, `piece`, and at least one of them writes there."""
+
+    first: int
+    second: int
+    piece: BufferSlice
+    first_access: str
+    second_access: str
+
+
+def hazards(items: Sequence[Iterable[BufferUse]]) -> Iterator[Hazard]:
+    """Every pair of items (in any order) that must not run side by side, each buffer lying apart; later ones second."""
+    seen: dict[Buffer, list[tuple[int, BufferUse]]] = defaultdict(list)
+    writes: dict[Buffer, list[tuple[int, BufferUse]]] = defaultdict(list)
+    for index, uses in enumerate(items):
+        for use in uses:
+            buffer = use.slice.buffer
+            for other, earlier in (seen if use.access == "write" else writes)[buffer]:
+                if other != index and use.slice.overlaps(earlier.slice):
+                    start = max(use.slice.offset, earlier.slice.offset)
+                    piece = BufferSlice(buffer, start, min(use.slice.end, earlier.slice.end) - start)
+                    yield Hazard(other, index, piece, earlier.access, use.access)
+            seen[buffer].append((index, use))
+            if use.access == "write":
+                writes[buffer].append((index, use))

@@ -10,7 +10,7 @@ from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.hazards import insert_waits, steps
-from camshaft.plan.schedule import Buffer, Lifetime, Schedule, Thunk, buffers_of, extents_of
+from camshaft.plan.schedule import Buffer, Lifetime, Order, Schedule, Thunk, buffers_of, extents_of
 
 ALIGNMENT = 64
 
@@ -59,23 +59,23 @@ def _refuse_unwritten(thunks: Sequence[Thunk]) -> None:
                 )
 
 
-def _liveness(thunks: Sequence[Thunk], temporaries: Sequence[Buffer]) -> list[_Live]:
+def _liveness(thunks: Sequence[Thunk], temporaries: Sequence[Buffer], after: Order) -> list[_Live]:
     # Steps are those of unshared memory: sharing then never makes two thunks conflict that could run side by side.
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
-    for step, thunk in zip(steps(thunks, _unshared(temporaries)), thunks, strict=True):
+    for step, thunk in zip(steps(thunks, _unshared(temporaries), after), thunks, strict=True):
         for use in thunk.uses:
             first.setdefault(use.slice.buffer, step)
             last[use.slice.buffer] = step
     return [_Live(buffer, first[buffer], last[buffer]) for buffer in temporaries]
 
 
-def _lowest_free(live: _Live, taken: Iterable[tuple[int, int]]) -> int:
+def _lowest_free(buffer: Buffer, taken: Iterable[tuple[int, int]]) -> int:
     """The lowest aligned offset that is clear of all `taken` byte ranges."""
-    alignment = max(live.buffer.alignment, ALIGNMENT)
+    alignment = max(buffer.alignment, ALIGNMENT)
     offset = 0
     for start, end in sorted(taken):
-        if offset + live.buffer.nbytes <= start:
+        if offset + buffer.nbytes <= start:
             break
         offset = max(offset, _round_up(end, alignment))
     return offset
@@ -87,21 +87,44 @@ def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
     taken: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for live in lives:
         keys = [(live.buffer.space, step) for step in range(live.first, live.last + 1)]
-        offset = _lowest_free(live, {span for key in keys for span in taken[key]})
+        offset = _lowest_free(live.buffer, {span for key in keys for span in taken[key]})
         offsets[live.buffer] = offset
         for key in keys:
             taken[key].append((offset, offset + live.buffer.nbytes))
     return offsets
 
 
-def plan_memory(thunks: Sequence[Thunk]) -> MemoryPlan:
+def _place_by_order(temporaries: Iterable[Buffer], thunks: Sequence[Thunk], before: Sequence[int]) -> dict[Buffer, int]:
+    """Offsets such that two buffers share bytes only where every thunk of one is before every thunk of the other."""
+    users = dict.fromkeys(temporaries, 0)
+    earlier = dict.fromkeys(users, -1)  # what is before all of a buffer's thunks, as bits
+    for index, thunk in enumerate(thunks):
+        for buffer in {use.slice.buffer for use in thunk.uses} & users.keys():
+            users[buffer] |= 1 << index
+            earlier[buffer] &= before[index]
+    offsets: dict[Buffer, int] = {}
+    for buffer in sorted(users, key=lambda b: -b.nbytes):
+        taken = [
+            (offset, offset + other.nbytes)
+            for other, offset in offsets.items()
+            if other.space == buffer.space and users[other] & ~earlier[buffer] and users[buffer] & ~earlier[other]
+        ]
+        offsets[buffer] = _lowest_free(buffer, taken)
+    return offsets
+
+
+def plan_memory(thunks: Sequence[Thunk], after: Order = (), before: Sequence[int] | None = None) -> MemoryPlan:
     """Places every TEMP buffer: largest first into the lowest free offset; two that live at one time never overlap.
 
-    PlanError when a temporary is read before any thunk writes to it.
+    `after` as a Schedule's. With `before`, whose bits say which thunks have ended before each one, buffers share memory only
+    where that orders their thunks. PlanError when a temporary is read before any thunk writes to it.
     """
     _refuse_unwritten(thunks)
     temporaries = [buffer for buffer in buffers_of(thunks) if buffer.lifetime is Lifetime.TEMP]
-    offsets = _place(sorted(_liveness(thunks, temporaries), key=lambda live: -live.buffer.nbytes))
+    if before is None:
+        offsets = _place(sorted(_liveness(thunks, temporaries, after), key=lambda live: -live.buffer.nbytes))
+    else:
+        offsets = _place_by_order(temporaries, thunks, before)
     ends: dict[str, int] = {HOST: 0}
     for buffer, offset in offsets.items():
         ends[buffer.space] = max(ends.get(buffer.space, 0), _round_up(offset + buffer.nbytes, ALIGNMENT))
@@ -114,12 +137,14 @@ def plan_memory(thunks: Sequence[Thunk]) -> MemoryPlan:
     )
 
 
-def make_schedule(thunks: Sequence[Thunk], extents: Sequence[Extent] = ()) -> tuple[Schedule, MemoryPlan]:
+def make_schedule(
+    thunks: Sequence[Thunk], extents: Sequence[Extent] = (), after: Order = (), before: Sequence[int] | None = None
+) -> tuple[Schedule, MemoryPlan]:
     """Thunks in order to a schedule with its waits, and the arena that the waits were found for.
 
-    `extents` adds some that no thunk names. PlanError as in `plan_memory` and `Schedule`.
+    `extents` adds some that no thunk names; `after` and `before` as in `plan_memory`. PlanError as there and in `Schedule`.
     """
-    memory = plan_memory(thunks)
-    waits = insert_waits(thunks, memory.offsets)
+    memory = plan_memory(thunks, after, before)
+    waits = insert_waits(thunks, memory.offsets, after)
     every = tuple(dict.fromkeys((*extents, *extents_of(thunks))))
-    return Schedule(tuple(thunks), waits, every, buffers_of(thunks)), memory
+    return Schedule(tuple(thunks), waits, every, buffers_of(thunks), after), memory

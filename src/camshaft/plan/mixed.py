@@ -38,7 +38,7 @@ class MixedSchedule:
         devices: Mapping[str, DeviceMemory],
     ) -> None:
         self.schedule, self.memory_plan, self.threads = schedule, memory_plan, host.threads
-        self.segments = cut(schedule.thunks, memory_plan.offsets)
+        self.segments = cut(schedule.thunks, memory_plan.offsets, schedule.after)
         self._host, self._host_memory, self._devices = host, host_memory, devices
         self._lock = threading.Lock()
         self._closed = False

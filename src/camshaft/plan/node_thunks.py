@@ -41,6 +41,8 @@ class Compiled:
     launches: tuple[CompiledLaunch, ...]
 
 
+# A tensor's memory: a whole buffer, or a place in one.
+Piece: TypeAlias = Buffer | BufferSlice
 Built: TypeAlias = Compiled | HostCall | PointerCall
 
 
@@ -96,8 +98,8 @@ def alignment_of(device: Device) -> int:
 def thunks_of(
     use: Use,
     made: Built,
-    inputs: Sequence[Buffer],
-    outputs: Sequence[Buffer],
+    inputs: Sequence[Piece],
+    outputs: Sequence[Piece],
     constants: dict[Buffer, np.ndarray[Any, Any]],
 ) -> list[Thunk]:
     """The use's thunks in order, over its inputs and outputs. Adds to `constants` what they bring themselves."""
@@ -105,7 +107,7 @@ def thunks_of(
         return [_host_thunk(use, made, inputs, outputs)]
     if isinstance(made, PointerCall):
         return [_pointer_thunk(use, made, inputs, outputs)]
-    memory = {"input": inputs, "output": outputs, "scratch": _scratch(use, made)}
+    memory: dict[str, Sequence[Piece]] = {"input": inputs, "output": outputs, "scratch": _scratch(use, made)}
     names = [f"{use.name}/{i}" if len(made.launches) > 1 else use.name for i in range(len(made.launches))]
     return [_kernel_thunk(name, use, m, memory, constants) for name, m in zip(names, made.launches, strict=True)]
 
@@ -122,7 +124,7 @@ def _kernel_thunk(
     name: str,
     use: Use,
     made: CompiledLaunch,
-    memory: Mapping[str, Sequence[Buffer]],
+    memory: Mapping[str, Sequence[Piece]],
     constants: dict[Buffer, np.ndarray[Any, Any]],
 ) -> Thunk:
     choice, launch = use.choice, made.launch
@@ -145,7 +147,7 @@ def _kernel_thunk(
 
 
 def _uses(
-    use: Use, inputs: Sequence[Buffer], outputs: Sequence[Buffer]
+    use: Use, inputs: Sequence[Piece], outputs: Sequence[Piece]
 ) -> tuple[tuple[BufferSlice, ...], tuple[BufferUse, ...]]:
     """Whole inputs and outputs, and what is done with them."""
     specs = (*use.spec.inputs, *use.spec.outputs)
@@ -160,7 +162,7 @@ def extents_in(specs: Sequence[TensorSpec]) -> tuple[Extent, ...]:
     return tuple(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, Extent)))
 
 
-def _host_thunk(use: Use, call: HostCall, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Thunk:
+def _host_thunk(use: Use, call: HostCall, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Thunk:
     slices, uses = _uses(use, inputs, outputs)
     specs, n_inputs = (*use.spec.inputs, *use.spec.outputs), len(inputs)
     extents = extents_in(specs) if call.active else ()
@@ -192,7 +194,7 @@ class _Pointer:
     keep: object
 
 
-def _pointer_thunk(use: Use, call: PointerCall, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Thunk:
+def _pointer_thunk(use: Use, call: PointerCall, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Thunk:
     slices, uses = _uses(use, inputs, outputs)
     args: tuple[BufferSlice | Extent, ...] = (*slices, *extents_in((*use.spec.inputs, *use.spec.outputs)))
     count = Programs(1, ((call.programs, 1),)) if isinstance(call.programs, Extent) else Programs(call.programs)

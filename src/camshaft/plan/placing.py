@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from camshaft.backends.device import Device
 from camshaft.backends.registry import device
 from camshaft.dispatch.kernel_dispatch import KernelDispatch, dispatched
 from camshaft.dispatch.override import check_override
 from camshaft.dispatch.select import Choice, choose
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Node
+
+
+def device_of(name: str) -> Device:
+    """The device of that name, which can be used. BackendError if it cannot."""
+    return device(check_override(name))
 
 
 def choose_placed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from camshaft.backends.device import HOST, CompiledKernel
 from camshaft.errors import PlanError
@@ -15,6 +15,8 @@ MAX_FACTORS = 3
 COPY_NBYTES_PER_PROGRAM = 1 << 16
 
 HostFunction = Callable[..., Any]
+# For each thunk, the numbers of earlier ones that it follows; empty where nobody asked for an order.
+Order: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Lifetime(enum.Enum):
@@ -65,6 +67,10 @@ class BufferSlice:
     @property
     def end(self) -> int:
         return self.offset + self.nbytes
+
+    def slice(self, offset: int = 0, nbytes: int | None = None) -> BufferSlice:
+        """Bytes [offset, offset + nbytes) of this slice; all that follows `offset` when nbytes is None."""
+        return BufferSlice(self.buffer, self.offset + offset, self.nbytes - offset if nbytes is None else nbytes)
 
     def contains(self, other: BufferSlice) -> bool:
         """Whether every byte of `other` is one of this slice's."""
@@ -192,16 +198,25 @@ def programs_for(thunk: Thunk, active: Mapping[Extent, int]) -> int:
 @dataclass(frozen=True)
 class Schedule:
     """Thunks in order. waits[i]: every earlier thunk is done before thunk i starts; thunks without a wait between
-    them may run side by side. Programs of one thunk may always run side by side."""
+    them may run side by side. Programs of one thunk may always run side by side. after[i], where a caller asked for an
+    order of its own, are the numbers of earlier thunks that have ended before thunk i starts, whatever their bytes."""
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
     extents: tuple[Extent, ...]
     buffers: tuple[Buffer, ...]
+    after: Order = ()
 
     def __post_init__(self) -> None:
         if len(self.waits) != len(self.thunks):
             raise PlanError(f"a schedule has {len(self.thunks)} thunks and {len(self.waits)} wait flags")
+        if self.after and len(self.after) != len(self.thunks):
+            raise PlanError(f"a schedule has {len(self.thunks)} thunks and an order of {len(self.after)}")
+        for index, earlier in enumerate(self.after):
+            if any(not 0 <= other < index for other in earlier):
+                raise PlanError(
+                    f"thunk {self.thunks[index].name!r} was to follow {earlier}; wanted numbers below {index}"
+                )
         if len({extent.name for extent in self.extents}) != len(self.extents):
             raise PlanError(f"two extents of a schedule have one name: {[str(extent) for extent in self.extents]}")
         missing = set(extents_of(self.thunks)) - set(self.extents)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from camshaft.backends.device import HOST
 from camshaft.plan.hazards import Group
-from camshaft.plan.schedule import Buffer, BufferUse, Thunk
+from camshaft.plan.schedule import Buffer, BufferUse, Order, Thunk
 
 
 @dataclass(frozen=True)
@@ -21,21 +21,24 @@ class Segment:
     after: tuple[int, ...] = ()
 
 
-def cut(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> tuple[Segment, ...]:
-    """The segments in order. A segment waits for an earlier one of another device that it conflicts with, by byte range."""
+def cut(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], order: Order = ()) -> tuple[Segment, ...]:
+    """The segments in order. A segment waits for an earlier one of another device that it conflicts with, by byte range, or
+    of which `order` says that it follows a thunk."""
     segments: list[Segment] = []
     running: dict[int, Group] = {}  # segments of devices that nothing has waited for yet
     for device, first, last in _pieces(thunks):
         uses = [use for thunk in thunks[first:last] for use in thunk.uses]
+        asked = {number for earlier in order[first:last] for number in earlier}
         after = tuple(
             index
             for index, group in running.items()
-            if segments[index].device != device and group.conflict(uses, offsets) is not None
+            if segments[index].device != device
+            and (not group.numbers.isdisjoint(asked) or group.conflict(uses, offsets) is not None)
         )
         for index in after:
             del running[index]
         if device != HOST:
-            running[len(segments)] = _open(thunks[first:last], offsets)
+            running[len(segments)] = _open(range(first, last), thunks, offsets)
         segments.append(Segment(device, first, last, after))
     return tuple(segments)
 
@@ -48,10 +51,10 @@ def _pieces(thunks: Sequence[Thunk]) -> Iterator[tuple[str, int, int]]:
             first = index + 1
 
 
-def _open(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Group:
+def _open(numbers: Sequence[int], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Group:
     """What a segment still does to memory once it was submitted: what it copies out of the host has been read by then."""
-    group = Group()
-    for thunk in thunks:
+    group = Group(set(numbers))
+    for thunk in (thunks[number] for number in numbers):
         group.add((use for use in thunk.uses if not _is_upload(thunk, use)), offsets)
     return group
 
