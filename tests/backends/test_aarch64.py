@@ -13,8 +13,14 @@ from tests.support.aarch64 import CPUS, EMULATOR, Executable, missing
 from tests.support.needs import require
 
 OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.variants)]
+# One executable for an op, or for a family of rows that share their kernels.
+GROUPS = {
+    name: [op for op in OPS if ops.group_of(op.name) == name] for name in {ops.group_of(op.name): 0 for op in OPS}
+}
 # Samples of a variant in the default run, evenly apart; the rest behind `soak`. A block format is a kernel of its own.
 SAMPLES = {"quantized_matmul": 13, "matmul": 16}
+# ... and of each row of a family. Its kernels differ by the formula alone, so together they try every shape.
+ROW_SAMPLES = 4
 
 
 def chosen(op, n: int | None) -> list:
@@ -23,26 +29,27 @@ def chosen(op, n: int | None) -> list:
     return [samples[(i + 1) * len(samples) // n - 1] for i in range(n)]
 
 
-def prove(cpu, op, samples, folder) -> Counter[str]:
-    """How many samples each variant was proved on."""
+def prove(cpu, given, folder) -> Counter[tuple[str, str]]:
+    """How many samples each variant of the ops, given with their samples, was proved on."""
     executable = Executable(cpu, folder)
-    for variant in op.variants:
-        if "simd" in variant.backends:
-            for sample in samples:
-                executable.add(op, variant, sample)
-    proved: Counter[str] = Counter()
+    for op, samples in given:
+        for variant in op.variants:
+            if "simd" in variant.backends:
+                for sample in samples:
+                    executable.add(op, variant, sample)
+    proved: Counter[tuple[str, str]] = Counter()
     wrong = []
-    for variant, sample, error, tolerance in executable.run():
-        proved[variant] += 1
+    for op, variant, sample, error, tolerance in executable.run():
+        proved[op, variant] += 1
         if not error <= tolerance:
-            wrong.append(f"{variant} ({sample}): error {error:.3g} above {tolerance:.3g}")
+            wrong.append(f"{op} {variant} ({sample}): error {error:.3g} above {tolerance:.3g}")
     assert not wrong, "\n".join(wrong)
     return proved
 
 
-def at_least_four(op, proved) -> None:
-    few = [v.name for v in op.variants if "simd" in v.backends and proved[v.name] < 4]
-    assert not few, f"{op.name}: fewer than 4 samples proved of {few}: {dict(proved)}"
+def at_least(n, op, proved) -> None:
+    few = [v.name for v in op.variants if "simd" in v.backends and proved[op.name, v.name] < n]
+    assert not few, f"{op.name}: fewer than {n} samples proved of {few}: {dict(proved)}"
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +60,15 @@ def objects(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CPUS)
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_variants_agree_with_the_reference(op, name, objects) -> None:
-    folder = objects / f"{op.name}-{name}"
+@pytest.mark.parametrize("group", GROUPS)
+def test_variants_agree_with_the_reference(group, name, objects) -> None:
+    folder = objects / f"{group}-{name}"
     folder.mkdir()
-    proved = prove(CPUS[name], op, chosen(op, SAMPLES.get(op.name)), folder)
-    at_least_four(op, proved)
+    n = ROW_SAMPLES if group in ops.FAMILIES else None
+    given = [(op, chosen(op, SAMPLES.get(op.name, n))) for op in GROUPS[group]]
+    proved = prove(CPUS[name], given, folder)
+    for op, samples in given:
+        at_least(min(4, len(samples)), op, proved)
 
 
 @pytest.mark.soak
@@ -67,7 +77,7 @@ def test_variants_agree_with_the_reference(op, name, objects) -> None:
 def test_all_samples_agree_with_the_reference(op, name, objects) -> None:
     folder = objects / f"all-{op.name}-{name}"
     folder.mkdir()
-    at_least_four(op, prove(CPUS[name], op, list(op.samples()), folder))
+    at_least(4, op, prove(CPUS[name], [(op, list(op.samples()))], folder))
 
 
 @pytest.mark.parametrize("name", CPUS)

@@ -67,7 +67,7 @@ def driver_object(folder: Path) -> Path:
 
 @dataclass
 class Executable:
-    """One op's kernels for one CPU, compiled once each, and the samples that run on them."""
+    """Some ops' kernels for one CPU, compiled once each, and the samples that run on them."""
 
     cpu: Cpu
     folder: Path
@@ -105,8 +105,8 @@ class Executable:
         subprocess.run([COMPILER, "-static", *map(str, parts), "-o", str(made)], check=True, capture_output=True)
         return made
 
-    def run(self) -> list[tuple[str, str, float, float]]:
-        """(variant, sample, error, tolerance) of every sample. AssertionError for guards, unequal runs and dead processes."""
+    def run(self) -> list[tuple[str, str, str, float, float]]:
+        """(op, variant, sample, error, tolerance) of every sample. AssertionError for guards, unequal runs and dead processes."""
         blob = np.concatenate([memory for job in self.jobs for memory in job.memories.values()])
         at, words = 0, [len(self.jobs)]
         for job in self.jobs:
@@ -121,7 +121,7 @@ class Executable:
         data, results, start = np.fromfile(paths[2], np.uint8), [], 0
         for job in self.jobs:
             error, tolerance, start = job.judge(data, start)
-            results.append((job.variant.name, job.sample.name, error, tolerance))
+            results.append((job.op.name, job.variant.name, job.sample.name, error, tolerance))
         assert start == len(data)
         return results
 
@@ -187,6 +187,8 @@ class _Job:
         for values, memories in zip(outputs, runs, strict=True):
             values += [view(memories["input", i], node.inputs[i]) for i in updated(build)]
         for a, b in zip(*outputs, strict=True):
-            np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8), err_msg="two runs differ")
+            np.testing.assert_array_equal(
+                a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8), err_msg="two runs differ"
+            )
         checked = check_outputs(self.op, self.variant, node, self.sample, tuple(outputs[0]))
         return checked.max_error, checked.tolerance, start

@@ -28,8 +28,8 @@ _SHARED = ("backends/device.py", "formats", "dispatch/run.py", "dispatch/validat
 
 @dataclass(frozen=True)
 class Claim:
-    """What is to be proved. `backend` may name a device of it ('webgpu:1'). `module` has the op as OP; a child process imports it
-    from there, and `home`, where a variant that was registered from elsewhere comes from.
+    """What is to be proved. `backend` may name a device of it ('webgpu:1'). `module` has the op as OP, or in OPS by name; a child process
+    imports it from there, and `home`, where a variant that was registered from elsewhere comes from.
 
     `kinds` narrows the samples to those whose inputs are of these dtypes, block formats and layouts; None means all of them.
     """
@@ -43,7 +43,8 @@ class Claim:
 
     def resolve(self) -> tuple[Op, KernelVariant]:
         """The op and the variant. BackendError if the module has no such thing."""
-        op: Op = importlib.import_module(self.module).OP
+        module = importlib.import_module(self.module)
+        op: Op = module.OPS[self.op] if hasattr(module, "OPS") else module.OP
         if self.home is not None:
             importlib.import_module(self.home)  # registers the variant
         backend = backend_named(self.backend).name
@@ -79,7 +80,7 @@ def _device_key(name: str) -> tuple[str, ...]:
 def claim_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None = None) -> Claim:
     """The claim of a variant on one of its backends; with a node, for inputs of that node's kinds."""
     known = op.name in ops.NAMES and ops.get(op.name) is op
-    module = f"camshaft.ops.{op.name}" if known else op.infer.__module__
+    module = ops.module_of(op.name) if known else op.infer.__module__
     home = ops.home_of(op, variant)
     return Claim(op.name, variant.name, backend, module, None if node is None else kinds_of(node), home)
 

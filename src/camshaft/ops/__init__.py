@@ -1,4 +1,4 @@
-"""One file per op, one word each here. OPS is the table from which functions, tests, benchmarks and proofs follow."""
+"""One file per op, one word each here; simple ops are rows of a family's file. Functions, tests and proofs follow from it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from importlib import import_module
 from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, Op
 
+# family's module -> the ops that are rows of it
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "binary": ("add", "subtract", "multiply"),
+    "unary": ("silu", "exp"),
+    "comparison": ("where",),
+    "reduction": ("sum",),
+}
+_HOMES = {name: module for module, names in FAMILIES.items() for name in names}
 NAMES = (
     "rms_norm",
     "matmul",
     "quantize_activations",
     "quantized_matmul",
     "embedding",
-    "add",
-    "multiply",
-    "silu",
     "silu_multiply",
     "residual_norm",
     "copy",
@@ -29,6 +34,7 @@ NAMES = (
     "kv_cache_update",
     "sample",
     "attention",
+    *_HOMES,
 )
 
 
@@ -37,8 +43,19 @@ def get(name: str) -> Op:
     """The Op of that name. KeyError if there is none."""
     if name not in NAMES:
         raise KeyError(name)
-    found: Op = import_module(f"camshaft.ops.{name}").OP
+    module = import_module(module_of(name))
+    found: Op = module.OPS[name] if name in _HOMES else module.OP
     return found
+
+
+def module_of(name: str) -> str:
+    """The module that an op of the table is written in."""
+    return f"camshaft.ops.{group_of(name)}"
+
+
+def group_of(name: str) -> str:
+    """The family that an op is a row of; its own name where it has a file of its own."""
+    return _HOMES.get(name, name)
 
 
 def all_ops() -> tuple[Op, ...]:
