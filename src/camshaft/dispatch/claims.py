@@ -28,8 +28,8 @@ _SHARED = ("backends/device.py", "formats", "dispatch/run.py", "dispatch/validat
 
 @dataclass(frozen=True)
 class Claim:
-    """What is to be proved. `backend` may name a device of it ('webgpu:1'). `module` has the op as OP, or in OPS by name; a child process
-    imports it from there, and `home`, where a variant that was registered from elsewhere comes from.
+    """What is to be proved. `backend` may name a device of it ('webgpu:1'). `module` has the op as OP, or in OPS by name; a
+    child process imports it from there, and `home`, where a variant that was registered from elsewhere comes from.
 
     `kinds` narrows the samples to those whose inputs are of these dtypes, block formats and layouts; None means all of them.
     """
