@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from camshaft.cli import bench, chat, devices, doctor, generate, models, plan, pull
+from camshaft.cli import bench, cache, chat, devices, doctor, generate, models, plan, pull
 from camshaft.cli.run import FAILED, INTERRUPTED
 
 # click's UsageError, which some versions of typer carry a copy of.
@@ -59,6 +59,7 @@ app.command("bench")(bench.bench)
 app.command("plan")(plan.plan)
 app.command("devices")(devices.devices)
 app.command("doctor")(doctor.doctor)
+app.add_typer(cache.app, name="cache")
 
 
 def _stop(number: int, frame: object) -> None:

@@ -115,7 +115,7 @@ def _store(root: Path, max_nbytes: int) -> Store:
 
     made = Store(
         root,
-        KernelCache(part("keys", max_nbytes // _KEYS_PART), part("objects", max_nbytes)),
+        KernelCache(part("keys", max_nbytes // _KEYS_PART), part("objects", max_nbytes - max_nbytes // _KEYS_PART)),
         DocumentStore(part("evidence", DOCUMENTS_MAX_NBYTES)),
         DocumentStore(part("measurements", DOCUMENTS_MAX_NBYTES)),
         root / "models",

@@ -1,0 +1,67 @@
+"""`camshaft cache`: what is kept between runs, and `camshaft cache clear`, which removes it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from camshaft.cli import options
+from camshaft.cli.run import command
+from camshaft.cli.show import print_columns, print_json, size
+
+app = typer.Typer(rich_markup_mode=None)
+_Kinds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KIND]...", help="objects, evidence, measurements or models; by default the first three."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def cache(context: typer.Context, json: options.Json = False) -> None:
+    """Show what is kept between runs: compiled kernels (objects), proofs (evidence), measurements and models, and how often
+    something was found there (hits) or had to be made (misses)."""
+    if context.invoked_subcommand is None:
+        _show(json)
+    elif json:
+        raise typer.BadParameter("--json comes after the name of the command")
+
+
+@command
+def _show(json: bool) -> None:
+    from camshaft.store.store import store
+    from camshaft.store.usage import n_living, usage
+
+    kept = store()
+    rows, living = usage(kept), n_living(kept)
+    if json:
+        print_json({"cache_dir": kept.root, "processes": living, "kinds": {row.kind: row for row in rows}})
+        return
+    table: list[tuple[object, ...]] = [("", "entries", "size", "at most", "hits", "misses")]
+    for row in rows:
+        most = "" if row.max_nbytes is None else size(row.max_nbytes)
+        table.append((row.kind, row.n_entries, size(row.nbytes), most, _shown(row.hits), _shown(row.misses)))
+    print_columns(table, right=frozenset({1, 2, 3, 4, 5}))
+    print(f"{kept.root}, in use by {living} {'process' if living == 1 else 'processes'}")
+
+
+def _shown(count: int | None) -> object:
+    return "" if count is None else count
+
+
+@app.command()
+@command
+def clear(kinds: _Kinds = None, json: options.Json = False) -> None:
+    """Remove compiled kernels, evidence and measurements, which are made again when they are needed; models only when they are
+    asked for by name."""
+    from camshaft.store import usage
+    from camshaft.store.store import store
+
+    kept = store()
+    removed = usage.clear(kept, kinds or usage.REBUILT)
+    if json:
+        print_json({"cache_dir": kept.root, "removed": {row.kind: row for row in removed}})
+        return
+    print_columns(
+        [(row.kind, f"{row.n_entries} removed", size(row.nbytes)) for row in removed], right=frozenset({1, 2})
+    )
