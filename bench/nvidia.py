@@ -27,10 +27,9 @@ from camshaft.backends.device import Device
 from camshaft.backends.registry import backend_named, device
 from camshaft.dispatch.run import commands_of, extents_of, refusal_of
 from camshaft.dispatch.validate import node_of
-from camshaft.emit.nvptx import emit
+from camshaft.emit.nvptx import emit, simt_form
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.generate.benchmark import benchmark
-from camshaft.lang.simt import to_simt
 from camshaft.models.pull import resolve_model
 from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op
 from tests.support.op_kernels import op_kernels
@@ -50,7 +49,7 @@ def ptxas_rows() -> list[dict[str, Any]]:
     kernels = {f"{k.symbol}_{i}": k for i, k in enumerate(op_kernels(target))}
     found = []
     for processor, gpu in GPU_TARGETS.items():
-        forms = {name: to_simt(k.kernel, k.lanes or cuda.LANES) for name, k in kernels.items()}
+        forms = {name: simt_form(k.kernel, k.lanes or cuda.LANES) for name, k in kernels.items()}
         report = assemble(joined([ptx(emit(form, gpu, name), gpu) for name, form in forms.items()]), processor)
         for name, form in forms.items():
             row = {

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from camshaft.backends.cuda.ptx import ptx
-from camshaft.emit.nvptx import emit
+from camshaft.emit.nvptx import emit, simt_form
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
-from camshaft.lang.simt import to_simt
 from tests.support.needs import require
 from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined
@@ -27,7 +26,7 @@ def kernels():
     """Symbol -> SIMT form, of every variant's first and last sample."""
     found = {}
     for item in op_kernels(TARGET):
-        found[f"{item.symbol}_{len(found)}"] = to_simt(item.kernel, item.lanes or LANES)
+        found[f"{item.symbol}_{len(found)}"] = simt_form(item.kernel, item.lanes or LANES)
     return found
 
 

@@ -11,7 +11,7 @@ from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import C_FAMILY, Absent
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, STRUCTURAL, identity
 from camshaft.lang.storage import ELEMENTS, TARGETS, VALUES
-from camshaft.lang.structural import STATEMENTS
+from camshaft.lang.structural import EXPANDED, STATEMENTS
 
 OF_KIND = {"f": (f32, f64), "i": (i32, i64), "u": (u32, u64), "b": (boolean,)}
 
@@ -69,6 +69,12 @@ def test_no_cell_of_a_target_is_empty(target):
     assert set(VALUES[target]) == set(ELEMENTS[target]) == set(DTYPES)
     for cell in (*VALUES[target].values(), *ELEMENTS[target].values()):
         check_cell(cell)
+
+
+def test_a_target_without_matrix_units_says_why():
+    without = {target for cells in STATEMENTS.values() for target, cell in cells.items() if cell == "tiles"}
+    assert set(EXPANDED) == without
+    assert all(reason for reasons in EXPANDED.values() for reason in reasons)
 
 
 @pytest.mark.parametrize("target", ["c", "wgsl", "msl"])

@@ -102,9 +102,13 @@ def test_the_expansion_has_no_tiles_left_and_is_well_formed():
     assert expand_tiles(plain, 8) is plain
 
 
+def every_tile(made, lanes):
+    return frozenset(item.tile for item in ir.walk(made.body) if isinstance(item, ir.TileNew))
+
+
 def test_simt_form_keeps_tiles_for_an_emitter_that_has_them():
     made = trace(staged, ragged(), grid=(2, 2), **CONSTANTS)
-    kept = to_simt(made, 32, keep_tiles=True)
+    kept = to_simt(made, 32, keep_tiles=every_tile, keep_copies=True)
     found = [type(item) for item in ir.walk(kept.body) if isinstance(item, ir.TILE_STATEMENTS)]
     assert found == [ir.TileNew, ir.AsyncCopy, ir.AsyncCopy, ir.AsyncWait, ir.TileMma, ir.TileStore]
     assert {a.name for a in kept.shared} == {"scratch0", "scratch1"}

@@ -38,7 +38,10 @@ class BodyEmitter(DataEmitter):
             if isinstance(item, ir.Value):
                 self.reps[item] = self.value(item)
             else:
-                _STATEMENTS[type(item)](self, item)
+                self.statement(item)
+
+    def statement(self, item: ir.Statement) -> None:
+        _STATEMENTS[type(item)](self, item)
 
     # --- variables ---------------------------------------------------------------------------------------------------
     def var_new(self, item: ir.VarNew) -> None:

@@ -13,6 +13,7 @@ from typing import cast
 
 from camshaft.dtypes import DType
 from camshaft.emit import llvm_collectives as collectives
+from camshaft.emit import llvm_tiles
 from camshaft.emit.llvm_body import BodyEmitter
 from camshaft.emit.llvm_collectives import WARP
 from camshaft.emit.llvm_values import Rep, array_name, integer, memory_dtype, scalar_type
@@ -29,6 +30,7 @@ class SimtEmitter(BodyEmitter, ABC):
         super().__init__(cast(ir.KernelIR, kernel), target)
         self.simt = kernel
         self.exchange_nbytes = 0
+        self.tiles: dict[ir.Tile, list[list[list[str]]]] = {}  # by piece, the variables of this thread
 
     # --- the machine -------------------------------------------------------------------------------------------------
     @abstractmethod
@@ -38,6 +40,23 @@ class SimtEmitter(BodyEmitter, ABC):
     @abstractmethod
     def shuffled(self, word: str, source: str) -> str:
         """The i32 `word` of the thread whose place in this warp is the i32 `source`."""
+
+    @abstractmethod
+    def multiplied(self, dtype: DType, a: list[str], b: list[str], c: list[str]) -> list[str]:
+        """c (4 floats) + a (4 words) times b (2 words), a piece of a tile of the 16-bit float `dtype`: emit/llvm_tiles.py."""
+
+    @abstractmethod
+    def matrices(self, pointer: str, count: int, across: bool) -> list[str]:
+        """A word of each of 2 or 4 matrices of 8 x 8 in workgroup memory, the pair (lane / 4, 2 (lane % 4)) of each, transposed
+        first if `across`. `pointer`: this thread's row of 8, thread n giving row n % 8 of matrix n / 8."""
+
+    @abstractmethod
+    def begin_copy(self, to: str, source: str, nbytes: int, present: str) -> None:
+        """Begins to copy `present` (i32) of 4, 8 or 16 bytes from the device's memory to the workgroup's, the rest zeros."""
+
+    @abstractmethod
+    def wait_for_copies(self) -> None:
+        """Until those that this thread began have ended."""
 
     def exchange(self, nbytes: int) -> str:
         """A pointer to workgroup memory of that many bytes for every thread; all collectives share it."""
@@ -52,8 +71,30 @@ class SimtEmitter(BodyEmitter, ABC):
             self.allocas.append(f"{array_name(array.name)} = alloca [{prod(array.shape)} x {element}], align 16")
         self.block(self.simt.body)
 
+    def statement(self, item: ir.Statement) -> None:
+        own = llvm_tiles.STATEMENTS.get(type(item))
+        if own is None:
+            super().statement(item)
+        else:
+            own(self, item)
+
     def barrier(self, item: ir.Barrier) -> None:
         self.wait_for_all()
+
+    def guarded(self, conditions: list[str], write: Callable[[], None]) -> None:
+        """What `write` writes, where all conditions (i1) hold."""
+        if not conditions:
+            write()
+            return
+        together = conditions[0]
+        for condition in conditions[1:]:
+            together = self.line(f"and i1 {together}, {condition}")
+        inside, done = self.label("when"), self.label("after")
+        self.write(f"br i1 {together}, label %{inside}, label %{done}")
+        self.open(inside)
+        write()
+        self.write(f"br label %{done}")
+        self.open(done)
 
     # --- values ------------------------------------------------------------------------------------------------------
     def value(self, value: ir.Value) -> Rep:

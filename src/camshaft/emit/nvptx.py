@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from math import prod
 
+from camshaft.dtypes import DType, f16
 from camshaft.emit.llvm_collectives import WARP
 from camshaft.emit.llvm_grid import program_lines, size_lines, total_lines
 from camshaft.emit.llvm_simt import SimtEmitter
+from camshaft.emit.llvm_tiles import native_tiles
 from camshaft.emit.llvm_values import array_name, memory_dtype
 from camshaft.emit.target import GpuTarget
-from camshaft.lang.simt import SimtKernel
+from camshaft.lang import ir
+from camshaft.lang.simt import SimtKernel, to_simt
 
 # Arrays start at multiples of this many bytes: a device's `alignment` is larger.
 ARRAY_ALIGNMENT = 16
@@ -33,6 +36,43 @@ class NvptxEmitter(SimtEmitter):
         self.declare(name, f"declare i32 @{name}(i32, i32, i32, i32) #1")
         threads = min(self.simt.lanes, WARP)
         return self.line(f"call i32 @{name}(i32 {(1 << threads) - 1}, i32 {word}, i32 {source}, i32 31)")
+
+    def multiplied(self, dtype: DType, a: list[str], b: list[str], c: list[str]) -> list[str]:
+        halves = dtype == f16  # LLVM takes pairs of f16 as vectors, those of bf16 as words
+        name = f"llvm.nvvm.mma.m16n8k16.row.col.{'f32.f32' if halves else 'bf16'}"
+        word, four = "<2 x half>" if halves else "i32", "{float, float, float, float}"
+        self.declare(name, f"declare {four} @{name}({', '.join([word] * 6 + ['float'] * 4)}) #1")
+        words = [self.line(f"bitcast i32 {x} to <2 x half>") if halves else x for x in (*a, *b)]
+        given = ", ".join([*(f"{word} {x}" for x in words), *(f"float {x}" for x in c)])
+        return self._parts(four, f"call {four} @{name}({given})", 4)
+
+    def matrices(self, pointer: str, count: int, across: bool) -> list[str]:
+        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if across else ''}.b16.p3"
+        words = f"{{{', '.join(['i32'] * count)}}}"
+        self.declare(name, f"declare {words} @{name}(ptr addrspace(3)) #1")
+        at = self.line(f"addrspacecast ptr {pointer} to ptr addrspace(3)")
+        return self._parts(words, f"call {words} @{name}(ptr addrspace(3) {at})", count)
+
+    def _parts(self, typ: str, call: str, count: int) -> list[str]:
+        found = self.line(call)
+        return [self.line(f"extractvalue {typ} {found}, {i}") for i in range(count)]
+
+    def begin_copy(self, to: str, source: str, nbytes: int, present: str) -> None:
+        # past the first-level cache where there is the choice: each byte is read once
+        name = f"llvm.nvvm.cp.async.{'cg' if nbytes == 16 else 'ca'}.shared.global.{nbytes}.s"
+        self.declare(name, f"declare void @{name}(ptr addrspace(3), ptr addrspace(1), i32)")
+        shared, device = (self.line(f"addrspacecast ptr {p} to ptr addrspace({n})") for p, n in ((to, 3), (source, 1)))
+        self.write(f"call void @{name}(ptr addrspace(3) {shared}, ptr addrspace(1) {device}, i32 {present})")
+
+    def wait_for_copies(self) -> None:
+        name = "llvm.nvvm.cp.async.wait.all"
+        self.declare(name, f"declare void @{name}()")
+        self.write(f"call void @{name}()")
+
+
+def simt_form(kernel: ir.KernelIR, lanes: int) -> SimtKernel:
+    """The SIMT form that `emit` takes: what matrix units do stays a tile, and copies in the background stay such."""
+    return to_simt(kernel, lanes, WARP, native_tiles, keep_copies=True)
 
 
 def shared_nbytes(kernel: SimtKernel) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from camshaft.dtypes import boolean, i64
 from camshaft.lang import ir
@@ -44,16 +44,30 @@ class SimtKernel:
     source_file: str
 
 
-def to_simt(kernel: ir.KernelIR, lanes: int, subgroup: int = 32, keep_tiles: bool = False) -> SimtKernel:
+# Which tiles of a kernel an emitter lowers itself at a number of lanes.
+TileChoice: TypeAlias = Callable[[ir.KernelIR, int], frozenset[ir.Tile]]
+
+
+def no_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
+    """None: all become ordinary words."""
+    return frozenset()
+
+
+def to_simt(
+    kernel: ir.KernelIR,
+    lanes: int,
+    subgroup: int = 32,
+    keep_tiles: TileChoice = no_tiles,
+    keep_copies: bool = False,
+) -> SimtKernel:
     """The SIMT form of a verified kernel. Its workgroup has `lanes` threads, or, with explicit vectors, as many as the widest.
 
-    `subgroup`: how many threads exchange values at once; at most the workgroup. `keep_tiles`: tile statements and asynchronous
-    copies (lang/ir.py) stay, for an emitter that lowers them itself; else they become ordinary words.
+    `subgroup`: how many threads exchange values at once; at most the workgroup. The tiles that `keep_tiles` names and, with
+    `keep_copies`, asynchronous copies stay (lang/ir.py) for an emitter that lowers them itself; others become ordinary words.
     """
     widths = [item.width for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
     lanes = max(widths) if widths else lanes
-    if not keep_tiles:
-        kernel = expand_tiles(kernel, lanes)
+    kernel = expand_tiles(kernel, lanes, threads=True, keep=keep_tiles(kernel, lanes), keep_copies=keep_copies)
     lowering = _Lowering(kernel, lanes, subgroup)
     lowering.block(kernel.body, lowering.out)
     shared = tuple(a for a in kernel.scratch if a not in lowering.private)

@@ -1,7 +1,8 @@
 """Values and statements that are no row of the instruction table: which there are, and who lowers each of them on each target.
 
 'emitter': the target's emitter. 'simt': lang/simt.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
-lang/tiles_expand.py rewrites it to other words. An Absent cell is a refusal. Joined to the instructions in lang/instructions.py.
+lang/tiles_expand.py rewrites it to other words (EXPANDED says why). 'matrix units': the emitter where a tile suits them
+(emit/llvm_tiles.py), else as 'tiles'. An Absent cell is a refusal. Joined to the instructions in lang/instructions.py.
 """
 
 from __future__ import annotations
@@ -43,8 +44,19 @@ STRUCTURAL: dict[str, dict[str, Cell]] = {
 STATEMENTS: dict[str, dict[str, Cell]] = {
     **{name: _row() for name in ("VarNew", "VarSet", "Store", "Range", "When", "Barrier")},
     **{name: _row(simt="simt") for name in ("Lanes", "Prefetch")},
-    **{
-        name: _row("tiles", "tiles")
-        for name in ("TileNew", "TileMma", "TileScale", "TileStore", "AsyncCopy", "AsyncWait")
-    },
+    **{name: _row("tiles", "tiles", ptx="matrix units") for name in ("TileNew", "TileMma", "TileScale", "TileStore")},
+    **{name: _row("tiles", "tiles", ptx="emitter") for name in ("AsyncCopy", "AsyncWait")},
+}
+# Why a target runs tiles and asynchronous copies in ordinary words: (tiles, copies).
+EXPANDED: dict[str, tuple[str, str]] = {
+    "llvm": (
+        "AMX is not spoken: a process has to ask its system for it",
+        "loads run ahead by themselves",
+    ),
+    "c": ("C has no words for matrix units", "C has no words for copies in the background"),
+    "wgsl": (
+        "WGSL has no matrix units: its subgroup matrices are an experiment of one browser",
+        "WGSL has no such copies",
+    ),
+    "msl": ("simdgroup_matrix is not spoken: no Apple GPU was at hand to try it on", "Metal's are undocumented"),
 }

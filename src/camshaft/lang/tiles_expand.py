@@ -21,11 +21,22 @@ MOST_REGISTERS = 64
 Held: TypeAlias = "list[Variable] | Array"
 
 
-def expand_tiles(kernel: ir.KernelIR, lanes: int) -> ir.KernelIR:
-    """The kernel without tile statements and asynchronous copies, for `lanes` lanes; itself where it has none."""
+def expand_tiles(
+    kernel: ir.KernelIR,
+    lanes: int,
+    *,
+    threads: bool = False,
+    keep: frozenset[ir.Tile] = frozenset(),
+    keep_copies: bool = False,
+) -> ir.KernelIR:
+    """The kernel without tile statements and asynchronous copies, for `lanes` lanes; itself where it has none.
+
+    `threads`: lanes load element by element, so a lane has a block of a tile; else a row at a time, as vectors do. Statements of
+    the tiles in `keep` and, with `keep_copies`, copies stay as they are.
+    """
     if not any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
         return kernel
-    expander = _Expander(kernel, lanes)
+    expander = _Expander(kernel, lanes, threads, keep, keep_copies)
     ir.recorders.append(expander)
     try:
         expander.rebuild(kernel.body, expander.body)
@@ -37,9 +48,11 @@ def expand_tiles(kernel: ir.KernelIR, lanes: int) -> ir.KernelIR:
 class _Expander(Tracer):
     """Copies blocks; in place of a tile statement it records what that means."""
 
-    def __init__(self, kernel: ir.KernelIR, lanes: int) -> None:
+    def __init__(
+        self, kernel: ir.KernelIR, lanes: int, threads: bool, keep: frozenset[ir.Tile], keep_copies: bool
+    ) -> None:
         super().__init__(kernel.name, kernel.source_file)
-        self.width = lanes
+        self.width, self.threads, self.keep, self.keep_copies = lanes, threads, keep, keep_copies
         self.scratches = list(kernel.scratch)
         self.held: dict[ir.Tile, Held] = {}
         self.at_line = 0
@@ -58,11 +71,15 @@ class _Expander(Tracer):
                 copied = replace(item, body=ir.Block(new))
                 new.statements.append(copied)
                 self.rebuild(item.body, copied.body)
-            elif isinstance(item, ir.TILE_STATEMENTS):
+            elif isinstance(item, ir.TILE_STATEMENTS) and not self.stays(item):
                 _EXPANSIONS[type(item)](self, item)
             else:
                 new.statements.append(item)
         self.block = outer
+
+    def stays(self, item: ir.Statement) -> bool:
+        tile = getattr(item, "tile", None)
+        return self.keep_copies if tile is None else tile in self.keep
 
     # --- where an accumulator is -----------------------------------------------------------------------------------
     def new(self, item: ir.TileNew) -> None:
@@ -78,11 +95,29 @@ class _Expander(Tracer):
 
     def place(self, tile: ir.Tile, i: int) -> tuple[Number, Number]:
         """Row and column of the lanes' accumulator i: the row a number where all lanes have it."""
-        first, columns = i * self.width, tile.columns
+        first, columns, across = i * self.width, tile.columns, self.across(tile)
+        if across is not None:
+            return self.in_block(tile, i, across)
         if columns % self.width == 0:
             return first // columns, self.lane() + first % columns
         element = self.lane() + first
         return element // columns, element % columns
+
+    def across(self, tile: ir.Tile) -> int | None:
+        """How many threads share a row where each has a block of accumulators: such that it reads the fewest operands."""
+        if not self.threads:
+            return None
+        fits = [
+            n
+            for n in range(1, self.width + 1)
+            if self.width % n == 0 and tile.columns % n == 0 and tile.rows % (self.width // n) == 0
+        ]
+        return min(fits, key=lambda n: tile.columns // n + tile.rows * n // self.width, default=None)
+
+    def in_block(self, tile: ir.Tile, i: int, across: int) -> tuple[ir.Value, ir.Value]:
+        """A thread's rows and columns lie as far apart as there are threads, so that neighbours have neighbours."""
+        in_row, lane = tile.columns // across, self.lane()
+        return lane // across + i // in_row * (self.width // across), lane % across + i % in_row * across
 
     def in_tile(self, tile: ir.Tile, row: Number) -> ir.Value | None:
         """Whether the lane has this accumulator; None where all have."""
@@ -101,18 +136,27 @@ class _Expander(Tracer):
                 self.step_in_scratch(item, held, p)
 
     def step_in_registers(self, item: ir.TileMma, held: list[Variable], p: ir.Value) -> None:
-        loaded: dict[Number, ir.Value] = {}  # a uniform row's element of a, and a column block's of b, are read once
+        read: dict[tuple[str, int], ir.Value] = {}
         for i, total in enumerate(held):
             row, column = self.place(item.tile, i)
             inside = self.in_tile(item.tile, row)
             if inside is not None:
                 row = self.select(inside, row, 0)
-            key = -1 - i * self.width % item.tile.columns
-            a = loaded[row] if isinstance(row, int) and row in loaded else self.a_element(item, row, p)
-            b = loaded[key] if isinstance(row, int) and key in loaded else self.b_element(item, p, column)
-            if isinstance(row, int):
-                loaded[row], loaded[key] = a, b
-            total.set(self.fma(a, b, total.value))
+            left, right = self.shared_by(item.tile, i)
+            if ("a", left) not in read:
+                read["a", left] = self.a_element(item, row, p)
+            if ("b", right) not in read:
+                read["b", right] = self.b_element(item, p, column)
+            total.set(self.fma(read["a", left], read["b", right], total.value))
+
+    def shared_by(self, tile: ir.Tile, i: int) -> tuple[int, int]:
+        """Numbers that accumulators of a lane have in common which are of one row, and of one column."""
+        across, columns = self.across(tile), tile.columns
+        if across is not None:
+            return i // (columns // across), i % (columns // across)
+        if columns % self.width == 0:
+            return i * self.width // columns, i * self.width % columns
+        return i, i
 
     def step_in_scratch(self, item: ir.TileMma, held: Array, p: ir.Value) -> None:
         for row in self.range(item.tile.rows):

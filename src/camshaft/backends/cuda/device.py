@@ -14,13 +14,13 @@ from camshaft.backends.cuda.kernel import CudaKernel, load, ptx_text
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.run import CudaRun
 from camshaft.backends.device import Command, DeviceInfo
-from camshaft.emit.nvptx import shared_nbytes
+from camshaft.emit.nvptx import shared_nbytes, simt_form
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key
-from camshaft.lang.simt import SimtKernel, to_simt
+from camshaft.lang.simt import SimtKernel
 from camshaft.lang.verify import verify
 
 NAME = "cuda"
@@ -139,7 +139,7 @@ class CudaDevice:
     ) -> str | None:
         """None, or what PTX lacks, or the limit that the kernel passes. The kernel is traced, nothing is compiled."""
         traced = kernel.trace(arrays, scalars, constants, grid)
-        return refusal(traced, "ptx") or _over(to_simt(traced, lanes or self.lanes))
+        return refusal(traced, "ptx") or _over(simt_form(traced, lanes or self.lanes))
 
     def compile(
         self,
@@ -160,7 +160,7 @@ class CudaDevice:
         def simt() -> SimtKernel:
             traced = kernel.trace(arrays, scalars, constants, grid)
             verify(traced)
-            reason = refusal(traced, "ptx") or _over(made := to_simt(traced, width))
+            reason = refusal(traced, "ptx") or _over(made := simt_form(traced, width))
             if reason is not None:
                 raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {reason}")
             return made

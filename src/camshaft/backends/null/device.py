@@ -56,7 +56,7 @@ def _msl(kernel: ir.KernelIR, lanes: int) -> str:
 
 def _ptx(kernel: ir.KernelIR, lanes: int) -> str:
     target = GpuTarget()
-    return ptx(nvptx.emit(to_simt(kernel, lanes), target, kernel.name), target)
+    return ptx(nvptx.emit(nvptx.simt_form(kernel, lanes), target, kernel.name), target)
 
 
 DIALECTS = {
