@@ -13,6 +13,7 @@ from camshaft.dispatch.claims import Claim
 from camshaft.dispatch.evidence import Verdict
 from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError
+from camshaft.extent import Extent
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from tests.dispatch import planted_faults
@@ -77,6 +78,49 @@ def test_an_op_without_a_variant_for_the_override_is_an_error(asked: list[list[s
     assert (scalar.variant.name, scalar.device.lanes) == ("right", 1)
     with pytest.raises(BackendError, match="backend 'cuda' is absent"):
         select.select(planted_faults.OP, DOUBLE, "cuda")
+
+
+@pytest.mark.parametrize("backend", ["scalar", "null"])
+def test_an_op_without_a_proved_kernel_on_the_override_goes_to_simd_in_sight(
+    backend: str, monkeypatch: pytest.MonkeyPatch, asked: list[list[str]]
+) -> None:
+    uses = [(planted_faults.OP, DOUBLE)]
+    monkeypatch.setattr(select, "prove", lambda claims: {
+        c: Verdict(c.op, c.variant, c.backend, "proved" if c.backend == "simd" and c.variant in GOOD else "failed", "planted")
+        for c in claims
+    })  # fmt: skip
+    (choice,) = select.choose(uses, backend, strict=False)
+    assert (choice.variant.name, choice.backend, choice.device.name) == ("native", "simd", "cpu")
+    why = "failed: planted" if backend == "scalar" else "no variant for this backend"
+    assert choice.reason.startswith(f"no kernel on {backend}: ")
+    assert why in choice.reason.partition("; on cpu: ")[0]
+    with pytest.raises(BackendError, match=f"no kernel can do it: .*{why}"):
+        select.choose(uses, backend, strict=True)
+
+
+def test_simd_itself_has_nothing_to_fall_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = []
+
+    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+        rounds.append(claims)
+        return {c: Verdict(c.op, c.variant, c.backend, "failed", "planted") for c in claims}
+
+    monkeypatch.setattr(select, "prove", prove)
+    for name in ("simd", "cpu"):
+        with pytest.raises(BackendError, match="no kernel can do it"):
+            select.choose([(planted_faults.OP, DOUBLE)], name, strict=False)
+    assert {claim.backend for claims in rounds for claim in claims} <= {"simd", "cpu"}
+
+
+@pytest.mark.skipif(openblas_path() is None, reason="scipy-openblas32 is not installed")
+def test_what_blas_cannot_do_goes_to_simd_in_sight(asked: list[list[str]]) -> None:
+    a, b = TensorSpec((Extent("rows", 2**31), 4), f32), TensorSpec((4, 4), f32)
+    node = NodeSpec((a, b), (a,), {})
+    (choice,) = select.choose([(ops.get("matmul"), node)], "blas", strict=False)
+    assert choice.backend == "simd"
+    assert choice.reason.startswith("no kernel on blas: blas (blas): ")
+    with pytest.raises(BackendError, match=r"no kernel can do it: blas \(blas\): "):
+        select.choose([(ops.get("matmul"), node)], "blas")
 
 
 @pytest.mark.skipif(openblas_path() is None, reason="scipy-openblas32 is not installed")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import camshaft as cs
 from camshaft.backends import registry
+from camshaft.dispatch.claims import Claim
+from camshaft.dispatch.evidence import Verdict
 from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
@@ -295,6 +297,24 @@ def test_an_op_without_a_kernel_on_its_device_runs_on_the_cpu_in_sight(weak: Fak
         assert "null has no " in line
         assert "; on cpu: " in line
         np.testing.assert_allclose(plan.run(x=X)["y"], run_block((None,) * 4, 40), atol=1e-4)
+
+
+def test_an_op_without_a_proved_kernel_on_scalar_runs_on_simd_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+        bad = ("silu", "scalar")
+        return {c: Verdict(c.op, c.variant, c.backend, "failed" if (c.op, c.backend) == bad else "proved", "planted")
+                for c in claims}  # fmt: skip
+
+    monkeypatch.setattr("camshaft.dispatch.select.prove", prove)
+    with cs.compile(block(), backend="scalar", threads=1) as plan:
+        (line,) = (line for line in plan.explain().splitlines() if "no kernel on" in line)
+        assert " silu: silu/" in line
+        assert "no kernel on scalar: row_blocks (scalar): failed: planted; on cpu: " in line
+        wanted = [("rms_norm", "scalar"), ("matmul", "scalar"), ("silu", "simd"), ("add", "scalar")]
+        assert [(c.op.name, c.backend) for c in plan.choices] == wanted
+        np.testing.assert_allclose(plan.run(x=X)["y"], run_block((None,) * 4, 40), atol=1e-5)
+    with pytest.raises(BackendError, match=r"silu of f32.*no kernel can do it: row_blocks \(scalar\): failed: planted"):
+        cs.compile(block(), backend="scalar", strict=True)
 
 
 def test_strict_refuses_an_op_without_a_kernel_on_its_device(weak: FakeDevice) -> None:

@@ -6,12 +6,10 @@ import contextvars
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from camshaft import ops
 from camshaft.backends.registry import Backend, canonical, present_backend
-from camshaft.dispatch.claims import claim_of
-from camshaft.dispatch.evidence import ledger
+from camshaft.dispatch.claims import all_claims
+from camshaft.dispatch.evidence import Verdict, ledger
 from camshaft.errors import BackendError, CamshaftError
-from camshaft.ops.op import Op
 from camshaft.settings import settings
 
 _UNSET = "unset"
@@ -22,23 +20,27 @@ _process: str | None = None
 def check_override(name: str) -> str:
     """The backend's or device's own name for a name that can be asked for ('cpu' gives 'simd', 'webgpu:1' itself).
 
-    BackendError for an unknown name, an absent backend, or one of which the evidence says that every variant of some op
-    failed; MissingExtraError where an extra would bring it.
+    BackendError for an unknown name, an absent backend, or one of which the evidence says that all that it claims failed;
+    MissingExtraError where an extra would bring it. What failed of a backend that has something right is select.py's: it goes
+    elsewhere in sight, or is an error in strict plans.
     """
     found = present_backend(name)
-    for op in ops.all_ops():
-        failures = _failures(found, op)
-        if failures:
-            raise BackendError(f"backend {found.name!r} failed its proof of {op.name}: {'; '.join(failures)}")
+    failures = _failures(found)
+    if failures:
+        first = f"{failures[0].op}/{failures[0].variant}: {failures[0].reason}"
+        raise BackendError(f"backend {found.name!r} failed its proof: all {len(failures)} kernels did; {first}")
     return canonical(name)
 
 
-def _failures(found: Backend, op: Op) -> list[str]:
-    """Why every variant of an op on the backend failed; empty when one did not, or was not tried yet."""
-    variants = [v for v in ops.variants_of(op) if found.name in v.backends]
-    verdicts = [ledger().get(claim_of(op, v, found.name)) for v in variants]
-    known = [v for v in verdicts if v is not None and v.status == "failed"]
-    return [f"{v.variant}: {v.reason}" for v in known] if len(known) == len(variants) else []
+def _failures(found: Backend) -> list[Verdict]:
+    """The verdicts on all that a backend claims, where each is a failure; empty where one is not, or was not tried yet."""
+    failures: list[Verdict] = []
+    for claim in all_claims(found.name):
+        verdict = ledger().get(claim)
+        if verdict is None or verdict.status != "failed":
+            return []
+        failures.append(verdict)
+    return failures
 
 
 def set_backend_override(name: str | None) -> None:

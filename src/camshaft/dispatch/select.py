@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from camshaft import ops
-from camshaft.backends.device import HOST, Device
+from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
@@ -96,12 +96,12 @@ def choose(
     next is tried.
 
     `override` is a backend's or a device's name, None leaves the choice free. BackendError for an op without a variant that
-    can do it, with every reason; unless `strict`, one that a device outside of the host's memory cannot do goes to the CPU.
+    can do it, with every reason; unless `strict`, one that the backend asked for cannot do goes to simd on the CPU.
     """
     keyed = [((id(op), node.key), op, node) for op, node in uses]
     distinct = {key: (op, node) for key, op, node in keyed}
     rows = {key: _Row(op, node, *_candidates(op, node, override, measurements)) for key, (op, node) in distinct.items()}
-    spare = None if strict or override is None or device(override).space == HOST else override
+    spare = None if strict or override is None or backend_named(override).name == FALLBACK else override
     verdicts: dict[Claim, Verdict] = {}
     while True:
         if spare is not None:
