@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         capabilities,
         get_backend_override,
         set_backend_override,
-        table,
         validate_backends,
     )
     from camshaft.errors import CamshaftError
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
+    from camshaft.plan.eager import DispatchTable, get_dispatch_table, init_dispatch_table, select_kernels, table
     from camshaft.plan.execution_graph import ExecutionGraph
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
@@ -35,6 +35,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CamshaftError": "camshaft.errors",
+    "DispatchTable": "camshaft.plan.eager",
     "ExecutionGraph": "camshaft.plan.execution_graph",
     "ExecutionPlan": "camshaft.plan.execution_plan",
     "Extent": "camshaft.extent",
@@ -48,14 +49,18 @@ _HOME = {
     "device": "camshaft.backends.registry",
     "devices": "camshaft.backends.registry",
     "get_backend_override": "camshaft.dispatch",
+    "get_dispatch_table": "camshaft.plan.eager",
+    "init_dispatch_table": "camshaft.plan.eager",
     "jit": "camshaft.plan.jit",
     "register_variant": "camshaft.ops",
+    "select_kernels": "camshaft.plan.eager",
     "set_backend_override": "camshaft.dispatch",
-    "table": "camshaft.dispatch",
+    "table": "camshaft.plan.eager",
     "validate_backends": "camshaft.dispatch",
 }
 __all__ = [
     "CamshaftError",
+    "DispatchTable",
     "ExecutionGraph",
     "ExecutionPlan",
     "Extent",
@@ -69,8 +74,11 @@ __all__ = [
     "device",
     "devices",
     "get_backend_override",
+    "get_dispatch_table",
+    "init_dispatch_table",
     "jit",
     "register_variant",
+    "select_kernels",
     "set_backend_override",
     "table",
     "validate_backends",

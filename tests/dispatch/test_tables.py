@@ -88,5 +88,5 @@ def test_a_table_is_frozen_and_one_per_override() -> None:
     assert table() is scalar
     assert isinstance(free, DispatchTable)
     assert free.override is None
-    assert free.matmul.choice(draw(2, 8), draw(8, 2)).backend != "scalar"
-    assert scalar.matmul.choice(draw(2, 8), draw(8, 2)).backend == "scalar"
+    assert free.choice("matmul", draw(2, 8), draw(8, 2)).backend != "scalar"
+    assert scalar.choice("matmul", draw(2, 8), draw(8, 2)).backend == "scalar"

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from camshaft.dispatch.override import backend, get_backend_override, set_backend_override
     from camshaft.dispatch.proof import prove, validate_backends
     from camshaft.dispatch.select import Choice, Loser, choose
-    from camshaft.dispatch.tables import DispatchTable, table
+    from camshaft.dispatch.tables import (
+        DispatchTable,
+        get_dispatch_table,
+        init_dispatch_table,
+        select_kernels,
+        table,
+    )
 
 _HOME = {
     "RuntimeCapabilities": "machine",
@@ -30,6 +36,9 @@ _HOME = {
     "Loser": "select",
     "choose": "select",
     "DispatchTable": "tables",
+    "get_dispatch_table": "tables",
+    "init_dispatch_table": "tables",
+    "select_kernels": "tables",
     "table": "tables",
 }
 __all__ = [
@@ -45,7 +54,10 @@ __all__ = [
     "choose",
     "claim_of",
     "get_backend_override",
+    "get_dispatch_table",
+    "init_dispatch_table",
     "prove",
+    "select_kernels",
     "set_backend_override",
     "table",
     "validate_backends",

@@ -1,0 +1,105 @@
+"""Where CPython and NumPy keep what native calls read of an object, found out and tried at start. Below call_ir.py."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import sysconfig
+from typing import Any
+
+import numpy as np
+
+# Byte offsets in an ndarray (PyArrayObject_fields, public since NumPy 1.7) and in CPython's objects on 64-bit machines.
+TYPE, DATA, ND, DIMENSIONS, STRIDES, DESCR, FLAGS = 8, 16, 24, 32, 40, 56, 64
+FLOAT_VALUE, TUPLE_SIZE, TUPLE_ITEMS = 16, 16, 24
+
+# Bits of an ndarray's flags. WARN: a write warns (what np.diagonal and np.broadcast_arrays return).
+C_ORDER, F_ORDER, ALIGNED, WRITEABLE, COPY_BACK, WARN = 1, 2, 0x100, 0x400, 0x2000, 1 << 31
+
+# NumPy's table of C functions: its own version first. A slot keeps its number for as long as the function exists.
+_VERSIONS = (0x1000009, 0x2000000)
+_VERSION_SLOT, _NEW_LIKE_SLOT = 0, 277
+KEEP_ORDER = 2
+
+
+def _word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def _int(address: int) -> int:
+    return ctypes.c_int32.from_address(address).value
+
+
+def _samples() -> list[np.ndarray[Any, Any]]:
+    flat = np.arange(24, dtype=np.float32)
+    grid = flat.reshape(2, 3, 4)
+    frozen = np.arange(6, dtype=np.int64)
+    frozen.flags.writeable = False
+    odd = np.zeros(9, np.uint8)[1:].view(np.float64)
+    return [flat, grid, grid.transpose(), grid[:, ::2], frozen, odd, np.array(2.5), np.zeros((3, 0), np.float16)]
+
+
+def _differs(array: np.ndarray[Any, Any]) -> str | None:
+    """What of an ndarray is not where it is looked for, or None."""
+    at, flags = id(array), _int(id(array) + FLAGS) & 0xFFFFFFFF
+    known = array.flags
+    bits = {C_ORDER: known.c_contiguous, F_ORDER: known.f_contiguous, ALIGNED: known.aligned}
+    bits |= {WRITEABLE: known.writeable, COPY_BACK: known.writebackifcopy}
+    wanted = {
+        "type": _word(at + TYPE) == id(type(array)),
+        "data": _word(at + DATA) == array.ctypes.data,
+        "number of axes": _int(at + ND) == array.ndim,
+        "dtype": _word(at + DESCR) == id(array.dtype),
+        "flags": all(bool(flags & bit) == value for bit, value in bits.items()),
+    }
+    for name, offset, values in (("shape", DIMENSIONS, array.shape), ("strides", STRIDES, array.strides)):
+        start = _word(at + offset)
+        wanted[name] = all(_word(start + 8 * i) == value % 2**64 for i, value in enumerate(values))
+    return next((name for name, right in wanted.items() if not right), None)
+
+
+@functools.cache
+def refusal() -> str | None:
+    """None where native calls may read objects of this interpreter, else why not."""
+    if sys.implementation.name != "cpython":
+        return f"{sys.implementation.name} is not CPython"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "this CPython has no global lock, which the calls rely on"
+    if ctypes.sizeof(ctypes.c_void_p) != 8 or sys.byteorder != "little":
+        return "the pointers are not 64-bit, or the bytes not little-endian"
+    wrong = next((found for array in _samples() if (found := _differs(array))), None)
+    if wrong is not None:
+        return f"NumPy {np.__version__} keeps an ndarray's {wrong} elsewhere"
+    value, names = 1.25, ("out", "axis")
+    if ctypes.c_double.from_address(id(value) + FLOAT_VALUE).value != value:
+        return "a float's value lies elsewhere"
+    items = [_word(id(names) + TUPLE_SIZE), *(_word(id(names) + TUPLE_ITEMS + 8 * i) for i in range(2))]
+    return None if items == [2, id(names[0]), id(names[1])] else "a tuple's items lie elsewhere"
+
+
+def slot_offset(holder: object, held: object) -> int:
+    """How many bytes into `holder`, an instance with __slots__, the reference to `held` is."""
+    return next(at for at in range(16, sys.getsizeof(holder), 8) if _word(id(holder) + at) == id(held))
+
+
+@functools.cache
+def new_like() -> int | None:
+    """The address of PyArray_NewLikeArray(prototype, order, descr, subok), or None where it is not found and tried."""
+    try:
+        module: Any = np._core._multiarray_umath if hasattr(np, "_core") else np.core._multiarray_umath  # type: ignore[attr-defined]
+        capsule = module._ARRAY_API
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        functions = int(get(capsule, None))
+    except (AttributeError, ValueError, TypeError):
+        return None
+    version = ctypes.PYFUNCTYPE(ctypes.c_uint)(_word(functions + 8 * _VERSION_SLOT))()
+    if version not in _VERSIONS:
+        return None
+    address = _word(functions + 8 * _NEW_LIKE_SLOT)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(address)
+    prototype = np.zeros((2, 3), np.float32, order="F")
+    made = make(prototype, KEEP_ORDER, None, 0)
+    same = type(made) is np.ndarray and (made.shape, made.dtype, made.strides) == ((2, 3), np.float32, (4, 8))
+    return address if same and made is not prototype else None

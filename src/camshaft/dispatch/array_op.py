@@ -1,0 +1,151 @@
+"""ArrayOp: one op on arrays under one override, its kernels compiled once. Between native_call.py and tables.py."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.dispatch import array_layout, elementwise_call, native_call, shaped_call
+from camshaft.dispatch.elementwise_call import AnyLength
+from camshaft.dispatch.flat import flat_kernel, flat_node, n_inputs
+from camshaft.dispatch.operands import Array, ArrayTypeError, Dtype, Operand, as_kind, kind_of, operand, output
+from camshaft.dispatch.select import Choice, Measurements, select
+from camshaft.dispatch.shaped_call import Prepared
+from camshaft.dtypes import as_dtype
+from camshaft.errors import ShapeError
+from camshaft.ops.op import NodeSpec, Op
+
+Attrs = Mapping[str, Any]
+Dtypes = tuple[Dtype, ...]
+
+
+class ArrayOp:
+    """An op on arrays. `call` is what a table holds: a builtin where native calls can be made and the op is elementwise, else
+    this object's own method; either has this object as `__self__`.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_kernels",
+        "_lock",
+        "_state",
+        "call",
+        "check",
+        "measurements",
+        "n_inputs",
+        "op",
+        "override",
+        "slow",
+    )
+
+    def __init__(
+        self,
+        op: Op,
+        override: str | None,
+        measurements: Measurements | None = None,
+        check: Callable[[Choice, NodeSpec], None] = lambda choice, node: None,
+    ) -> None:
+        self.op, self.override, self.measurements, self.check = op, override, measurements, check
+        self._lock = threading.RLock()
+        self._calls: dict[Hashable, Prepared] = {}
+        self._kernels: dict[Hashable, AnyLength] = {}
+        self._state: native_call.State | None = None
+        self.n_inputs = n_inputs(op)
+        self.slow: Callable[..., Any] = self.run
+        self.call: Callable[..., Any] = self.run
+        if self.n_inputs and array_layout.refusal() is None:
+            self._state = native_call.new_state(self.slow)
+            self.call = native_call.builtin(op.name, self.__doc__ or "", self.n_inputs, self, self._state)
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} on {self.override or 'the best backend'}>"
+
+    def run(self, *inputs: Any, out: Any = None, **attrs: Any) -> Any:
+        """The op's output on arrays, a tuple of them, or None for an op that only writes in place; in `out` where it is given.
+
+        Arrays are ndarrays or whatever has `__array__`, `__dlpack__` or the buffer protocol; results are ndarrays, or of the
+        first DLPack kind among the inputs. ShapeError, which is a ValueError or TypeError where NumPy raises one.
+        """
+        if self.n_inputs:
+            inputs, out = self._arguments(inputs, out)
+        operands = [operand(x) for x in inputs]
+        if self.n_inputs:
+            result = self._elementwise(operands, output(out), attrs)
+        else:
+            shaped_call.check_updates(self.op, inputs)
+            result = shaped_call.call(self, operands, out, attrs)
+        if out is not None:
+            return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        kind = kind_of(inputs)
+        return result if kind is None else as_kind(kind, result)
+
+    def choice(self, *inputs: Any, **attrs: Any) -> Choice:
+        """Which variant such a call runs, and why."""
+        arrays = [np.asarray(x) for x in inputs]
+        return self.select(shaped_call.node_of(self.op, arrays, attrs))
+
+    def select(self, node: NodeSpec) -> Choice:
+        """The choice for a node under this override and these measurements."""
+        given = () if self.measurements is None else (self.measurements,)
+        choice = select(self.op, node, self.override, *given)
+        self.check(choice, node)
+        return choice
+
+    def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared:
+        """What `make` gives for a key, made by one thread only."""
+        found = self._calls.get(key)
+        if found is None:
+            with self._lock:
+                found = self._calls.get(key) or make()
+                self._calls[key] = found
+        return found
+
+    def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
+        n, name = self.n_inputs, self.op.name
+        if not n <= len(inputs) <= n + 1:
+            was = "was" if len(inputs) == 1 else "were"
+            wanted = f"from {n} to {n + 1} positional arguments but {len(inputs)} {was} given"
+            raise ArrayTypeError(f"{name}() takes {wanted}")
+        if len(inputs) == n:
+            return inputs, out
+        if out is not None:
+            raise ArrayTypeError("cannot specify 'out' as both a positional and keyword argument")
+        return inputs[:n], inputs[n]
+
+    def _elementwise(self, operands: Sequence[Operand], out: Array | None, attrs: Attrs) -> Any:
+        return elementwise_call.call(
+            self.op,
+            operands,
+            out,
+            functools.partial(self._accepts, attrs=attrs),
+            functools.partial(self._kernel, attrs=attrs),
+        )
+
+    def _accepts(self, dtypes: Dtypes, attrs: Attrs) -> bool:
+        try:
+            flat_node(self.op, [as_dtype(d) for d in dtypes], attrs)
+        except ShapeError:
+            return False
+        return True
+
+    def _kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
+        key = dtypes, tuple(sorted(attrs.items()))
+        found = self._kernels.get(key)
+        if found is None:
+            with self._lock:
+                found = self._kernels.get(key) or self._make_kernel(dtypes, attrs)
+                self._kernels[key] = found
+        return found
+
+    def _make_kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
+        shaped_call.check_names(self.op, [np.empty(1, d) for d in dtypes], attrs)
+        made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.select)
+        if made is None:
+            return shaped_call.EachLength(self, dtypes, attrs)
+        if self._state is not None and not attrs:
+            native_call.add_row(self._state, made, elementwise_call.SHARE)
+        return made

@@ -1,0 +1,64 @@
+"""The state of a native call, and LLVM IR that reads it: words, rows and fields of objects. For call_ir.py and its two halves."""
+
+from __future__ import annotations
+
+# The state, int64 words: functions and objects of CPython and NumPy, then a row for each dtype that has a kernel.
+WORDS = (
+    "n_rows",
+    "array_type",
+    "float_type",
+    "slow",
+    "out_name",
+    "vectorcall",
+    "incref",
+    "decref",
+    "save_thread",
+    "restore_thread",
+    "new_like",
+    "pool",
+    "long_from_address",
+)
+ROWS_AT, ROW_WORDS = 16, 24
+# A row: dtypes (by their address) and bytes an element of inputs and output, elements of a program; from how many elements on
+# the lock is released, and the work shared; how a float is stored; then an entry for each set of inputs that are one element
+# (bit i for input i).
+ROW = (
+    "dtype0",
+    "dtype1",
+    "dtype2",
+    "out_dtype",
+    "nbytes0",
+    "nbytes1",
+    "nbytes2",
+    "out_nbytes",
+    "block",
+    "release",
+    "share",
+    "float",
+)
+ENTRIES = len(ROW)
+NO_FLOAT, AS_F32, AS_F64 = range(3)
+
+
+def field(name: str, kind: str, base: str, offset: int) -> list[str]:
+    """%name = what lies `offset` bytes into `base`."""
+    return [f"%{name}.at = getelementptr i8, ptr {base}, i64 {offset}", f"%{name} = load {kind}, ptr %{name}.at"]
+
+
+def word(name: str, kind: str = "ptr") -> list[str]:
+    """%name = a word of the state."""
+    return field(name, kind, "%state", 8 * WORDS.index(name))
+
+
+def row(name: str, kind: str = "i64") -> list[str]:
+    """%row.name = a word of the row."""
+    return field(f"row.{name}", kind, "%row", 8 * ROW.index(name))
+
+
+def conjunction(name: str, terms: list[str]) -> list[str]:
+    """%name = the conjunction of i1 values."""
+    lines, last = [], terms[0]
+    for i, term in enumerate(terms[1:]):
+        lines.append(f"%{name}.{i} = and i1 {last}, {term}")
+        last = f"%{name}.{i}"
+    return [*lines, f"%{name} = and i1 {last}, true"]

@@ -1,0 +1,108 @@
+"""Builtin functions out of LLVM: an elementwise op as CPython calls it, and its state. Between call_ir.py and array_op.py."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.cpu.device import native_function
+from camshaft.dispatch import array_layout, call_ir, call_words
+from camshaft.dispatch.flat import FlatKernel
+from camshaft.dispatch.parallel import run_launches
+from camshaft.dtypes import f32, f64
+
+_FASTCALL_KEYWORDS = 0x0080 | 0x0002
+MAX_ROWS = 32
+# From this many elements on other Python threads go on meanwhile; letting go of the lock and taking it back takes 60 ns.
+MOST_LOCKED = 4096
+State = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+# CPython keeps pointers to these for as long as the builtin lives.
+_kept: list[Any] = []
+_OUT = sys.intern("out")
+
+
+def _run_shared(address: int) -> None:
+    run_launches(address)
+
+
+def new_state(slow: Callable[..., Any]) -> State:
+    """The words that a builtin reads, without a row yet. They do not hold on to `slow`, the op's Python function."""
+    api = ctypes.pythonapi
+    addresses = {
+        "array_type": id(np.ndarray),
+        "float_type": id(float),
+        "slow": id(slow),
+        "out_name": id(_OUT),
+        "pool": id(_run_shared),
+        "new_like": array_layout.new_like() or 0,
+    }
+    functions = {
+        "vectorcall": api.PyObject_Vectorcall,
+        "incref": api.Py_IncRef,
+        "decref": api.Py_DecRef,
+        "save_thread": api.PyEval_SaveThread,
+        "restore_thread": api.PyEval_RestoreThread,
+        "long_from_address": api.PyLong_FromVoidPtr,
+    }
+    addresses |= {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in functions.items()}
+    state = np.zeros(call_words.ROWS_AT + MAX_ROWS * call_words.ROW_WORDS, np.int64)
+    for name, address in addresses.items():
+        state[call_words.WORDS.index(name)] = address
+    return state
+
+
+def add_row(state: State, kernel: FlatKernel, share: int) -> None:
+    """Makes the builtin call this kernel for its dtype. `share`: the elements from which the workers do it together."""
+    rows = int(state[0])
+    inputs, output = [d.numpy for d in kernel.inputs], kernel.output.numpy
+    known = state[call_words.ROWS_AT :].reshape(MAX_ROWS, call_words.ROW_WORDS)
+    keys = [id(d) for d in inputs] + [0] * (3 - len(inputs))
+    if rows == MAX_ROWS or keys in known[:rows, :3].tolist():
+        return
+    kinds = {f32.numpy: call_words.AS_F32, f64.numpy: call_words.AS_F64} if len(set(inputs)) == 1 else {}
+    values = {f"dtype{i}": key for i, key in enumerate(keys)} | {"out_dtype": id(output)}
+    values |= {f"nbytes{i}": d.itemsize for i, d in enumerate(inputs)} | {"out_nbytes": output.itemsize}
+    values |= {"block": kernel.block, "release": min(MOST_LOCKED, kernel.block), "share": share}
+    values["float"] = kinds.get(inputs[0], call_words.NO_FLOAT)
+    known[rows, : len(call_words.ROW)] = [values.get(name, 0) for name in call_words.ROW]
+    for singles, code in kernel.code.items():
+        known[rows, call_words.ENTRIES + singles] = code.address
+    state[0] = rows + 1  # last: a call that runs meanwhile sees whole rows only
+
+
+@functools.cache
+def _code(n_inputs: int, slot: int) -> Any:
+    # The text names the function by its symbol: one object in the store for each number of inputs.
+    text = call_ir.flat_ir("SYMBOL", n_inputs, slot)
+    return native_function(f"call_{n_inputs}", f"builtin|{text}", lambda symbol: text.replace("SYMBOL", symbol))
+
+
+def builtin(name: str, doc: str, n_inputs: int, holder: object, state: State) -> Callable[..., Any]:
+    """A builtin function with `holder` as its __self__, an instance with __slots__ of which one is `state`."""
+    slot = array_layout.slot_offset(holder, state)
+    names = ", ".join(("a", "b", "c")[:n_inputs] if n_inputs > 1 else "x")
+    signature = f"{name}($self, {names}, /, out=None)\n--\n\n{doc}"
+    code = _code(n_inputs, slot)
+    method = _MethodDef(name.encode(), code.address, _FASTCALL_KEYWORDS, signature.encode())
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    _kept.append((method, code))
+    made: Callable[..., Any] = make(ctypes.addressof(method), holder, None)
+    return made

@@ -1,0 +1,104 @@
+"""A chosen variant made ready to run on arrays of one shape: by address, or elsewhere with copies. Below shaped_call.py."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.cpu.device import CpuKernel
+from camshaft.backends.device import HOST
+from camshaft.dispatch.parallel import launch_words, run_launches
+from camshaft.dispatch.run import commands_of, compile_launch, extents_of, native_code, updated
+from camshaft.dispatch.select import Choice
+from camshaft.ops.launch import operand_part, program_count, signature
+from camshaft.ops.op import Build, HostCall, Launch, NativeCall, NodeSpec
+
+Array = np.ndarray[Any, Any]
+Runner = Callable[[Sequence[Array], Sequence[Array]], None]
+# Work from which the workers are called: waking them and coming back takes 5 to 10 microseconds.
+SHARE_NS = 20_000.0
+
+
+def runner(node: NodeSpec, choice: Choice) -> Runner:
+    """run(inputs, outputs) on contiguous arrays of the node's shapes; an input that the op updates is written."""
+    build = choice.variant.build(node, choice.device)
+    if isinstance(build, HostCall):
+        return functools.partial(build.function, node)
+    if choice.device.space != HOST:
+        return _device_runner(node, build, choice)
+    return _host_runner(node, build, choice)
+
+
+def _device_runner(node: NodeSpec, build: Build, choice: Choice) -> Runner:
+    """Arrays in, the launches, results out; the memory there is the runner's own, and calls take turns."""
+    device, lock, extents = choice.device, threading.Lock(), extents_of(build, node)
+    named = {"input": node.inputs, "output": node.outputs, "scratch": build.scratch}
+    specs = {(kind, i): spec for kind, tensors in named.items() for i, spec in enumerate(tensors)}
+    there = {key: device.allocate(spec.nbytes) for key, spec in specs.items()}
+    bound = device.bind(commands_of(node, build, device, there, extents, 0), len(extents))
+    changed = updated(build)
+
+    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        with lock:
+            for i, array in enumerate(inputs):
+                there["input", i].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            bound.submit([e.bound for e in extents])
+            bound.wait()
+            back = [("output", i, a) for i, a in enumerate(outputs)] + [("input", i, inputs[i]) for i in changed]
+            for kind, i, array in back:
+                array.reshape(-1).view(np.uint8)[:] = there[kind, i].read(0, array.nbytes)
+
+    return run
+
+
+def estimated_ns(node: NodeSpec, choice: Choice) -> float:
+    """What the variant's cost says, at least the op's bytes at 20 and its operations at 30 a nanosecond."""
+    op = choice.op
+    return max(choice.variant.cost(node, choice.device), op.nbytes(node) / 20, op.flops(node) / 30)
+
+
+_Step = tuple[CpuKernel, list[tuple[str, int, int]], list[int], int]
+
+
+def _host_runner(node: NodeSpec, build: Build, choice: Choice) -> Runner:
+    """The launches in order: on this thread, or with the workers where there is enough to do. Scratch is made per call, so that
+    threads do not share it."""
+    steps = [_step(launch, node, build, choice) for launch in build.launches]
+    shared = estimated_ns(node, choice) >= SHARE_NS
+
+    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        scratch = [_aligned(spec.nbytes) for spec in build.scratch]
+        named = {"input": inputs, "output": outputs, "scratch": scratch}
+        starts = {kind: [a.ctypes.data for a in arrays] for kind, arrays in named.items()}
+        blocks = [
+            np.array([*(starts[kind][index] + offset for kind, index, offset in places), *words], np.int64)
+            for _, places, words, _ in steps
+        ]
+        if shared:
+            parts = zip(steps, blocks, strict=True)
+            launches = launch_words([(code.address, b.ctypes.data, n) for (code, _, _, n), b in parts])
+            run_launches(launches.ctypes.data, len(steps))
+            return
+        for (code, _, _, programs), block in zip(steps, blocks, strict=True):
+            code(block.ctypes.data, 0, programs)
+
+    return run
+
+
+def _aligned(nbytes: int) -> Array:
+    raw = np.empty(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+def _step(launch: Launch | NativeCall, node: NodeSpec, build: Build, choice: Choice) -> _Step:
+    places: list[tuple[str, int, int]] = [
+        (o.kind, o.index, operand_part(o, node, build).offset_nbytes) for o in launch.arrays
+    ]
+    words = [launch.words.ctypes.data] if isinstance(launch, NativeCall) else []
+    code = native_code(compile_launch(launch, signature(launch, node, build), choice.device))
+    return code, places, words, program_count(launch, {})

@@ -1,0 +1,182 @@
+"""Any op on arrays, compiled once for each set of shapes, dtypes and attributes. Between runners.py and array_op.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from camshaft.dispatch.operands import HALVES, Array, ArrayTypeError, ArrayValueError, Dtype, Operand, check_cast
+from camshaft.dispatch.operands import output as writeable
+from camshaft.dispatch.runners import Runner, runner
+from camshaft.dispatch.select import Choice
+from camshaft.dtypes import as_dtype
+from camshaft.errors import ShapeError
+from camshaft.ops.op import Attrs, NodeSpec, Op
+from camshaft.ops.spec import TensorSpec
+
+_IN_PLACE = "a contiguous, writeable ndarray"
+
+
+class Chooser(Protocol):
+    """What a call needs of its ArrayOp."""
+
+    op: Op
+
+    def select(self, node: NodeSpec) -> Choice: ...
+    def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A compiled call. Inputs are cast to `inputs`, results from `computed` to `returned`."""
+
+    run: Runner
+    inputs: tuple[Dtype, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    computed: tuple[Dtype, ...]
+    returned: tuple[Dtype, ...]
+
+
+def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping[str, Any]) -> Any:
+    """The output, a tuple of several, or None for an op that only writes in place."""
+    op = chooser.op
+    arrays = [_input(op, i, np.asarray(x)) for i, x in enumerate(operands)]
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in attrs.items()}
+    key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
+    prepared = chooser.once(key, lambda: prepare(chooser, arrays, given))
+    inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
+    asked = _outputs(op, prepared, out)
+    results = [
+        want if want is not None and _direct(want, dtype, inputs) else np.empty(shape, dtype)
+        for want, shape, dtype in zip(asked, prepared.shapes, prepared.computed, strict=True)
+    ]
+    prepared.run(inputs, results)
+    given_back = tuple(_give(r, w, d) for r, w, d in zip(results, asked, prepared.returned, strict=True))
+    return given_back[0] if len(given_back) == 1 else given_back or None
+
+
+def node_of(op: Op, arrays: Sequence[Array], attrs: Attrs) -> NodeSpec:
+    """The op on arrays of these shapes and dtypes. ShapeError as the op has it, or for outputs that are no plain arrays."""
+    specs = tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays)
+    outputs = op.infer(specs, attrs)
+    if not all(spec.is_plain for spec in outputs):
+        raise ShapeError(f"{op.name}: gives {outputs[0]}, which is no plain array; use it in a graph")
+    return NodeSpec(specs, outputs, attrs)
+
+
+def _input(op: Op, index: int, array: Array) -> Array:
+    flags = array.flags
+    if index not in op.updates:
+        usable = flags.c_contiguous and flags.aligned and array.dtype.isnative
+        return array if usable else np.array(array, array.dtype.newbyteorder("="), order="C")
+    if not flags.c_contiguous or not flags.writeable or not flags.aligned:
+        raise ShapeError(f"{op.name}: input {index} is written in place; wanted {_IN_PLACE}")
+    return array
+
+
+def check_updates(op: Op, values: Sequence[Any]) -> None:
+    """ShapeError where an input that the op writes in place is no array of the caller's."""
+    for index in op.updates:
+        if index < len(values) and not isinstance(values[index], np.ndarray):
+            kind = type(values[index]).__name__
+            raise ShapeError(f"{op.name}: input {index} is written in place; got a {kind}, wanted {_IN_PLACE}")
+
+
+def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared:
+    """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back."""
+    op = chooser.op
+    check_names(op, arrays, attrs)
+    try:
+        node, returned = node_of(op, arrays, attrs), None
+    except ShapeError:
+        wide = [a.astype(np.float32) if a.dtype in HALVES else a for a in arrays]
+        if op.updates or all(a.dtype == w.dtype for a, w in zip(arrays, wide, strict=True)):
+            raise
+        node = node_of(op, wide, attrs)
+        returned = np.result_type(*(a for a in arrays if a.dtype.kind in "fV"))
+    dtypes = tuple(spec.parts[0].dtype.numpy for spec in node.outputs)
+    back = tuple(d if returned is None or d != np.float32 else returned for d in dtypes)
+    shapes = tuple(spec.bounds for spec in node.outputs)
+    inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
+    return Prepared(runner(node, chooser.select(node)), inputs, shapes, dtypes, back)
+
+
+class _Asked(dict[str, Any]):
+    """Attributes that note which names are asked for."""
+
+    def __init__(self, attrs: Attrs) -> None:
+        super().__init__(attrs)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+def check_names(op: Op, arrays: Sequence[Array], attrs: Attrs) -> None:
+    """ArrayTypeError for an attribute that neither the op's shape rule asks for nor any of its samples has."""
+    if not attrs:
+        return
+    asked = _Asked(attrs)
+    op.accepts(tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays), asked)
+    unknown = set(attrs) - asked.names
+    if unknown:
+        unknown -= {name for sample in op.samples() for name in sample.attrs}
+    if unknown:
+        raise ArrayTypeError(f"{op.name}() got an unexpected keyword argument '{min(unknown)}'")
+
+
+def _outputs(op: Op, prepared: Prepared, out: Any) -> list[Array | None]:
+    """The caller's `out` for each output. ArrayValueError or ArrayTypeError where one does not fit."""
+    count = len(prepared.shapes)
+    if out is None:
+        return [None] * count
+    given = out if isinstance(out, tuple) else (out,)
+    if len(given) != count:
+        raise ArrayValueError(f"The 'out' tuple must have exactly one entry per {op.name} output")
+    found = [writeable(x) for x in given]
+    for want, shape, dtype in zip(found, prepared.shapes, prepared.returned, strict=True):
+        if want is None:
+            continue
+        if want.shape != shape:
+            raise ArrayValueError(f"{op.name}: out has the shape {want.shape}; wanted {shape}")
+        check_cast(op.name, dtype, want.dtype)
+    return found
+
+
+def _direct(out: Array, dtype: Dtype, inputs: Sequence[Array]) -> bool:
+    """Whether the kernels may write there: contiguous, aligned, of their dtype and apart from every input."""
+    fits = out.dtype == dtype and out.dtype.isnative and out.flags.c_contiguous and out.flags.aligned
+    return fits and not any(np.may_share_memory(out, x) for x in inputs)
+
+
+def _give(result: Array, out: Array | None, returned: Dtype) -> Any:
+    if out is None:
+        kept = result if result.dtype == returned else result.astype(returned)
+        return kept if kept.ndim else kept[()]
+    if result is not out:
+        np.copyto(out, result, casting="same_kind")
+    return out
+
+
+class EachLength:
+    """An elementwise op on a device that has no kernel for every length: one is compiled for each."""
+
+    code: Mapping[int, object] = {0: None}
+
+    def __init__(self, chooser: Chooser, dtypes: tuple[Dtype, ...], attrs: Attrs) -> None:
+        self._chooser, self._attrs = chooser, attrs
+        node = node_of(chooser.op, [np.empty(1, d) for d in dtypes], attrs)
+        self.output = node.outputs[0].parts[0].dtype
+
+    def __call__(self, inputs: Sequence[Array], output: Array, singles: int) -> None:
+        """Flat arrays of one length."""
+        key = tuple((a.shape, a.dtype) for a in inputs), tuple(sorted(self._attrs.items()))
+        self._chooser.once(key, lambda: prepare(self._chooser, inputs, self._attrs)).run(inputs, [output])

@@ -1,0 +1,62 @@
+"""The dispatch table with workers: large calls run as records of the executor, on the pool that plans use. Above workers.py.
+
+camshaft.table comes from here; dispatch/ itself knows no workers and would run everything on the calling thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import numpy as np
+
+from camshaft.dispatch import parallel
+from camshaft.dispatch.tables import DispatchTable, get_dispatch_table, init_dispatch_table, select_kernels, table
+from camshaft.plan import executor_ir as layout
+from camshaft.plan.host import inside_host_thunk
+from camshaft.plan.workers import Words, aligned_bytes, runner_for
+from camshaft.settings import thread_count
+
+__all__ = ["DispatchTable", "get_dispatch_table", "init_dispatch_table", "select_kernels", "table"]
+# Launches that are handed over at once; a call with more takes several turns.
+MOST_LAUNCHES = 16
+_LAUNCH_NBYTES, _RECORD_NBYTES = 8 * parallel.LAUNCH_WORDS, 8 * layout.RECORD_WORDS
+
+
+class _Launcher:
+    """Runs launches with `threads` workers. A record begins with the three words of a launch, and waits for the one before."""
+
+    def __init__(self, threads: int) -> None:
+        self._runner = runner_for(threads)
+        self._words: Words = aligned_bytes(MOST_LAUNCHES * _RECORD_NBYTES + 8, 128).view(np.int64)
+        self._words[:-1].reshape(MOST_LAUNCHES, -1)[:, layout.WAIT] = 1
+        self._records = self._words.ctypes.data
+        self._failed = self._records + MOST_LAUNCHES * _RECORD_NBYTES
+
+    def run(self, address: int, n: int) -> None:
+        runner = self._runner
+        with runner.lock:
+            for first in range(0, n, MOST_LAUNCHES):
+                count = min(n - first, MOST_LAUNCHES)
+                for i in range(count):
+                    source = address + (first + i) * _LAUNCH_NBYTES
+                    ctypes.memmove(self._records + i * _RECORD_NBYTES, source, _LAUNCH_NBYTES)
+                runner.launch(self._records, 0, count, self._failed)
+
+
+@functools.cache
+def _launcher(threads: int) -> _Launcher:
+    return _Launcher(threads)
+
+
+@functools.cache
+def _threads() -> int:
+    return thread_count()
+
+
+def _run(address: int, n: int) -> None:
+    """By this thread alone inside a host thunk, whose plan has the workers."""
+    _launcher(1 if inside_host_thunk() else _threads()).run(address, n)
+
+
+parallel.provide(_run)
