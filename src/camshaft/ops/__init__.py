@@ -10,12 +10,14 @@ from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, Op
 
 # family's module -> the ops that are rows of it
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "binary": ("add", "subtract", "multiply"),
-    "unary": ("silu", "exp"),
-    "comparison": ("where",),
-    "reduction": ("sum",),
+_FAMILY_ROWS = {
+    "binary": "add subtract multiply divide minimum maximum floor_divide remainder",
+    "unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu floor round",
+    "comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or logical_xor "
+    "logical_not",
+    "reduction": "sum mean prod max min dot",
 }
+FAMILIES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _FAMILY_ROWS.items()}
 _HOMES = {name: module for module, names in FAMILIES.items() for name in names}
 NAMES = (
     "rms_norm",

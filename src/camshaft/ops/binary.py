@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import i64, u64
+from camshaft.dtypes import DType, i64, u64
 from camshaft.lang import ir
 from camshaft.lang.tracer import Tracer
-from camshaft.ops.formula import EXACT, NUMBERS, Formula, family
+from camshaft.ops import formula_samples as draws
+from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, UNSIGNED, Formula, family
+
+INTEGERS = (*SIGNED, *UNSIGNED)
 
 
 def _wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -19,16 +24,48 @@ def _wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value
     return k.bitcast(k.apply(instruction, k.bitcast(a, u64), k.bitcast(b, u64)), i64)
 
 
-def _arithmetic(name: str, sign: str, function: np.ufunc, structure: bool = False) -> Formula:
+def _arithmetic(name: str, sign: str, function: Callable[..., Any], structure: bool = False) -> Formula:
+    compute = functools.partial(_wrapping, name)
+    sampled = NUMBERS[1:] if structure else ()
+    return Formula(
+        name, f"y = a {sign} b", compute, function, NUMBERS, tolerance=EXACT, sampled=sampled, structure=structure
+    )
+
+
+def _extreme(name: str, function: Callable[..., Any], sampled: tuple[DType, ...]) -> Formula:
     return Formula(
         name,
-        f"y = a {sign} b",
-        functools.partial(_wrapping, name),
+        f"y = {name[:3]}(a, b), NaN where either is",
+        lambda k, a, b: k.apply(name, a, b),
         function,
         NUMBERS,
         tolerance=EXACT,
-        sampled=NUMBERS[1:] if structure else (),
-        structure=structure,
+        sampled=sampled,
+    )
+
+
+def _divided(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Integers as NumPy divides them: 0 by 0, and the least by -1 wraps. Neither reaches the instruction."""
+    zero = b == 0
+    if a.dtype.kind == "u":
+        return k.select(zero, 0, k.apply(instruction, a, k.select(zero, 1, b)))
+    turned = b == -1
+    plain = k.apply(instruction, a, k.select(zero | turned, 1, b))
+    by_minus_one = -a if instruction == "floor_divide" else a - a
+    return k.select(zero, 0, k.select(turned, by_minus_one, plain))
+
+
+def _integer_division(name: str, text: str, function: Callable[..., Any]) -> Formula:
+    return Formula(
+        name,
+        text,
+        functools.partial(_divided, name),
+        function,
+        INTEGERS,
+        tolerance=EXACT,
+        sampled=INTEGERS,
+        draws=(draws.whole_range, draws.small),
+        flops=8.0,
     )
 
 
@@ -36,5 +73,10 @@ ROWS = (
     _arithmetic("add", "+", np.add, structure=True),
     _arithmetic("subtract", "-", np.subtract),
     _arithmetic("multiply", "*", np.multiply),
+    Formula("divide", "y = a / b", lambda k, a, b: a / b, np.divide, FLOATS, tolerance=TOLERANCE),
+    _extreme("minimum", np.minimum, INTEGERS[:3]),
+    _extreme("maximum", np.maximum, INTEGERS[4:7]),
+    _integer_division("floor_divide", "y = floor(a / b); 0 where b is 0", np.floor_divide),
+    _integer_division("remainder", "y = a - floor(a / b) b; 0 where b is 0", np.remainder),
 )
 OPS = family(ROWS, __name__)

@@ -40,6 +40,18 @@ def whole_range(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
     return drawn
 
 
+def small(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
+    """Whole numbers about 0, which is among them, and -1; floats as `normal`."""
+    if not dtype.is_integer:
+        return normal(rng, dtype, n)
+    return rng.integers(-4 if dtype.kind == "i" else 0, 5, n).astype(dtype.numpy)
+
+
+def halves(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
+    """Multiples of a half."""
+    return (rng.integers(-20, 21, n) / 2).astype(dtype.numpy)
+
+
 def positive(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
     """Floats over many orders of magnitude."""
     return np.exp(3 * rng.normal(size=n)).astype(dtype.numpy)

@@ -15,7 +15,7 @@ from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops import reducing, reduction_samples
-from camshaft.ops.formula import NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.reducing import Fold, fold_of, pairs_text, partial_spec
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -143,5 +143,12 @@ def op_of(row: Reduction) -> ops.Op:
     )
 
 
-ROWS = (Reduction("sum", "y = sum over axes of x", "sum", np.sum, gives=counted),)
+ROWS = (
+    Reduction("sum", "y = sum over axes of x", "sum", np.sum, gives=counted),
+    Reduction("mean", "y = sum over axes of x / their number", "sum", np.mean, FLOATS, mean=True),
+    Reduction("prod", "y = product over axes of x", "product", np.prod, gives=counted),
+    Reduction("max", "y = max over axes of x, NaN where there is one", "max", np.max),
+    Reduction("min", "y = min over axes of x, NaN where there is one", "min", np.min),
+    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2),
+)
 OPS = {row.name: op_of(row) for row in ROWS}

@@ -2,23 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import pi, sqrt
+from typing import Any
+
 import numpy as np
 
+from camshaft.dtypes import f16, f64, i8, i32, i64
+from camshaft.lang import ir
+from camshaft.lang.tracer import Tracer
 from camshaft.ops import formula_samples as draws
-from camshaft.ops.formula import FLOATS, Formula, family
+from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, Formula, family
+
+_TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
+
+
+def _function(
+    name: str,
+    text: str,
+    function: Callable[..., Any],
+    draw: draws.Draw = draws.normal,
+    compute: Callable[..., ir.Value] | None = None,
+    **other: Any,
+) -> Formula:
+    """A function of floats; `compute`: by default the instruction of the op's name."""
+    given = compute or (lambda k, x: k.apply(name, x))
+    return Formula(name, text, given, function, FLOATS, arity=1, draws=(draw,), sampled=(f64, f16), **other)
+
+
+def _abs(k: Tracer, x: ir.Value) -> ir.Value:
+    if x.dtype.kind == "f":
+        return k.abs(x)
+    return x if x.dtype.kind == "u" else k.select(x < 0, -x, x)
+
+
+def _square(k: Tracer, x: ir.Value) -> ir.Value:
+    return x * x
+
+
+def _gelu(k: Tracer, x: ir.Value) -> ir.Value:
+    return 0.5 * x * (1.0 + k.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x)))
+
 
 ROWS = (
-    Formula("exp", "y = e^x", lambda k, x: k.exp(x), np.exp, FLOATS, arity=1, flops=10.0),
-    Formula(
+    Formula("negate", "y = -x", lambda k, x: -x, np.negative, (*FLOATS, *SIGNED), arity=1, tolerance=EXACT),
+    Formula("abs", "y = |x|", _abs, np.abs, NUMBERS, arity=1, tolerance=EXACT, sampled=(f64, i8, i32, i64)),
+    _function("exp", "y = e^x", np.exp, flops=10.0),
+    _function("log", "y = ln x", np.log, draws.positive, flops=10.0),
+    _function("sqrt", "y = the root of x", np.sqrt, draws.positive),
+    _function("rsqrt", "y = 1 / the root of x", lambda x: 1 / np.sqrt(x), draws.positive, flops=2.0),
+    _function("square", "y = x^2", np.square, compute=_square),
+    _function("reciprocal", "y = 1 / x", np.reciprocal, compute=lambda k, x: 1.0 / x),
+    _function("tanh", "y = tanh x", np.tanh, flops=12.0),
+    _function(
+        "sigmoid",
+        "y = 1 / (1 + exp(-x))",
+        lambda x: 1 / (1 + np.exp(-x)),
+        draws.between(40, -86),
+        lambda k, x: 1.0 / (1.0 + k.exp(-x)),
+        flops=12.0,
+    ),
+    _function(
         "silu",
         "y = x / (1 + exp(-x))",
-        lambda k, x: x / (1.0 + k.exp(-x)),
         lambda x: x / (1 + np.exp(-x)),
-        FLOATS,
-        arity=1,
+        draws.between(40, -86),
+        lambda k, x: x / (1.0 + k.exp(-x)),
         structure=True,
-        draws=(draws.between(40, -86),),
         flops=4.0,
     ),
+    _function(
+        "gelu",
+        "y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
+        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.longdouble(np.pi)) * (x + 0.044715 * x**3))),
+        compute=_gelu,
+        flops=20.0,
+    ),
+    _function("floor", "y = the greatest integer up to x", np.floor, tolerance=EXACT),
+    _function("round", "y = the integer next to x, the even one of two", np.rint, draws.halves, tolerance=EXACT),
 )
 OPS = family(ROWS, __name__)
