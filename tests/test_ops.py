@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,11 @@ def test_every_op_has_a_variant_and_samples() -> None:
         assert op.variants, op.name
         assert list(op.samples()), op.name
         assert list(op.error_samples()), op.name
+
+
+def test_families_list_their_rows() -> None:
+    for module, names in ops.FAMILIES.items():
+        assert set(importlib.import_module(f"camshaft.ops.{module}").OPS) == set(names)
 
 
 def test_few_variants_are_for_one_target_alone() -> None:
