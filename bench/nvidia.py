@@ -27,7 +27,7 @@ from camshaft.backends.device import Device
 from camshaft.backends.registry import backend_named, device
 from camshaft.dispatch.run import commands_of, extents_of, refusal_of
 from camshaft.dispatch.validate import node_of
-from camshaft.emit.nvptx import emit, simt_form
+from camshaft.emit.nvptx import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.generate.benchmark import benchmark
 from camshaft.models.pull import resolve_model
@@ -43,8 +43,9 @@ def ptxas_rows() -> list[dict[str, Any]]:
     """A row per kernel and processor."""
     if find_tool("ptxas") is None:
         sys.exit("ptxas is not here: install the wheel nvidia-cuda-nvcc, or set CUDA_HOME")
+    limits = {"workgroup_memory": MOST_SHARED_NBYTES}
     target = SimpleNamespace(
-        backend="cuda", name="cuda", lanes=cuda.LANES, features=frozenset(), limits={}, space="cuda"
+        backend="cuda", name="cuda", lanes=cuda.LANES, features=frozenset(), limits=limits, space="cuda"
     )
     kernels = {f"{k.symbol}_{i}": k for i, k in enumerate(op_kernels(target))}
     found = []

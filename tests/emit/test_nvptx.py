@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from camshaft.backends.cuda.ptx import ptx
-from camshaft.emit.nvptx import emit, simt_form
+from camshaft.emit.nvptx import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from tests.support.needs import require
@@ -16,7 +16,8 @@ from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined
 
 LANES = 128
-TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits={}, space="cuda")
+LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
+TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits=LIMITS, space="cuda")
 # Kernels that keep more than the registers hold: none today. A row here says which, and why.
 SPILLS: frozenset[str] = frozenset()
 

@@ -25,7 +25,7 @@ from camshaft.backends.cpu.compile import compile_module, host_target, load_obje
 from camshaft.emit.llvm_grid import program_lines, size_lines, total_lines
 from camshaft.emit.llvm_simt import SimtEmitter
 from camshaft.emit.llvm_values import array_name, memory_dtype
-from camshaft.emit.nvptx import simt_form
+from camshaft.emit.nvptx import MOST_SHARED_NBYTES, simt_form
 from camshaft.emit.target import CpuTarget
 from camshaft.lang.verify import verify
 
@@ -167,7 +167,7 @@ class SimulatedDevice:
     name: str = "simulated"
     features: frozenset[str] = frozenset()
     space: str = "host"
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=lambda: {"workgroup_memory": MOST_SHARED_NBYTES})
 
     def compile(self, kernel, arrays, scalars, constants, grid, lanes=None) -> SimulatedKernel:
         key = (kernel, repr(arrays), tuple(scalars), repr(sorted(constants.items())), repr(grid), lanes or self.lanes)

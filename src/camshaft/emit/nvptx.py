@@ -21,6 +21,8 @@ from camshaft.lang.simt import SimtKernel, to_simt
 
 # Arrays start at multiples of this many bytes: a device's `alignment` is larger.
 ARRAY_ALIGNMENT = 16
+# Workgroup memory that a kernel may have without asking the driver for more, on every GPU.
+MOST_SHARED_NBYTES = 48 * 1024
 
 
 class NvptxEmitter(SimtEmitter):

@@ -14,7 +14,7 @@ from camshaft.backends.cuda.kernel import CudaKernel, load, ptx_text
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.run import CudaRun
 from camshaft.backends.device import Command, DeviceInfo
-from camshaft.emit.nvptx import shared_nbytes, simt_form
+from camshaft.emit.nvptx import MOST_SHARED_NBYTES, shared_nbytes, simt_form
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
@@ -26,8 +26,6 @@ from camshaft.lang.verify import verify
 NAME = "cuda"
 LANES = 128
 MOST_LANES = 1024
-# What a kernel may have without asking the driver for more, on every GPU.
-MOST_SHARED_NBYTES = 48 * 1024
 # Compute capability -> target and the driver's version from which it takes that PTX; other GPUs assemble the oldest target's.
 _TARGETS = {(9, 0): ("sm_90a", 12000), (10, 0): ("sm_100", 12080)}
 _ATTRIBUTES = {

@@ -32,7 +32,7 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True)
 class MetalDevice:
-    """One GPU. `limits`: 'alignment', 'memory', 'unified' (1 where the CPU shares its memory), 'buffer', 'threadgroup_memory'."""
+    """One GPU. `limits`: 'alignment', 'memory', 'unified' (1 where the CPU shares its memory), 'buffer', 'workgroup_memory'."""
 
     name: str
     native: MetalApiDevice = field(repr=False)
@@ -134,7 +134,7 @@ def _limits(native: MetalApiDevice) -> dict[str, int]:
         "memory": int(native.recommendedMaxWorkingSetSize()),
         "unified": int(native.hasUnifiedMemory()),
         "buffer": int(native.maxBufferLength()),
-        "threadgroup_memory": int(native.maxThreadgroupMemoryLength()),
+        "workgroup_memory": int(native.maxThreadgroupMemoryLength()),
     }
 
 

@@ -35,6 +35,7 @@ class Dialect:
     column: str
     lanes: int
     emit: Callable[[ir.KernelIR, int], str]
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 def _llvm(kernel: ir.KernelIR, lanes: int) -> str:
@@ -59,13 +60,19 @@ def _ptx(kernel: ir.KernelIR, lanes: int) -> str:
     return ptx(nvptx.emit(nvptx.simt_form(kernel, lanes), target, kernel.name), target)
 
 
+def _memory(nbytes: int) -> dict[str, int]:
+    """The limit that a language of threads has."""
+    return {"workgroup_memory": nbytes}
+
+
+_WGSL = _memory(WgslTarget().max_workgroup_nbytes)
 DIALECTS = {
     row.name: row
     for row in (
         Dialect("llvm", "LLVM IR for x86-64 with AVX2", "llvm", 8, _llvm),
-        Dialect("wgsl", "WGSL for an adapter with WebGPU's default limits", "wgsl", 64, _wgsl),
-        Dialect("msl", "Metal Shading Language", "msl", 64, _msl),
-        Dialect("ptx", "PTX for sm_80", "ptx", 64, _ptx),
+        Dialect("wgsl", "WGSL for an adapter with WebGPU's default limits", "wgsl", 64, _wgsl, _WGSL),
+        Dialect("msl", "Metal Shading Language", "msl", 64, _msl, _memory(MslTarget().max_threadgroup_nbytes)),
+        Dialect("ptx", "PTX for sm_80", "ptx", 64, _ptx, _memory(nvptx.MOST_SHARED_NBYTES)),
     )
 }
 
@@ -125,12 +132,15 @@ class NullDevice:
     dialect: Dialect
     backend: str = "null"
     features: frozenset[str] = frozenset()
-    limits: Mapping[str, int] = field(default_factory=lambda: {"alignment": ALIGNMENT, "unified": 0})
     emitted: dict[str, NullKernel | str] = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:
         return self.dialect.lanes
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        return {"alignment": ALIGNMENT, "unified": 0, **self.dialect.limits}
 
     @property
     def space(self) -> str:

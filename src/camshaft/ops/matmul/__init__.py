@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blas, lanes, tiled
+from camshaft.ops.matmul import blas, lanes, tile, tiled
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
 
@@ -92,6 +92,7 @@ OP = ops.Op(
     variants=(
         ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, cost=tiled.cost),
+        ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
     ),

@@ -1,0 +1,85 @@
+"""matmul's tile variant beyond the table test: 16-bit operands on matrix units, sizes astride its tiles, and who chooses it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.null.device import NullDevice, make
+from camshaft.dispatch.select import select
+from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.dtypes import DTYPES, f16, f32
+from camshaft.ops.launch import signature
+from camshaft.ops.matmul.tile import LEAST_NBYTES
+from camshaft.ops.op import NodeSpec, Sample
+from camshaft.ops.spec import TensorSpec
+from tests.support.simulated_gpu import SimulatedDevice
+
+OP = ops.get("matmul")
+TILE = next(variant for variant in OP.variants if variant.name == "tile")
+SHAPES = (
+    (1, 16, 15),
+    (15, 17, 16),
+    (16, 32, 33),
+    (17, 33, 31),
+    (33, 64, 65),
+    (64, 65, 64),
+    (65, 96, 70),
+    (130, 40, 30),
+)
+
+
+def sample(dtypes, m, k, n, transposed, batch=()) -> Sample:
+    rng = np.random.default_rng(m + k + n)
+    a, b = rng.normal(size=(*batch, m, k)), rng.normal(size=(n, k) if transposed else (k, n))
+    pair = tuple(x.astype(DTYPES[d].numpy) for x, d in zip((a, b), dtypes, strict=True))
+    return Sample(f"{dtypes} {m}x{k}x{n}", pair, {"transpose_b": transposed})
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("f16", "bf16")])
+def test_sizes_astride_tiles_and_blocks(dtypes, transposed) -> None:
+    for i, (m, k, n) in enumerate(SHAPES):
+        device = SimulatedDevice((32, 128)[i % 2], seed=m)
+        found = check_sample(OP, TILE, device, sample(dtypes, m, k, n, transposed))
+        assert found.max_error <= found.tolerance, f"{found.sample}: {found.max_error}"
+
+
+def test_a_batch_of_16_bit_matrices() -> None:
+    found = check_sample(OP, TILE, SimulatedDevice(64), sample(("bf16", "bf16"), 18, 20, 34, True, (2, 3)))
+    assert found.max_error <= found.tolerance
+
+
+def text_on(target: NullDevice, node: NodeSpec) -> str:
+    build = TILE.build(node, target)
+    (launch,) = build.launches
+    made = signature(launch, node, build)
+    return target.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid).text
+
+
+def test_16_bit_operands_meet_in_matrix_units() -> None:
+    halves, floats = (node_of(OP, sample((d, d), 64, 64, 64, True)) for d in ("f16", "f32"))
+    assert "mma.sync" in text_on(make("ptx"), halves)
+    assert "mma.sync" not in text_on(make("ptx"), floats)
+    assert all("cp.async" in text_on(make("ptx"), n) for n in (halves, floats))
+
+
+def node(m: int, k: int, n: int, dtype=f32) -> NodeSpec:
+    specs, attrs = (TensorSpec((m, k), dtype), TensorSpec((n, k), dtype)), {"transpose_b": True}
+    return NodeSpec(specs, OP.infer(specs, attrs), attrs)
+
+
+@pytest.mark.parametrize("name", ["null:wgsl", "null:ptx", "null:msl"])
+def test_where_lanes_are_threads_it_is_chosen_for_many_rows(name) -> None:
+    assert select(OP, node(64, 512, 512), name).variant.name == "tile"
+    assert select(OP, node(256, 64, 32, f16), name).variant.name == "tile"
+    assert select(OP, node(1, 512, 512), name).variant.name != "tile"
+
+
+def test_who_cannot_have_it_says_why() -> None:
+    assert TILE.supports(node(64, 64, 64), make("")) == "takes devices whose lanes are threads of a workgroup"
+    small = SimulatedDevice(limits={"workgroup_memory": 8192})
+    reason = f"wants {LEAST_NBYTES} bytes of workgroup memory; 8192 are there"
+    assert TILE.supports(node(64, 64, 64), small) == reason
+    assert {"scalar", "simd", "c", "blas"}.isdisjoint(TILE.backends)
