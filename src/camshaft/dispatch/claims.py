@@ -19,7 +19,7 @@ from camshaft.backends.device import HOST
 from camshaft.backends.registry import backend_named, device, devices
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
-from camshaft.ops.op import KernelVariant, NodeSpec, Op
+from camshaft.ops.op import KernelVariant, NodeSpec, Op, values_of, values_text
 
 ROOT = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^\s*(?:from (camshaft\.ops[\w.]*) import (\([^)]*\)|[^\n]*)|import (camshaft\.ops[\w.]*))", re.M)
@@ -32,6 +32,7 @@ class Claim:
     child process imports it from there, and `home`, where a variant that was registered from elsewhere comes from.
 
     `kinds` narrows the samples to those whose inputs are of these dtypes, block formats and layouts; None means all of them.
+    `values` spells those chosen for the variant's tunables.
     """
 
     op: str
@@ -40,9 +41,10 @@ class Claim:
     module: str
     kinds: str | None = None
     home: str | None = None
+    values: str = ""
 
     def resolve(self) -> tuple[Op, KernelVariant]:
-        """The op and the variant. BackendError if the module has no such thing."""
+        """The op and the variant, with its values. BackendError if the module has no such thing, or a value is not legal."""
         module = importlib.import_module(self.module)
         op: Op = module.OPS[self.op] if hasattr(module, "OPS") else module.OP
         if self.home is not None:
@@ -50,7 +52,7 @@ class Claim:
         backend = backend_named(self.backend).name
         for variant in ops.variants_of(op):
             if (op.name, variant.name) == (self.op, self.variant) and backend in variant.backends:
-                return op, variant
+                return op, variant.with_values(values_of(self.values))
         raise BackendError(f"{self.module} has no variant {self.variant!r} of {self.op!r} for backend {self.backend!r}")
 
     def key(self) -> str:
@@ -64,7 +66,7 @@ class Claim:
             parts.append(blas_library().key())
         if self.backend == "c":
             parts.append(find_compiler().key())
-        parts += _device_key(self.backend)
+        parts += [*_device_key(self.backend), *([self.values] if self.values else [])]
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
@@ -82,7 +84,8 @@ def claim_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None
     known = op.name in ops.NAMES and ops.get(op.name) is op
     module = ops.module_of(op.name) if known else op.infer.__module__
     home = ops.home_of(op, variant)
-    return Claim(op.name, variant.name, backend, module, None if node is None else kinds_of(node), home)
+    kinds = None if node is None else kinds_of(node)
+    return Claim(op.name, variant.name, backend, module, kinds, home, values_text(variant.values))
 
 
 def kinds_of(node: NodeSpec) -> str:

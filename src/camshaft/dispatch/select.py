@@ -11,6 +11,7 @@ from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
+from camshaft.dispatch.measurements import measurements as stored
 from camshaft.dispatch.proof import prove
 from camshaft.dispatch.run import refusal_of
 from camshaft.errors import BackendError
@@ -18,11 +19,6 @@ from camshaft.ops.op import KernelVariant, NodeSpec, Op
 
 # Nanoseconds measured for a claim at a node's shape, or None.
 Measurements: TypeAlias = Callable[[Claim, NodeSpec], float | None]
-
-
-def no_measurements(claim: Claim, node: NodeSpec) -> float | None:
-    """Nothing was measured."""
-    return None
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class Loser:
 
 
 def _loser(variant: KernelVariant, backend: str, reason: str) -> Loser:
-    return Loser(variant.name, backend, reason)
+    return Loser(variant.label, backend, reason)
 
 
 @dataclass(frozen=True)
@@ -88,15 +84,17 @@ class _Row:
 def choose(
     uses: Iterable[tuple[Op, NodeSpec]],
     override: str | None = None,
-    measurements: Measurements = no_measurements,
+    measurements: Measurements | None = None,
     *,
     strict: bool = True,
 ) -> tuple[Choice, ...]:
     """A Choice per (op, node), made once for nodes that are alike. The favourites are proved together; where one fails, the
     next is tried.
 
-    `override` is a backend's or a device's name, None leaves the choice free. BackendError for an op without a variant that
-    can do it, with every reason; unless `strict`, one that the backend asked for cannot do goes to simd on the CPU.
+    `override` is a backend's or a device's name, None leaves the choice free. `measurements` None means those in the store,
+    with the values that tuning found; one that no longer proves is dropped there, with a warning. BackendError for an op
+    without a variant that can do it, with every reason; unless `strict`, one that the backend asked for cannot do goes to
+    simd on the CPU.
     """
     keyed = [((id(op), node.key), op, node) for op, node in uses]
     distinct = {key: (op, node) for key, op, node in keyed}
@@ -110,10 +108,21 @@ def choose(
         missing = [c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs]
         if not missing:
             return tuple(picks[key][1] for key, _, _ in keyed)
-        verdicts |= prove(missing)
+        fresh = prove(missing)
+        verdicts |= fresh
+        _drop_failed(rows.values(), fresh)
 
 
-def _or_cpu(row: _Row, verdicts: Mapping[Claim, Verdict], name: str, measurements: Measurements) -> _Row:
+def _drop_failed(rows: Iterable[_Row], verdicts: Mapping[Claim, Verdict]) -> None:
+    """Forgets stored values that were not proved now, where the variant itself may well be."""
+    for row in rows:
+        for c in row.candidates:
+            verdict = verdicts.get(c.claim)
+            if c.claim.values and verdict is not None and verdict.status != "proved":
+                stored().drop_claim(row.op, c.claim, row.node, f"{verdict.status}: {verdict.reason}")
+
+
+def _or_cpu(row: _Row, verdicts: Mapping[Claim, Verdict], name: str, measurements: Measurements | None) -> _Row:
     """The row, or where every candidate on the device of that name is out, the CPU's, with the reason."""
     lost = _lost(row, verdicts)
     if row.why or len(lost) < len(row.candidates) + len(row.losers):
@@ -122,13 +131,13 @@ def _or_cpu(row: _Row, verdicts: Mapping[Claim, Verdict], name: str, measurement
     return _Row(row.op, row.node, candidates, [*lost, *losers], f"no kernel on {name}: {_reasons(lost)}; on cpu: ")
 
 
-def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Measurements = no_measurements) -> Choice:
+def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Measurements | None = None) -> Choice:
     """The Choice for one node; see choose."""
     return choose([(op, node)], override, measurements)[0]
 
 
 def _candidates(
-    op: Op, node: NodeSpec, override: str | None, measurements: Measurements
+    op: Op, node: NodeSpec, override: str | None, measurements: Measurements | None
 ) -> tuple[list[_Candidate], list[Loser]]:
     candidates, losers = [], []
     for name in _backends(op, override):
@@ -138,16 +147,27 @@ def _candidates(
         if absent is not None:
             losers += [_loser(v, name, absent) for v in variants]
             continue
-        for variant in variants:
+        for variant in (tuned for v in variants for tuned in _tuned(op, v, name, node, measurements)):
             target = device(name)
             refusal = variant.supports(node, target) or refusal_of(variant, node, target)
             if refusal is not None:
                 losers.append(_loser(variant, name, refusal))
                 continue
             claim = claim_of(op, variant, name, node)
+            measured = stored().ns(op, claim, node) if measurements is None else measurements(claim, node)
+            if variant.values and measured is None:
+                continue  # dropped just now: its kernel changed
             estimated = variant.cost(node, target)
-            candidates.append(_Candidate(variant, name, target, claim, measurements(claim, node), estimated))
+            candidates.append(_Candidate(variant, name, target, claim, measured, estimated))
     return sorted(candidates, key=lambda c: c.rank), losers
+
+
+def _tuned(
+    op: Op, variant: KernelVariant, backend: str, node: NodeSpec, measurements: Measurements | None
+) -> list[KernelVariant]:
+    """The variant by its cost model, and with each values that tuning measured near the node."""
+    found = stored().values(op, variant, backend, node) if measurements is None else ()
+    return [variant, *(variant.with_values(values) for values in found)]
 
 
 def _backends(op: Op, override: str | None) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def variants_of(op: Op) -> tuple[KernelVariant, ...]:
 
 def home_of(op: Op, variant: KernelVariant) -> str | None:
     """The module that registers a variant from elsewhere; None for one of the op's own."""
-    return next((home for held, home in _registered.get(op.name, ()) if held is variant), None)
+    return next((home for held, home in _registered.get(op.name, ()) if held.name == variant.name), None)
 
 
 def register_variant(op: str, variant: KernelVariant, module: str | None = None) -> None:

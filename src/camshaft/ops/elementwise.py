@@ -7,7 +7,7 @@ Only the first axis may be an Extent, so the active elements lie together: a ten
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from camshaft.dtypes import DType, f32
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
+from camshaft.ops import lane_widths
 from camshaft.ops import op as ops
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -70,6 +71,26 @@ def launch(
     """One launch of a kernel with the constants `columns` and `block`, and others."""
     given: dict[str, Constant] = {"columns": how.columns, "block": how.block, **(constants or {})}
     return ops.Build((ops.Launch(kernel, tuple(arrays), how.grid, given),))
+
+
+def tunables(build: lane_widths.Builder) -> ops.Tunables:
+    """Columns of a program and lanes, for a build of one launch whose last grid axis is columns, cut by the constant `block`."""
+
+    def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+        made = build(node, target)
+        (only,) = made.launches
+        assert isinstance(only, ops.Launch)
+        columns = only.grid[-1].dim
+        block = values["block"] if isinstance(columns, Extent) else even_block(columns, values["block"])
+        grid = (*only.grid[:-1], ops.Cells(columns, per=block))
+        cut_anew = replace(only, grid=grid, constants={**only.constants, "block": block})
+        return lane_widths.wider(replace(made, launches=(cut_anew,)), target, values)
+
+    def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+        return {"block": BLOCK, "lanes": target.lanes}
+
+    blocks = (512, 1024, 2048, 4096, 8192, 16384, 65536, 1 << 20)
+    return ops.Tunables({"block": blocks, "lanes": lane_widths.WIDTHS}, defaults, build_with, lane_widths.refusal)
 
 
 def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -> None:

@@ -131,13 +131,17 @@ def _build(row: Formula, kernel: Kernel, node: ops.NodeSpec) -> ops.Build:
 def op_of(row: Formula, module: str) -> ops.Op:
     """The Op of a row; `module` is the row's own."""
     kernel = kernel_of(row, module)
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        return _build(row, kernel, node)
+
     return ops.Op(
         name=row.name,
         formula=row.text,
         infer=lambda specs, attrs: _infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=(
-            ops.KernelVariant("row_blocks", elementwise.BACKENDS, lambda node, target: _build(row, kernel, node)),
+            ops.KernelVariant("row_blocks", elementwise.BACKENDS, build, tunables=elementwise.tunables(build)),
         ),
         samples=lambda: formula_samples.samples(row),
         error_samples=lambda: formula_samples.error_samples(row),

@@ -66,6 +66,20 @@ def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], i
     }
 
 
+def typical_places(first: int, cache: int) -> Callable[[ops.NodeSpec], dict[int, ops.Array]]:
+    """What measurements use for positions, slots and block table, the inputs from `first` on: tokens of the first slot that
+    follow each other, up to the middle of the context or as far as they go, and a table that names every block once."""
+
+    def places(node: ops.NodeSpec) -> dict[int, ops.Array]:
+        tokens, (n_slots, blocks) = node.inputs[first].bounds[0], node.inputs[first + 2].bounds
+        start = max(0, blocks * BLOCK_TOKENS // 2 - tokens)
+        table = np.arange(n_slots * blocks, dtype=np.int32).reshape(n_slots, blocks) % node.inputs[cache].bounds[0]
+        positions = np.minimum(start + np.arange(tokens, dtype=np.int32), blocks * BLOCK_TOKENS - 1)
+        return {first: positions, first + 1: np.zeros(tokens, np.int32), first + 2: table}
+
+    return places
+
+
 def check_places(op: str, tokens: TensorSpec, positions: TensorSpec, slots: TensorSpec, table: TensorSpec) -> None:
     """ShapeError unless positions and slots are i32 [T] and the block table is i32 [n_slots, max_blocks]."""
     rows = tokens.shape[0]
@@ -147,6 +161,7 @@ OP = ops.Op(
     reference=_reference,
     variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),
     indexes=place_limits(4, cache=0),
+    workload=typical_places(4, cache=0),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={},

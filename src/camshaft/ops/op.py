@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from camshaft.dtypes import DType
-from camshaft.errors import ShapeError
+from camshaft.errors import BackendError, ShapeError
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
 from camshaft.ops.spec import Dim, TensorSpec
@@ -147,16 +147,69 @@ class HostCall:
     active: bool = False
 
 
+# Values of tunables by name: rows of a tile, lanes, elements of a program.
+Values = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Tunables:
+    """What a variant leaves open: the legal `values` of each tunable, in rising order; `defaults` gives the cost model's choice
+    for a node; `build` builds with a value for each. `refusal` says why some values do not go with the node or each other."""
+
+    values: Mapping[str, tuple[int, ...]]
+    defaults: Callable[[NodeSpec, Target], Values]
+    build: Callable[[NodeSpec, Target, Values], Build]
+    refusal: Callable[[NodeSpec, Target, Values], str | None] = lambda node, target, values: None
+
+
 @dataclass(frozen=True)
 class KernelVariant:
-    """One way to compute an op. `supports` gives None, or the reason why not; `cost` estimates nanoseconds on one core."""
+    """One way to compute an op. `supports` gives None, or the reason why not; `cost` estimates nanoseconds on one core.
+    `values` are those that were chosen for its `tunables`; the defaults hold for the others."""
 
     name: str
     backends: frozenset[str]
     build: Callable[[NodeSpec, Target], Build | HostCall]
     supports: Callable[[NodeSpec, Target], str | None] = lambda node, target: None
     cost: Callable[[NodeSpec, Target], float] = lambda node, target: 1.0
-    tunables: Mapping[str, tuple[Constant, ...]] = field(default_factory=dict)
+    tunables: Tunables | None = None
+    values: Values = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name with the chosen values: 'tiled columns=3 rows=8'."""
+        return f"{self.name} {values_text(self.values)}".rstrip()
+
+    def with_values(self, values: Values) -> KernelVariant:
+        """This variant with these values chosen. BackendError for one that is not legal."""
+        if not values:
+            return self
+        tunables, legal = self.tunables, {} if self.tunables is None else self.tunables.values
+        wrong = [f"{name}={value}" for name, value in values.items() if value not in legal.get(name, ())]
+        if tunables is None or wrong:
+            known = "; ".join(f"{name} {', '.join(map(str, found))}" for name, found in legal.items())
+            raise BackendError(f"{self.name}: got {', '.join(wrong)}; wanted values of {known or 'nothing'}")
+        build, refusal, defaults = tunables.build, tunables.refusal, tunables.defaults
+
+        def chosen(node: NodeSpec, target: Target) -> Values:
+            return {**defaults(node, target), **values}
+
+        return replace(
+            self,
+            build=lambda node, target: build(node, target, chosen(node, target)),
+            supports=lambda node, target: self.supports(node, target) or refusal(node, target, chosen(node, target)),
+            values=dict(values),
+        )
+
+
+def values_text(values: Values) -> str:
+    """The one spelling of some values: 'columns=3 rows=8'."""
+    return " ".join(f"{name}={values[name]}" for name in sorted(values))
+
+
+def values_of(text: str) -> Values:
+    """The values that `values_text` spelled."""
+    return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}
 
 
 @dataclass(frozen=True)
@@ -192,7 +245,7 @@ class Op:
     `tolerance` is the normalized mean squared error allowed per output dtype name. `decompose(functions, tensors, attrs)` spells
     a fused op in other ops, `functions` being graph/functions.py; `pattern` (first, second) says that it stands for an op
     `second` reading the result of `first` (graph/passes/fuse.py): inputs are first's, then second's others; outputs are
-    second's, then first's.
+    second's, then first's. `workload` gives what a measurement puts into some inputs, where noise and zeros say nothing.
     """
 
     name: str
@@ -209,6 +262,7 @@ class Op:
     indexes: Mapping[int, Callable[[NodeSpec], int]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
     pattern: tuple[str, str] | None = None
+    workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
 
     def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
         """Whether `infer` takes these specs."""

@@ -16,6 +16,7 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops import reducing, reduction_samples
 from camshaft.ops.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.lane_widths import lanes_of
 from camshaft.ops.reducing import Fold, fold_of, pairs_text, partial_spec
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -130,12 +131,16 @@ def _launch(row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[o
 
 def op_of(row: Reduction) -> ops.Op:
     """The Op of a row."""
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        return _build(row, node, target)
+
     return ops.Op(
         name=row.name,
         formula=row.text,
         infer=lambda specs, attrs: infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, lambda node, target: _build(row, node, target)),),
+        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes_of(build)),),
         samples=lambda: reduction_samples.samples(row),
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,

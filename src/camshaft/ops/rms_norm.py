@@ -11,6 +11,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.lane_widths import lanes_of
 from camshaft.ops.spec import TensorSpec
 
 
@@ -78,7 +79,7 @@ OP = ops.Op(
     formula="y = x / sqrt(mean(x^2) + eps) * w",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),
+    variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

@@ -74,7 +74,7 @@ OP = ops.Op(
     formula="y = gate / (1 + exp(-gate)) * up",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),
+    variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build, tunables=elementwise.tunables(_build)),),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

@@ -13,6 +13,7 @@ from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import elementwise
 from camshaft.ops import op as ops
+from camshaft.ops.lane_widths import lanes_of
 from camshaft.ops.spec import TensorSpec
 
 
@@ -83,7 +84,7 @@ OP = ops.Op(
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),
+    variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

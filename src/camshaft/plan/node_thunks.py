@@ -142,7 +142,7 @@ def _kernel_thunk(
         slices.append(words.slice())
         uses.append(BufferUse(words.slice(), "read"))
     args: tuple[BufferSlice | Extent, ...] = (*slices, *made.scalars)
-    op, variant, space = choice.op.name, choice.variant.name, choice.device.space
+    op, variant, space = choice.op.name, choice.variant.label, choice.device.space
     return Thunk(name, op, variant, choice.reason, "kernel", made.code, args, tuple(uses), made.programs, space)
 
 

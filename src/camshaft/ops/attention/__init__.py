@@ -14,7 +14,7 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention import one_query, split, tiled
 from camshaft.ops.attention.reference import error_samples, reference, samples
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits
+from camshaft.ops.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.spec import TensorSpec, bound
 
 # multiply-adds per ns, measured on one core of a Zen 4 server (its roof is 59)
@@ -73,13 +73,14 @@ OP = ops.Op(
     infer=_infer,
     reference=reference,
     variants=(
-        ops.KernelVariant("tiled", _VECTORS, tiled.build, tiled.supports, _tiled_cost),
+        ops.KernelVariant("tiled", _VECTORS, tiled.build, tiled.supports, _tiled_cost, tiled.TUNABLES),
         ops.KernelVariant(
             "split_keys",
             _VECTORS,
             split.build,
             split.supports,
             lambda node, target: _products(node) / _SPLIT_RATE,
+            split.TUNABLES,
         ),
         ops.KernelVariant(
             "one_query_per_program",
@@ -89,6 +90,7 @@ OP = ops.Op(
         ),
     ),
     indexes=place_limits(3, cache=1),
+    workload=typical_places(3, cache=1),
     samples=samples,
     error_samples=error_samples,
     tolerance={"f32": 1e-11},

@@ -163,11 +163,31 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return None
 
 
+def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Keys of a program and accumulators of a register tile."""
+    return {"keys": keys_per_split(bound(node.attrs["length"])), "registers": register_vectors(target)}
+
+
+def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """Too many splits, or scores that pass the workgroup memory."""
+    group, splits = node.attrs["heads"] // node.attrs["kv_heads"], -(-bound(node.attrs["length"]) // values["keys"])
+    if splits > MAX_SPLITS:
+        return f"{splits} splits; partial results take memory for at most {MAX_SPLITS}"
+    if group * (node.attrs["head_dim"] + values["keys"]) * 4 > 120_000:
+        return f"{group} heads of a group with {values['keys']} keys pass the workgroup memory"
+    return None
+
+
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Programs (token, kv head, split), then (token, head)."""
+    return build_with(node, target, defaults(node, target))
+
+
+def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    """As `build`, with a value for each tunable."""
     attrs, tokens = node.attrs, node.inputs[0].shape[0]
     length: int | Extent = attrs["length"]
-    keys, head_dim = keys_per_split(bound(length)), attrs["head_dim"]
+    keys, head_dim = values["keys"], attrs["head_dim"]
     rows = (bound(tokens), attrs["heads"], -(-bound(length) // keys))
     partial, extremes = TensorSpec((*rows, head_dim), f32), TensorSpec((*rows, 2), f32)
     constants = {name: attrs[name] for name in ("heads", "kv_heads", "head_dim", "scale")}
@@ -175,7 +195,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         some_keys_per_program,
         (*(ops.read(i) for i in range(6)), ops.scratch(0, "write"), ops.scratch(1, "write")),
         (ops.Cells(tokens), ops.Cells(attrs["kv_heads"]), ops.Cells(length, per=keys)),
-        constants | {"keys": keys, "registers": register_vectors(target)},
+        constants | {"keys": keys, "registers": values["registers"]},
     )
     second = ops.Launch(
         merge_splits,
@@ -184,3 +204,8 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         {"head_dim": head_dim, "keys": keys},
     )
     return ops.Build((first, second), (partial, extremes))
+
+
+TUNABLES = ops.Tunables(
+    {"keys": (64, 128, 256, 512, 1024, 2048), "registers": (6, 12, 16, 24)}, defaults, build_with, refusal
+)

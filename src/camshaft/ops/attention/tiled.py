@@ -61,10 +61,14 @@ class Shape:
 
 def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
     """About 48 rows and 64 keys: measured within 2% of 24 to 48 rows and 64 to 128 keys, and 8% above 32 keys (Zen 4)."""
+    return _shape(node, defaults(node, target))
+
+
+def _shape(node: ops.NodeSpec, values: ops.Values) -> Shape:
     attrs = node.attrs
-    tokens = max(1, TILE_ROWS * attrs["kv_heads"] // attrs["heads"])
-    vectors = max(1, register_vectors(target) // BLOCK_ROWS)
-    return Shape(attrs["heads"], attrs["kv_heads"], attrs["head_dim"], tokens, TILE_KEYS, vectors)
+    tokens = max(1, values["tile_rows"] * attrs["kv_heads"] // attrs["heads"])
+    sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
+    return Shape(*sizes, tokens, values["tile_keys"], values["block_vectors"])
 
 
 class _Tile:
@@ -259,9 +263,28 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return None
 
 
+def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Rows and keys of a tile, vectors of the register tile."""
+    vectors = max(1, register_vectors(target) // BLOCK_ROWS)
+    return {"tile_rows": TILE_ROWS, "tile_keys": TILE_KEYS, "block_vectors": vectors}
+
+
+def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """A tile that passes the workgroup memory."""
+    shape = _shape(node, values)
+    if shape.scratch_nbytes > MAX_SCRATCH_NBYTES:
+        return f"{shape.rows} rows and {shape.tile_keys} keys pass the workgroup memory"
+    return None
+
+
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Programs (tile of tokens, kv head)."""
-    shape, tokens = shape_of(node, target), node.inputs[0].shape[0]
+    return build_with(node, target, defaults(node, target))
+
+
+def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    """As `build`, with a value for each tunable."""
+    shape, tokens = _shape(node, values), node.inputs[0].shape[0]
     constants = {name: node.attrs[name] for name in ("heads", "kv_heads", "head_dim", "scale")}
     constants |= {
         "tile_tokens": shape.tile_tokens,
@@ -276,3 +299,11 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         extents=(tokens,) if isinstance(tokens, Extent) else (),
     )
     return ops.Build((launch,))
+
+
+TUNABLES = ops.Tunables(
+    {"tile_rows": (12, 24, 36, 48, 72, 96), "tile_keys": (16, 32, 64, 128, 256), "block_vectors": (1, 2, 3, 4)},
+    defaults,
+    build_with,
+    refusal,
+)

@@ -22,6 +22,9 @@ GEMV_ROWS = 8
 # Up to here rows go by GEMV_ROWS at a time: b, read again from a cache, costs less than packing it (0.6 ns an element as [n, k]).
 FEW_ROWS = {False: 8, True: 32}
 PACK_DEPTH = 256
+# Of a register tile: 32 registers but for a row of b and a factor; more sums go to the stack.
+MOST_SUMS = 28
+MOST_GEMV_ROWS = 128
 
 
 def tile_of(target: ops.Target) -> tuple[int, int]:
@@ -97,25 +100,25 @@ def pack_rows(k: Tracer, a: Array, packed: Array, *extent: Value, rows: int, til
 
 
 @kernel
-def pack_columns(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int) -> None:
+def pack_columns(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
     # packed[matrix, panel, k, c] = b[matrix, k, panel * NR + c]; columns past the last are 0
-    matrix, panel, first = k.program(0), k.program(1), k.program(2) * PACK_DEPTH
+    matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
     panels = -(-columns // (vectors * WIDTH))
     at, counts = column_vectors(k, panel * (vectors * WIDTH), columns, vectors)
-    for d in k.range(first, k.minimum(first + PACK_DEPTH, depth)):
+    for d in k.range(first, k.minimum(first + part, depth)):
         for j in range(vectors):
             values = k.load_vector(b, matrix * depth + d, at[j], width=WIDTH, count=counts[j])
             k.store_vector(packed, values, matrix * panels + panel, d, j * WIDTH)
 
 
 @kernel
-def pack_transposed(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int) -> None:
+def pack_transposed(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
     # packed[matrix, panel, k, c] = b[matrix, panel * NR + c, k]; columns past the last repeat it
-    matrix, panel, first = k.program(0), k.program(1), k.program(2) * PACK_DEPTH
+    matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
     panels = -(-columns // (vectors * WIDTH))
     for c in range(vectors * WIDTH):
         row = k.minimum(panel * (vectors * WIDTH) + c, columns - 1) + matrix * columns
-        for d in k.lanes(first, k.minimum(first + PACK_DEPTH, depth)):
+        for d in k.lanes(first, k.minimum(first + part, depth)):
             k.scatter(packed, b[row, d], matrix * panels + panel, d, c)
 
 
@@ -145,17 +148,58 @@ def multiply_panels(
                 k.store_vector(out, sums[i][j].value, index * rows + row, starts[j], count=counts[j])
 
 
+def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """GEMV for few rows, else packing and GEMM. `rows` and `columns` are those of a register tile: vectors for GEMM and where b
+    lies as [k, n], else rows of b."""
+    s = sizes_of(node)
+    if bound(s.rows) > FEW_ROWS[s.transposed]:
+        rows, columns = tile_of(target)
+        return {"packed": 1, "rows": rows, "columns": columns, "pack_depth": PACK_DEPTH}
+    rows = min(bound(s.rows), GEMV_ROWS)
+    # Eight sums hide a multiply-add's latency and fit 16 registers; with 32 registers, 16 sums read fewer rows of a again.
+    columns = max(min(8, (16 if target.lanes >= 16 else 8) // rows), 1)
+    return {"packed": 0, "rows": rows, "columns": columns, "pack_depth": PACK_DEPTH}
+
+
+def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """Sums that pass the registers, tiles of more rows than there are, a GEMV that reads b too often."""
+    s, sums = sizes_of(node), values["rows"] * values["columns"]
+    halves = 1 if target.lanes >= WIDTH or (s.transposed and not values["packed"]) else WIDTH // target.lanes
+    if sums * halves > MOST_SUMS:
+        return f"{sums} sums pass the registers"
+    if values["rows"] > max(bound(s.rows), 1) and not values["packed"]:
+        return f"a tile of {values['rows']} rows for {bound(s.rows)}"
+    if not values["packed"] and bound(s.rows) > MOST_GEMV_ROWS:
+        return f"GEMV takes at most {MOST_GEMV_ROWS} rows, got {bound(s.rows)}"
+    return None
+
+
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """GEMV for few rows, else packing and GEMM."""
+    return build_with(node, target, defaults(node, target))
+
+
+def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    """As `build`, with a value for each tunable."""
     s = sizes_of(node)
-    return _gemv(s, target) if bound(s.rows) <= FEW_ROWS[s.transposed] else _gemm(s, target)
+    return _gemm(s, values) if values["packed"] else _gemv(s, values)
 
 
-def _gemv(s: Sizes, target: ops.Target) -> ops.Build:
-    rows = bound(s.rows)
-    tile = min(rows, GEMV_ROWS)
-    # Eight sums hide a multiply-add's latency and fit 16 registers; with 32 registers, 16 sums read fewer rows of a again.
-    block = max(min(8, (16 if target.lanes >= 16 else 8) // tile), 1)
+TUNABLES = ops.Tunables(
+    {
+        "packed": (0, 1),
+        "rows": (1, 2, 3, 4, 6, 8, 10, 12, 14),
+        "columns": (1, 2, 3, 4, 8, 16),
+        "pack_depth": (64, 128, 256, 512, 1024),
+    },
+    defaults,
+    build_with,
+    refusal,
+)
+
+
+def _gemv(s: Sizes, values: ops.Values) -> ops.Build:
+    rows, tile, block = bound(s.rows), values["rows"], values["columns"]
     arrays = (
         ops.read(0, shape=(s.a_matrices * rows, s.depth)),
         ops.read(1, shape=s.b_shape),
@@ -168,8 +212,8 @@ def _gemv(s: Sizes, target: ops.Target) -> ops.Build:
     return ops.Build((ops.Launch(function, arrays, grid, {**sizes, **s.constants()}, s.extents),))
 
 
-def _gemm(s: Sizes, target: ops.Target) -> ops.Build:
-    tile, vectors = tile_of(target)
+def _gemm(s: Sizes, values: ops.Values) -> ops.Build:
+    tile, vectors, pack_depth = values["rows"], values["columns"], values["pack_depth"]
     rows, panel = bound(s.rows), vectors * WIDTH
     tiles, panels = -(-rows // tile), -(-s.columns // panel)
     packed_a, packed_b = (s.a_matrices * tiles, s.depth, tile), (s.b_matrices * panels, s.depth, panel)
@@ -183,8 +227,8 @@ def _gemm(s: Sizes, target: ops.Target) -> ops.Build:
     pack_b = ops.Launch(
         pack_transposed if s.transposed else pack_columns,
         (ops.read(1, shape=s.b_shape), ops.scratch(1, "write")),
-        (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(s.depth, PACK_DEPTH)),
-        {"columns": s.columns, "vectors": vectors, "depth": s.depth},
+        (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(s.depth, pack_depth)),
+        {"columns": s.columns, "vectors": vectors, "depth": s.depth, "part": pack_depth},
     )
     multiply = ops.Launch(
         multiply_panels,

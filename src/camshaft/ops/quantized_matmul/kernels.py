@@ -12,9 +12,6 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer, Variable
 from camshaft.ops.quantized_matmul.packing import BLOCK, ROWS
 
-# Words (64 bytes) of codes to ask for ahead of a GEMV: 4 KiB gave 31 GB/s on one Zen 4 core where none gave 22.
-AHEAD = 64
-
 
 def _place(k: Tracer, rows: int) -> tuple[Value, Value | int]:
     """This program's tile of 16 interleaved rows, and the first of its `rows` rows in it."""
@@ -81,17 +78,18 @@ def q8_tile(
     bits: int,
     groups: int,
     zero_point: int,
+    ahead: int,
 ) -> None:
     # `rows` of a tile's 16 x `columns` tokens a program
-    # `minima` is the scales once more where the format has a zero point (-1: it has not)
+    # `minima` is the scales once more where the format has a zero point (-1: it has not); words `ahead` are prefetched
     tile, row = _place(k, rows)
     tokens, stored = _tokens(k, columns, bound, active)
     totals = [k.var(k.splat(0.0, rows)) for _ in tokens]
     per_group = 8 // groups
     for b in k.range(blocks):
-        if columns == 1:
+        if ahead:
             for w in range(bits):
-                k.prefetch(codes, tile, b + AHEAD // bits, w, 0)
+                k.prefetch(codes, tile, b + ahead // bits, w, 0)
         words = _code_words(k, codes, tile, b, row, rows, bits)
         for g in range(groups):
             scale = k.load_vector(scales, tile, b, g, row, width=rows)
