@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from camshaft.plan.tuning import set_tuner
+
 if TYPE_CHECKING:
     from camshaft.backends.registry import device, devices
     from camshaft.dispatch import (
@@ -83,6 +85,8 @@ __all__ = [
     "table",
     "validate_backends",
 ]
+
+set_tuner(lambda: import_module("camshaft.tune.graphs").tune_graphs)
 
 
 def __getattr__(name: str) -> Any:

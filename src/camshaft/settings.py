@@ -23,6 +23,8 @@ class Settings:
     activations: str
     c_compiler: str | None = None
     cache_nbytes: int = 512 << 20
+    tune: bool = False
+    beam: int = 4
 
 
 def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
@@ -59,8 +61,9 @@ def _is_another_file(path: str) -> bool:
 
 def settings() -> Settings:
     """The settings of this moment, from the environment: CAMSHAFT_CACHE_DIR, CAMSHAFT_BACKEND, CAMSHAFT_THREADS (1 to
-    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32), CAMSHAFT_CC (the command of a C compiler),
-    CAMSHAFT_CACHE_SIZE (the most bytes of compiled kernels, 16M at least)."""
+    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32), CAMSHAFT_CC (the command of a C compiler), CAMSHAFT_TUNE (1: plans measure
+    their kernels first), CAMSHAFT_BEAM (how many choices a search over tunables keeps, 1 to 64), CAMSHAFT_CACHE_SIZE (the most
+    bytes of compiled kernels, 16M at least)."""
     cache = os.environ.get("CAMSHAFT_CACHE_DIR")
     if cache and _is_another_file(cache):
         raise SettingError(f"CAMSHAFT_CACHE_DIR={cache}: wanted a folder")
@@ -74,6 +77,8 @@ def settings() -> Settings:
         activations=activations,
         c_compiler=os.environ.get("CAMSHAFT_CC") or None,
         cache_nbytes=_nbytes("CAMSHAFT_CACHE_SIZE", Settings.cache_nbytes),
+        tune=bool(_integer("CAMSHAFT_TUNE", 0, 0, 1)),
+        beam=_integer("CAMSHAFT_BEAM", 4, 1, 64) or 4,
     )
 
 

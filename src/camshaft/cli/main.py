@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from camshaft.cli import bench, cache, chat, devices, doctor, generate, models, plan, pull
+from camshaft.cli import bench, cache, chat, devices, doctor, generate, models, plan, pull, tune
 from camshaft.cli.run import FAILED, INTERRUPTED
 
 # click's UsageError, which some versions of typer carry a copy of.
@@ -57,6 +57,7 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
 app.command("plan")(plan.plan)
+app.command("tune")(tune.tune)
 app.command("devices")(devices.devices)
 app.command("doctor")(doctor.doctor)
 app.add_typer(cache.app, name="cache")

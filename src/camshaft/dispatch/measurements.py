@@ -131,11 +131,12 @@ class Measurements:
             self._write(self._read() | {m.id: m for m in made})
 
     def replace_site(self, op: Op, node: NodeSpec, made: Iterable[Measurement]) -> None:
-        """Keeps these as all that is known at the node's sizes. StoreError as above."""
+        """Keeps these as all that is known of their backends at the node's sizes. StoreError as above."""
         with self._lock:
-            gone = {m.id for m in self.at(op, node)}
-            rest = {id: m for id, m in self._read().items() if id not in gone}
-            self._write(rest | {m.id: m for m in made})
+            fresh = {m.id: m for m in made}
+            backends = {m.backend for m in fresh.values()}
+            gone = {m.id for m in self.at(op, node) if m.backend in backends}
+            self._write({id: m for id, m in self._read().items() if id not in gone} | fresh)
 
     def drop(self, rows: Iterable[Measurement], reason: str) -> None:
         """Forgets measurements, with a warning that says why."""

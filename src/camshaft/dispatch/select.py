@@ -60,9 +60,9 @@ class _Candidate:
     estimated: float
 
     @property
-    def rank(self) -> tuple[bool, float]:
+    def rank(self) -> tuple[bool, float, float]:
         """Measured ones first: a measurement overrules the model."""
-        return self.measured is None, self.estimated if self.measured is None else self.measured
+        return self.measured is None, self.measured or 0.0, self.estimated
 
     @property
     def time(self) -> str:
@@ -134,6 +134,11 @@ def _or_cpu(row: _Row, verdicts: Mapping[Claim, Verdict], name: str, measurement
 def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Measurements | None = None) -> Choice:
     """The Choice for one node; see choose."""
     return choose([(op, node)], override, measurements)[0]
+
+
+def rivals(op: Op, node: NodeSpec, override: str | None = None) -> list[tuple[KernelVariant, str]]:
+    """Every variant with the backend it would run the node on, the cost model's favourite first; nothing is proved."""
+    return [(c.variant, c.backend) for c in _candidates(op, node, override, lambda claim, node: None)[0]]
 
 
 def _candidates(

@@ -26,8 +26,9 @@ from camshaft.plan.memory import MemoryPlan, make_schedule
 from camshaft.plan.mixed import MixedSchedule, bind_mixed
 from camshaft.plan.placing import choose_placed
 from camshaft.plan.schedule import Schedule
+from camshaft.plan.tuning import tuner
 from camshaft.plan.weights import Weights
-from camshaft.settings import thread_count
+from camshaft.settings import settings, thread_count
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +44,7 @@ def compile(
     arena: Array | None = None,
     strict: bool = False,
     dispatcher: KernelDispatch | None = None,
+    tune: bool | None = None,
 ) -> ExecutionPlan:
     """Grinds a graph into an ExecutionPlan.
 
@@ -51,7 +53,9 @@ def compile(
     arrays (64-byte aligned) or DeviceArrays; the others get their own, zeroed. `weights` shares packed constants among plans;
     `arena` is the caller's memory for the host's temporaries. A node without a kernel on its device runs on the CPU, with
     copies, unless `strict`. A `dispatcher` computes the ops that it knows, as the graph was written: nothing is fused or
-    quantized for it. BackendError when no proved variant serves a node, PlanError for wrong memory.
+    quantized for it. `tune` (by default CAMSHAFT_TUNE) measures the kernels of shapes that nobody measured yet and searches
+    their tunables, which takes seconds a shape, and keeps the times. BackendError when no proved variant serves a node,
+    PlanError for wrong memory.
     """
     (plan,) = compile_all(
         (graph,),
@@ -63,6 +67,7 @@ def compile(
         arena=arena,
         strict=strict,
         dispatcher=dispatcher,
+        tune=tune,
     )
     return plan
 
@@ -78,6 +83,7 @@ def compile_all(
     arena: Array | None = None,
     strict: bool = False,
     dispatcher: KernelDispatch | None = None,
+    tune: bool | None = None,
 ) -> list[ExecutionPlan]:
     """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it."""
     if activations not in ("q8", "f32"):
@@ -87,14 +93,16 @@ def compile_all(
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     override = check_override(backend) if backend is not None else get_backend_override()
     ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
+    if (settings().tune if tune is None else tune) and dispatcher is None:
+        tuner()(ready, override, thread_count(threads))
     choices = iter(choose_placed([node for graph in ready for node in graph.nodes], override, strict, dispatcher))
     weights = weights or Weights()
     return [
-        _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready
+        grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready
     ]
 
 
-def _grind(
+def grind(
     graph: Graph,
     choices: Sequence[Choice],
     threads: int | None,
@@ -102,7 +110,7 @@ def _grind(
     memory: Mapping[str, Array | DeviceArray],
     arena: Array | None,
 ) -> ExecutionPlan:
-    """Lowers, plans memory, loads weights and binds."""
+    """Lowers a graph whose nodes have their choices, plans memory, loads weights and binds."""
     started = time.perf_counter()
     given = given_memory(graph, memory)
     homes = {t: held.device.space if isinstance(held, DeviceArray) else HOST for t, held in given.items()}
@@ -183,4 +191,5 @@ def _plan(
         {name: view for name in tensors if not isinstance(view := named[name], DeviceArray)}
         for tensors in (graph.inputs, graph.outputs)
     )
-    return ExecutionPlan(bound, inputs, outputs, views(graph.states), away, specs, choices, _limits(graph), seconds)
+    states, limits = views(graph.states), _limits(graph)
+    return ExecutionPlan(bound, inputs, outputs, states, away, specs, choices, graph, limits, seconds)

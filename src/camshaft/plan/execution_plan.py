@@ -12,6 +12,7 @@ import numpy as np
 from camshaft.dispatch.select import Choice
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.execute import BoundSchedule
@@ -25,7 +26,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class ExecutionPlan:
     """A graph that is bound and ready to run. `inputs`, `outputs` and `states` are views of its memory, by name; a state on a
-    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that the caller gave as DeviceArrays."""
+    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that the caller gave as DeviceArrays.
+    `graph` is what was ground, after the passes, and `choices` are those of its nodes."""
 
     bound: BoundSchedule | MixedSchedule
     inputs: Mapping[str, Array]
@@ -34,6 +36,7 @@ class ExecutionPlan:
     away: Mapping[str, DeviceArray]
     specs: Mapping[str, TensorSpec]
     choices: Sequence[Choice] = field(repr=False)
+    graph: Graph = field(repr=False)
     limits: Mapping[str, int] = field(default_factory=dict)
     compile_s: float = 0.0
     _submitter: Submitter = field(default_factory=Submitter, repr=False)

@@ -26,11 +26,13 @@ ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 @dataclass(frozen=True)
 class CpuKernel:
-    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives."""
+    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives; `key` is its object's
+    second one in the store."""
 
     name: str
     address: int
     library: NativeLibrary = field(repr=False)
+    key: str = ""
 
     def __call__(self, args: int, first: int, last: int) -> None:
         """Runs programs [first, last) on this thread; `args` is the argument block's address."""
@@ -127,9 +129,18 @@ def _make(name: str, first: str, source: Callable[[str], str], vectorize: bool) 
     second, data = _object(first, lambda: source(_UNNAMED), vectorize, named=True)
     if second not in _shared:
         library = load_kernel(data)
-        _shared[second] = CpuKernel(name, library.address(_symbol(second)), library)
+        _shared[second] = CpuKernel(name, library.address(_symbol(second)), library, second)
     shared = _shared[second]
-    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library)
+    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library, second)
+
+
+def code_digest(kernel: CpuKernel) -> str | None:
+    """SHA-256 of the kernel's object but for the name that it exports: equal for equal code. None when the store has lost it."""
+    data = store().kernels.object(kernel.key)
+    if data is None:
+        return None
+    symbol = _symbol(kernel.key).encode()
+    return hashlib.sha256(data.replace(symbol, b"-" * len(symbol))).hexdigest()
 
 
 def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:

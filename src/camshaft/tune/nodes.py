@@ -1,0 +1,198 @@
+"""Tuning of nodes: rivals are measured, tunables searched, the winner proved, and times kept for selection. Top of tune/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from camshaft.backends.registry import DEFAULT_ORDER, device
+from camshaft.dispatch.measurements import Measurement, measurement, measurements
+from camshaft.dispatch.proof import prove
+from camshaft.dispatch.select import rivals
+from camshaft.ops.op import NodeSpec, Op, Values
+from camshaft.settings import settings, thread_count
+from camshaft.tune.benchmark import benchmark_round_robin
+from camshaft.tune.candidates import Candidate
+from camshaft.tune.compilation import COMPILE_TIMEOUT_S, Compiler
+from camshaft.tune.inputs import Array, inputs_for
+from camshaft.tune.rounds import BenchmarkConfig, Timing
+from camshaft.tune.search import beam_search
+
+# A gain under 2%, or under twice what one kernel differs from itself, is none.
+LEAST_NOISE, MOST_NOISE = 0.02, 0.2
+# Rivals so many times slower than the fastest are not searched.
+SEARCHED_WITHIN = 1.5
+FINALISTS = 3
+FINAL_RUNS = 2
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate that does not count, and why."""
+
+    candidate: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning a node found: the untuned choice and the one that holds now, in nanoseconds of one use; `gain` is how many
+    times faster that is, 1 where none is beyond `noise`."""
+
+    op: str
+    shape: str
+    cold: bool
+    threads: int
+    before: str
+    before_ns: float
+    after: str
+    after_ns: float
+    gain: float
+    noise: float
+    n_tried: int
+    failures: tuple[Failure, ...]
+
+
+@dataclass
+class _Work:
+    """One node being tuned."""
+
+    op: Op
+    node: NodeSpec
+    args: tuple[Array, ...]
+    config: BenchmarkConfig
+    compiler: Compiler
+    beam: int
+    noise: float = LEAST_NOISE
+    n_tried: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+    def race(self, candidates: Sequence[Candidate], config: BenchmarkConfig | None = None) -> list[Timing]:
+        self.n_tried += len(candidates) - 1
+        return benchmark_round_robin(candidates, self.args, config or self.config)
+
+    def fail(self, candidate: Candidate, reason: str) -> None:
+        self.failures.append(Failure(candidate.label, reason))
+
+
+def tune_node(
+    op: Op,
+    node: NodeSpec,
+    override: str | None = None,
+    config: BenchmarkConfig | None = None,
+    *,
+    beam: int | None = None,
+    timeout_s: float = COMPILE_TIMEOUT_S,
+) -> Tuned | None:
+    """Measures whoever can compute the node, searches their tunables, and keeps the times in the store.
+
+    `beam` is the search's width, CAMSHAFT_BEAM by default; `timeout_s` is for compiling one candidate. None where nobody was
+    proved to be right, or there is nothing to choose from.
+    """
+    ours, others = _proved(op, node, override)
+    if not ours or (len(ours) + len(others) == 1 and ours[0].variant.tunables is None):
+        return None
+    config = config or BenchmarkConfig()
+    with Compiler(timeout_s) as compiler:
+        work = _Work(op, node, inputs_for(op, node), config, compiler, beam or settings().beam)
+        return _tune(work, ours, others)
+
+
+def _proved(op: Op, node: NodeSpec, override: str | None) -> tuple[list[Candidate], list[Candidate]]:
+    """Who may be chosen under the override, the untuned choice first, and who else a choice without one would look at: it must
+    find all of them measured, or none."""
+    ours = rivals(op, node, override)
+    free = rivals(op, node) if override in DEFAULT_ORDER else []
+    others = [rival for rival in free if rival not in ours]
+    made = [Candidate(op, node, variant, backend) for variant, backend in (*ours, *others)]
+    verdicts = prove([c.claim for c in made])
+    right = [verdicts[c.claim].status == "proved" for c in made]
+    return (
+        [c for c, ok in zip(made[: len(ours)], right, strict=False) if ok],
+        [c for c, ok in zip(made[len(ours) :], right[len(ours) :], strict=True) if ok],
+    )
+
+
+def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
+    reference = ours[0]
+    again, *timings = work.race([reference, *ours, *others])  # the reference runs twice: what differs is noise
+    noise = max(timings[0].ratio_to(again), again.ratio_to(timings[0])) - 1
+    work.noise = min(max(LEAST_NOISE, 2 * noise), MOST_NOISE)
+    ratios = {c.label: t.ratio_to(timings[0]) for c, t in zip((*ours, *others), timings, strict=True)}
+    fastest = min(ratios[c.label] for c in ours)
+    finalists = [(ratios[c.label], c) for c in ours[1:]]
+    for candidate in ours:
+        if candidate.variant.tunables is not None and ratios[candidate.label] <= SEARCHED_WITHIN * fastest:
+            values, ratio = _search(work, candidate)
+            if values:
+                finalists.append((ratios[candidate.label] * ratio, candidate.with_values(values)))
+    finalists.sort(key=lambda finalist: finalist[0])
+    winner, before, after, gain = _final(work, reference, [c for _, c in finalists[:FINALISTS]], timings[0])
+    everybody = zip((*ours, *others), timings, strict=True)
+    slower = [(c, max(t.median_ns, before)) for c, t in everybody if c is not reference and c.label != winner.label]
+    _keep(work, [(reference, before), *([(winner, after)] if winner is not reference else []), *slower])
+    shape = ", ".join(str(spec) for spec in work.node.inputs)
+    times = reference.label, before, winner.label, after, gain, work.noise
+    threads = thread_count(work.config.threads)
+    return Tuned(work.op.name, shape, work.config.cold, threads, *times, work.n_tried, tuple(work.failures))
+
+
+def _search(work: _Work, start: Candidate) -> tuple[Values, float]:
+    """The best values of a variant's tunables that differ from its defaults, and the ratio of their time to the defaults'."""
+    tunables, target = start.variant.tunables, device(start.backend)
+    assert tunables is not None
+    defaults = tunables.defaults(work.node, target)
+    (own,) = work.compiler.compile([start])
+    ratio_of: dict[str, float | None] = {} if own.digest is None else {own.digest: 1.0}
+
+    def chosen(values: Values) -> Candidate:
+        return start.with_values({name: v for name, v in values.items() if v != defaults[name]})
+
+    def fits(values: Values) -> bool:
+        return chosen(values).variant.supports(work.node, target) is None
+
+    def evaluate(batch: Sequence[Values]) -> list[float | None]:
+        candidates = [chosen(values) for values in batch]
+        compiled = work.compiler.compile(candidates)
+        keys = [c.digest or f"choice {i}" for i, c in enumerate(compiled)]
+        fresh: dict[str, Candidate] = {}
+        for candidate, key, made in zip(candidates, keys, compiled, strict=True):
+            if made.failed is not None:
+                work.fail(candidate, made.failed)
+            elif key not in ratio_of:
+                fresh.setdefault(key, candidate)
+        timings = work.race([start, *fresh.values()]) if fresh else []
+        found = {key: t.ratio_to(timings[0]) for key, t in zip(fresh, timings[1:], strict=True)}
+        ratio_of.update({key: ratio for key, ratio in found.items() if not key.startswith("choice")})
+        return [None if m.failed else (ratio_of | found)[key] for m, key in zip(compiled, keys, strict=True)]
+
+    found = beam_search(defaults, tunables.values, fits, evaluate, width=work.beam, noise=work.noise)
+    return chosen(found.values).variant.values, found.ratio
+
+
+def _final(
+    work: _Work, reference: Candidate, finalists: Sequence[Candidate], first: Timing
+) -> tuple[Candidate, float, float, float]:
+    """The first finalist that is still faster than the reference beyond noise and proved on all samples, else the reference;
+    their times and the gain."""
+    config = replace(work.config, runs=FINAL_RUNS * work.config.runs, budget_s=FINAL_RUNS * work.config.budget_s)
+    before = first.median_ns
+    for finalist in finalists:
+        now, then = work.race([reference, finalist], config)
+        ratio = then.ratio_to(now)
+        before = now.median_ns
+        if ratio > 1 - work.noise:
+            continue
+        claim = replace(finalist.claim, kinds=None)
+        verdict = prove([claim])[claim]
+        if verdict.status == "proved":
+            return finalist, before, before * ratio, 1 / ratio
+        work.fail(finalist, f"{verdict.status}: {verdict.reason}")
+    return reference, before, before, 1.0
+
+
+def _keep(work: _Work, times: Iterable[tuple[Candidate, float]]) -> None:
+    """Stores the times. Who is not faster than the reference beyond noise counts as no faster."""
+    threads = thread_count(work.config.threads)
+    made: list[Measurement] = [measurement(work.op, c.variant, c.backend, work.node, ns, threads) for c, ns in times]
+    measurements().replace_site(work.op, work.node, made)
