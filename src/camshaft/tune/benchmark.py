@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from math import ceil
 
 from camshaft.settings import thread_count
-from camshaft.tune.candidates import Candidate, plan_of
-from camshaft.tune.cold import evictor
-from camshaft.tune.inputs import Array, inputs_for
+from camshaft.tune.candidates import Candidate, input_sets, plan_of
+from camshaft.tune.inputs import Array, Bytes, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig, Timing, measure
 
 MOST_USES = 256
@@ -32,10 +31,9 @@ def benchmark_round_robin(
         return []
     args = inputs_for(kernels[0].op, kernels[0].node) if args is None else args
     threads = thread_count(config.threads)
+    memory = input_sets(kernels[0].op, kernels[0].node, args, config.cold)
     with ExitStack() as stack:
-        evict = stack.enter_context(evictor(threads)).run if config.cold else None
-        benches = [_Bench(stack, kernel, args, threads, config, evict) for kernel in kernels]
-        return measure(benches, config)
+        return measure([_Bench(stack, kernel, memory, threads, config) for kernel in kernels], config)
 
 
 class _Bench:
@@ -45,27 +43,19 @@ class _Bench:
         self,
         stack: ExitStack,
         kernel: Candidate,
-        args: Sequence[Array],
+        memory: Sequence[Sequence[Bytes]],
         threads: int,
         config: BenchmarkConfig,
-        evict: Callable[[], None] | None,
     ) -> None:
-        self._evict = evict
-        once = stack.enter_context(plan_of(kernel, args, 1, threads))
-        self._run = once.bound.run
-        self.uses = 1
+        self.uses = len(memory)
+        self._run = stack.enter_context(plan_of(kernel, memory, self.uses, threads)).bound.run
         self._run()  # starts the pool's threads, and maps pages
-        self.first_ns = self.sample()
-        uses = 1 if evict else min(MOST_USES, ceil(config.sample_ns / max(self.first_ns, 1.0)))
-        if uses > 1:
-            once.close()
-            self._run = stack.enter_context(plan_of(kernel, args, uses, threads)).bound.run
-            self.uses = uses
+        if not config.cold:
+            self.uses = min(MOST_USES, ceil(config.sample_ns / max(self.sample(), 1.0)))
+            self._run = stack.enter_context(plan_of(kernel, memory, self.uses, threads)).bound.run
 
     def sample(self) -> float:
         """Nanoseconds of one use."""
-        if self._evict is not None:
-            self._evict()
         started = time.perf_counter_ns()
         self._run()
         return (time.perf_counter_ns() - started) / self.uses

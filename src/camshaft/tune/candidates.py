@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from camshaft.backends.registry import device
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.select import Choice
-from camshaft.graph.graph import Graph
+from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values
 from camshaft.plan.compile import grind
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.weights import Weights
-from camshaft.tune.inputs import Array, memory_of
+from camshaft.tune.cold import large_inputs, n_copies
+from camshaft.tune.inputs import Array, Bytes, memory_of
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,30 @@ class Candidate:
         return Candidate(self.op, self.node, self.variant.with_values(values), self.backend)
 
 
-def plan_of(candidate: Candidate, args: Sequence[Array], uses: int, threads: int) -> ExecutionPlan:
-    """A plan that computes the node so many times, one after the other. Extents are at their bounds."""
+def plan_of(candidate: Candidate, memory: Sequence[Sequence[Bytes]], uses: int, threads: int) -> ExecutionPlan:
+    """A plan that computes the node so many times, one after the other, on the sets of inputs in `memory` by turns (bytes,
+    64-byte aligned). Extents are at their bounds."""
     graph, node = Graph(), candidate.node
-    inputs = [graph.state(f"input{i}", spec) for i, spec in enumerate(node.inputs)]
+    given: dict[str, Bytes] = {}
+    named: dict[int, Tensor] = {}
     for use in range(uses):
+        inputs = []
+        for spec, raw in zip(node.inputs, memory[use % len(memory)], strict=True):
+            if id(raw) not in named:
+                name = f"input{len(named)}"
+                named[id(raw)], given[name] = graph.state(name, spec), raw
+            inputs.append(named[id(raw)])
         graph.apply(candidate.op, inputs, node.attrs, f"use{use}")
-    memory = {f"input{i}": memory_of(a, s) for i, (a, s) in enumerate(zip(args, node.inputs, strict=True))}
     choice = Choice(candidate.op, candidate.variant, candidate.backend, device(candidate.backend), "measured", ())
-    return grind(graph, [choice] * uses, threads, Weights(), memory, None)
+    return grind(graph, [choice] * uses, threads, Weights(), given, None)
+
+
+def input_sets(op: Op, node: NodeSpec, args: Sequence[Array], cold: bool) -> list[list[Bytes]]:
+    """The arrays in memory that plans take: one set, or as many as make large inputs cold, which share the small ones."""
+    first = [memory_of(array, spec) for array, spec in zip(args, node.inputs, strict=True)]
+    copied = large_inputs(node)
+    more = n_copies(op, node) - 1 if cold else 0
+    return [
+        first,
+        *([memory_of(args[i], s) if i in copied else first[i] for i, s in enumerate(node.inputs)] for _ in range(more)),
+    ]

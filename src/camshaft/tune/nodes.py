@@ -123,9 +123,7 @@ def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
     finalists = [(ratios[c.label], c) for c in ours[1:]]
     for candidate in ours:
         if candidate.variant.tunables is not None and ratios[candidate.label] <= SEARCHED_WITHIN * fastest:
-            values, ratio = _search(work, candidate)
-            if values:
-                finalists.append((ratios[candidate.label] * ratio, candidate.with_values(values)))
+            finalists += [(ratios[candidate.label] * ratio, tuned) for ratio, tuned in _search(work, candidate)]
     finalists.sort(key=lambda finalist: finalist[0])
     winner, before, after, gain = _final(work, reference, [c for _, c in finalists[:FINALISTS]], timings[0])
     everybody = zip((*ours, *others), timings, strict=True)
@@ -137,8 +135,8 @@ def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
     return Tuned(work.op.name, shape, work.config.cold, threads, *times, work.n_tried, tuple(work.failures))
 
 
-def _search(work: _Work, start: Candidate) -> tuple[Values, float]:
-    """The best values of a variant's tunables that differ from its defaults, and the ratio of their time to the defaults'."""
+def _search(work: _Work, start: Candidate) -> list[tuple[float, Candidate]]:
+    """The best of a variant with other values than its defaults, and the ratios of their times to the defaults'."""
     tunables, target = start.variant.tunables, device(start.backend)
     assert tunables is not None
     defaults = tunables.defaults(work.node, target)
@@ -167,7 +165,7 @@ def _search(work: _Work, start: Candidate) -> tuple[Values, float]:
         return [None if m.failed else (ratio_of | found)[key] for m, key in zip(compiled, keys, strict=True)]
 
     found = beam_search(defaults, tunables.values, fits, evaluate, width=work.beam, noise=work.noise)
-    return chosen(found.values).variant.values, found.ratio
+    return [(ratio, c) for ratio, values in found.ranked[:FINALISTS] if (c := chosen(values)).variant.values]
 
 
 def _final(

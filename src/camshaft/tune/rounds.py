@@ -20,10 +20,11 @@ IMPROVEMENT = 0.99
 class BenchmarkConfig:
     """How to measure.
 
-    A sample is one run of a plan with as many uses of the kernel as last `sample_ns`, one if `cold`: then the caches are
-    emptied before each. Warming up ends when a window of `window` runs has no better minimum than the one before it, by 1%, or
-    after `warmup_s`. There are `runs` samples of each candidate, fewer when all have taken `budget_s` (but `least_runs`). Who is
-    `give_up` times slower than the fastest, or than `incumbent_ns`, is not measured further. `threads` None means a plan's.
+    A sample is one run of a plan with as many uses of the kernel as last `sample_ns`. If `cold`, there are as many uses as have
+    large inputs of twice the last cache in sum, each its own (cold.py): those come from memory. Warming up ends when a window
+    of `window` runs has no better minimum than the one before it, by 1%, or after `warmup_s`. There are `runs` samples of each
+    candidate, fewer when all have taken `budget_s` (but `least_runs`). Who is `give_up` times slower than the fastest, or than
+    `incumbent_ns`, is not measured further. `threads` None means a plan's.
     """
 
     runs: int = 25

@@ -16,11 +16,15 @@ Legal: TypeAlias = Callable[[Values], bool]
 
 @dataclass(frozen=True)
 class Found:
-    """The best values, their ratio to the seed's time, and how many choices were tried."""
+    """All values that were timed with their ratios to the seed's time, the best first, and how many choices were tried."""
 
-    values: Values
-    ratio: float
+    ranked: tuple[tuple[float, Values], ...]
     n_tried: int
+
+    @property
+    def values(self) -> Values:
+        """The best values."""
+        return self.ranked[0][1]
 
 
 def beam_search(
@@ -42,13 +46,16 @@ def beam_search(
             break
         ratios |= dict(zip(fresh, evaluate(list(fresh.values())), strict=True))
         spelled |= fresh
-        timed = sorted((ratio, text) for text, ratio in ratios.items() if ratio is not None)
+        timed = _ranked(ratios)
         kept = [spelled[text] for _, text in timed[:width]]
         if timed[0][0] > best * (1 - noise):
             break
         best = timed[0][0]
-    ratio, text = min((ratio, text) for text, ratio in ratios.items() if ratio is not None)
-    return Found(spelled[text], ratio, len(ratios) - 1)
+    return Found(tuple((ratio, spelled[text]) for ratio, text in _ranked(ratios)), len(ratios) - 1)
+
+
+def _ranked(ratios: Mapping[str, float | None]) -> list[tuple[float, str]]:
+    return sorted((ratio, text) for text, ratio in ratios.items() if ratio is not None)
 
 
 def neighbours(values: Values, legal: Mapping[str, tuple[int, ...]], fits: Legal) -> list[dict[str, int]]:

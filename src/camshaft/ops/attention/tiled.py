@@ -270,8 +270,10 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """A tile that passes the workgroup memory."""
+    """A tile that passes the workgroup memory, or is no whole number of register tiles."""
     shape = _shape(node, values)
+    if shape.key_vectors % min(shape.block_vectors, shape.key_vectors):
+        return f"{shape.tile_keys} keys are no multiple of {shape.block_vectors} vectors"
     if shape.scratch_nbytes > MAX_SCRATCH_NBYTES:
         return f"{shape.rows} rows and {shape.tile_keys} keys pass the workgroup memory"
     return None

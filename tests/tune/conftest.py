@@ -1,0 +1,18 @@
+"""A cache folder of its own, with no override and no tuning asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from camshaft.dispatch import override
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("BACKEND", "TUNE", "BEAM"):
+        monkeypatch.delenv(f"CAMSHAFT_{name}", raising=False)
+    monkeypatch.setattr(override, "_process", None)
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
