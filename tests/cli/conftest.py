@@ -78,6 +78,11 @@ class FakeModel:
         FakeModel.calls.append((prompt, options))
         return FakeGeneration(list(FakeModel.pieces))
 
+    def generate_batch(self, prompts: Any, **options: Any) -> SimpleNamespace:
+        FakeModel.calls.append((prompts, options))
+        each = SimpleNamespace(timings=SimpleNamespace(generated_tokens_per_s=20.0))
+        return SimpleNamespace(generations=(each,) * len(prompts), texts=list)
+
     def session(self) -> FakeSession:
         return FakeSession(FakeModel.calls, FakeModel.pieces)
 

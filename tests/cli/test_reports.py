@@ -115,6 +115,16 @@ def test_bench_reports_spreads(cli: Any, lm: Any, model_file: str, monkeypatch: 
     assert "first token, warm, s     0.5" in cli("bench", model_file).stdout
 
 
+def test_bench_of_several_sequences_adds_their_rate(
+    cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("camshaft.generate.benchmark")
+    monkeypatch.setattr(module, "first_token", lambda *a, **k: {})
+    report = json.loads(cli("bench", model_file, "--repeat", "1", "--sequences", "12", "--json").stdout)
+    assert report["together_tokens_per_s"]["median"] == 240.0
+    assert lm.made["sessions"] == 12
+
+
 def test_models_says_how_to_get_one_when_there_is_none(cli: Any, lm: Any) -> None:
     result = cli("models")
     assert (result.exit_code, result.stdout) == (0, "")

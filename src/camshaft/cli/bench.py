@@ -14,9 +14,11 @@ from camshaft.cli.show import print_columns, print_json
 _PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Length of the prompt.")]
 _GenerateTokens = Annotated[int, typer.Option(min=2, metavar="N", help="Tokens to generate.")]
 _Repeat = Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each; median, least and most are shown.")]
+_Sequences = Annotated[int, typer.Option(min=1, metavar="N", help="Also measure N sequences generating together.")]
 _ROWS = {
     "prompt_tokens_per_s": "prompt, tokens/s",
     "generated_tokens_per_s": "generating, tokens/s",
+    "together_tokens_per_s": "together, tokens/s in all",
     "first_token_cold_s": "first token, cold, s",
     "first_token_warm_s": "first token, warm, s",
 }
@@ -28,6 +30,7 @@ def bench(
     prompt_tokens: _PromptTokens = 512,
     generate_tokens: _GenerateTokens = 128,
     repeat: _Repeat = 5,
+    sequences: _Sequences = 1,
     backend: options.Backend = None,
     threads: options.Threads = None,
     activations: options.Activations = None,
@@ -36,16 +39,25 @@ def bench(
     """Measure how fast a model runs.
 
     Prompt processing, generation, and the time from the start of a process to the first token of its text."""
-    from camshaft.generate.benchmark import benchmark, first_token
+    from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
     given = {"backend": backend, "threads": threads, "activations": activations}
-    with options.open_model(model, context=context, **given) as lm, Bar(f"measuring {model}", unit="runs") as progress:
-        speed = benchmark(lm, prompt_tokens, generate_tokens, repeat, progress)
+    with options.open_model(model, context=context, sessions=max(8, sequences), **given) as lm:
+        with Bar(f"measuring {model}", unit="runs") as progress:
+            speed = benchmark(lm, prompt_tokens, generate_tokens, repeat, progress)
+        if sequences > 1:
+            with Bar(f"measuring {sequences} sequences", unit="runs") as progress:
+                speed |= benchmark_together(lm, sequences, generate_tokens, repeat, progress)
         who = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
     with Bar("measuring the first token", unit="runs") as progress:
         first = first_token(model, repeat, progress, **given)
-    asked = {"prompt_tokens": prompt_tokens, "generate_tokens": generate_tokens, "repeat": repeat}
+    asked = {
+        "prompt_tokens": prompt_tokens,
+        "generate_tokens": generate_tokens,
+        "repeat": repeat,
+        "sequences": sequences,
+    }
     report = who | asked | speed | first
     if json:
         print_json(report)
@@ -59,7 +71,7 @@ def _print(report: dict[str, object]) -> None:
     print("{model}, backend {backend}, threads {threads}".format_map(report))
     rows: list[tuple[object, ...]] = [("", "median", "min", "max")]
     for name, title in _ROWS.items():
-        spread = report[name]
+        spread = report.get(name)
         if isinstance(spread, Spread):
             rows.append((title, *(f"{value:.4g}" for value in (spread.median, spread.min, spread.max))))
     print_columns(rows, right=frozenset({1, 2, 3}))

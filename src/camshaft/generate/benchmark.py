@@ -56,6 +56,23 @@ def benchmark(
     return {"prompt_tokens_per_s": Spread.of(reading[1:]), "generated_tokens_per_s": Spread.of(writing[1:])}
 
 
+def benchmark_together(
+    lm: LanguageModel, sequences: int, generate_tokens: int, repeat: int, step: Step
+) -> dict[str, Spread]:
+    """Tokens per second of `sequences` that generate `generate_tokens` each, together, after one token; one run uncounted."""
+    start = lm.tokenize(_TEXT)[:1]
+    rates = []
+    for run in range(repeat + 1):
+        step(run, repeat + 1)
+        batch = lm.generate_batch(
+            [start] * sequences, max_tokens=generate_tokens, sampling=Sampling(greedy=True), ignore_eos=True
+        )
+        batch.texts()
+        rates.append(sum(g.timings.generated_tokens_per_s for g in batch.generations))
+    step(repeat + 1, repeat + 1)
+    return {"together_tokens_per_s": Spread.of(rates[1:])}
+
+
 def _run(lm: LanguageModel, ids: list[int], max_tokens: int) -> GenerationTimings:
     generation = lm.generate(ids, max_tokens=max_tokens, sampling=Sampling(greedy=True), ignore_eos=True)
     for _ in generation:

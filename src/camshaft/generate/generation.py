@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from camshaft.errors import SettingError
 from camshaft.text.stream import Detokenizer
 
 FinishReason = Literal["stop", "length"]
@@ -19,6 +20,17 @@ class GenerationTimings:
     first_token_s: float
     prompt_tokens_per_s: float
     generated_tokens_per_s: float
+
+
+def check_max_tokens(max_tokens: int) -> None:
+    """SettingError for a number under 0."""
+    if max_tokens < 0:
+        raise SettingError(f"max_tokens {max_tokens}; wanted 0 or more")
+
+
+def stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
+    """One string or several, as several."""
+    return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 class StopStrings:
@@ -84,13 +96,22 @@ class Generation:
             (self.tokens - 1) / later if self.tokens > 1 and later else 0.0,
         )
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many tokens as it may."""
+        return self.tokens >= self._max_tokens
+
+    def begin(self) -> None:
+        """Starts the clock, where that is before the first token is asked for."""
+        self._started = time.perf_counter()
+
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
         try:
             while self._next_token is not None:
-                piece = self._advance(self._next_token)
+                piece = self.advance()
                 if piece:
                     return piece
         except BaseException:
@@ -104,23 +125,29 @@ class Generation:
         if ended is not None:
             ended()
 
-    def _advance(self, next_token: Callable[[], int | None]) -> str:
-        """One token further: the text that it completes, which may be none."""
+    def advance(self) -> str:
+        """One token further: the text that it completes, which may be none; once it is over, always none."""
+        if self._next_token is None:
+            return ""
         self._started = self._started or time.perf_counter()
-        token = next_token() if self.tokens < self._max_tokens else None
+        token = None if self.is_full else self._next_token()
         now = time.perf_counter()
         self._first = self._first or now
         if token is None:
-            self._finish("length" if self.tokens >= self._max_tokens else "stop")
-            rest, stopped = self._stop.push(self._text.flush())
-            return rest if stopped else rest + self._stop.flush()
+            return self.finish("length" if self.is_full else "stop")
         self.ids.append(token)
         self._last = now
         piece, stopped = self._stop.push(self._text.push(token))
         if stopped:
-            self._finish("stop")
+            self._end("stop")
         return piece
 
-    def _finish(self, reason: FinishReason) -> None:
+    def finish(self, reason: FinishReason) -> str:
+        """Ends it for a reason: the text that was held back."""
+        self._end(reason)
+        rest, stopped = self._stop.push(self._text.flush())
+        return rest if stopped else rest + self._stop.flush()
+
+    def _end(self, reason: FinishReason) -> None:
         self.finish_reason = reason
         self.close()

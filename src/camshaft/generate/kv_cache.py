@@ -57,6 +57,11 @@ class KVCache:
         total = sum(spec.nbytes for name, spec in self.specs.items() if name != "block_table")
         return total // self.n_slots
 
+    @property
+    def n_free(self) -> int:
+        """How many slots nobody holds."""
+        return len(self._free_slots)
+
     def open_slot(self) -> int:
         """A free sequence slot. ContextError when all are taken."""
         try:

@@ -18,8 +18,9 @@ import numpy as np
 from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf import open_gguf
+from camshaft.generate.batch import Batch, check_prompts
 from camshaft.generate.conversation import Conversation
-from camshaft.generate.generation import Generation, GenerationTimings
+from camshaft.generate.generation import Generation, GenerationTimings, check_max_tokens, stop_strings
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.sampler import Sampler, SamplerPlans
 from camshaft.generate.sampling import Sampling
@@ -35,7 +36,7 @@ from camshaft.text.tokenizer import Tokenizer
 Array = np.ndarray[Any, Any]
 ACTIVATIONS = {"auto": True, "q8": True, "f32": False}
 
-__all__ = ["Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
+__all__ = ["Batch", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class LanguageModel:
         except BaseException:
             self._file.close()
             raise
-        self._samplers = SamplerPlans(self.plans.logits, backend)
+        self.samplers = SamplerPlans(self.plans.logits, backend, self.threads)
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
 
     @cached_property
@@ -170,6 +171,33 @@ class LanguageModel:
             session.close()
             raise
 
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        max_tokens: int = 128,
+        sampling: Sampling | Sequence[Sampling] | None = None,
+        stop: Sequence[str] = (),
+        raw: bool = False,
+        ignore_eos: bool = False,
+    ) -> Batch:
+        """Generates after every prompt, all together: an iterator of (index of the prompt, piece of text); `.texts()` gives all.
+
+        Each sequence gets what `generate` would give it, but shares the reading of the weights. As many as the model has
+        sessions for run at once, the others wait. `sampling`: one for all, or one per prompt. Errors as generate's.
+        """
+        each = [self.prompt_ids(prompt, raw=raw) for prompt in prompts]
+        check_prompts(each, self.context)
+        check_max_tokens(max_tokens)
+        given = (
+            [sampling or Sampling()] * len(each) if sampling is None or isinstance(sampling, Sampling) else [*sampling]
+        )
+        if len(given) != len(each):
+            raise SettingError(f"{len(given)} samplings for {len(each)} prompts; wanted one, or one per prompt")
+        self.check_open()
+        ended = frozenset[int]() if ignore_eos else self.tokenizer.eos_ids
+        return Batch(self, each, [self.sampler(s) for s in given], max_tokens, stop_strings(stop), ended)
+
     def session(self) -> Session:
         """A conversation of its own. ContextError when `sessions` are open already."""
         self.check_open()
@@ -187,7 +215,7 @@ class LanguageModel:
     def sampler(self, sampling: Sampling) -> Sampler:
         """A sampler over this model's logits."""
         with self.lock:
-            return Sampler(self._samplers.plan(sampling), sampling)
+            return Sampler(self.samplers.plan(sampling), sampling)
 
     def logits(self, token_ids: Sequence[int], *, chunk: int | None = None) -> Array:
         """float32 [n, vocab]: the logits after each of n tokens, through the plans that generate. `chunk` tokens a run.
@@ -213,7 +241,7 @@ class LanguageModel:
         """Lets go of plans, weights and file. Closing twice is allowed."""
         with self.lock:
             self._closed = True
-            self._samplers.close()
+            self.samplers.close()
             self.plans.close()
             self._file.close()
 

@@ -1,6 +1,7 @@
-"""The plans of a language model: one for prompts of any length up to its bound, one for single tokens, sharing all memory.
+"""The plans of a language model: for prompts of any length up to a bound, single tokens, a token of each of a few sequences.
 
-On a device with memory of its own, the KV cache and the logits lie there; token ids and the block table are copied in.
+They share all memory. On a device with memory of its own, the KV cache and the logits lie there; token ids and the block table
+are copied in.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from camshaft.models.transformer import LayerCache, token_inputs
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.compile import compile_all
 from camshaft.plan.device_memory import DeviceArray, DeviceRows
+from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
 
 PROMPT_TOKENS = 512  # the prompt plan's bound; longer prompts go through it in chunks
+MOST_TOGETHER = 16  # sequences with a plan of their own; more go through the prompt plan
 LOGIT_ROWS = 64  # the most positions whose logits one run gives
 Array = np.ndarray[Any, Any]
 
@@ -67,16 +70,21 @@ class ModelPlans:
         # Both graphs before any memory: a file whose tensors do not fit its metadata fails here.
         graphs = self._graph(self.prompt_tokens, self.logit_rows), self._graph(1, None)
         self.logits = self._make_logits(TensorSpec((self.logit_rows.bound, config.vocab_size), f32))
+        self._backend, self._activations = backend, "q8" if quantized else "f32"
         started = time.perf_counter()
-        self.prompt, self.single = compile_all(
+        self.prompt, self.single = self._compile(graphs)
+        self.compile_s = time.perf_counter() - started
+        self._together: dict[int, tuple[ExecutionPlan, Extent]] = {}
+
+    def _compile(self, graphs: Sequence[Graph]) -> list[ExecutionPlan]:
+        return compile_all(
             graphs,
-            backend=backend,
-            threads=threads,
-            activations="q8" if quantized else "f32",
+            backend=self._backend,
+            threads=self.threads,
+            activations=self._activations,
             weights=self.weights,
             memory=self.cache.states | {"logits": self.logits},
         )
-        self.compile_s = time.perf_counter() - started
 
     def _make_logits(self, spec: TensorSpec) -> Array | DeviceArray:
         if self.device is not None:
@@ -117,10 +125,30 @@ class ModelPlans:
         n_rows = len(rows)
         return DeviceRows(self.logits, n_rows) if isinstance(self.logits, DeviceArray) else self.logits[:n_rows]
 
+    def run_together(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
+        """One run over one token of each of several sequences; their logits are the first rows of `logits`."""
+        n = len(ids)
+        if n == 1 or n > MOST_TOGETHER:
+            self.run(ids, positions, slots, range(n))
+            return
+        plan, tokens = self._plan_for(n)
+        plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
+        plan.set_extent(tokens, n)
+        plan.set_extent(self.length, max(positions) + 1)
+        plan.bound.run()
+
+    def _plan_for(self, n: int) -> tuple[ExecutionPlan, Extent]:
+        """The plan of the next power of two of tokens, ground when it is first wanted: its variants are those of few tokens."""
+        most = 1 << (n - 1).bit_length()
+        if most not in self._together:
+            tokens = Extent("together", most)
+            self._together[most] = self._compile([self._graph(tokens, None)])[0], tokens
+        return self._together[most]
+
     def close(self) -> None:
-        """Lets go of both plans, their weights and the cache's memory."""
-        self.prompt.close()
-        self.single.close()
+        """Lets go of all plans, their weights and the cache's memory."""
+        for plan in (self.prompt, self.single, *(plan for plan, _ in self._together.values())):
+            plan.close()
         self.weights.clear()
         self.cache.close()
         if isinstance(self.logits, DeviceArray):

@@ -3,48 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from camshaft.extent import Extent
 from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.ops.spec import Dim
 from camshaft.plan.compile import compile
 from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.execution_plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
+# Whether the likeliest is taken, and how many of the latest tokens are penalized.
+_Kind: TypeAlias = tuple[bool, int]
+
+
+def _kind(sampling: Sampling) -> _Kind:
+    return sampling.is_greedy, sampling.repeat_last_n if sampling.has_penalty else 0
 
 
 class SamplerPlans:
     """Compiles what a Sampling asks for once: argmax or sample, with the repeat penalty or without."""
 
-    def __init__(self, logits: Array | DeviceArray, backend: str | None) -> None:
-        self._logits, self._backend = logits, backend
-        self._plans: dict[tuple[bool, int], ExecutionPlan] = {}
+    def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int) -> None:
+        self._logits, self._backend, self._threads = logits, backend, threads
+        self._rows = Extent("rows", logits.shape[0])
+        self._plans: dict[tuple[_Kind, Dim], ExecutionPlan] = {}
 
     def plan(self, sampling: Sampling) -> ExecutionPlan:
-        """The plan from logits to `token`."""
-        penalized = sampling.repeat_last_n if sampling.has_penalty else 0
-        key = (sampling.is_greedy, penalized)
+        """The plan from the first row of logits to `token`."""
+        return self._plan(_kind(sampling), 1)
+
+    def draw(self, samplers: Sequence[Sampler], histories: Sequence[Sequence[int]]) -> list[int]:
+        """A token for each of the first rows of logits, by the row's own sampler; `histories` are the tokens before them."""
+        tokens: dict[_Kind, Array] = {}
+        for kind in {s.kind for s in samplers}:
+            plan = self._plan(kind, self._rows)
+            plan.set_extent(self._rows, len(samplers))
+            for row, (sampler, history) in enumerate(zip(samplers, histories, strict=True)):
+                sampler.fill(plan, row, history)
+            plan.bound.run()
+            tokens[kind] = plan.outputs["token"]
+        for sampler in samplers:
+            sampler.step += 1
+        return [int(tokens[s.kind][row]) for row, s in enumerate(samplers)]
+
+    def _plan(self, kind: _Kind, rows: Dim) -> ExecutionPlan:
+        key = kind, rows
         if key not in self._plans:
-            self._plans[key] = self._compile(*key)
+            self._plans[key] = self._compile(*kind, rows)
         return self._plans[key]
 
-    def _compile(self, greedy: bool, penalized: int) -> ExecutionPlan:
+    def _compile(self, greedy: bool, penalized: int, rows: Dim) -> ExecutionPlan:
         graph = Graph()
-        logits = graph.input("logits", (1, self._logits.shape[1]), "f32")
+        logits = graph.input("logits", (rows, self._logits.shape[1]), "f32")
         if penalized:
-            recent, penalty = graph.input("recent", (1, penalized), "i32"), graph.input("penalty", (1,), "f32")
+            recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
             logits = F.repeat_penalty(logits, recent, penalty)
-        graph.output("token", F.argmax(logits) if greedy else self._sample(graph, logits))
-        return compile(graph, backend=self._backend, threads=1, memory={"logits": self._logits})
+        graph.output("token", F.argmax(logits) if greedy else self._sample(graph, logits, rows))
+        threads = 1 if rows == 1 else self._threads
+        return compile(graph, backend=self._backend, threads=threads, memory={"logits": self._logits})
 
-    def _sample(self, graph: Graph, logits: Tensor) -> Tensor:
+    def _sample(self, graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
         kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
-        settings = [graph.input(name, (1,), dtype) for name, dtype in kinds.items()]
-        result: Tensor = F.sample(logits, *settings, graph.input("seed", (1, 3), "u32"))
+        settings = [graph.input(name, (rows,), dtype) for name, dtype in kinds.items()]
+        result: Tensor = F.sample(logits, *settings, graph.input("seed", (rows, 3), "u32"))
         return result
 
     def close(self) -> None:
@@ -59,20 +85,24 @@ class Sampler:
     def __init__(self, plan: ExecutionPlan, sampling: Sampling) -> None:
         self._plan, self._sampling = plan, sampling
         self._seed = sampling.start_seed()
-        self._step = 0
+        self.kind, self.step = _kind(sampling), 0
 
     def draw(self, history: Sequence[int]) -> int:
         """The next token from the logits of the last run; `history` are the tokens before it."""
-        for name, values in self._plan.inputs.items():  # all of them: other samplers use the same plan
-            if name != "logits":
-                values[0] = self._input(name, values, history)
-        self._step += 1
+        self.fill(self._plan, 0, history)
+        self.step += 1
         self._plan.bound.run()
         return int(self._plan.outputs["token"][0])
+
+    def fill(self, plan: ExecutionPlan, row: int, history: Sequence[int]) -> None:
+        """Writes this sampler's row of every input but the logits: other samplers use the same plan."""
+        for name, values in plan.inputs.items():
+            if name != "logits":
+                values[row] = self._input(name, values, history)
 
     def _input(self, name: str, memory: Array, history: Sequence[int]) -> Any:
         if name == "recent":
             return recent_tokens(history, self._sampling.repeat_last_n, memory.shape[1])
         if name == "seed":
-            return seed_words(self._seed, self._step)
+            return seed_words(self._seed, self.step)
         return getattr(self._sampling, "repeat_penalty" if name == "penalty" else name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from camshaft.errors import ContextError, SettingError
-from camshaft.generate.generation import Generation
+from camshaft.generate.generation import Generation, check_max_tokens, stop_strings
 from camshaft.generate.sampling import Sampling
 from camshaft.plan.device_memory import DeviceRows
 
@@ -63,8 +63,7 @@ class Session:
         model = self._model
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
-        if max_tokens < 0:
-            raise SettingError(f"max_tokens {max_tokens}; wanted 0 or more")
+        check_max_tokens(max_tokens)
         sampler = model.sampler(sampling or Sampling())
         ended = frozenset[int]() if ignore_eos else model.tokenizer.eos_ids
         text = model.tokenizer.stream(at_start=self.position == 0 and not self._pending and not ids)
@@ -84,8 +83,7 @@ class Session:
             self._pending = [token]
             return token
 
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        return Generation(len(ids), next_token, text, stops, max_tokens, self.close if owned else None)
+        return Generation(len(ids), next_token, text, stop_strings(stop), max_tokens, self.close if owned else None)
 
     def _check_open(self) -> None:
         self._model.check_open()
