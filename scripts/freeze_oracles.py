@@ -1,6 +1,6 @@
 """Regenerates tests/data from the oracles: torch, transformers, gguf and llama.cpp. Needs the extras oracles and bench.
 
-    python scripts/freeze_oracles.py [--model FILE] [STAGE ...]      stages: tokens models logits; all by default
+    python scripts/freeze_oracles.py [--model FILE] [STAGE ...]      stages: tokens models logits quantized; all by default
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,10 +20,13 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from scripts.oracles import excerpt, llama  # noqa: E402
+from camshaft.formats.blocks import BLOCK_FORMATS  # noqa: E402
+from camshaft.models.quantization_mix import MIXES  # noqa: E402
+from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, default_model  # noqa: E402
+from tests.support.sketches import SKETCHES, block_values, sketch  # noqa: E402
 
 MAX_NBYTES = 2_000_000
 N_POSITIONS = 256
@@ -88,12 +92,35 @@ def freeze_logits(model: Path) -> None:
     )
 
 
+def freeze_quantized(model: Path) -> None:
+    """Blocks that llama.cpp makes of values, and the types that it gives the tensors of the sketches, by file type."""
+    rows = [row for row in BLOCK_FORMATS.values() if row.encode and not row.is_plain]
+    made = {
+        row.name: quantized.blocks(block_values(row.block_size), row.ggml_id or 0, row.block_nbytes) for row in rows
+    }
+    _save(DATA / "quantized" / "blocks.npz", **made)
+    types: dict[str, dict[str, dict[str, str]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in SKETCHES:
+            source, target = sketch(name, Path(folder)), Path(folder) / "out.gguf"
+            for mix, row in MIXES.items():
+                quantized.requantize(source, target, row.file_type)
+                types.setdefault(name, {})[mix] = quantized.types_of(target)
+    packed = gzip.compress(json.dumps(types, indent=0).encode(), 9, mtime=0)
+    (DATA / "quantized" / "types.json.gz").write_bytes(packed)
+
+
 def _save(path: Path, **arrays: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)
 
 
-STAGES: dict[str, Callable[[Path], None]] = {"tokens": freeze_tokens, "models": freeze_models, "logits": freeze_logits}
+STAGES: dict[str, Callable[[Path], None]] = {
+    "tokens": freeze_tokens,
+    "models": freeze_models,
+    "logits": freeze_logits,
+    "quantized": freeze_quantized,
+}
 
 
 def main() -> None:

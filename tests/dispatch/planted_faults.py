@@ -6,14 +6,19 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from camshaft.dtypes import f32
+from camshaft.errors import StoreError
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
+
+# Environment variables: the file that `crashes_once` leaves when it crashed; whether the disk of `disk_is_full` is.
+CRASHED, FULL = "PLANTED_CRASHED", "PLANTED_FULL"
 
 
 @kernel
@@ -90,6 +95,25 @@ def _raise(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[op
     raise ValueError("out of patience")
 
 
+def _crash_once(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
+    path = Path(os.environ[CRASHED])
+    if not path.exists():
+        path.touch()
+        ctypes.string_at(0)
+    _double(node, inputs, outputs)
+
+
+def _allocate(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
+    np.zeros(7 << 30, np.uint8)  # which the system itself would grant
+    _double(node, inputs, outputs)
+
+
+def _full(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
+    if FULL in os.environ:
+        raise StoreError("an object: cannot be written: No space left on device")
+    _double(node, inputs, outputs)
+
+
 def _host(name: str, function: object, cost: float = 1e9) -> ops.KernelVariant:
     build = lambda node, target: ops.HostCall(function)  # type: ignore[arg-type]  # noqa: E731
     return ops.KernelVariant(name, frozenset({"simd"}), build, cost=lambda node, target: cost)
@@ -128,6 +152,9 @@ OP = ops.Op(
         _host("exits", _exit),
         _host("killed", _killed),
         _host("raises", _raise),
+        _host("crashes_once", _crash_once),
+        _host("allocates_far_too_much", _allocate),
+        _host("disk_is_full", _full),
         _host("right_but_slow", _double),
         ops.KernelVariant("refuses", frozenset({"simd"}), _native("", "").build, _refuses),
     ),

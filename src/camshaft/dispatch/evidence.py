@@ -18,6 +18,7 @@ Status = Literal["proved", "failed", "absent"]
 class Verdict:
     """What became of a claim. `reason` says why it failed or is absent; `max_error` (normalized mean squared; None where it is
     not finite or nothing ran) was seen in `sample`; `elapsed_s` is how long all samples took, compilation included.
+    `digest` stands for the sources, the names and the device (claims.py): evidence under another one says nothing.
     `lasting` is False where somebody else ended the proof (out of memory, Ctrl-C): nothing to keep.
     """
 
@@ -32,6 +33,7 @@ class Verdict:
     n_samples: int = 0
     elapsed_s: float = 0.0
     lasting: bool = True
+    digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,13 @@ class Ledger:
             if whole is not None and (claim.kinds is None or whole.status == "proved"):
                 return whole
             return self._rows.get(claim.key())
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Every verdict that is kept, those on sources of another time too."""
+        with self._lock:
+            if self._rows is None:
+                self._rows = self._read()
+            return tuple(self._rows.values())
 
     def add(self, verdicts: Mapping[Claim, Verdict]) -> None:
         """Keeps verdicts, in memory and in the store. StoreError when they cannot be written."""

@@ -10,34 +10,38 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import IO, Any
 
 from camshaft.backends.registry import Backend, backend_named, backends
 from camshaft.dispatch.claims import Claim, all_claims
 from camshaft.dispatch.evidence import BackendValidation, Verdict, ledger, summary
-from camshaft.errors import BackendError
+from camshaft.errors import BackendError, StoreError
 from camshaft.settings import settings, thread_count
 
 Progress = Callable[[int, int], None]
 
 SAMPLE_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 5.0
+_KEEP_EVERY_S = 1.0  # what an interruption may lose; a write takes some milliseconds
 _CLAIMS_PER_CHILD = 4
 # Signals that no kernel raises: the operating system or a person ended the process.
 _ENDED_BY_OTHERS = {int(s) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if (s := getattr(signal, name, None))}
 
 
 def prove(
-    claims: Iterable[Claim], *, timeout_s: float = SAMPLE_TIMEOUT_S, progress: Progress | None = None
+    claims: Iterable[Claim], *, timeout_s: float | None = None, progress: Progress | None = None
 ) -> dict[Claim, Verdict]:
     """A verdict on each claim: from the evidence where there is one, else from child processes, and then kept.
 
-    `timeout_s` is for one sample, compilation included; `progress` is called, from any thread but never from two at once,
-    with how many of the claims without evidence are judged and how many there are. BackendError when no child can be run.
+    `timeout_s` is for one sample, compilation included (SAMPLE_TIMEOUT_S by default); `progress` is called, from any thread
+    but never from two at once, with how many of the claims without evidence are judged and how many there are. BackendError
+    when no child can be run, StoreError when the store cannot be written.
     """
     wanted = tuple(dict.fromkeys(claims))
     absent = {name: backend_named(name).absent() for name in {c.backend for c in wanted}}
@@ -45,9 +49,7 @@ def prove(
     found |= {c: v for c in wanted if c not in found and (v := ledger().get(c))}
     missing = [c for c in wanted if c not in found]
     if missing:
-        fresh = _judge(missing, timeout_s, progress)
-        ledger().add(fresh)
-        found |= fresh
+        found |= _judge(missing, SAMPLE_TIMEOUT_S if timeout_s is None else timeout_s, progress)
     return {c: found[c] for c in wanted}
 
 
@@ -70,44 +72,82 @@ def _unprovable(backend: Backend) -> str | None:
 
 
 def _judge(claims: Sequence[Claim], timeout_s: float, progress: Progress | None) -> dict[Claim, Verdict]:
-    """Some children take the claims off one queue, each as it is free."""
-    left: queue.SimpleQueue[Claim] = queue.SimpleQueue()
-    for claim in claims:
-        left.put(claim)
-    found: dict[Claim, Verdict] = {}
-    telling = threading.Lock()
-
-    def tell() -> None:
-        with telling:
-            if progress:
-                progress(len(found), len(claims))
-
-    def serve() -> None:
-        while not left.empty():  # a child that dies takes only its claim with it: the next one goes on
-            with _Child() as child, suppress(queue.Empty):
-                while child.alive:
-                    claim = left.get_nowait()
-                    found[claim] = child.judge(claim, timeout_s)
-                    tell()
-
-    tell()
+    """Some children take the claims off one queue, each as it is free. Verdicts are kept as they come."""
+    round_ = _Round(claims, timeout_s, progress)
     n_children = min(thread_count(), -(-len(claims) // _CLAIMS_PER_CHILD))
     with ThreadPoolExecutor(n_children) as pool:
         try:
-            for served in [pool.submit(serve) for _ in range(n_children)]:
+            for served in [pool.submit(round_.serve) for _ in range(n_children)]:
                 served.result()
         finally:  # after Ctrl-C or a child that cannot start, nobody takes another claim
-            with suppress(queue.Empty):
-                while True:
-                    left.get_nowait()
-    return found
+            round_.stop()
+    round_.keep()
+    return round_.found
+
+
+class _Round:
+    """Claims on their way to verdicts, by several threads with a child each."""
+
+    def __init__(self, claims: Sequence[Claim], timeout_s: float, progress: Progress | None) -> None:
+        self.found: dict[Claim, Verdict] = {}
+        self._n_claims, self._timeout_s, self._progress = len(claims), timeout_s, progress
+        self._left: queue.SimpleQueue[Claim] = queue.SimpleQueue()
+        for claim in claims:
+            self._left.put(claim)
+        self._telling = threading.Lock()
+        self._kept, self._kept_at = 0, time.monotonic()
+        self._tell()
+
+    def serve(self) -> None:
+        """Judges claims while there are some. A child that fails a claim takes only that one with it."""
+        while not self._left.empty():
+            with _Child() as child, suppress(queue.Empty):
+                while child.alive:
+                    claim = self._left.get_nowait()
+                    verdict = child.judge(claim, self._timeout_s)
+                    if child.crashed and verdict.lasting:  # an earlier claim may have done the harm
+                        verdict = self._again(claim)
+                    self._done(claim, verdict)
+
+    def _again(self, claim: Claim) -> Verdict:
+        """A second and last trial, by a child of its own."""
+        with _Child() as alone:
+            verdict = alone.judge(claim, self._timeout_s)
+            if not alone.crashed:
+                return verdict
+        return replace(verdict, reason=f"twice {verdict.reason}")
+
+    def _done(self, claim: Claim, verdict: Verdict) -> None:
+        with self._telling:
+            self.found[claim] = replace(verdict, digest=claim.key())
+            if time.monotonic() - self._kept_at > _KEEP_EVERY_S:
+                self.keep()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress:
+            with self._telling:
+                self._progress(len(self.found), self._n_claims)
+
+    def keep(self) -> None:
+        """Keeps in the evidence what was found since the last time. StoreError when it cannot be written."""
+        fresh = dict(list(self.found.items())[self._kept :])
+        ledger().add(fresh)
+        self._kept, self._kept_at = self._kept + len(fresh), time.monotonic()
+
+    def stop(self) -> None:
+        """Leaves nothing to take."""
+        with suppress(queue.Empty):
+            while True:
+                self._left.get_nowait()
 
 
 class _Child:
-    """One child process. `alive` is False once it died or hung."""
+    """One child process. `alive` is False once it died or hung, or failed a claim: what a wrong kernel did to the process is not
+    known. `crashed` is True when it died of itself."""
 
     def __init__(self) -> None:
-        self.alive = True
+        self.alive, self.crashed = True, False
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         environment = os.environ | {
@@ -132,12 +172,15 @@ class _Child:
         except queue.Empty:
             line = None
         if line is None:
+            self.alive = False
             message = f"a process that proves kernels cannot be run: {self._death()}"
             self.__exit__()
             raise BackendError(message)
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self.alive and not any(error):
+            self._end()
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -147,6 +190,13 @@ class _Child:
                 pipe.close()
         self._errors.close()
 
+    def _end(self) -> None:
+        """Lets the process end by itself, which adds what it found in the store to the counts."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(_END_TIMEOUT_S)
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -154,7 +204,8 @@ class _Child:
         self._lines.put(None)
 
     def judge(self, claim: Claim, timeout_s: float) -> Verdict:
-        """What the child says, or that it died, or that it was silent for longer than a sample may take."""
+        """What the child says, or that it died, or that it was silent for longer than a sample may take. StoreError where the
+        store could not be used in it."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it is gone: the reader finds that too
             self._process.stdin.write(json.dumps(asdict(claim)) + "\n")
@@ -166,10 +217,15 @@ class _Child:
             except queue.Empty:
                 return self._failed(claim, sample, f"hung: silent for {timeout_s:g} s")
             if line is None:
+                self.crashed = True
                 return self._failed(claim, sample, f"crashed its process: {self._death()}")
             said: dict[str, Any] = json.loads(line)
+            if "store" in said:
+                raise StoreError(said["store"])
             if "verdict" in said:
-                return Verdict(**said["verdict"])
+                verdict = Verdict(**said["verdict"])
+                self.alive = verdict.status != "failed"
+                return verdict
             sample = said["sample"]
 
     def _failed(self, claim: Claim, sample: str | None, what: str) -> Verdict:

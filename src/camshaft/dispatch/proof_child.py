@@ -1,7 +1,7 @@
 """The child that proves: `python -m camshaft.dispatch.proof_child` reads a claim a line from stdin until that is closed.
 
 It may crash or hang: proof.py, in the parent, reports that. It writes lines of JSON: {"ready": true} once, then {"sample": name}
-before each sample and {"verdict": ...} for each claim.
+before each sample and {"verdict": ...} for each claim, or {"store": ...} where the store cannot be used: that is no verdict.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from dataclasses import asdict
 from camshaft.backends.registry import device as device_named
 from camshaft.dispatch.claims import Claim, kinds_of
 from camshaft.dispatch.evidence import Verdict
+from camshaft.dispatch.memory import bounded
 from camshaft.dispatch.run import refusal_of
 from camshaft.dispatch.validate import Checked, check_sample, node_of
+from camshaft.errors import StoreError
 from camshaft.ops.op import NodeSpec, Op, Sample
 
 # A plan proves its kernels on this many samples of the node's kinds, the last among them; each costs a compilation.
@@ -77,6 +79,12 @@ def _verdict(claim: Claim, worst: Checked, n_samples: int, elapsed: float) -> Ve
     )
 
 
+def _reason(error: Exception) -> str:
+    """The error in one line."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def _say(what: str, value: object) -> None:
     print(json.dumps({what: value}), flush=True)
 
@@ -93,9 +101,13 @@ def main() -> None:
             _say("sample", sample)
 
         try:
-            verdict = judge(claim, begin)
+            with bounded(device_named(claim.backend).space):
+                verdict = judge(claim, begin)
+        except StoreError as error:
+            _say("store", str(error))
+            continue
         except Exception as error:  # whatever a variant raises is the verdict on it
-            reason = f"{type(error).__name__}: {error}"
+            reason = _reason(error)
             verdict = Verdict(claim.op, claim.variant, claim.backend, "failed", reason, sample=at[0] if at else None)
         _say("verdict", asdict(verdict))
 

@@ -12,10 +12,12 @@ from camshaft import dtypes
 from camshaft.dtypes import DType
 from camshaft.errors import FormatError
 from camshaft.formats import k_blocks as k
+from camshaft.formats import k_encoders, small_encoders
 from camshaft.formats import small_blocks as small
 from camshaft.formats.bits import Bytes, Floats, Records
 
 _CHUNK_ELEMENTS = 1 << 17  # so that the temporaries of a chunk stay in the cache
+_MOST = 65504.0  # a block's scale and minimum are f16
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,8 @@ class BlockFormat:
     """How elements lie in a file: `block_size` of them in `block_nbytes` bytes.
 
     `dtype` is set for plain types (block_size 1). `layout` names the fields of a block (a packed little-endian NumPy
-    dtype) and `decode` turns such records [n] into float32 [n, block_size]; both are None for a type camshaft does not
-    read yet. `ggml_id` is the type's number in GGUF, None where GGUF has none.
+    dtype), `decode` turns such records [n] into float32 [n, block_size] and `encode` turns them back; None for a type
+    that camshaft does not read, or write, yet. `ggml_id` is the type's number in GGUF, None where GGUF has none.
     """
 
     name: str
@@ -34,6 +36,7 @@ class BlockFormat:
     dtype: DType | None = None
     layout: np.dtype[Any] | None = field(default=None, compare=False, repr=False)
     decode: Callable[[Records], Floats] | None = field(default=None, compare=False, repr=False)
+    encode: Callable[[Floats], Records] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_plain(self) -> bool:
@@ -78,6 +81,25 @@ class BlockFormat:
                 values[first : first + step] = self.decode(records[first : first + step])
         return values
 
+    def quantize(self, values: Floats) -> Bytes:
+        """float32 [n_blocks, block_size] to uint8 [n_blocks, block_nbytes]. FormatError for a type not written yet, and for
+        values that are no numbers: no block can hold an infinity or a NaN."""
+        if self.encode is None:
+            known = ", ".join(name for name, row in BLOCK_FORMATS.items() if row.encode)
+            raise FormatError(f"{self.name} is a type that camshaft does not write; it writes {known}")
+        if values.dtype != np.float32 or values.ndim != 2 or values.shape[1] != self.block_size:
+            raise FormatError(
+                f"{self.name} of {values.dtype} {list(values.shape)}; wanted float32 [n, {self.block_size}]"
+            )
+        if not self.is_plain and not (np.abs(values) <= _MOST).all():
+            raise FormatError(f"{self.name} of a value that is infinite, NaN or over {_MOST:g}: no f16 scale holds it")
+        blocks = np.empty((len(values), self.block_nbytes), np.uint8)
+        step = max(1, _CHUNK_ELEMENTS // self.block_size)
+        for first in range(0, len(values), step):
+            part = self.encode(values[first : first + step])
+            blocks[first : first + step] = part.view(np.uint8).reshape(len(part), self.block_nbytes)
+        return blocks
+
 
 def _decode_plain(records: Records) -> Floats:
     return records.astype(np.float32).reshape(-1, 1)
@@ -85,38 +107,48 @@ def _decode_plain(records: Records) -> Floats:
 
 def _plain(name: str, ggml_id: int, dtype: DType) -> BlockFormat:
     little = dtype.numpy if dtype is dtypes.bf16 else dtype.numpy.newbyteorder("<")
-    return BlockFormat(name, ggml_id, 1, dtype.nbytes, dtype, little, _decode_plain)
+
+    def encode(values: Floats) -> Records:
+        with np.errstate(over="ignore"):  # f16 of 1e6 is infinity, as everywhere
+            return values.astype(little)
+
+    return BlockFormat(name, ggml_id, 1, dtype.nbytes, dtype, little, _decode_plain, encode if dtype.is_float else None)
 
 
 def _blocks(
-    name: str, ggml_id: int, block_size: int, layout: np.dtype[Any], decode: Callable[[Records], Floats]
+    name: str,
+    ggml_id: int,
+    block_size: int,
+    layout: np.dtype[Any],
+    decode: Callable[[Records], Floats],
+    encode: Callable[[Floats], Records] | None = None,
 ) -> BlockFormat:
-    return BlockFormat(name, ggml_id, block_size, layout.itemsize, None, layout, decode)
+    return BlockFormat(name, ggml_id, block_size, layout.itemsize, None, layout, decode, encode)
 
 
 _ROWS = (
     _plain("F32", 0, dtypes.f32),
     _plain("F16", 1, dtypes.f16),
-    _blocks("Q4_0", 2, 32, small.Q4_0, small.decode_q4_0),
-    _blocks("Q4_1", 3, 32, small.Q4_1, small.decode_q4_1),
-    _blocks("Q5_0", 6, 32, small.Q5_0, small.decode_q5_0),
-    _blocks("Q5_1", 7, 32, small.Q5_1, small.decode_q5_1),
-    _blocks("Q8_0", 8, 32, small.Q8_0, small.decode_q8_0),
+    _blocks("Q4_0", 2, 32, small.Q4_0, small.decode_q4_0, small_encoders.encode_q4_0),
+    _blocks("Q4_1", 3, 32, small.Q4_1, small.decode_q4_1, small_encoders.encode_q4_1),
+    _blocks("Q5_0", 6, 32, small.Q5_0, small.decode_q5_0, small_encoders.encode_q5_0),
+    _blocks("Q5_1", 7, 32, small.Q5_1, small.decode_q5_1, small_encoders.encode_q5_1),
+    _blocks("Q8_0", 8, 32, small.Q8_0, small.decode_q8_0, small_encoders.encode_q8_0),
     BlockFormat("Q8_1", 9, 32, 40),
-    _blocks("Q2_K", 10, 256, k.Q2_K, k.decode_q2_k),
-    _blocks("Q3_K", 11, 256, k.Q3_K, k.decode_q3_k),
-    _blocks("Q4_K", 12, 256, k.Q4_K, k.decode_q4_k),
-    _blocks("Q5_K", 13, 256, k.Q5_K, k.decode_q5_k),
-    _blocks("Q6_K", 14, 256, k.Q6_K, k.decode_q6_k),
+    _blocks("Q2_K", 10, 256, k.Q2_K, k.decode_q2_k, k_encoders.encode_q2_k),
+    _blocks("Q3_K", 11, 256, k.Q3_K, k.decode_q3_k, k_encoders.encode_q3_k),
+    _blocks("Q4_K", 12, 256, k.Q4_K, k.decode_q4_k, k_encoders.encode_q4_k),
+    _blocks("Q5_K", 13, 256, k.Q5_K, k.decode_q5_k, k_encoders.encode_q5_k),
+    _blocks("Q6_K", 14, 256, k.Q6_K, k.decode_q6_k, k_encoders.encode_q6_k),
     _blocks("Q8_K", 15, 256, k.Q8_K, k.decode_q8_k),
     BlockFormat("IQ2_XXS", 16, 256, 66),
     BlockFormat("IQ2_XS", 17, 256, 74),
     BlockFormat("IQ3_XXS", 18, 256, 98),
     BlockFormat("IQ1_S", 19, 256, 50),
-    _blocks("IQ4_NL", 20, 32, small.IQ4_NL, small.decode_iq4_nl),
+    _blocks("IQ4_NL", 20, 32, small.IQ4_NL, small.decode_iq4_nl, small_encoders.encode_iq4_nl),
     BlockFormat("IQ3_S", 21, 256, 110),
     BlockFormat("IQ2_S", 22, 256, 82),
-    _blocks("IQ4_XS", 23, 256, k.IQ4_XS, k.decode_iq4_xs),
+    _blocks("IQ4_XS", 23, 256, k.IQ4_XS, k.decode_iq4_xs, k_encoders.encode_iq4_xs),
     _plain("I8", 24, dtypes.i8),
     _plain("I16", 25, dtypes.i16),
     _plain("I32", 26, dtypes.i32),
@@ -126,7 +158,7 @@ _ROWS = (
     _plain("BF16", 30, dtypes.bf16),
     BlockFormat("TQ1_0", 34, 256, 54),
     BlockFormat("TQ2_0", 35, 256, 66),
-    _blocks("MXFP4", 39, 32, small.MXFP4, small.decode_mxfp4),
+    _blocks("MXFP4", 39, 32, small.MXFP4, small.decode_mxfp4, small_encoders.encode_mxfp4),
     BlockFormat("NVFP4", 40, 64, 36),
     BlockFormat("Q1_0", 41, 128, 18),
 )

@@ -1,0 +1,54 @@
+"""`camshaft quantize`: a model's file again in another file type."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from camshaft.cli import options
+from camshaft.cli.progress import Bar
+from camshaft.cli.run import command
+from camshaft.cli.show import print_json
+
+_In = Annotated[str, typer.Argument(metavar="IN", help="A name, hf:OWNER/REPO/FILE or the path of a .gguf.")]
+_Out = Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; it appears when it is whole.")]
+_Type = Annotated[
+    str, typer.Argument(metavar="TYPE", help="Q4_0, Q8_0, Q4_K_M, Q6_K, F16, ...; a wrong one lists all.")
+]
+_Pure = Annotated[bool, typer.Option("--pure", help="One format for every matrix, the output's too.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace OUT where it is there.")]
+
+
+@command
+def quantize(
+    source: _In,
+    out: _Out,
+    file_type: _Type,
+    *,
+    pure: _Pure = False,
+    force: _Force = False,
+    threads: options.Threads = None,
+    json: options.Json = False,
+) -> None:
+    """Write a model again in another file type, such as Q4_K_M or BF16."""
+    from camshaft.models import pull
+    from camshaft.models.quantization_mix import mix_named
+    from camshaft.models.quantize import quantize
+
+    mix_named(file_type)
+    started = time.perf_counter()
+    with Bar(f"pulling {source}") as progress:
+        path = pull.resolve_model(source, progress)
+    with Bar(f"quantizing to {file_type.upper()}", unit="weights") as progress:
+        made = quantize(path, out, file_type, pure=pure, force=force, threads=threads, progress=progress)
+    if json:
+        print_json(made)
+        return
+    formats = ", ".join(f"{n} {name}" for name, n in made.n_tensors.items())
+    before, after = made.nbytes_before / 1e6, made.nbytes / 1e6
+    print(
+        f"{made.path}: {after:.1f} MB of {before:.1f} MB in {time.perf_counter() - started:.1f} s; tensors: {formats}"
+    )

@@ -1,0 +1,160 @@
+"""quantize(source, out, type): a GGUF model again with other block formats. Between formats/ and `camshaft quantize`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import FormatError, StoreError
+from camshaft.formats.bits import Bytes
+from camshaft.formats.blocks import BlockFormat
+from camshaft.formats.gguf import GGUFFile, GGUFTensor, open_gguf
+from camshaft.formats.gguf_write import NewTensor, unsigned, values_of, write_gguf
+from camshaft.formats.mapped import shown
+from camshaft.models.quantization_mix import Mix, Place, format_for, is_quantized, mix_named, part_of
+from camshaft.settings import thread_count
+
+_PART_ELEMENTS = 1 << 20  # of one task: long enough to share out, short enough that 2 GB of floats never stand at once
+_TASKS_AHEAD = 16
+_QUANTIZATION_VERSION = 2
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Requantized:
+    """What was made: bytes before and after, and how many tensors each format got."""
+
+    path: Path
+    nbytes_before: int
+    nbytes: int
+    n_tensors: Mapping[str, int]
+
+
+def quantize(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    file_type: str,
+    *,
+    pure: bool = False,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Requantized:
+    """Writes the model again with the formats of `file_type` (a name of MIXES); keys, vocabulary and vectors stay.
+
+    Values are decoded to float32 and encoded again, whatever they were. `pure`: one format for every matrix, output included;
+    `force`: an `out` that is there is replaced. `progress(done, total)` counts elements. The file appears when it is whole.
+    FormatError for an unknown type, a source that cannot be read or is `out` itself; StoreError for an `out` that cannot be.
+    """
+    mix, target = mix_named(file_type), Path(out)
+    with open_gguf(source) as file:
+        _check_target(Path(source), target, force)
+        formats = formats_of(file, mix, pure=pure)
+        values = values_of(file.metadata) | {"general.file_type": unsigned(mix.file_type)}
+        values["general.quantization_version"] = unsigned(_QUANTIZATION_VERSION)
+        total, done = sum(_elements(t) for t in file.tensors.values()), 0
+
+        def count(n: int) -> None:
+            nonlocal done
+            done += n
+            progress(done, total)
+
+        with ThreadPoolExecutor(thread_count(threads)) as pool:
+            tensors = [_tensor(t, formats[t.name], pool, count) for t in file.tensors.values()]
+            write_gguf(target, values, tensors)
+    shutil.copymode(source, target)
+    names = [row.name for row in formats.values()]
+    return Requantized(
+        target, os.stat(source).st_size, target.stat().st_size, {n: names.count(n) for n in sorted({*names})}
+    )
+
+
+def _check_target(source: Path, target: Path, force: bool) -> None:
+    if target.exists() and target.samefile(source):
+        raise FormatError(f"{target}: is the file to be quantized itself; wanted another path to write to")
+    if target.is_dir():
+        raise StoreError(f"{target}: is a folder; wanted the path of a file to write")
+    if target.exists() and not force:
+        raise StoreError(f"{target}: is there already; replace it with --force")
+    if not target.parent.is_dir():
+        raise StoreError(f"{target}: there is no folder {target.parent}")
+
+
+def formats_of(file: GGUFFile, mix: Mix, *, pure: bool = False) -> dict[str, BlockFormat]:
+    """The format that each tensor of a file gets in a mix."""
+    place = _place(file)
+    tied = "output.weight" not in file.tensors
+    found = {}
+    for name, tensor in file.tensors.items():
+        if not is_quantized(name, tensor.shape):
+            found[name] = tensor.format
+            continue
+        is_output = name == "output.weight" or (tied and name == "token_embd.weight")
+        here = place(part_of(name)[1])
+        found[name] = format_for(mix, name, tensor.shape[-1], here, is_output=is_output, pure=pure)
+    return found
+
+
+def _place(file: GGUFFile) -> Callable[[int], Place]:
+    def number(key: str, otherwise: int) -> int:
+        value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
+        return int(np.max(value)) if isinstance(value, (int, np.ndarray)) else otherwise
+
+    heads = number("attention.head_count", 1)
+    per_head = heads // max(1, number("attention.head_count_kv", heads))
+    layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.(\d+)\.", name))}
+    n_layers, n_experts = number("block_count", len(layers)), number("expert_count", 0)
+    return lambda layer: Place(layer, n_layers, per_head, n_experts)
+
+
+def _elements(tensor: GGUFTensor) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64))
+
+
+def _tensor(
+    tensor: GGUFTensor, wanted: BlockFormat, pool: ThreadPoolExecutor, count: Callable[[int], None]
+) -> NewTensor:
+    def copied() -> Iterator[Bytes]:
+        yield tensor.data()
+        count(_elements(tensor))
+
+    def encoded() -> Iterator[Bytes]:
+        blocks = tensor.data().reshape(-1, tensor.format.block_nbytes)
+        step = _PART_ELEMENTS // tensor.format.block_size
+        tasks = [
+            partial(_encode, tensor, wanted, blocks[first : first + step]) for first in range(0, len(blocks), step)
+        ]
+        for i, part in enumerate(_ahead(pool, tasks)):
+            yield part
+            count(min(_PART_ELEMENTS, _elements(tensor) - i * _PART_ELEMENTS))
+
+    return NewTensor(tensor.name, tensor.shape, wanted, copied if wanted is tensor.format else encoded)
+
+
+def _ahead(pool: ThreadPoolExecutor, tasks: Iterable[Callable[[], Bytes]]) -> Iterator[Bytes]:
+    """The tasks' results in order, a few of them under way."""
+    waiting: deque[Future[Bytes]] = deque()
+    for task in tasks:
+        waiting.append(pool.submit(task))
+        if len(waiting) >= _TASKS_AHEAD:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _encode(tensor: GGUFTensor, wanted: BlockFormat, blocks: Bytes) -> Bytes:
+    values = tensor.format.dequantize(blocks)
+    try:
+        return wanted.quantize(values.reshape(-1, wanted.block_size))
+    except FormatError as error:
+        raise FormatError(f"{tensor.path}: tensor {shown(tensor.name)}: {error}") from None
