@@ -1,0 +1,88 @@
+"""`camshaft ops`: every op, what it claims, and how its claims stand on this machine; `camshaft ops NAME`: one in full."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from camshaft.cli import options
+from camshaft.cli.run import command
+from camshaft.cli.show import plain, print_columns, print_json, print_tree
+
+if TYPE_CHECKING:
+    from camshaft.dispatch.overview import OpOverview, Standing
+
+_Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Show these ops in full.")]
+_Markdown = Annotated[bool, typer.Option("--markdown", help="Print the page docs/ops.md, which holds for any machine.")]
+
+
+@command
+def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = False) -> None:
+    """Show every op with how many of its kernels are proved here, or some ops in full. Proves nothing: doctor does."""
+    if markdown:
+        from camshaft.ops.catalog import page
+
+        print(page(), end="")
+        return
+    from camshaft.dispatch.overview import overview
+
+    rows = overview(names)
+    if json:
+        print_json({"ops": [_plain(row) for row in rows]})
+    elif names:
+        for row in rows:
+            _print_whole(row)
+    else:
+        _print_all(rows)
+
+
+def _plain(row: OpOverview) -> dict[str, Any]:
+    whole: dict[str, Any] = plain(row.entry)
+    return whole | {"standings": plain(row.standings)}
+
+
+def _print_all(rows: Sequence[OpOverview]) -> None:
+    from camshaft.dispatch.overview import STATUSES
+
+    used = [status for status in STATUSES if any(row.count(status) for row in rows)]
+    table = [["op", *used, "gradient", "computes"]]
+    for row in rows:
+        counts = [str(row.count(status) or "") for status in used]
+        table.append([row.entry.name, *counts, "yes" if row.entry.gradient else "no", row.entry.formula])
+    taken = sum(max(len(line[i]) for line in table) + 2 for i in range(len(used) + 2))
+    room = max(shutil.get_terminal_size().columns - taken, 12)
+    print_columns([[*line[:-1], _cut(line[-1], room)] for line in table], right=frozenset(range(1, len(used) + 1)))
+    if "not tried" in used or "in part" in used:
+        print("'camshaft doctor' proves what was not tried, and all kinds of inputs of what was proved in part.")
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 3] + "..."
+
+
+def _print_whole(row: OpOverview) -> None:
+    entry = row.entry
+    print(f"{entry.name}: {entry.formula}")
+    about = {"family": entry.family, "dtypes": entry.dtypes, "gradient": entry.gradient, "fused": entry.fused}
+    print_tree(about | {"rows": entry.rows}, indent=2)
+    table: list[tuple[object, ...]] = [("  variant", "backend", "status", "max error", "allowed", "seconds")]
+    table += [(f"  {s.variant}", s.backend, s.status, *map(_number, _figures(s))) for s in row.standings]
+    print_columns(table, right=frozenset({3, 4, 5}))
+    reasons = dict.fromkeys(
+        (s.reason, s.backend if s.status == "absent" else f"{s.variant} on {s.backend}")
+        for s in row.standings
+        if s.reason
+    )
+    for reason, what in reasons:
+        print(f"  {what}: {reason}")
+
+
+def _figures(standing: Standing) -> tuple[float | None, ...]:
+    return standing.max_error, standing.tolerance, standing.elapsed_s
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"

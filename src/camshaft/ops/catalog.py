@@ -1,0 +1,95 @@
+"""The catalog of ops: what each one is and claims, on any machine; docs/ops.md is made of it. Above the ops' own files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from camshaft import ops
+from camshaft.dtypes import DTYPES, DType, as_dtype
+from camshaft.ops.answers import rows_of
+from camshaft.ops.op import Attrs, Op
+from camshaft.ops.spec import TensorSpec
+
+_HEAD = """# Ops
+
+Made by `camshaft ops --markdown`. `camshaft ops` shows the same with what was proved on your machine, `camshaft ops NAME` all
+that there is to one op. Dtypes are those that the op's inputs may have, block formats among them; backends those that a variant
+is written for. What an op computes exactly is its `reference`, in NumPy and float64, beside its kernels in `src/camshaft/ops/`.
+"""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A variant and the backends that it is for."""
+
+    name: str
+    backends: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OpEntry:
+    """An op as it is claimed. `family` is the file that it is a row of, or its own name; `dtypes` of its inputs; `rows` are
+    those of tests/data/ops.tsv that it answers."""
+
+    name: str
+    family: str
+    formula: str
+    dtypes: tuple[str, ...]
+    gradient: bool
+    fused: bool
+    variants: tuple[Claimed, ...]
+    rows: tuple[str, ...]
+
+
+def entry(op: Op) -> OpEntry:
+    """The entry of one op."""
+    claimed = tuple(Claimed(v.name, tuple(sorted(v.backends))) for v in op.variants)
+    gradient, fused = getattr(op, "vjp", None) is not None, op.decompose is not None
+    return OpEntry(
+        op.name, ops.group_of(op.name), op.formula, dtypes_of(op), gradient, fused, claimed, rows_of(op.name)
+    )
+
+
+def catalog() -> tuple[OpEntry, ...]:
+    """Every op, in the table's order."""
+    return tuple(entry(op) for op in ops.all_ops())
+
+
+def dtypes_of(op: Op) -> tuple[str, ...]:
+    """The dtypes and block formats of the samples' inputs, and the dtypes that the shape rule takes in their first input's
+    place."""
+    found: set[str] = set()
+    for specs, attrs in _sampled(op):
+        found |= {spec.dtype.name for spec in specs}
+        found |= {d.name for d in DTYPES.values() if _takes(op, specs, attrs, d)}
+    return (*(name for name in DTYPES if name in found), *sorted(found - DTYPES.keys()))
+
+
+def _sampled(op: Op) -> Iterator[tuple[tuple[TensorSpec, ...], Attrs]]:
+    for sample in op.samples():
+        yield sample.specs or tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs), sample.attrs
+
+
+def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) -> bool:
+    """Whether the op takes these specs with another dtype for all inputs that have the first one's."""
+    first = specs[0]
+    if not first.is_plain or first.dtype == dtype:
+        return False
+    return op.accepts(tuple(replace(s, dtype=dtype) if s.dtype == first.dtype else s for s in specs), attrs)
+
+
+def page() -> str:
+    """docs/ops.md."""
+    lines = [_HEAD, "| op | what it computes | dtypes | gradient | variants: backends |", "|---|---|---|---|---|"]
+    lines += [_line(row) for row in catalog()]
+    lines += ["", "## Rows of tests/data/ops.tsv", "", "| op | rows that it answers |", "|---|---|"]
+    lines += [f"| `{row.name}` | {', '.join(row.rows)} |" for row in catalog() if row.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: OpEntry) -> str:
+    variants = "; ".join(f"{v.name}: {' '.join(v.backends)}" for v in row.variants)
+    what = row.formula.replace("|", "\\|")
+    fused = " (fused)" if row.fused else ""
+    return f"| `{row.name}`{fused} | {what} | {' '.join(row.dtypes)} | {'yes' if row.gradient else 'no'} | {variants} |"
