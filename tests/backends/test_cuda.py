@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from camshaft.errors import BackendError, MissingExtraError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel as a_kernel
 from camshaft.lang.tracer import Array, Tracer
+from tests.support.active_copies import copies_follow_an_extent
 from tests.support.played_cuda import played_driver
 
 CASES = [
@@ -157,6 +160,23 @@ def test_uploads_are_read_at_submit_and_downloads_arrive_at_wait(device) -> None
     run.submit([])
     run.wait()
     assert (got.view(np.float32) == 8).all()
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_copies_follow_an_extent(device, fake, graph) -> None:
+    if not graph:
+        fake.fail["cuGraphInstantiate"] = "CUDA_ERROR_NOT_SUPPORTED"
+    copies = copies_follow_an_extent(device, 6)
+    with contextlib.nullcontext() if graph else pytest.warns(UserWarning, match="launch by launch"):
+        sizes = [next(copies)]
+    assert fake.copied[-3:] == sizes * 3
+    for nbytes in copies:
+        # the node of a graph copies one byte rather than none
+        made = 3 if graph or nbytes else 0
+        assert fake.copied[len(fake.copied) - made :] == [max(nbytes, 1)] * made
+        sizes.append(nbytes)
+    assert sizes == [240, 42, 6, 0, 78, 240]
+    assert fake.updates == (15 if graph else 0), "no node is set anew whose size stays"
 
 
 def test_a_failed_capture_is_reported_and_runs_launch_by_launch(device, fake) -> None:

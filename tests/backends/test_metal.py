@@ -12,6 +12,7 @@ from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
+from tests.support.active_copies import ROWS, copies_follow_an_extent
 from tests.support.fake_metal import FakeDevice, FakeMetal, FakeOldOptions, forget, install
 from tests.support.metal_harness import have_compiler
 from tests.support.needs import require
@@ -130,6 +131,15 @@ def test_copies_go_in_across_and_out(fake):
     run.close()
     with pytest.raises(BackendError, match="submitted after close"):
         run.submit([])
+
+
+@pytest.mark.parametrize("row_nbytes", [12, 6, 1])
+def test_copies_follow_an_extent(fake, row_nbytes):
+    before = 0
+    for nbytes in copies_follow_an_extent(make(0), row_nbytes):
+        words = min(-(-nbytes // 4) * 4, ROWS * row_nbytes)
+        assert fake.calls["copied_nbytes"] - before == 3 * words
+        before = fake.calls["copied_nbytes"]
 
 
 def test_unified_memory_is_seen_without_a_copy(fake):

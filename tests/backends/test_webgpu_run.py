@@ -11,6 +11,7 @@ import pytest
 
 from camshaft.backends.device import CopyCommand, Place
 from camshaft.backends.webgpu.kernel import counts
+from camshaft.backends.webgpu.steps import Size
 from camshaft.errors import BackendError
 from tests.backends.webgpu_kernels import (
     N,
@@ -23,6 +24,7 @@ from tests.backends.webgpu_kernels import (
     the_device,
     whole,
 )
+from tests.support.active_copies import copies_follow_an_extent
 
 RNG = np.random.default_rng(0)
 
@@ -159,6 +161,23 @@ def test_arrays_go_to_any_bytes_and_come_back(offset: int, nbytes: int) -> None:
     np.testing.assert_array_equal(back, sent)
     data[offset : offset + nbytes] = sent
     np.testing.assert_array_equal(memory.read(), data)
+
+
+@pytest.mark.parametrize(("row_nbytes", "offset"), [(12, 0), (6, 0), (6, 64), (1, 3)])
+def test_copies_follow_an_extent(row_nbytes: int, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, count = [], Size.words_nbytes
+
+    def counted(size: Size, active: list[int]) -> int:
+        sizes.append(count(size, active))
+        return sizes[-1]
+
+    monkeypatch.setattr(Size, "words_nbytes", counted)
+    for nbytes in copies_follow_an_extent(the_device(), row_nbytes, offset):
+        assert sizes
+        if offset % 4 == 0:  # else a kernel copies across, and up to the bound
+            words = -(-nbytes // 4) * 4
+            assert sizes == [words] * 3
+        sizes.clear()
 
 
 def test_a_run_makes_nothing() -> None:

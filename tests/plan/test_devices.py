@@ -15,6 +15,7 @@ from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.device_memory import DeviceArray
+from camshaft.plan.spaces import leading_extent
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
@@ -76,7 +77,27 @@ def test_one_device_takes_one_submit_and_copies_only_what_crosses(fakes: Fakes) 
         plan.run(x=X[:5])
         plan.run(x=X[:6])
         spent = device.counts - before
-        assert spent == {"submits": 2, "waits": 2, "copies": 4, "launches": 8}
+        copied = 2 * (5 + 6) * 4 * DIM  # the active rows in and out, not the 40 of the bound
+        assert spent == {"submits": 2, "waits": 2, "copies": 4, "copied_nbytes": copied, "launches": 8}
+
+
+def test_only_a_leading_extent_spreads_the_bytes_of_a_tensor() -> None:
+    wide = cs.Extent("wide", 8)
+    shapes = {(TOKENS, DIM): TOKENS, (1, 1, TOKENS): TOKENS, (1, wide, 4): wide, (4, wide): None, (wide, TOKENS): wide}
+    for shape, extent in {**shapes, (4, 8): None, (): None, (1,): None}.items():
+        assert leading_extent(TensorSpec(shape, f32)) is extent, shape
+
+
+def test_a_state_is_copied_whole_whatever_is_active(fakes: Fakes) -> None:
+    device, graph = fakes.by_name["fake:0"], cs.Graph()
+    x, kept = graph.input("x", (TOKENS, DIM), "f32"), graph.state("kept", TensorSpec((TOKENS, DIM), f32))
+    with graph.on("fake:0"):
+        graph.output("y", cs.add(x, kept))
+    with cs.compile(graph, threads=1) as plan:
+        plan.states["kept"][:] = Y
+        before = device.counts["copied_nbytes"]
+        assert np.array_equal(plan.run(x=X[:3])["y"], X[:3] + Y[:3])
+        assert device.counts["copied_nbytes"] - before == 4 * DIM * (3 + 40 + 3)
 
 
 def test_explain_shows_copies_devices_and_arenas(fakes: Fakes) -> None:

@@ -37,7 +37,7 @@ class Node:
     run: object
     after: list
     grid: int = 0
-    params: object = None
+    ends: tuple = ()
 
 
 @dataclass
@@ -61,6 +61,7 @@ class FakeDriver:
         self.modules: dict[int, str] = {}
         self.functions: dict[int, str] = {}
         self.launched: list[tuple[str, int]] = []
+        self.copied: list[int] = []
         self.updates = 0
         self.random = random.Random(seed)
         self.next = 0x1000
@@ -161,7 +162,12 @@ class FakeDriver:
         self._do(stream, "set", lambda: ctypes.memset(int(address), value, nbytes))
 
     def _copy(self, destination, source, nbytes, stream):
-        self._do(stream, "copy", lambda: ctypes.memmove(int(destination), int(source), nbytes))
+        def run(size=nbytes):
+            assert 0 < size <= nbytes
+            self.copied.append(size)
+            ctypes.memmove(int(destination), int(source), size)
+
+        self._do(stream, "copy", run, nbytes, (int(source), int(destination)))
 
     cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyDtoDAsync = _copy
 
@@ -199,12 +205,12 @@ class FakeDriver:
         self.streams[handle] = Stream()
         return handle
 
-    def _do(self, stream, kind, run, grid=0):
+    def _do(self, stream, kind, run, grid=0, ends=()):
         found = self.streams[stream]
         if not found.capturing:
             run()
             return
-        node = Node(self.handle(), kind, run, list(found.depends), grid)
+        node = Node(self.handle(), kind, run, list(found.depends), grid, ends)
         found.nodes.append(node)
         found.depends = [node]
 
@@ -248,12 +254,24 @@ class FakeDriver:
         found.grid = params.gridDimX
         self.updates += 1
 
+    def cuGraphExecMemcpyNodeSetParams(self, executable, node, params, context):
+        found = next(n for n in self.graphs[executable] if n.handle == int(node))
+        kinds = {1: "Host", 2: "Device"}
+        ends = [
+            int(getattr(params, end + kinds[int(getattr(params, f"{end}MemoryType"))]) or 0) for end in ("src", "dst")
+        ]
+        assert (found.kind, found.ends) == ("copy", tuple(ends))
+        assert (params.Height, params.Depth) == (1, 1)
+        assert params.WidthInBytes > 0, "a node copies no bytes"
+        found.grid = params.WidthInBytes
+        self.updates += 1
+
     def cuGraphLaunch(self, executable, stream):
         waiting, done = list(self.graphs[executable]), set()
         while waiting:
             ready = [n for n in waiting if all(a.handle in done for a in n.after)]
             node = self.random.choice(ready)
-            node.run(node.grid) if node.kind == "kernel" else node.run()
+            node.run(node.grid) if node.kind in ("kernel", "copy") else node.run()
             waiting.remove(node)
             done.add(node.handle)
 

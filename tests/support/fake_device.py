@@ -84,8 +84,8 @@ class FakeRun:
         assert not self._closed
         assert len(active) == self.n_extents
         self.device.counts["submits"] += 1
-        uploads = [c.source.copy() if isinstance(c, CopyCommand) and not isinstance(c.source, Place) else None
-                   for c in self.commands]  # fmt: skip
+        uploads = [c.source[: c.nbytes(active)].copy() if isinstance(c, CopyCommand) and not isinstance(c.source, Place)
+                   else None for c in self.commands]  # fmt: skip
         self.device.queue.append((self, tuple(active), uploads))
 
     def wait(self) -> None:
@@ -104,7 +104,8 @@ class FakeRun:
         for command, upload in zip(self.commands, uploads, strict=True):
             if isinstance(command, CopyCommand):
                 self.device.counts["copies"] += 1
-                _copy(command, upload)
+                self.device.counts["copied_nbytes"] += command.nbytes(active)
+                _copy(command, upload, command.nbytes(active))
             else:
                 self.device.counts["launches"] += 1
                 _launch(command, active)
@@ -117,11 +118,11 @@ def _bytes(place: Place) -> Bytes:
     return memory.data()[place.offset_nbytes : place.offset_nbytes + place.nbytes]
 
 
-def _copy(command: CopyCommand, upload: Bytes | None) -> None:
+def _copy(command: CopyCommand, upload: Bytes | None, nbytes: int) -> None:
     source = _bytes(command.source) if isinstance(command.source, Place) else upload
     assert source is not None
     target = _bytes(command.destination) if isinstance(command.destination, Place) else command.destination
-    target[:] = source
+    target[:nbytes] = source[:nbytes]
 
 
 def _launch(command: LaunchCommand, active: Sequence[int]) -> None:

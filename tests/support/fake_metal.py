@@ -184,6 +184,7 @@ class FakeBlitEncoder:
         assert start + size <= source.length()
         assert to + size <= destination.length()
         self.work.device.calls["copy"] += 1
+        self.work.device.calls["copied_nbytes"] += size
 
         def copy() -> None:
             destination.data[to : to + size] = source.data[start : start + size]

@@ -70,12 +70,24 @@ class LaunchCommand:
 
 @dataclass(frozen=True)
 class CopyCommand:
-    """Copies bytes; either end may be an array of this process (uint8, contiguous, of the same size), at most one is."""
+    """Copies bytes; either end may be an array of this process (uint8, contiguous, of the same size), at most one is.
+
+    `extent`, where only a run's active part matters, is (index among the active values, bound of that extent): the first
+    nbytes * active / bound bytes are copied, and what of the rest is, is the device's choice.
+    """
 
     name: str
     source: Place | Bytes
     destination: Place | Bytes
     wait: bool = True
+    extent: tuple[int, int] | None = None
+
+    def nbytes(self, active: Sequence[int]) -> int:
+        """The number of bytes for these active values."""
+        if self.extent is None:
+            return self.source.nbytes
+        index, bound = self.extent
+        return self.source.nbytes // bound * active[index]
 
 
 Command: TypeAlias = LaunchCommand | CopyCommand

@@ -10,6 +10,7 @@ import numpy as np
 
 from camshaft.backends.device import HOST, Bytes, Command, CopyCommand, Device, LaunchCommand, Memory, Place
 from camshaft.errors import PlanError
+from camshaft.extent import Extent
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.binding import BoundMemory
 from camshaft.plan.memory import MemoryPlan
@@ -147,18 +148,21 @@ def commands(schedule: Schedule, first: int, last: int, memory: DeviceMemory, ho
     index = {extent: i for i, extent in enumerate(schedule.extents)}
     pairs = zip(schedule.thunks[first:last], schedule.waits[first:last], strict=True)
     return [
-        _copy(thunk, wait, memory, host) if thunk.kind == "copy" else _launch(thunk, wait, memory, index)
+        _copy(thunk, wait, memory, host, index) if thunk.kind == "copy" else _launch(thunk, wait, memory, index)
         for thunk, wait in pairs
     ]
 
 
-def _copy(thunk: Thunk, wait: bool, memory: DeviceMemory, host: BoundMemory) -> CopyCommand:
+def _copy(
+    thunk: Thunk, wait: bool, memory: DeviceMemory, host: BoundMemory, index: Mapping[Extent, int]
+) -> CopyCommand:
     source, destination = (use.slice for use in thunk.uses)
     ends = [host.bytes_of(s) if s.buffer.space == HOST else memory.place(s) for s in (source, destination)]
-    return CopyCommand(thunk.name, ends[0], ends[1], wait)
+    extent = next(((index[extent], extent.bound) for extent in thunk.extents), None)
+    return CopyCommand(thunk.name, ends[0], ends[1], wait, extent)
 
 
-def _launch(thunk: Thunk, wait: bool, memory: DeviceMemory, index: Mapping[Any, int]) -> LaunchCommand:
+def _launch(thunk: Thunk, wait: bool, memory: DeviceMemory, index: Mapping[Extent, int]) -> LaunchCommand:
     arrays = tuple(memory.place(arg) for arg in thunk.args if isinstance(arg, BufferSlice))
     scalars = tuple(index[arg] for arg in thunk.args if not isinstance(arg, BufferSlice))
     factors = tuple((index[extent], divisor) for extent, divisor in thunk.programs.factors)

@@ -15,7 +15,7 @@ from camshaft.plan.lower import Lowered
 from camshaft.plan.node_thunks import Built, Use, alignment_of, built, space_of, thunks_of
 from camshaft.plan.placing import choose_placed, device_of
 from camshaft.plan.schedule import BufferSlice, Thunk, copy_thunk
-from camshaft.plan.spaces import Versions, is_unified
+from camshaft.plan.spaces import Versions, is_unified, leading_extent
 
 
 @dataclass
@@ -108,7 +108,10 @@ class _Lowering:
             raise PlanError(
                 f"{_named(node)} goes from {spaces[0]} to {spaces[1]}; wanted two copies, by way of the cpu"
             )
-        return copy_thunk(node.name, source, destination, "the caller's copy")
+        roots = root(node.inputs[0]), root(node.outputs[0])
+        kept = any(tensor.kind == "state" for tensor in roots)
+        spread = None if kept else leading_extent(node.inputs[0].spec)
+        return copy_thunk(node.name, source, destination, "the caller's copy", spread)
 
     def _at(self, node: Node, index: int | None, tensor: Tensor, space: str) -> BufferSlice:
         """The tensor's memory, which must be in the space where the node runs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -122,7 +122,8 @@ class Thunk:
     A kernel's argument block is `args` in order: a slice gives its address, an Extent the address of its active value.
     A host thunk's entry is called as entry(*args) with a memoryview of bytes per slice (read-only unless a write is
     stated) and an int per Extent. A copy has an entry like a kernel, or None: then args are (source, destination) and
-    memmove does it, or `device` where one of them is in its space. Every slice in `args` lies inside a stated use: hazards
+    memmove does it, or `device` where one of them is in its space; there a third argument may be the Extent along whose bound
+    the bytes are spread, of which only the active ones are copied. Every slice in `args` lies inside a stated use: hazards
     are found from the uses alone. `device` is HOST for what the native executor runs, else the space of the device.
     """
 
@@ -161,13 +162,28 @@ class Thunk:
 
     def _check_copy(self) -> None:
         match self.args:
-            case (BufferSlice() as source, BufferSlice() as destination) if source.nbytes == destination.nbytes:
+            case (BufferSlice() as source, BufferSlice() as destination, *extent) if (
+                source.nbytes == destination.nbytes
+            ):
                 wanted = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
-                if self.programs == wanted and not source.overlaps(destination):
+                if (
+                    self.programs == wanted
+                    and not source.overlaps(destination)
+                    and self._is_spread(source.nbytes, extent)
+                ):
                     return
         raise PlanError(
             f"copy thunk {self.name!r}: wanted two slices of equal size that do not overlap (see copy_thunk)"
         )
+
+    def _is_spread(self, nbytes: int, extent: Sequence[object]) -> bool:
+        """Whether there is no extent, or one that divides the bytes, on a device."""
+        match extent:
+            case []:
+                return True
+            case [Extent() as spread]:
+                return self.device != HOST and nbytes % spread.bound == 0
+        return False
 
     def writes(self, target: BufferSlice) -> bool:
         """Whether a stated write touches `target`."""
@@ -180,14 +196,22 @@ class Thunk:
         return tuple(dict.fromkeys(named))
 
 
-def copy_thunk(name: str, source: BufferSlice, destination: BufferSlice, reason: str = "asked for") -> Thunk:
+def copy_thunk(
+    name: str,
+    source: BufferSlice,
+    destination: BufferSlice,
+    reason: str = "asked for",
+    extent: Extent | None = None,
+) -> Thunk:
     """A thunk that copies `source` to `destination` (equal sizes, no overlap): by memmove, 64 KiB a program, or by the device
-    in whose space one of them lies. PlanError for slices of two devices: such a copy goes through the host."""
+    in whose space one of them lies, which leaves out what is not active of an `extent` that the bytes are spread along.
+    PlanError for slices of two devices: such a copy goes through the host."""
     uses = (BufferUse(source, "read"), BufferUse(destination, "write"))
     programs = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
     device = destination.buffer.space if source.buffer.space == HOST else source.buffer.space
     how = "memmove" if device == HOST else device
-    return Thunk(name, "copy", how, reason, "copy", None, (source, destination), uses, programs, device)
+    args = (source, destination) if extent is None or device == HOST else (source, destination, extent)
+    return Thunk(name, "copy", how, reason, "copy", None, args, uses, programs, device)
 
 
 def programs_for(thunk: Thunk, active: Mapping[Extent, int]) -> int:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from camshaft.backends.device import HOST, Device
+from camshaft.extent import Extent
 from camshaft.graph.graph import Tensor
+from camshaft.ops.spec import TensorSpec
 from camshaft.plan.node_thunks import alignment_of
 from camshaft.plan.schedule import Buffer, Lifetime, Thunk, copy_thunk
 
@@ -80,8 +82,16 @@ class Versions:
             source = HOST
         pieces = self.buffer(tensor, source).slice(), self.buffer(tensor, seat).slice()
         why = f"{tensor.name} is in {source}, wanted in {seat}"
-        self.thunks.append(copy_thunk(f"{tensor.name} → {seat}", *pieces, reason=why))
+        # what of a state is not active in this run was so in another
+        spread = None if tensor.kind == "state" else leading_extent(tensor.spec)
+        self.thunks.append(copy_thunk(f"{tensor.name} → {seat}", *pieces, reason=why, extent=spread))
         valid.add(seat)
+
+
+def leading_extent(spec: TensorSpec) -> Extent | None:
+    """The extent whose active part is the first bytes of a tensor, in proportion; None where there is no such one."""
+    first = next((dim for dim in spec.shape if dim != 1), None)
+    return first if isinstance(first, Extent) and spec.is_plain else None
 
 
 def is_unified(device: Device) -> bool:

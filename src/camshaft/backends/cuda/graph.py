@@ -1,8 +1,8 @@
 """Steps captured as one CUDA graph, replayed with the number of workgroups that a run wants. Used by run.py.
 
-A graph's launches keep their grids, but grids follow the active extents. A launch whose count changed since the last run has its
-node set anew (about a microsecond each): decoding token by token changes few nodes, seldom, and no workgroup is started that has
-nothing to do, as it would be with grids at their bounds.
+A graph's launches keep their grids and its copies their sizes, but both follow the active extents. A launch or copy whose count
+changed since the last run has its node set anew (about a microsecond each): decoding token by token changes few nodes, seldom,
+and no workgroup is started that has nothing to do, as it would be with grids at their bounds.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ if TYPE_CHECKING:
 
 
 class StepGraph:
-    """An instantiated graph of steps and the node of each."""
+    """An instantiated graph of steps and the node of each that has one."""
 
-    def __init__(self, graph: Any, executable: Any, nodes: dict[LaunchStep, Any]) -> None:
+    def __init__(self, device: CudaDevice, graph: Any, executable: Any, nodes: dict[Step, Any]) -> None:
+        self.device = device
         self.graph, self.executable, self.nodes = graph, executable, nodes
-        self.params = {step: step.node_params() for step in nodes}
+        self.params = {step: step.node_params() for step in nodes if step.varies}
 
-    def set_grid(self, step: LaunchStep) -> None:
-        """Makes the step's `grid` that of its node."""
-        params = self.params[step]
-        params.gridDimX = step.grid
-        ask("cuGraphExecKernelNodeSetParams", self.executable, self.nodes[step], params)
+    def update(self, step: Step) -> None:
+        """Makes the step's grid, or the bytes that it copies, those of its node."""
+        if step not in self.nodes:
+            return  # a copy of nothing at all
+        params, node = self.params[step], self.nodes[step]
+        if isinstance(step, LaunchStep):
+            params.gridDimX = step.grid
+            ask("cuGraphExecKernelNodeSetParams", self.executable, node, params)
+        else:
+            params.WidthInBytes = step.node_nbytes
+            ask("cuGraphExecMemcpyNodeSetParams", self.executable, node, params, self.device.context)
 
     def launch(self, stream: Any) -> None:
         ask("cuGraphLaunch", self.executable, stream)
@@ -58,13 +65,13 @@ def capture(device: CudaDevice, steps: Sequence[Step]) -> StepGraph:
     except DriverError:
         ask("cuGraphDestroy", graph)
         raise
-    return StepGraph(graph, executable, nodes)
+    return StepGraph(device, graph, executable, nodes)
 
 
-def _enqueue(stream: Any, steps: Sequence[Step]) -> dict[LaunchStep, Any]:
+def _enqueue(stream: Any, steps: Sequence[Step]) -> dict[Step, Any]:
     before: list[Any] = []
     group: list[Any] = []
-    nodes: dict[LaunchStep, Any] = {}
+    nodes: dict[Step, Any] = {}
     for step in steps:
         if step.wait and group:
             before, group = group, []
@@ -72,7 +79,7 @@ def _enqueue(stream: Any, steps: Sequence[Step]) -> dict[LaunchStep, Any]:
         step.enqueue(stream)
         made = list(ask("cuStreamGetCaptureInfo", stream)[3])
         group += [node for node in made if all(int(node) != int(b) for b in before)]
-        if isinstance(step, LaunchStep):
+        if isinstance(step, LaunchStep) or step.nbytes:
             nodes[step] = made[0]
     _depend(stream, group)
     return nodes

@@ -31,7 +31,7 @@ class CudaRun:
         self.values = np.zeros(max(n_extents, 1), np.int64)
         self.last: tuple[int, ...] | None = None
         self.steps = [self._step(command) for command in commands]
-        self.varying = [s for s in self.steps if isinstance(s, LaunchStep) and s.command.factors]
+        self.varying = [s for s in self.steps if s.varies]
         self.copies = [s for s in self.steps if isinstance(s, CopyStep) and s.array is not None]
         self.running = False
         with device.entered():
@@ -61,10 +61,10 @@ class CudaRun:
         with self.device.entered():
             if self.running and self.copies:
                 self.wait()
-            for copy in self.copies:
-                copy.take()
             if tuple(active) != self.last:
                 self._set_active(tuple(active))
+            for copy in self.copies:
+                copy.take()
             if self.graph is not None:
                 self.graph.launch(self.device.stream)
             else:
@@ -74,11 +74,8 @@ class CudaRun:
 
     def _set_active(self, active: tuple[int, ...]) -> None:
         for step in self.varying:
-            grid = step.workgroups(active)
-            if grid != step.grid:
-                step.grid = grid
-                if self.graph is not None:
-                    self.graph.set_grid(step)
+            if step.follow(active) and self.graph is not None:
+                self.graph.update(step)
         self.values[: len(active)] = active
         # ordinary memory: the driver has taken it when the call returns
         ask("cuMemcpyHtoDAsync", self.active.address, self.values.ctypes.data, self.values.nbytes, self.device.stream)

@@ -43,6 +43,16 @@ class LaunchStep:
     def wait(self) -> bool:
         return self.command.wait
 
+    @property
+    def varies(self) -> bool:
+        """Whether its grid follows the active extents."""
+        return bool(self.command.factors)
+
+    def follow(self, active: Sequence[int]) -> bool:
+        """Takes the grid for these active extents; whether it is another than before."""
+        before, self.grid = self.grid, self.workgroups(active)
+        return self.grid != before
+
     def workgroups(self, active: Sequence[int]) -> int:
         """How many to launch: one that does nothing where there is no program. BackendError past what a grid has."""
         programs = self.command.programs(active)
@@ -66,7 +76,8 @@ class LaunchStep:
 
 @dataclass(eq=False)
 class CopyStep:
-    """A copy on the GPU, or between it and page-locked memory that stands for `array`."""
+    """A copy on the GPU, or between it and page-locked memory that stands for `array`. The next run copies the first
+    `active_nbytes` of its `nbytes`."""
 
     command: CopyCommand
     nbytes: int
@@ -75,6 +86,7 @@ class CopyStep:
     call: str
     array: Bytes | None = None
     pinned: Pinned | None = field(default=None, repr=False)
+    active_nbytes: int = 0
 
     @classmethod
     def of(cls, command: CopyCommand, device: Any) -> CopyStep:
@@ -90,25 +102,55 @@ class CopyStep:
         )
         letters = ["D" if isinstance(end, Place) else "H" for end in ends]
         call = f"cuMemcpy{letters[0]}to{letters[1]}Async"
-        return cls(command, nbytes.pop(), source, destination, call, array, pinned)
+        whole = nbytes.pop()
+        return cls(command, whole, source, destination, call, array, pinned, whole)
 
     @property
     def wait(self) -> bool:
         return self.command.wait
 
+    @property
+    def varies(self) -> bool:
+        """Whether its size follows an active extent."""
+        return self.command.extent is not None
+
+    @property
+    def node_nbytes(self) -> int:
+        """What a node of a graph copies: one byte, which nobody reads, rather than none, which it cannot."""
+        return max(self.active_nbytes, 1)
+
+    def follow(self, active: Sequence[int]) -> bool:
+        """Takes the size for these active extents; whether it is another than before."""
+        before, self.active_nbytes = self.active_nbytes, self.command.nbytes(active)
+        return self.active_nbytes != before
+
     def enqueue(self, stream: Any) -> None:
-        if self.nbytes:
-            ask(self.call, self.destination, self.source, self.nbytes, stream)
+        if self.active_nbytes:
+            ask(self.call, self.destination, self.source, self.active_nbytes, stream)
+
+    def node_params(self) -> Any:
+        """The copy as a graph's node has it."""
+        driver = bindings()
+        params = driver.CUDA_MEMCPY3D()
+        kinds = driver.CUmemorytype
+        from_host, to_host = self.call.startswith("cuMemcpyHto"), "toH" in self.call
+        for end, on_host, address in (("src", from_host, self.source), ("dst", to_host, self.destination)):
+            setattr(params, f"{end}MemoryType", kinds.CU_MEMORYTYPE_HOST if on_host else kinds.CU_MEMORYTYPE_DEVICE)
+            setattr(params, f"{end}Host" if on_host else f"{end}Device", address)
+            setattr(params, f"{end}Pitch", self.nbytes)
+            setattr(params, f"{end}Height", 1)
+        params.WidthInBytes, params.Height, params.Depth = self.node_nbytes, 1, 1
+        return params
 
     def take(self) -> None:
         """Before a run: the caller's bytes into page-locked memory."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyHtoDAsync":
-            self.pinned.bytes[:] = self.array.reshape(-1)
+            self.pinned.bytes[: self.active_nbytes] = self.array.reshape(-1)[: self.active_nbytes]
 
     def give(self) -> None:
         """After a run: what arrived, to the caller."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyDtoHAsync":
-            self.array.reshape(-1)[:] = self.pinned.bytes
+            self.array.reshape(-1)[: self.active_nbytes] = self.pinned.bytes[: self.active_nbytes]
 
 
 Step = LaunchStep | CopyStep

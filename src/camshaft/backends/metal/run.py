@@ -36,6 +36,7 @@ class Dispatch:
 class Blit:
     """A copy on the device. `upload` is copied into the staging source at submit, `download` from the staging end at wait."""
 
+    command: CopyCommand
     source: Place
     destination: Place
     upload: Bytes | None = None
@@ -60,6 +61,7 @@ class MetalRun:
         self._downloads = [s for s in self._steps if isinstance(s, Blit) and s.download is not None]
         self._running: list[CommandBuffer] = []
         self._last: list[CommandBuffer] = []
+        self._active: tuple[int, ...] = ()
         self._closed = False
 
     # --- made ready once -------------------------------------------------------------------------------------------
@@ -91,14 +93,14 @@ class MetalRun:
             if isinstance(end, Place):
                 self._check(command.name, end)
         if isinstance(source, Place) and isinstance(destination, Place):
-            return Blit(source, destination)
+            return Blit(command, source, destination)
         memory = stage(sizes[0])
         self._staged.append(memory)
         staging = Place(memory, 0, sizes[0])
         if isinstance(destination, Place) and not isinstance(source, Place):
-            return Blit(staging, destination, upload=_flat(source))
+            return Blit(command, staging, destination, upload=_flat(source))
         if isinstance(source, Place) and not isinstance(destination, Place):
-            return Blit(source, staging, download=_flat(destination))
+            return Blit(command, source, staging, download=_flat(destination))
         raise BackendError(f"copy {command.name}: neither end is on {self._queue.device_name}")
 
     def _check(self, name: str, place: Place) -> None:
@@ -119,7 +121,9 @@ class MetalRun:
             self.wait()
         for blit in self._uploads:
             assert blit.upload is not None
-            _memory(blit.source).array()[:] = blit.upload
+            nbytes = blit.command.nbytes(active)
+            _memory(blit.source).array()[:nbytes] = blit.upload[:nbytes]
+        self._active = tuple(active)
         groups = [[step] for step in self._steps] if self._timed else [self._steps]
         with autorelease_pool():
             self._last = [self._commit(steps, active) for steps in groups]
@@ -132,7 +136,7 @@ class MetalRun:
             if isinstance(step, Dispatch):
                 encoder.dispatch(step, active)
             else:
-                encoder.blit(step)
+                encoder.blit(step, active)
         encoder.end()
         self._queue.commit(work)
         return work
@@ -145,7 +149,8 @@ class MetalRun:
         self._queue.finish(running)
         for blit in self._downloads:
             assert blit.download is not None
-            blit.download[:] = _memory(blit.destination).array()
+            nbytes = blit.command.nbytes(self._active)
+            blit.download[:nbytes] = _memory(blit.destination).array()[:nbytes]
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
         """Of each command of the last run, by the GPU's clock; None for a run that is not timed, or has not run."""
@@ -187,8 +192,10 @@ class _Encoder:
         groups = self._queue.api.MTLSizeMake(programs, 1, 1)
         encoder.dispatchThreadgroups_threadsPerThreadgroup_(groups, step.threads)
 
-    def blit(self, step: Blit) -> None:
-        if step.source.nbytes == 0:
+    def blit(self, step: Blit, active: Sequence[int]) -> None:
+        # whole words, as blits between buffers want them on macOS
+        nbytes = min(-(-step.command.nbytes(active) // 4) * 4, step.source.nbytes)
+        if nbytes == 0:
             return
         source, destination = step.source, step.destination
         self._copying().copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size_(
@@ -196,7 +203,7 @@ class _Encoder:
             source.offset_nbytes,
             _memory(destination).buffer,
             destination.offset_nbytes,
-            source.nbytes,
+            nbytes,
         )
 
     def end(self) -> None:

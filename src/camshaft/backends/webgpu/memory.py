@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +67,8 @@ class WebGpuMemory:
             for start in range(0, nbytes, piece):
                 part = out[start : start + piece]
                 staging.fetch(self.handle, offset_nbytes + start, part.nbytes)
-                part[:] = staging.mapped(part.nbytes)
+                with staging.mapped(part.nbytes) as block:
+                    part[:] = block
         return out
 
     def _refuse_outside(self, offset_nbytes: int, nbytes: int, what: str) -> None:
@@ -110,9 +113,12 @@ class Staging:
             device.submit_commands(encoder)
             device.faults.check(f"reading {nbytes} bytes")
 
-    def mapped(self, nbytes: int) -> Bytes:
-        """A copy of the first bytes, once all that was submitted is done. BackendError if the device failed meanwhile."""
+    @contextmanager
+    def mapped(self, nbytes: int | None = None) -> Iterator[Bytes]:
+        """The first bytes (all by default), once all that was submitted is done, valid inside. BackendError if the device
+        failed meanwhile."""
         device, lib, ffi = self.device, self.device.native.lib, self.device.native.ffi
+        nbytes = self.nbytes if nbytes is None else nbytes
         self._status = 0
         lib.wgpuBufferMapAsync(self.handle, lib.WGPUMapMode_Read, 0, nbytes, self._info.pointer[0])
         device.finish_work()
@@ -120,9 +126,10 @@ class Staging:
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise BackendError(f"{device.name}: results could not be mapped (status {self._status})")
         start = lib.wgpuBufferGetConstMappedRange(self.handle, 0, nbytes)
-        out = np.frombuffer(ffi.buffer(start, nbytes), np.uint8).copy()
-        lib.wgpuBufferUnmap(self.handle)
-        return out
+        try:
+            yield np.frombuffer(ffi.buffer(start, nbytes), np.uint8)
+        finally:
+            lib.wgpuBufferUnmap(self.handle)
 
     def close(self) -> None:
         handle, self.handle = self.handle, None

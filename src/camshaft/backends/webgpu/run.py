@@ -27,6 +27,7 @@ class WebGpuRun:
     def __init__(self, device: WebGpuDevice, commands: Sequence[Command], n_extents: int, timed: bool) -> None:
         self.device, self._n_extents, self._commands = device, n_extents, tuple(commands)
         self._closed = self._submitted = False
+        self._active: tuple[int, ...] = ()
         self._block = np.zeros(max(n_extents, 1), np.int32)
         with device.lock:
             self._block_memory = WebGpuMemory(device, self._block.nbytes)
@@ -44,12 +45,13 @@ class WebGpuRun:
             device.faults.check("since the last run")
             across, down = self._workgroups(active)
             self._write(active)
+            self._active = tuple(active)
             encoder = device.begin_commands()
             for step in self._made.steps:
                 if isinstance(step, Pass):
                     self._encode_pass(encoder, step, across, down)
                 else:
-                    self._encode_copy(encoder, step)
+                    self._encode_copy(encoder, step, active)
             if self._made.stamps is not None:
                 self._made.stamps.resolve(encoder)
             device.submit_commands(encoder)
@@ -77,14 +79,19 @@ class WebGpuRun:
         if self._n_extents:
             self._block[:] = active
             device.write_buffer(self._block_memory.handle, 0, self._block.view(np.uint8))
-        for target, array in self._made.fills:
-            target[:] = array
+        for fill in self._made.fills:
+            nbytes = fill.command.nbytes(active)
+            fill.target[:nbytes] = fill.array[:nbytes]
         for write in self._made.writes:
-            device.write_address(write.buffer, write.offset_nbytes, write.address, write.nbytes)
+            nbytes = write.size.words_nbytes(active)
+            if nbytes:
+                device.write_address(write.buffer, write.offset_nbytes, write.address, nbytes)
 
-    def _encode_copy(self, encoder: Any, copy: BufferCopy) -> None:
+    def _encode_copy(self, encoder: Any, copy: BufferCopy, active: Sequence[int]) -> None:
         ends = copy.source, copy.source_nbytes, copy.destination, copy.destination_nbytes
-        self.device.native.lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, *ends, copy.nbytes)
+        nbytes = copy.size.words_nbytes(active)
+        if nbytes:
+            self.device.native.lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, *ends, nbytes)
 
     def _encode_pass(self, encoder: Any, step: Pass, across: list[int], down: list[int]) -> None:
         lib, null = self.device.native.lib, self.device.native.ffi.NULL
@@ -114,9 +121,10 @@ class WebGpuRun:
             self.device.finish_work()
             self.device.faults.check("running")
             return
-        block = self._made.outbox.mapped(self._made.outbox.nbytes)
-        for first, array in self._made.downloads:
-            array[:] = block[first : first + array.nbytes]
+        with self._made.outbox.mapped() as block:
+            for download in self._made.downloads:
+                nbytes = download.command.nbytes(self._active)
+                download.array[:nbytes] = block[download.first : download.first + nbytes]
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
         """Nanoseconds of each command of the last run by the device's clock; None where it was not asked or has none."""

@@ -56,7 +56,8 @@ class Stamps:
 
     def elapsed_ns(self) -> tuple[int, ...]:
         """Nanoseconds from begin to end of each command of the last run."""
-        ticks = self._staging.mapped(8 * self.n_queries).view(np.uint64).reshape(-1, 2).astype(np.int64)
+        with self._staging.mapped(8 * self.n_queries) as block:
+            ticks = block.view(np.uint64).reshape(-1, 2).astype(np.int64)
         return tuple(int(t) for t in np.rint((ticks[:, 1] - ticks[:, 0]) * self.device.period_ns))
 
     def close(self) -> None:

@@ -31,14 +31,48 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Size:
+    """The whole words that hold a copy's active bytes and `before` bytes in front of them; `nbytes` at most."""
+
+    nbytes: int
+    command: CopyCommand | None = None
+    before: int = 0
+
+    def words_nbytes(self, active: Sequence[int]) -> int:
+        """The bytes of these words, for a run's active extents."""
+        if self.command is None or self.command.extent is None:
+            return self.nbytes
+        count = self.command.nbytes(active)
+        return min(words_nbytes(self.before + count), self.nbytes) if count else 0
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A copy of an array on this side, before the writes."""
+
+    target: Bytes
+    command: CopyCommand
+    array: Bytes
+
+
+@dataclass(frozen=True)
+class Download:
+    """What a copy brought to byte `first` of the outbox, for an array."""
+
+    first: int
+    command: CopyCommand
+    array: Bytes
+
+
+@dataclass(frozen=True)
 class BufferCopy:
-    """An encoder's copy of whole words between two buffers."""
+    """An encoder's copy of whole words between two buffers, from byte `source_nbytes` to `destination_nbytes`."""
 
     source: Any
     source_nbytes: int
     destination: Any
     destination_nbytes: int
-    nbytes: int
+    size: Size
 
 
 @dataclass(frozen=True)
@@ -48,18 +82,17 @@ class Write:
     buffer: Any
     offset_nbytes: int
     address: int
-    nbytes: int
+    size: Size
 
 
 @dataclass
 class Steps:
-    """A run, ready. `fills` are (target, array) copies on this side before the `writes`; `downloads` (first byte in `outbox`,
-    array)."""
+    """A run, ready: `fills`, then `writes`, then `steps`; `downloads` when it has ended."""
 
     steps: list[Pass | BufferCopy] = field(default_factory=list)
-    fills: list[tuple[Bytes, Bytes]] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
-    downloads: list[tuple[int, Bytes]] = field(default_factory=list)
+    downloads: list[Download] = field(default_factory=list)
     inbox: WebGpuMemory | None = None
     outbox: Staging | None = None
     stamps: Stamps | None = None
@@ -96,7 +129,6 @@ class _Maker:
         if self.in_nbytes:
             self.made.inbox = WebGpuMemory(self.device, self.in_nbytes)
             self.block = np.zeros(self.in_nbytes, np.uint8)
-            self.made.writes.append(Write(self.made.inbox.handle, 0, self.block.ctypes.data, self.in_nbytes))
         if self.out_nbytes:
             self.made.outbox = Staging(self.device, self.out_nbytes)
 
@@ -133,7 +165,7 @@ class _Maker:
             self.download(number, command, command.destination)
         else:
             source, destination = self.place(command, command.source), self.place(command, command.destination)
-            self.copy(number, source, destination)
+            self.copy(number, command, source, destination)
 
     def dispatch(self, number: int, dispatches: list[int]) -> None:
         """Into the pass that is open; each command has its own where it is timed."""
@@ -151,11 +183,11 @@ class _Maker:
         after = [] if self.stamps is None else [Pass(self.stamps.descriptor(number, begin=False))]
         self.made.steps += [*before, copy, *after]
 
-    def copy(self, number: int, source: Place, destination: Place) -> None:
+    def copy(self, number: int, command: CopyCommand, source: Place, destination: Place) -> None:
         if not source.nbytes:
             self.dispatch(number, [])
         elif is_encodable(source, destination):
-            self.encode(number, _buffer_copy(source, destination))
+            self.encode(number, _buffer_copy(command, source, destination))
         else:
             self.dispatch(number, list(bind_copy(self.binder, self.device.copy_kernels(), source, destination)))
 
@@ -164,37 +196,43 @@ class _Maker:
         if number in self.staged:
             assert self.made.inbox is not None
             first = self.staged[number]
-            self.made.fills.append((self.block[first : first + array.nbytes], array))
-            self.copy(number, Place(self.made.inbox, first, array.nbytes), destination)
+            room = words_nbytes(array.nbytes)
+            self.made.fills.append(Fill(self.block[first : first + array.nbytes], command, array))
+            self.made.writes.append(
+                Write(self.made.inbox.handle, first, self.block.ctypes.data + first, Size(room, command))
+            )
+            self.copy(number, command, Place(self.made.inbox, first, array.nbytes), destination)
             return
         self.dispatch(number, [])
         whole = array
         if array.nbytes % 4:
             whole = np.zeros(words_nbytes(array.nbytes), np.uint8)
-            self.made.fills.append((whole[: array.nbytes], array))
+            self.made.fills.append(Fill(whole[: array.nbytes], command, array))
         if array.nbytes:
             assert isinstance(destination.memory, WebGpuMemory)
             to = destination.memory.handle, destination.offset_nbytes
-            self.made.writes.append(Write(*to, whole.ctypes.data, whole.nbytes))
+            self.made.writes.append(Write(*to, whole.ctypes.data, Size(whole.nbytes, command)))
 
     def download(self, number: int, command: CopyCommand, array: Bytes) -> None:
         source, first = self.place(command, command.source), self.returned[number]
         low = source.offset_nbytes // 4 * 4
-        self.made.downloads.append((first + source.offset_nbytes - low, array))
+        before = source.offset_nbytes - low
+        self.made.downloads.append(Download(first + before, command, array))
         if not array.nbytes:
             self.dispatch(number, [])
             return
         assert isinstance(source.memory, WebGpuMemory)
         assert self.made.outbox is not None
         nbytes = words_nbytes(source.offset_nbytes + source.nbytes) - low
-        self.encode(number, BufferCopy(source.memory.handle, low, self.made.outbox.handle, first, nbytes))
+        size = Size(nbytes, command, before)
+        self.encode(number, BufferCopy(source.memory.handle, low, self.made.outbox.handle, first, size))
 
 
-def _buffer_copy(source: Place, destination: Place) -> BufferCopy:
+def _buffer_copy(command: CopyCommand, source: Place, destination: Place) -> BufferCopy:
     assert isinstance(source.memory, WebGpuMemory)
     assert isinstance(destination.memory, WebGpuMemory)
     begin, to = source.offset_nbytes, destination.offset_nbytes
-    return BufferCopy(source.memory.handle, begin, destination.memory.handle, to, source.nbytes)
+    return BufferCopy(source.memory.handle, begin, destination.memory.handle, to, Size(source.nbytes, command))
 
 
 def _lay_out(offsets: dict[int, int], nbytes: Any) -> int:
