@@ -242,7 +242,7 @@ def row(model: Model, case: Case, tokens: int, top: roof.Roof, repeats: int) -> 
         "ns": spent.map(lambda s: s * 1e9).rounded(),
         "GB/s": float(f"{nbytes / spent.median / 1e9:.4g}"),
         "GFLOP/s": float(f"{flops / spent.median / 1e9:.4g}"),
-        "roof_share": round(top.least_s(nbytes, ints, flops - ints) / spent.median, 3),
+        "roof_share": round(top.least_s(nbytes, {"int8": ints, "f32": flops - ints}) / spent.median, 3),
     }
 
 

@@ -142,7 +142,7 @@ def row(task: Task, side: SideProcess, found: dict[tuple[str, str], Any], work: 
         "ns": rate.map(lambda r: 1e9 / r).rounded(),
         "GB/s": round(nbytes * rate.median / 1e9, 2) or None,
         "GFLOP/s": round((ints + floats) * rate.median / 1e9, 1) or None,
-        "roof_share": round(top.least_s(nbytes, ints, floats) * rate.median, 3),
+        "roof_share": round(top.least_s(nbytes, {"int8": ints, "f32": floats}) * rate.median, 3),
     }
     peer = found.get((SIDES[0], task.op))
     if side.name == "camshaft" and peer is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from camshaft.errors import SettingError
-from camshaft.settings import settings, thread_count
+from camshaft.settings import TABLE, Settings, settings, thread_count
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1025", "two", "1.5", "²", "9" * 5000, " 1"])
@@ -46,3 +49,48 @@ def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch
     for wrong in (0, 1025):
         with pytest.raises(SettingError, match="wanted 1 to 1024"):
             thread_count(wrong)
+
+
+def test_the_table_has_a_row_for_every_field_and_none_twice() -> None:
+    assert [row.field for row in TABLE] == [f.name for f in fields(Settings)]
+    assert len({row.variable for row in TABLE}) == len(TABLE)
+
+
+def test_the_page_of_settings_is_current() -> None:
+    root = Path(__file__).parents[1]
+    spec = importlib.util.spec_from_file_location("settings_page", root / "scripts" / "settings_page.py")
+    assert spec is not None
+    script = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(script)
+    assert script.PAGE.read_text("utf-8") == script.page(), "run scripts/settings_page.py"
+
+
+def test_every_variable_that_the_sources_name_is_in_the_table() -> None:
+    root = Path(__file__).parents[1]
+    named = {
+        name
+        for path in (root / "src").rglob("*.py")
+        if path.parent.name != "emit"  # its words are macros of C
+        for name in re.findall("CAMSHAFT_[A-Z_]+", path.read_text("utf-8"))
+    }
+    assert named == {row.variable for row in TABLE}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "wanted"),
+    [
+        ("DEBUG", "6", "a whole number from 0 to 5"),
+        ("VALIDATE", "yes", "0 or 1"),
+        ("INTERPRET", "true", "0 or 1"),
+        ("OVERRIDE", "/not/there", "a folder that is there"),
+        ("TRACE", "/not/there/trace.json", "a file in a folder that is there"),
+        ("DUMP", __file__, "a folder"),
+    ],
+)
+def test_a_setting_of_the_ladder_that_cannot_be_used_is_refused(
+    variable: str, text: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"CAMSHAFT_{variable}", text)
+    with pytest.raises(SettingError, match=f"CAMSHAFT_{variable}={text}: wanted {wanted}"):
+        settings()

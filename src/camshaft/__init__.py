@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from camshaft.plan.hooks import provide as _provide
 from camshaft.plan.tuning import set_tuner
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ __all__ = [
 ]
 
 set_tuner(lambda: import_module("camshaft.tune.graphs").tune_graphs)
+
+
+_provide(
+    {"profile": "camshaft.observe.profile", "lowered": "camshaft.observe.watch", "built": "camshaft.observe.watch"}
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,10 @@ class PlanError(CamshaftError):
     """A graph cannot be turned into a plan, or a plan was run with the wrong inputs."""
 
 
+class ValidationError(CamshaftError):
+    """A thunk computed something else than its op's reference (CAMSHAFT_VALIDATE, CAMSHAFT_OVERRIDE)."""
+
+
 class ModelError(CamshaftError):
     """A model is unknown, or its file lacks a tensor or a key that its architecture wants."""
 

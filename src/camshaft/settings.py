@@ -1,12 +1,14 @@
-"""Every knob, typed and read from the environment when a plan is built, never while it runs."""
+"""Every knob: one table, typed, read from the environment when a plan is built and never while it runs."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -15,7 +17,8 @@ from camshaft.errors import SettingError
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment asks for. `threads` None means every core this process may run on."""
+    """What the environment asks for; a row of TABLE says what each field means. `threads` None: every core this process may
+    run on."""
 
     cache_dir: Path
     backend: str | None
@@ -25,61 +28,229 @@ class Settings:
     cache_nbytes: int = 512 << 20
     tune: bool = False
     beam: int = 4
+    debug: int = 0
+    dump: Path | None = None
+    override: Path | None = None
+    validate: bool = False
+    interpret: bool = False
+    trace: Path | None = None
+
+    @property
+    def watched(self) -> bool:
+        """Whether plans are to be looked at while they are built or run (observe/watch.py)."""
+        return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
 
 
-def _integer(name: str, default: int | None, low: int, high: int) -> int | None:
-    text = os.environ.get(name, "")
-    if not text:
-        return default
-    if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
-        raise SettingError(f"{name}={text}: wanted a whole number from {low} to {high}")
-    return int(text)
+class _Refused(Exception):
+    """What was wanted instead of a value; `settings` makes a SettingError of it."""
+
+
+def _words(text: str) -> str:
+    return text
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
+            raise _Refused(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise _Refused(f"{', '.join(choices[:-1])} or {choices[-1]}")
+        return text
+
+    return read
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise _Refused("0 or 1")
+    return text == "1"
+
+
+def _folder(text: str) -> Path:
+    """A folder, or what can become one; one look, since every kernel that is loaded asks for the settings."""
+    try:
+        if not stat.S_ISDIR(os.stat(text).st_mode):
+            raise _Refused("a folder")
+    except OSError:
+        pass
+    return Path(text)
 
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 LEAST_CACHE_NBYTES = 16 << 20  # one model's kernels take 0.5 MB, one object up to some hundred kB
 
 
-def _nbytes(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    if not text:
-        return default
+def _nbytes(text: str) -> int:
     parts = re.fullmatch("([0-9]{1,12})([KMGT]?)", text)
     nbytes = int(parts[1]) * _UNITS.get(parts[2], 1) if parts else 0
     if not LEAST_CACHE_NBYTES <= nbytes <= 1 << 60:
-        raise SettingError(f"{name}={text}: wanted a size from {LEAST_CACHE_NBYTES >> 20}M up, such as 512M or 2G")
+        raise _Refused(f"a size from {LEAST_CACHE_NBYTES >> 20}M up, such as 512M or 2G")
     return nbytes
 
 
-def _is_another_file(path: str) -> bool:
-    """Whether there is something that is no folder; one look, since every kernel that is loaded asks for the settings."""
+def _there(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise _Refused("a folder that is there")
+    return Path(text)
+
+
+def _file(text: str) -> Path:
+    if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
+        raise _Refused("a file in a folder that is there")
+    return Path(text)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row: the variable, the field of Settings, what may stand there, what holds without it, what it does. `read` turns the
+    text into the value, `unset` gives the one without a text."""
+
+    variable: str
+    field: str
+    values: str
+    default: str
+    meaning: str
+    read: Callable[[str], Any]
+    unset: Callable[[], Any] = lambda: None
+
+
+TABLE = (
+    Setting(
+        "CAMSHAFT_CACHE_DIR",
+        "cache_dir",
+        "a folder",
+        "the user's cache folder",
+        "Where kernels, evidence, measurements and models are kept between runs.",
+        _folder,
+        lambda: Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
+    ),
+    Setting(
+        "CAMSHAFT_BACKEND",
+        "backend",
+        "a backend's or device's name",
+        "the best one proved",
+        "The backend that plans are made for, as `--backend`; an error if it is absent.",
+        _words,
+    ),
+    Setting(
+        "CAMSHAFT_THREADS",
+        "threads",
+        "1 to 1024",
+        "the cores this process may use",
+        "Workers of a plan.",
+        _whole(1, 1024),
+    ),
+    Setting(
+        "CAMSHAFT_ACTIVATIONS",
+        "activations",
+        "auto, q8 or f32",
+        "auto",
+        "How inputs of quantized products are kept; f32 keeps the KV cache in f32 too.",
+        _one_of("auto", "q8", "f32"),
+        lambda: "auto",
+    ),
+    Setting("CAMSHAFT_CC", "c_compiler", "a command", "the first one found", "The C compiler of backend `c`.", _words),
+    Setting(
+        "CAMSHAFT_CACHE_SIZE",
+        "cache_nbytes",
+        "a size from 16M up",
+        "512M",
+        "The most bytes of compiled kernels that are kept.",
+        _nbytes,
+        lambda: Settings.cache_nbytes,
+    ),
+    Setting(
+        "CAMSHAFT_TUNE",
+        "tune",
+        "0 or 1",
+        "0",
+        "Plans measure their kernels at their exact shapes first, and keep what they find.",
+        _switch,
+        lambda: False,
+    ),
+    Setting(
+        "CAMSHAFT_BEAM",
+        "beam",
+        "1 to 64",
+        "4",
+        "How many choices a search over tunables keeps at a time.",
+        _whole(1, 64),
+        lambda: 4,
+    ),
+    Setting(
+        "CAMSHAFT_DEBUG",
+        "debug",
+        "0 to 5",
+        "0",
+        "Says on stderr what a plan is and does, each level more than the one before; see the ladder below.",
+        _whole(0, 5),
+        lambda: 0,
+    ),
+    Setting(
+        "CAMSHAFT_DUMP",
+        "dump",
+        "a folder",
+        "nothing is dumped",
+        "Writes each plan's schedule there, and each kernel's IR, emitted source and assembly.",
+        _folder,
+    ),
+    Setting(
+        "CAMSHAFT_OVERRIDE",
+        "override",
+        "a folder",
+        "nothing is replaced",
+        "Kernels whose LLVM IR lies there, as CAMSHAFT_DUMP wrote it and a person edited it, run in place of camshaft's.",
+        _there,
+    ),
+    Setting(
+        "CAMSHAFT_VALIDATE",
+        "validate",
+        "0 or 1",
+        "0",
+        "Compares what each node computes with its op's reference and stops at the first that differs.",
+        _switch,
+        lambda: False,
+    ),
+    Setting(
+        "CAMSHAFT_INTERPRET",
+        "interpret",
+        "0 or 1",
+        "0",
+        "Runs kernels in the interpreter, every access checked, in place of machine code. Slow: for small plans.",
+        _switch,
+        lambda: False,
+    ),
+    Setting(
+        "CAMSHAFT_TRACE",
+        "trace",
+        "a file",
+        "nothing is traced",
+        "Writes what every worker did in every run there when the process ends, for Perfetto or chrome://tracing.",
+        _file,
+    ),
+)
+
+
+def _value(row: Setting) -> Any:
+    text = os.environ.get(row.variable)
+    if not text:
+        return row.unset()
     try:
-        return not stat.S_ISDIR(os.stat(path).st_mode)
-    except OSError:
-        return False
+        return row.read(text)
+    except _Refused as wanted:
+        raise SettingError(f"{row.variable}={text}: wanted {wanted}") from None
 
 
 def settings() -> Settings:
-    """The settings of this moment, from the environment: CAMSHAFT_CACHE_DIR, CAMSHAFT_BACKEND, CAMSHAFT_THREADS (1 to
-    1024), CAMSHAFT_ACTIVATIONS (auto, q8 or f32), CAMSHAFT_CC (the command of a C compiler), CAMSHAFT_TUNE (1: plans measure
-    their kernels first), CAMSHAFT_BEAM (how many choices a search over tunables keeps, 1 to 64), CAMSHAFT_CACHE_SIZE (the most
-    bytes of compiled kernels, 16M at least)."""
-    cache = os.environ.get("CAMSHAFT_CACHE_DIR")
-    if cache and _is_another_file(cache):
-        raise SettingError(f"CAMSHAFT_CACHE_DIR={cache}: wanted a folder")
-    activations = os.environ.get("CAMSHAFT_ACTIVATIONS") or "auto"
-    if activations not in ("auto", "q8", "f32"):
-        raise SettingError(f"CAMSHAFT_ACTIVATIONS={activations}: wanted auto, q8 or f32")
-    return Settings(
-        cache_dir=Path(cache) if cache else Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
-        backend=os.environ.get("CAMSHAFT_BACKEND") or None,
-        threads=_integer("CAMSHAFT_THREADS", None, 1, 1024),
-        activations=activations,
-        c_compiler=os.environ.get("CAMSHAFT_CC") or None,
-        cache_nbytes=_nbytes("CAMSHAFT_CACHE_SIZE", Settings.cache_nbytes),
-        tune=bool(_integer("CAMSHAFT_TUNE", 0, 0, 1)),
-        beam=_integer("CAMSHAFT_BEAM", 4, 1, 64) or 4,
-    )
+    """The settings of this moment, from the environment, by TABLE. SettingError names the variable and what was wanted."""
+    return Settings(**{row.field: _value(row) for row in TABLE})
 
 
 def thread_count(requested: int | None = None) -> int:

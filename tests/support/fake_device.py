@@ -78,6 +78,7 @@ class FakeRun:
     device: FakeDevice
     commands: tuple[Command, ...]
     n_extents: int
+    timed: bool = False
     _closed: bool = False
 
     def submit(self, active: Sequence[int]) -> None:
@@ -95,7 +96,8 @@ class FakeRun:
             raise BackendError(self.device.lost)
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
-        return None
+        tick = self.device.tick_ns
+        return (tick,) * len(self.commands) if self.timed and tick is not None else None
 
     def close(self) -> None:
         self._closed = True
@@ -136,7 +138,8 @@ def _launch(command: LaunchCommand, active: Sequence[int]) -> None:
 
 @dataclass
 class FakeDevice:
-    """`limits` as a real device's; `without` are ops' kernel names that it refuses; `lost` makes later waits fail."""
+    """`limits` as a real device's; `without` are ops' kernel names that it refuses; `lost` makes later waits fail;
+    `tick_ns` is what its clock says of every command, None where it has no clock."""
 
     name: str = "fake:0"
     limits: Mapping[str, int] = field(default_factory=lambda: {"alignment": ALIGNMENT, "unified": 0})
@@ -146,6 +149,7 @@ class FakeDevice:
     queue: list[Any] = field(default_factory=list)
     live_nbytes: int = 0
     lost: str | None = None
+    tick_ns: int | None = None
 
     @property
     def space(self) -> str:
@@ -178,7 +182,7 @@ class FakeDevice:
                 assert isinstance(place.memory, FakeMemory)
                 assert place.memory.device is self
                 assert place.offset_nbytes % 64 == 0
-        return FakeRun(self, tuple(commands), n_extents)
+        return FakeRun(self, tuple(commands), n_extents, timed)
 
     def drain(self) -> None:
         """Does what was submitted."""

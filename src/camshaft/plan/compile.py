@@ -27,6 +27,7 @@ from camshaft.plan.mixed import MixedSchedule, bind_mixed
 from camshaft.plan.placing import choose_placed
 from camshaft.plan.schedule import Schedule
 from camshaft.plan.tuning import tuner
+from camshaft.plan.watched import watch_built, watch_lowered
 from camshaft.plan.weights import Weights
 from camshaft.settings import settings, thread_count
 
@@ -115,6 +116,7 @@ def grind(
     given = given_memory(graph, memory)
     homes = {t: held.device.space if isinstance(held, DeviceArray) else HOST for t, held in given.items()}
     lowered = lower(graph, choices, homes)
+    watch_lowered(lowered)
     made = make_schedule(lowered.thunks, extents_of_graph(graph))
     return bind_lowered(graph, lowered, choices, made, threads, weights, given, arena, started)
 
@@ -151,7 +153,8 @@ def bind_lowered(
         )
     else:
         bound = bind(schedule, memory_plan, arena=arena, buffers=buffers, threads=workers)
-    return _plan(graph, lowered, choices, bound, held, time.perf_counter() - started)
+    plan = _plan(graph, lowered, choices, bound, held, time.perf_counter() - started)
+    return watch_built(plan)
 
 
 def _limits(graph: Graph) -> dict[str, int]:
@@ -192,4 +195,4 @@ def _plan(
         for tensors in (graph.inputs, graph.outputs)
     )
     states, limits = views(graph.states), _limits(graph)
-    return ExecutionPlan(bound, inputs, outputs, states, away, specs, choices, graph, limits, seconds)
+    return ExecutionPlan(bound, inputs, outputs, states, away, specs, choices, graph, limits, seconds, lowered.origins)

@@ -17,7 +17,7 @@ from camshaft.plan.host import HostCalls, inside_host_thunk
 from camshaft.plan.memory import MemoryPlan
 from camshaft.plan.records import thunk_records
 from camshaft.plan.schedule import Buffer, BufferSlice, Schedule
-from camshaft.plan.workers import Words, aligned_bytes, runner_for
+from camshaft.plan.workers import Runner, Words, aligned_bytes, runner_for
 
 
 class BoundSchedule:
@@ -88,8 +88,9 @@ class BoundSchedule:
         self._refuse_closed()
         return self._memory.bytes_of(piece)
 
-    def run(self, first: int = 0, last: int | None = None) -> None:
+    def run(self, first: int = 0, last: int | None = None, *, on: Runner | None = None) -> None:
         """Runs thunks [first, last), all by default, and returns when the last is done; Python threads go on meanwhile.
+        `on` gives other workers, as many as the plan's own, which stay idle (timed.py).
 
         Raises what a host thunk raised, after all workers finished; thunks behind the next wait were then skipped.
         PlanError when the range is not the schedule's, the plan is closed, or a host thunk's function calls this
@@ -106,7 +107,7 @@ class BoundSchedule:
             self._host.begin()
             runner.current = self
             try:
-                runner.launch(self._address, first, end, self._host.failed)
+                (on or runner).launch(self._address, first, end, self._host.failed)
             finally:
                 runner.current = None
             self._host.raise_failure()

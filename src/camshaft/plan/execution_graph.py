@@ -31,6 +31,7 @@ from camshaft.plan.held import given_memory
 from camshaft.plan.memory import make_schedule
 from camshaft.plan.node_order import order_nodes
 from camshaft.plan.placed import Placement, check_made, lower_placed
+from camshaft.plan.watched import watch_lowered
 from camshaft.plan.weights import Weights
 
 Array = np.ndarray[Any, Any]
@@ -240,8 +241,8 @@ class ExecutionGraph:
         placed = lower_placed(self._graph, self._placement, given)
         order = order_nodes(named, placed.thunks, sync)
         check_made([self._graph.nodes[number] for number in order.numbers])
-        for number in order.numbers:
-            placed.lowered.thunks.extend(placed.thunks[number])
+        placed.put(order.numbers)
+        watch_lowered(placed.lowered)
         made = make_schedule(placed.lowered.thunks, extents_of_graph(self._graph), order.after, order.before)
         return bind_lowered(
             self._graph, placed.lowered, placed.choices, made, threads, weights or Weights(), given, arena, started

@@ -15,9 +15,10 @@ from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.device_memory import DeviceArray
-from camshaft.plan.execute import BoundSchedule
 from camshaft.plan.explain import explain
-from camshaft.plan.mixed import MixedSchedule
+from camshaft.plan.hooks import hook
+from camshaft.plan.origin import Origin
+from camshaft.plan.runnable import Runnable
 from camshaft.plan.submission import Submission, Submitter
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +30,7 @@ class ExecutionPlan:
     device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that the caller gave as DeviceArrays.
     `graph` is what was ground, after the passes, and `choices` are those of its nodes."""
 
-    bound: BoundSchedule | MixedSchedule
+    bound: Runnable
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
     states: dict[str, Array | DeviceArray]
@@ -39,6 +40,7 @@ class ExecutionPlan:
     graph: Graph = field(repr=False)
     limits: Mapping[str, int] = field(default_factory=dict)
     compile_s: float = 0.0
+    origins: Sequence[Origin] = field(default=(), repr=False)
     _submitter: Submitter = field(default_factory=Submitter, repr=False)
 
     def set_extent(self, extent: Extent, value: int) -> None:
@@ -52,6 +54,12 @@ class ExecutionPlan:
         An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
         shape or dtype that is not the graph's; an input that is not named keeps its last value.
         """
+        self._take(inputs)
+        self.bound.run()
+        return {name: self._active(name, array) for name, array in self.outputs.items()}
+
+    def _take(self, inputs: Mapping[str, object]) -> None:
+        """Copies the named inputs in, and sets the extents that their shapes tell."""
         values = {name: np.asarray(value) for name, value in inputs.items()}
         active: dict[Extent, int] = {}
         for name, value in values.items():
@@ -60,8 +68,6 @@ class ExecutionPlan:
             self.set_extent(extent, size)
         for name, value in values.items():
             self.inputs[name][tuple(slice(size) for size in value.shape)] = value
-        self.bound.run()
-        return {name: self._active(name, array) for name, array in self.outputs.items()}
 
     def _check(self, name: str, value: Array, active: dict[Extent, int]) -> None:
         """Adds to `active` what the value's shape says of extents."""
@@ -94,6 +100,12 @@ class ExecutionPlan:
     def explain(self) -> str:
         """Thunks with their variants, devices and why, waits, arenas, and what the other variants lost by."""
         return explain(self.bound.schedule, self.bound.memory_plan, self.bound.threads, self.choices)
+
+    def profile(self, *, runs: int = 20, warmup: int = 3, **inputs: object) -> Any:
+        """An observe.profile.Profile: where the time went in `runs` runs with time stamps on these inputs (the last ones, if not
+        named), after `warmup` more. A state that a run changes is changed by each. SettingError for no runs."""
+        self._take(inputs)
+        return hook("profile")(self, runs=runs, warmup=warmup)
 
     def submit(self, **inputs: object) -> Submission:
         """As `run`, in a thread of the plan's own: what comes back can be waited for. Runs queue in the order of their

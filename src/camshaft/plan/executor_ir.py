@@ -10,11 +10,17 @@ from __future__ import annotations
 from string import Template
 
 from camshaft.plan.barrier_ir import AWAIT, BARRIER, CORES, pause_declaration, pause_ir
+from camshaft.plan.clock_ir import STAMP_ENTRIES, TIMED, clock_ir
 from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 from camshaft.plan.wake import WakeRow
 
 RECORD_WORDS = 16
 ENTRY, ARGS, CONSTANT, WAIT, HOME, N_FACTORS, FACTORS = range(7)
+
+# What the timed form writes for a worker and a thunk: ticks at start and end, programs run, the first of them. After a
+# worker's thunks comes one for its whole run.
+STAMP_WORDS = 4
+START, END, SIZE, PLACE = range(4)
 
 # Lines of two cache lines each: the neighbour is prefetched along with the one that is wanted.
 LINE_WORDS = 16
@@ -66,11 +72,20 @@ done:
 """
 
 # A worker's share of n programs: contiguous, the remainder to the first workers counted from the thunk's home. After a
-# failed host thunk the walk goes on, so that all workers meet at every barrier, but runs nothing.
+# failed host thunk the walk goes on, so that all workers meet at every barrier, but runs nothing. Lines that begin with
+# ";timed" are in the timed form only (clock_ir.py); the ordinary form does not have them.
 _WALK = """
 define internal void @walk(ptr %control, i64 %worker, i64 %workers, ptr %records, i64 %first, i64 %last, ptr %failed)
     alwaysinline {
 entry:
+;timed  %stamps.all = load ptr, ptr @stamps
+;timed  %stamps.stride = load i64, ptr @stamps_per_worker
+;timed  %stamps.skip = mul i64 %worker, %stamps.stride
+;timed  %stamps.mine = getelementptr [$STAMP_WORDS x i64], ptr %stamps.all, i64 %stamps.skip
+;timed  %whole.index = sub i64 %stamps.stride, 1
+;timed  %whole = getelementptr [$STAMP_WORDS x i64], ptr %stamps.mine, i64 %whole.index
+;timed  %begun = call i64 @clock()
+;timed  store i64 %begun, ptr %whole
   %workers.32 = trunc i64 %workers to i32
   %alone = icmp eq i64 %workers, 1
   %mine.at = call ptr @lines_of(ptr %control, i64 %worker)
@@ -107,6 +122,11 @@ look:
 count:
   %gate.now = phi i32 [ %gate, %body ], [ %gate.next, %look ]
   %skip.now = phi i1 [ %skip, %body ], [ %broken, %look ]
+;timed  %stamp = getelementptr [$STAMP_WORDS x i64], ptr %stamps.mine, i64 %i
+;timed  %stamp.size = getelementptr i64, ptr %stamp, i64 $SIZE
+;timed  %started = call i64 @clock()
+;timed  store i64 %started, ptr %stamp
+;timed  store i64 0, ptr %stamp.size
   br i1 %skip.now, label %next, label %share
 share:
   %n = call i64 @programs(ptr %record)
@@ -137,6 +157,9 @@ split:
 launch:
   %start = phi i64 [ 0, %share ], [ %place, %one_each ], [ %start.split, %split ]
   %size = phi i64 [ %n, %share ], [ %one, %one_each ], [ %size.split, %split ]
+;timed  store i64 %size, ptr %stamp.size
+;timed  %stamp.place = getelementptr i64, ptr %stamp, i64 $PLACE
+;timed  store i64 %start, ptr %stamp.place
   %some = icmp sgt i64 %size, 0
   br i1 %some, label %call, label %next
 call:
@@ -147,6 +170,9 @@ call:
   call void %kernel(ptr %args, i64 %start, i64 %stop)
   br label %next
 next:
+;timed  %ended = call i64 @clock()
+;timed  %stamp.end = getelementptr i64, ptr %stamp, i64 $END
+;timed  store i64 %ended, ptr %stamp.end
   %i.next = add i64 %i, 1
   br label %head
 end:
@@ -157,6 +183,9 @@ leave:
   call void @barrier(ptr %control, i32 %gate.end, i32 %workers.32, ptr %misses, i1 %caller)
   br label %out
 out:
+;timed  %left.at = call i64 @clock()
+;timed  %whole.end = getelementptr i64, ptr %whole, i64 $END
+;timed  store i64 %left.at, ptr %whole.end
   ret void
 }
 declare i64 @llvm.umin.i64(i64, i64)
@@ -277,10 +306,18 @@ define void @camshaft_copy(ptr %args, i64 %first, i64 %last) {
 """
 
 
-def executor_ir(row: WakeRow, machine: str) -> str:
-    """The executor's module as IR text: it sleeps by `row` and pauses as `machine` (the triple's first part) does."""
+def executor_ir(row: WakeRow, machine: str, *, timed: bool = False) -> str:
+    """The executor's module as IR text: it sleeps by `row` and pauses as `machine` (the triple's first part) does.
+
+    `timed` gives the form that stamps what each worker does; the ordinary form is the same text without those lines.
+    PlanError for a timed form on a machine whose clock is not known.
+    """
     words: dict[str, object] = {name: value for name, value in globals().items() if isinstance(value, int)}
     words |= {"wait": row.wait, "wake": row.wake, "pause": pause_ir(machine)}
     words["COPY_NBYTES_PER_PROGRAM"] = COPY_NBYTES_PER_PROGRAM
     text = _PROGRAMS + AWAIT + BARRIER + CORES + _WALK + _ENTRIES + _COPY + pause_declaration(machine)
+    if timed:
+        text = text.replace(TIMED, "") + clock_ir(machine) + STAMP_ENTRIES
+    else:
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(TIMED))
     return Template(text).substitute(words)

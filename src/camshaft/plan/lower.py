@@ -16,6 +16,7 @@ from camshaft.backends.device import HOST, Device
 from camshaft.dispatch.select import Choice
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.plan.node_thunks import Built, Use, built, space_of, thunks_of
+from camshaft.plan.origin import Origin
 from camshaft.plan.schedule import Buffer, Thunk
 from camshaft.plan.spaces import Versions, is_unified
 
@@ -28,6 +29,7 @@ class Lowered:
     versions: Versions
     devices: Mapping[str, Device]
     made: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
+    origins: list[Origin] = field(default_factory=list)
 
     @property
     def thunks(self) -> list[Thunk]:
@@ -58,7 +60,9 @@ def lower(graph: Graph, choices: Sequence[Choice], given: Mapping[Tensor, str] |
             lowered.home(tensor)
     for node, use, space, build in zip(graph.nodes, uses, spaces, made, strict=True):
         memory = _node_memory(node, space, lowered.versions)
+        first = len(lowered.thunks)
         lowered.thunks.extend(thunks_of(use, build, *memory, lowered.made))
+        lowered.origins.append(Origin(node, use.choice, first, len(lowered.thunks), *map(tuple, memory)))
     lowered.versions.settle()
     return lowered
 

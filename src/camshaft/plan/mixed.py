@@ -6,7 +6,9 @@ Made by `bind_mixed`, with the same face as execute.py's BoundSchedule, which ru
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +25,19 @@ from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.memory import MemoryPlan
 from camshaft.plan.schedule import Buffer, BufferSlice, Schedule, buffers_of
 from camshaft.plan.segments import Segment, cut
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """Thunks [first, last), submitted to a device and waited for alone. `submitted_ns` and `done_ns` by time.perf_counter_ns;
+    `elapsed_ns` of each thunk by the device's clock, None where it has none."""
+
+    device: str
+    first: int
+    last: int
+    submitted_ns: int
+    done_ns: int
+    elapsed_ns: tuple[int, ...] | None
 
 
 class MixedSchedule:
@@ -45,6 +60,7 @@ class MixedSchedule:
         places = np.cumsum([0, *(thunk.device == HOST for thunk in schedule.thunks)])
         self._host_index = tuple(int(place) for place in places)  # of host thunks before each thunk
         self._runs: dict[tuple[int, int], DeviceRun] = {}
+        self._timed_runs: dict[tuple[int, int], DeviceRun] = {}
         for segment in self.segments:
             if segment.device != HOST:
                 self._device_run(segment, segment.first, segment.last)
@@ -120,6 +136,34 @@ class MixedSchedule:
             found = self._runs[first, last] = memory.device.bind(made, len(schedule.extents))
         return found
 
+    def run_timed(self, run_host: Callable[[BoundSchedule, int, int, int], None]) -> list[DeviceTimes]:
+        """Runs all thunks, one segment after the other, and says how long those of devices took.
+
+        `run_host` is given the host's schedule, a range of its thunks to run, and the place of the first in this one.
+        """
+        times = []
+        with self._lock:
+            self._refuse_closed()
+            for segment in self.segments:
+                if segment.device == HOST:
+                    places = self._host_index[segment.first], self._host_index[segment.last]
+                    run_host(self._host, *places, segment.first)
+                else:
+                    times.append(self._timed(segment))
+        return times
+
+    def _timed(self, segment: Segment) -> DeviceTimes:
+        key = (segment.first, segment.last)
+        if key not in self._timed_runs:
+            memory = self._devices[segment.device]
+            made = commands(self.schedule, *key, memory, self._host_memory)
+            self._timed_runs[key] = memory.device.bind(made, len(self.schedule.extents), timed=True)
+        run = self._timed_runs[key]
+        began = time.perf_counter_ns()
+        run.submit(self._host.active_values)
+        run.wait()
+        return DeviceTimes(segment.device, *key, began, time.perf_counter_ns(), run.elapsed_ns())
+
     def close(self) -> None:
         """Lets go of all memory, after a run in progress. The plan cannot run again; closing twice is allowed."""
         if inside_host_thunk() and self._host.is_running:
@@ -127,11 +171,12 @@ class MixedSchedule:
         with self._lock:
             self._closed = True
             self._host.close()
-            for run in self._runs.values():
+            for run in (*self._runs.values(), *self._timed_runs.values()):
                 run.close()
             for memory in self._devices.values():
                 memory.close()
             self._runs.clear()
+            self._timed_runs.clear()
             self._host_memory = BoundMemory(np.empty(0, np.uint8), {}, {})
             self._devices = {}
 

@@ -37,6 +37,15 @@ class NativeExecutor:
     library: NativeLibrary = field(repr=False)
 
 
+@dataclass(frozen=True)
+class TimedExecutor:
+    """The executor's timed form: `stamps(address, per_worker)` says where the next run's stamps go, `clock()` reads ticks."""
+
+    executor: NativeExecutor
+    stamps: Native
+    clock: Callable[[], int]
+
+
 def _function(library: NativeLibrary, name: str, *types: type, result: type | None = None) -> Native:
     return ctypes.CFUNCTYPE(result, *types)(library.address(name))
 
@@ -74,3 +83,16 @@ def native_executor() -> NativeExecutor:
     row, wake = wake_row()
     text = executor_ir(row, host_target().triple.split("-")[0])
     return build_executor(object_code(f"executor|{text}", lambda: text), row, wake)
+
+
+@functools.cache
+def timed_executor() -> TimedExecutor:
+    """This process's executor in its timed form, made on the first call as `native_executor`'s. PlanError without a clock."""
+    row, wake = wake_row()
+    text = executor_ir(row, host_target().triple.split("-")[0], timed=True)
+    made = build_executor(object_code(f"executor|{text}", lambda: text), row, wake)
+    return TimedExecutor(
+        made,
+        _function(made.library, "camshaft_stamps", _ADDRESS, _INTEGER),
+        ctypes.CFUNCTYPE(_INTEGER)(made.library.address("camshaft_clock")),
+    )

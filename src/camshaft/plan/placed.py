@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from camshaft.backends.device import HOST
 from camshaft.dispatch.select import Choice
@@ -13,6 +13,7 @@ from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.execution_node import TRANSFER
 from camshaft.plan.lower import Lowered
 from camshaft.plan.node_thunks import Built, Use, alignment_of, built, space_of, thunks_of
+from camshaft.plan.origin import Origin
 from camshaft.plan.placing import choose_placed, device_of
 from camshaft.plan.schedule import BufferSlice, Thunk, copy_thunk
 from camshaft.plan.spaces import Versions, is_unified, leading_extent
@@ -39,11 +40,21 @@ class Placement:
 
 @dataclass(frozen=True)
 class Placed:
-    """The thunks of each node, by its number, and the memory that they work on. `lowered` has no thunks yet."""
+    """The thunks of each node, by its number, and the memory that they work on. `lowered` has no thunks before `put`."""
 
     lowered: Lowered
     choices: list[Choice]
     thunks: list[list[Thunk]]
+    origins: Mapping[int, Origin]
+
+    def put(self, numbers: Iterable[int]) -> None:
+        """Gives `lowered` the thunks of the nodes in this order."""
+        for number in numbers:
+            first = len(self.lowered.thunks)
+            self.lowered.thunks.extend(self.thunks[number])
+            if number in self.origins:
+                origin = self.origins[number]
+                self.lowered.origins.append(replace(origin, first=first, last=len(self.lowered.thunks)))
 
 
 def lower_placed(graph: Graph, placement: Placement, given: Mapping[Tensor, object]) -> Placed:
@@ -64,8 +75,15 @@ def lower_placed(graph: Graph, placement: Placement, given: Mapping[Tensor, obje
     for tensor in (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values()):
         maker.memory(tensor, None)
     chosen = dict(zip(kernels, choices, strict=True))
-    thunks = [[maker.copy(n)] if n.op is TRANSFER else maker.kernels(n, chosen[n]) for n in graph.nodes]
-    return Placed(lowered, choices, thunks)
+    origins: dict[int, Origin] = {}
+    thunks: list[list[Thunk]] = []
+    for number, node in enumerate(graph.nodes):
+        if node.op is TRANSFER:
+            thunks.append([maker.copy(node)])
+        else:
+            made, origins[number] = maker.kernels(node, chosen[node])
+            thunks.append(made)
+    return Placed(lowered, choices, thunks, origins)
 
 
 def check_made(nodes: Iterable[Node]) -> None:
@@ -93,13 +111,14 @@ class _Lowering:
     lowered: Lowered
     builds: dict[Hashable, Built] = field(default_factory=dict)
 
-    def kernels(self, node: Node, choice: Choice) -> list[Thunk]:
+    def kernels(self, node: Node, choice: Choice) -> tuple[list[Thunk], Origin]:
         use = Use(node.name, node.spec, choice)
         made = built(use, self.builds)
         space = space_of(made, choice)
         inputs = [self._at(node, i, t, space) for i, t in enumerate(node.inputs)]
         outputs = [self._at(node, None, t, space) for t in node.outputs]
-        return thunks_of(use, made, inputs, outputs, self.lowered.made)
+        thunks = thunks_of(use, made, inputs, outputs, self.lowered.made)
+        return thunks, Origin(node, choice, 0, len(thunks), tuple(inputs), tuple(outputs))
 
     def copy(self, node: Node) -> Thunk:
         source, destination = self.memory(node.inputs[0], None), self.memory(node.outputs[0], None)

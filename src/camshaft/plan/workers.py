@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class Runner:
 
     workers = 1
 
-    def __init__(self) -> None:
+    def __init__(self, executor: Callable[[], NativeExecutor] = native_executor) -> None:
+        self._executor = executor
         self.lock = threading.Lock()
         self.current: object = None
         self._native: NativeExecutor | None = None
@@ -55,7 +57,7 @@ class Runner:
     def launch(self, records: int, first: int, last: int, failed: int) -> None:
         """Runs the records [first, last) of the array at this address. The caller holds the lock."""
         if self._native is None:
-            self._native = native_executor()
+            self._native = self._executor()
         self._native.run_alone(records, first, last, failed)
 
     def forget(self) -> None:
@@ -71,10 +73,10 @@ class Runner:
 class WorkerPool(Runner):
     """`workers` workers: the thread that calls `launch`, and workers - 1 daemon threads started by the first launch."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, executor: Callable[[], NativeExecutor] = native_executor) -> None:
         if workers < 2:
             raise PlanError(f"a pool of {workers} workers; wanted 2 or more (one runs without a pool)")
-        super().__init__()
+        super().__init__(executor)
         self.workers = workers
         self._clear()
 
@@ -85,7 +87,7 @@ class WorkerPool(Runner):
         self._address = self._control.ctypes.data
 
     def _start(self) -> NativeExecutor:
-        native = native_executor()
+        native = self._executor()
         roomy = self.workers <= available_cores()
         short = max(1, int(CROWDED_SPIN_NS / native.pause_ns))
         self._control[layout.WAIT_FUNCTION] = native.wake.wait

@@ -1,0 +1,212 @@
+"""Profile: where a plan's time goes, by thunk, op and part of the model, with waits and shares of the roof.
+
+What plan.profile gives; `camshaft profile` prints it; page.py draws it, trace.py writes it for Perfetto.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.device import HOST
+from camshaft.errors import SettingError
+from camshaft.observe.roof import Roof, roof
+from camshaft.observe.rows import GROUPS, Row, grouped
+from camshaft.observe.work import Work, layer_and_part, work_of
+from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.origin import Origin
+from camshaft.plan.schedule import Lifetime
+from camshaft.plan.timed import Floats, TimedRun, timed_run
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker's time in a run, median ns: `busy_ns` in programs, `waited_ns` at waits, the rest between and before them."""
+
+    name: str
+    busy_ns: float
+    waited_ns: float
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Bytes [offset, offset + nbytes) of a space's arena that a temporary has from thunk `first` to thunk `last`."""
+
+    name: str
+    space: str
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Medians over `runs` runs. `thunks` in the plan's order; `timeline` is the run whose length was the median; `roof` that of
+    the CPU with as many threads, None where no thunk runs there; `notes` say what could not be known."""
+
+    threads: int
+    runs: int
+    total_ns: float
+    fastest_ns: float
+    extents: dict[str, int]
+    thunks: tuple[Row, ...]
+    workers: tuple[Worker, ...]
+    arena_nbytes: dict[str, int]
+    placements: tuple[Placement, ...]
+    roof: Roof | None
+    notes: tuple[str, ...]
+    timeline: TimedRun = field(repr=False)
+
+    def by(self, what: str) -> tuple[Row, ...]:
+        """Rows by 'thunk', 'op', 'part' or 'layer'. SettingError for another word."""
+        if what == "thunk":
+            return self.thunks
+        if what not in GROUPS:
+            raise SettingError(f"a profile by {what!r}; wanted thunk, {', '.join(GROUPS)}")
+        return grouped(self.thunks, what)
+
+    @property
+    def waited_share(self) -> float:
+        """The share of all workers' time that they stood at waits."""
+        return sum(w.waited_ns for w in self.workers) / (len(self.workers) * self.total_ns)
+
+    def report(self) -> dict[str, Any]:
+        """All but the timeline, for JSON."""
+        plain = {name: vars(self)[name] for name in ("threads", "runs", "total_ns", "fastest_ns", "extents", "notes")}
+        tables = {f"{what}s": [row.report() for row in self.by(what)] for what in ("op", "part", "layer", "thunk")}
+        return plain | {
+            "waited_share": self.waited_share,
+            "workers": [asdict(w) for w in self.workers],
+            "arena_nbytes": self.arena_nbytes,
+            "roof": None if self.roof is None else asdict(self.roof),
+            **tables,
+        }
+
+    def json(self) -> str:
+        """The report as JSON text."""
+        return json.dumps(self.report())
+
+
+def profile(plan: ExecutionPlan, *, runs: int = 20, warmup: int = 3) -> Profile:
+    """Runs a plan as its inputs and extents are; see ExecutionPlan.profile. The roof is measured, in some seconds, if it was
+    not yet."""
+    if runs < 1 or warmup < 0:
+        raise SettingError(f"profile: {runs} runs after {warmup}; wanted 1 or more, after 0 or more")
+    bound = getattr(plan.bound, "inner", plan.bound)
+    for _ in range(warmup):
+        timed_run(bound)
+    return profile_of(plan, [timed_run(bound) for _ in range(runs)])
+
+
+def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: Roof | None = None) -> Profile:
+    """The profile of runs that were timed. `top` is the roof, else the stored one or one measured now."""
+    schedule, memory = plan.bound.schedule, plan.bound.memory_plan
+    totals = np.array([run.total_ns for run in timed])
+    on_host = any(thunk.device == HOST for thunk in schedule.thunks)
+    middle = timed[int(np.argsort(totals)[(len(timed) - 1) // 2])]
+    if on_host and top is None:
+        top = roof(plan.bound.threads)
+    return Profile(
+        threads=plan.bound.threads,
+        runs=len(timed),
+        total_ns=float(np.median(totals)),
+        fastest_ns=float(totals.min()),
+        extents={extent.name: value for extent, value in plan.bound.active.items()},
+        thunks=_rows(plan, timed, float(np.median(totals)), top),
+        workers=_workers(timed),
+        arena_nbytes={HOST: memory.arena_nbytes, **memory.device_nbytes},
+        placements=_placements(plan),
+        roof=top if on_host else None,
+        notes=tuple(f"{name} has no clock for its thunks: their times are unknown" for name in timed[0].clockless),
+        timeline=middle,
+    )
+
+
+def _median(values: list[Floats]) -> Floats:
+    return np.asarray(np.median(np.stack(values), axis=0), np.float64)
+
+
+def _spans(run: TimedRun) -> Floats:
+    """Per thunk, ns from the first start to the last end; NaN where nothing is known."""
+    some = ~np.isnan(run.start)
+    first = np.where(some, run.start, np.inf).min(axis=0)
+    last = np.where(some, run.end, -np.inf).max(axis=0)
+    return np.where(some.any(axis=0), last - first, np.nan)
+
+
+def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Roof | None) -> tuple[Row, ...]:
+    schedule = plan.bound.schedule
+    n = len(schedule.thunks)
+    unknown = {i for i, t in enumerate(schedule.thunks) if t.device in timed[0].clockless}
+    spans = np.nan_to_num(_median([_spans(run) for run in timed]))
+    busy = _median([np.nansum(run.end - run.start, axis=0) for run in timed])
+    waited = _median([run.waited.sum(axis=0) for run in timed])
+    works = _works(plan, n, busy)
+    rows = []
+    for i, (thunk, wait, work) in enumerate(zip(schedule.thunks, schedule.waits, works, strict=True)):
+        layer, part = layer_and_part(thunk.name)
+        workers = timed[0].workers if thunk.device == HOST else 1
+        least = work.least_ns(top) if top is not None and thunk.device == HOST else None
+        rows.append(
+            Row(
+                thunk.name,
+                thunk.op,
+                thunk.variant,
+                thunk.device,
+                layer,
+                part,
+                1,
+                int(wait),
+                None if i in unknown else float(spans[i]),
+                float(busy[i]),
+                float(busy[i]) / workers / total,
+                float(waited[i]),
+                work.nbytes,
+                work.flops,
+                work.kind,
+                least,
+            )
+        )
+    return tuple(rows)
+
+
+def _works(plan: ExecutionPlan, n: int, busy: Floats) -> list[Work]:
+    """Each thunk's work: its node's, spread over the node's thunks by their time. A copy reads and writes its bytes."""
+    active = plan.bound.active
+    works = [Work(float(sum(u.slice.nbytes for u in thunk.uses)), 0.0, "f32") for thunk in plan.bound.schedule.thunks]
+    for origin in plan.origins:
+        whole = work_of(origin, active)
+        for i, part in _parts(origin, busy):
+            works[i] = Work(whole.nbytes * part, whole.flops * part, whole.kind)
+    return works
+
+
+def _parts(origin: Origin, busy: Floats) -> list[tuple[int, float]]:
+    times = busy[origin.first : origin.last]
+    total = float(times.sum())
+    even = 1 / max(len(times), 1)
+    return [(origin.first + i, float(t) / total if total else even) for i, t in enumerate(times)]
+
+
+def _workers(timed: Sequence[TimedRun]) -> tuple[Worker, ...]:
+    n = timed[0].workers
+    busy = _median([np.nansum(run.end - run.start, axis=1)[:n] for run in timed])
+    waited = _median([run.waited.sum(axis=1) for run in timed])
+    return tuple(Worker(timed[0].lanes[i], float(busy[i]), float(waited[i])) for i in range(n))
+
+
+def _placements(plan: ExecutionPlan) -> tuple[Placement, ...]:
+    """Where each temporary lies, from the first to the last thunk that uses it."""
+    lives: dict[Any, list[int]] = {}
+    for i, thunk in enumerate(plan.bound.schedule.thunks):
+        for use in thunk.uses:
+            if use.slice.buffer.lifetime is Lifetime.TEMP:
+                lives.setdefault(use.slice.buffer, []).append(i)
+    offsets = plan.bound.memory_plan.offsets
+    found = [Placement(b.name, b.space, offsets[b], b.nbytes, at[0], at[-1]) for b, at in lives.items()]
+    return tuple(sorted(found, key=lambda p: (p.space, p.first, p.offset)))

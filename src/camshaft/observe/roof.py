@@ -1,0 +1,155 @@
+"""The roof: what this machine can do at most, measured once by camshaft's own kernels and kept in the store. For profile.py.
+
+`roof()` reads or measures, `stored_roof()` only reads. bench/roof.py measures anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.cpu.device import CpuKernel, cpu_device
+from camshaft.dispatch.claims import machine_key
+from camshaft.dtypes import DType, bf16, f32, i32, u32
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel
+from camshaft.observe import roof_kernels as kernels
+from camshaft.plan.execute import bind
+from camshaft.plan.memory import make_schedule
+from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.workers import aligned_bytes
+from camshaft.settings import thread_count
+from camshaft.store.store import store
+
+NBYTES = 256 << 20  # many times what most machines' last cache holds
+N_PROGRAMS = 32
+REPEATS, LEAST_S = 5, 0.02
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The most that was seen with so many threads: bytes read, and operations (a multiply and an add are two) per second."""
+
+    threads: int
+    read_bytes_per_s: float
+    int8_ops_per_s: float
+    bf16_ops_per_s: float
+    f32_ops_per_s: float
+
+    def best(self, other: Roof) -> Roof:
+        """The higher of two measurements, figure by figure: what disturbs one only lowers it."""
+        return Roof(*(max(mine, yours) for mine, yours in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def ops_per_s(self, kind: str) -> float:
+        """The peak of 'int8', 'bf16' or 'f32'."""
+        peak: float = vars(self)[f"{kind}_ops_per_s"]
+        return peak
+
+    def least_s(self, nbytes: float = 0.0, ops: Mapping[str, float] | None = None) -> float:
+        """No less time than this for reading so many bytes and doing so many operations of each kind, side by side."""
+        computing = sum(n / self.ops_per_s(kind) for kind, n in (ops or {}).items())
+        return max(nbytes / self.read_bytes_per_s, computing)
+
+
+def _least_seconds(call: Callable[[], object]) -> float:
+    """The least mean time of a call over windows of at least LEAST_S, after one call that does not count."""
+    call()
+    started = time.perf_counter()
+    call()
+    calls = max(1, round(LEAST_S / max(time.perf_counter() - started, 1e-9)))
+    means = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        means.append((time.perf_counter() - started) / calls)
+    return min(means)
+
+
+def _seconds(code: CpuKernel, arrays: Sequence[Array], n_programs: int, threads: int) -> float:
+    """The least time of a run of the kernel, alone in a schedule."""
+    buffers = [Buffer(f"array{i}", array.nbytes, Lifetime.IO) for i, array in enumerate(arrays)]
+    uses = (BufferUse(buffers[0].slice(), "read"), BufferUse(buffers[1].slice(), "write"))
+    args = tuple(buffer.slice() for buffer in buffers)
+    thunk = Thunk(code.name, code.name, "roof", "", "kernel", code, args, uses, Programs(n_programs))
+    schedule, memory = make_schedule([thunk])
+    with bind(schedule, memory, buffers=dict(zip(buffers, arrays, strict=True)), threads=threads) as plan:
+        return _least_seconds(plan.run)
+
+
+def _ones(dtype: DType, *shape: int) -> Array:
+    """Memory that starts on a cache line, filled with ones."""
+    array = aligned_bytes(int(np.prod(shape)) * dtype.nbytes, 64).view(dtype.numpy).reshape(shape)
+    array[:] = 1
+    return array
+
+
+def _compiled(source: Kernel, x: Array, out: Array, dtypes: tuple[DType, DType], **constants: Constant) -> CpuKernel:
+    """The kernel for this CPU, a program per row of x."""
+    arrays = [ir.ArrayParam("x", dtypes[0], x.shape), ir.ArrayParam("out", dtypes[1], out.shape, True)]
+    return cpu_device("simd").compile(source, arrays, (), constants, (ir.GridDim(x.shape[0]),))
+
+
+# (figure, kernel, what it reads, what it writes, a row of x, operations a lane and step)
+_RATES = (
+    ("int8_ops_per_s", kernels.int8_chains, u32, i32, (2 * kernels.WIDTH,), 8),
+    ("bf16_ops_per_s", kernels.bf16_chains, bf16, f32, (kernels.TURN, kernels.WIDTH), 2),
+    ("f32_ops_per_s", kernels.f32_chains, f32, f32, (2 * kernels.WIDTH,), 2),
+)
+
+
+def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
+    """Bytes per second of reading memory, by the best of some distances to prefetch at."""
+    n = nbytes // (kernels.PIECE * kernels.WIDTH * 4)
+    big, sums = _ones(u32, n, kernels.PIECE, kernels.WIDTH), _ones(u32, n, kernels.WIDTH)
+    codes = [_compiled(kernels.read_memory, big, sums, (u32, u32), ahead=ahead) for ahead in (0, 32, 64)]
+    return big.nbytes / min(_seconds(code, (big, sums), n, threads) for code in codes)
+
+
+def measure(threads: int, nbytes: int = NBYTES) -> Roof:
+    """The roof with so many threads, in about a second. Memory is read from `nbytes`."""
+    found = {}
+    for figure, source, given, made, row, per_lane in _RATES:
+        x, out = _ones(given, N_PROGRAMS, *row), _ones(made, N_PROGRAMS, kernels.CHAINS * kernels.WIDTH)
+        code = _compiled(source, x, out, (given, made))
+        work = float(per_lane * kernels.WIDTH * kernels.CHAINS * kernels.STEPS * N_PROGRAMS)
+        found[figure] = work / _seconds(code, (x, out), N_PROGRAMS, threads)
+    return Roof(threads, measure_reading(threads, nbytes), **found)
+
+
+def _key() -> str:
+    return hashlib.sha256(f"roof 1|{machine_key()}".encode()).hexdigest()
+
+
+def stored_roofs() -> tuple[Roof, ...]:
+    """What was measured on this machine so far, by number of threads. Measures nothing."""
+    rows = (store().evidence.get(_key()) or {}).get("roofs")
+    names = {f.name for f in fields(Roof)}
+    kept = [Roof(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
+    return tuple(sorted(kept, key=lambda r: r.threads))
+
+
+def stored_roof(threads: int | None = None) -> Roof | None:
+    """The stored roof for so many threads (all, by default), or None. Measures nothing."""
+    wanted = thread_count(threads)
+    return next((r for r in stored_roofs() if r.threads == wanted), None)
+
+
+def roof(threads: int | None = None, *, anew: bool = False) -> Roof:
+    """The roof for so many threads (all, by default): the stored one, else measured now, kept with that of 1 thread: in all under
+    5 s. `anew` measures again and keeps the higher figures."""
+    wanted = thread_count(threads)
+    known = {r.threads: r for r in stored_roofs()}
+    if anew or wanted not in known:
+        for n in {1, wanted}:
+            if anew or n not in known:
+                fresh = measure(n)
+                known[n] = fresh.best(known[n]) if n in known else fresh
+        store().evidence.put(_key(), {"roofs": [asdict(r) for r in known.values()]})
+    return known[wanted]

@@ -1,0 +1,115 @@
+"""Chrome's trace format, which Perfetto opens: a row per worker, a bar per thunk and per wait. For --trace and CAMSHAFT_TRACE."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from camshaft.observe.profile import Profile
+from camshaft.plan.schedule import Schedule
+from camshaft.plan.timed import TimedRun
+
+Event = dict[str, Any]
+# Some 200 MB of text; what comes after is counted and dropped, which the file says.
+MOST_EVENTS = 1_000_000
+
+
+def lane_events(run: TimedRun, number: int, title: str) -> Iterator[Event]:
+    """The names of a plan (process `number`) and of its lanes."""
+    yield {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": title}}
+    for lane, name in enumerate(run.lanes):
+        yield {"ph": "M", "name": "thread_name", "pid": number, "tid": lane, "args": {"name": name}}
+
+
+def run_events(run: TimedRun, labels: list[tuple[str, str]], number: int, zero_ns: float = 0.0) -> Iterator[Event]:
+    """A bar per lane and thunk (name, op/variant as `labels` has them), and per wait; times from `zero_ns` of the run's clock."""
+    base = run.began_ns - zero_ns
+    for lane in range(len(run.lanes)):
+        for thunk, (name, kind) in enumerate(labels):
+            if lane < run.workers and run.waited[lane, thunk] > 0:
+                waited = float(run.waited[lane, thunk])
+                yield _bar("wait", "wait", base + run.met[lane, thunk] - waited, waited, number, lane, {"before": name})
+            start, end = run.start[lane, thunk], run.end[lane, thunk]
+            if not math.isnan(start):
+                programs = int(run.programs[lane, thunk])
+                yield _bar(name, kind, base + start, end - start, number, lane, {"thunk": thunk, "programs": programs})
+        if lane < run.workers and run.waited[lane, -1] > 0:
+            waited = float(run.waited[lane, -1])
+            yield _bar("wait", "wait", base + run.total_ns - waited, waited, number, lane, {"before": "the end"})
+
+
+def _bar(name: str, kind: str, ts: float, duration: float, number: int, lane: int, args: dict[str, Any]) -> Event:
+    times = {"ts": round(ts / 1e3, 4), "dur": round(float(duration) / 1e3, 4)}
+    return {"ph": "X", "name": name, "cat": kind, **times, "pid": number, "tid": lane, "args": args}
+
+
+def document(events: Iterable[Event]) -> dict[str, Any]:
+    """The whole file."""
+    return {"traceEvents": list(events), "displayTimeUnit": "ns"}
+
+
+def profile_trace(profiles: dict[str, Profile]) -> dict[str, Any]:
+    """The median run of each profile, by title, one plan below the other, all from time 0."""
+    events: list[Event] = []
+    for number, (title, found) in enumerate(profiles.items(), start=1):
+        labels = [(row.name, f"{row.op}/{row.variant}") for row in found.thunks]
+        events += lane_events(found.timeline, number, title)
+        events += run_events(found.timeline, labels, number, found.timeline.began_ns)
+    return document(events)
+
+
+class TraceFile:
+    """What CAMSHAFT_TRACE writes: all runs of all plans of this process, when it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._process = path, os.getpid()
+        self._events: list[Event] = []
+        self._plans, self._dropped = 0, 0
+        self._zero_ns: float | None = None
+        self._lock = threading.Lock()
+        atexit.register(self.write)
+
+    def plan(self) -> int:
+        """The number of a new plan."""
+        with self._lock:
+            self._plans += 1
+            return self._plans
+
+    def add(self, run: TimedRun, schedule: Schedule, number: int, first: bool) -> None:
+        """A run of plan `number`, with the names of its lanes if it is its `first`."""
+        labels = [(thunk.name, f"{thunk.op}/{thunk.variant}") for thunk in schedule.thunks]
+        with self._lock:
+            if self._zero_ns is None:
+                self._zero_ns = run.began_ns
+            events = list(lane_events(run, number, f"plan {number}: {len(labels)} thunks")) if first else []
+            events += run_events(run, labels, number, self._zero_ns)
+            room = max(MOST_EVENTS - len(self._events), 0)
+            self._dropped += len(events[room:])
+            self._events += events[:room]
+
+    def write(self) -> None:
+        """Writes what there is. A forked child writes nothing."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            whole = document(self._events) | {"otherData": {"dropped events": self._dropped}}
+        self.path.write_text(json.dumps(whole), "utf-8")
+
+
+_files: dict[Path, TraceFile] = {}
+_lock = threading.Lock()
+
+
+def trace_file(path: Path) -> TraceFile:
+    """The trace that goes to this path: one per process."""
+    with _lock:
+        whole = path.absolute()
+        if whole not in _files:
+            _files[whole] = TraceFile(whole)
+        return _files[whole]

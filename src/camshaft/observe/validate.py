@@ -1,0 +1,121 @@
+"""CAMSHAFT_VALIDATE: a plan run node by node, each result compared with the op's float64 reference. Called by watch.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from camshaft.dispatch.validate import error_between
+from camshaft.errors import ValidationError
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BlockFormat
+from camshaft.graph.custom import CustomOp
+from camshaft.graph.graph import Tensor, root
+from camshaft.observe.work import active_node
+from camshaft.ops import quantize_activations as q8
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.node_thunks import Piece
+from camshaft.plan.origin import Origin
+from camshaft.plan.runnable import Runnable
+
+Array = np.ndarray[Any, Any]
+Active = Mapping[Extent, int]
+
+
+def validated_run(bound: Runnable, origins: list[Origin], first: int, last: int) -> None:
+    """Runs thunks [first, last), the nodes of `origins` among them one by one. ValidationError at the first node that differs
+    from its reference: its thunks, op, variant, and the greatest error. A caller's own function has none: it only runs."""
+    at = first
+    for origin in origins:
+        if isinstance(origin.node.op, CustomOp) or origin.first < at or origin.last > last:
+            continue
+        bound.run(at, origin.first)
+        _validated(bound, origin)
+        at = origin.last
+    bound.run(at, last)
+
+
+def _validated(bound: Runnable, origin: Origin) -> None:
+    node, op, active = origin.node, origin.node.op, bound.active
+    now = active_node(node.spec, active)
+    if any(0 in spec.bounds for spec in (*now.inputs, *now.outputs)):  # nothing to compare; references need not take it
+        bound.run(origin.first, origin.last)
+        return
+    pairs = zip(node.inputs, origin.inputs, strict=True)
+    inputs = [_values(bound, tensor, buffer, active) for tensor, buffer in pairs]
+    wanted = op.reference(inputs, now.attrs)  # before the run: its thunks may reuse this memory
+    bound.run(origin.first, origin.last)
+    changed = [(t.spec, b) for t, b in zip(node.outputs, origin.outputs, strict=True)]
+    changed += [(node.inputs[i].spec, origin.inputs[i]) for i in op.updates]
+    for (spec, buffer), want in zip(changed, wanted, strict=True):
+        tolerance = op.tolerance.get(spec.dtype.name, 0.0)
+        for got, meant in _compared(_bytes(bound, buffer, spec), want, spec, active):
+            error = error_between(got, meant, tolerance)
+            if not error <= tolerance:
+                raise ValidationError(_complaint(bound, origin, got, meant, error, tolerance))
+
+
+def _complaint(bound: Runnable, origin: Origin, got: Array, meant: Array, error: float, tolerance: float) -> str:
+    thunks = bound.schedule.thunks[origin.first : origin.last]
+    names = ", ".join(repr(thunk.name) for thunk in thunks)
+    return (
+        f"thunk {names} ({thunks[0].op}/{thunks[0].variant} on {origin.choice.backend}) differs from its reference: error "
+        f"{error:.3g}, allowed {tolerance:.3g}; at most {_greatest(got, meant)}"
+    )
+
+
+def _greatest(got: Array, meant: Array) -> str:
+    if got.shape != meant.shape:
+        return f"shape {list(got.shape)}, wanted {list(meant.shape)}"
+    with np.errstate(all="ignore"):
+        apart = np.abs(got.astype(np.float64) - meant.astype(np.float64))
+        apart = np.where(
+            np.isnan(apart) & ~(np.isnan(got.astype(np.float64)) & np.isnan(meant.astype(np.float64))), np.inf, apart
+        )
+    where = np.unravel_index(int(np.nan_to_num(apart, nan=0.0).argmax()), apart.shape)
+    return f"{apart[where]:.3g} at {[int(i) for i in where]} (got {got[where]}, wanted {meant[where]:.6g})"
+
+
+def _bytes(bound: Runnable, buffer: Piece, spec: TensorSpec) -> Array:
+    return bound.bytes_of(buffer.slice(0, spec.nbytes))
+
+
+def _active(array: Array, spec: TensorSpec, active: Active) -> Array:
+    return array[tuple(slice(active.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
+
+
+def _values(bound: Runnable, tensor: Tensor, buffer: Piece, active: Active) -> Array:
+    """A tensor's active elements as the reference takes them; packed forms as the numbers that they stand for."""
+    spec = tensor.spec
+    if isinstance(spec.dtype, BlockFormat):
+        return _weights(tensor)
+    raw = _bytes(bound, buffer, spec)
+    if spec.is_plain:
+        values = raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
+        return _active(values, spec, active)
+    return _active(q8.from_bytes(raw, spec), spec, active)
+
+
+def _weights(tensor: Tensor) -> Array:
+    """Quantized weights as their file has them, so that packing is compared too."""
+    source, form = root(tensor).source, tensor.spec.dtype
+    assert source is not None
+    assert isinstance(form, BlockFormat)
+    return form.dequantize(source.data().reshape(-1, form.block_nbytes)).reshape(tensor.spec.bounds)
+
+
+def _compared(raw: Array, want: Array, spec: TensorSpec, active: Active) -> list[tuple[Array, Array]]:
+    """Pairs of what came and what was wanted: a plain tensor's active elements, or the rows of each part of a packed one."""
+    if spec.is_plain:
+        return [(_active(raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds), spec, active), want)]
+    small = TensorSpec(
+        tuple(active.get(d, d.bound) if isinstance(d, Extent) else d for d in spec.shape), spec.dtype, spec.layout
+    )
+    pairs = []
+    for whole, part in zip(spec.parts, small.parts, strict=True):
+        got = raw[whole.offset_nbytes : whole.offset_nbytes + whole.nbytes].view(whole.dtype.numpy).reshape(whole.shape)
+        meant = want[part.offset_nbytes : part.offset_nbytes + part.nbytes].view(part.dtype.numpy).reshape(part.shape)
+        pairs.append((got[: part.shape[0]], meant))
+    return pairs

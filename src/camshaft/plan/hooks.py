@@ -1,0 +1,24 @@
+"""What later floors do for plans: named in camshaft/__init__.py and loaded when it is first asked for.
+
+`profile` is ExecutionPlan.profile; `lowered` may replace thunks before memory is planned, and `built` a plan, where settings
+ask for one that is watched (watched.py). Imported by camshaft itself, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+_homes: dict[str, str] = {}
+
+
+def provide(homes: dict[str, str]) -> None:
+    """Says in which module the function of each name is."""
+    _homes.update(homes)
+
+
+def hook(name: str) -> Callable[..., Any]:
+    """The function of that name."""
+    found: Callable[..., Any] = getattr(import_module(_homes[name]), name)
+    return found

@@ -1,0 +1,28 @@
+"""Lets the tests of observe/ import their helpers by name; no setting of the caller's reaches them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from camshaft.observe import profile as profiles
+from camshaft.observe import watch
+from camshaft.settings import TABLE
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in TABLE:
+        if row.variable != "CAMSHAFT_CACHE_DIR":
+            monkeypatch.delenv(row.variable, raising=False)
+
+
+@pytest.fixture
+def known_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A roof that nobody has to measure."""
+    from small_plans import ROOF
+
+    for module in (profiles, watch):
+        monkeypatch.setattr(module, "roof", lambda threads: ROOF)
