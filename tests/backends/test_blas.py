@@ -43,11 +43,13 @@ def test_blas_variants_agree_with_the_reference(variant) -> None:
 @needs_blas
 def test_slices_cover_more_than_one_block_of_rows_and_columns() -> None:
     rng, device = np.random.default_rng(4), present_backend("blas").device()
-    a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((blas.ROWS_PER + 3, 40), (1100, 40)))
+    a, b = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((blas.LEAST_ROWS + 3, 40), (blas.WHOLE_COLUMNS + 1, 40))
+    )
     sample = Sample("several slices", (a, b), {"transpose_b": True})
     node = node_of(OP, sample)
     build = VARIANTS[0].build(node, device)
-    assert [-(-cells.dim // cells.per) for cells in build.launches[-1].grid] == [1, 2, 8]
+    assert [-(-cells.dim // cells.per) for cells in build.launches[-1].grid] == [1, 2, 9]
     result = check_sample(OP, VARIANTS[0], device, sample)
     assert result.max_error <= result.tolerance
 

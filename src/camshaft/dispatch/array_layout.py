@@ -19,7 +19,7 @@ C_ORDER, F_ORDER, ALIGNED, WRITEABLE, COPY_BACK, WARN = 1, 2, 0x100, 0x400, 0x20
 
 # NumPy's table of C functions: its own version first. A slot keeps its number for as long as the function exists.
 _VERSIONS = (0x1000009, 0x2000000)
-_VERSION_SLOT, _NEW_LIKE_SLOT = 0, 277
+_VERSION_SLOT, _EMPTY_SLOT, _NEW_LIKE_SLOT = 0, 184, 277
 KEEP_ORDER = 2
 
 
@@ -84,18 +84,25 @@ def slot_offset(holder: object, held: object) -> int:
 
 
 @functools.cache
-def new_like() -> int | None:
-    """The address of PyArray_NewLikeArray(prototype, order, descr, subok), or None where it is not found and tried."""
+def _functions() -> int | None:
+    """The address of NumPy's table of C functions, or None where it is not found or of an unknown version."""
     try:
         module: Any = np._core._multiarray_umath if hasattr(np, "_core") else np.core._multiarray_umath  # type: ignore[attr-defined]
         capsule = module._ARRAY_API
-        get = ctypes.pythonapi.PyCapsule_GetPointer
-        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        functions = int(get(capsule, None))
-    except (AttributeError, ValueError, TypeError):
+    except AttributeError:
         return None
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    functions = int(get(capsule, None))
     version = ctypes.PYFUNCTYPE(ctypes.c_uint)(_word(functions + 8 * _VERSION_SLOT))()
-    if version not in _VERSIONS:
+    return functions if version in _VERSIONS else None
+
+
+@functools.cache
+def new_like() -> int | None:
+    """The address of PyArray_NewLikeArray(prototype, order, descr, subok), or None where it is not found and tried."""
+    functions = _functions()
+    if functions is None:
         return None
     address = _word(functions + 8 * _NEW_LIKE_SLOT)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(address)
@@ -103,3 +110,18 @@ def new_like() -> int | None:
     made = make(prototype, KEEP_ORDER, None, 0)
     same = type(made) is np.ndarray and (made.shape, made.dtype, made.strides) == ((2, 3), np.float32, (4, 8))
     return address if same and made is not prototype else None
+
+
+@functools.cache
+def empty() -> int | None:
+    """The address of PyArray_Empty(nd, dims, descr, fortran), which takes a reference to the dtype, or None as above."""
+    functions = _functions()
+    if functions is None:
+        return None
+    address = _word(functions + 8 * _EMPTY_SLOT)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(address)
+    dtype, sizes = np.dtype(np.float32), (ctypes.c_int64 * 2)(2, 3)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dtype))
+    made = make(2, ctypes.addressof(sizes), id(dtype), 0)
+    same = type(made) is np.ndarray and (made.shape, made.dtype, made.strides) == ((2, 3), dtype, (12, 4))
+    return address if same else None

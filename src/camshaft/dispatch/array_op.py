@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dispatch import array_layout, elementwise_call, native_call, shaped_call
+from camshaft.dispatch import array_layout, elementwise_call, native_call, native_shaped, shaped_call
+from camshaft.dispatch.call_ir import flat_ir
+from camshaft.dispatch.call_shaped_ir import MOST_INPUTS, shaped_ir
 from camshaft.dispatch.elementwise_call import AnyLength
-from camshaft.dispatch.flat import flat_kernel, flat_node, n_inputs
+from camshaft.dispatch.flat import flat_kernel, flat_node, n_inputs, n_sample_inputs
 from camshaft.dispatch.operands import Array, ArrayTypeError, Dtype, Operand, as_kind, kind_of, operand, output
 from camshaft.dispatch.select import Choice, Measurements, select
 from camshaft.dispatch.shaped_call import Prepared
@@ -21,6 +23,17 @@ from camshaft.ops.op import NodeSpec, Op
 
 Attrs = Mapping[str, Any]
 Dtypes = tuple[Dtype, ...]
+
+
+_HELP = "Arrays in, arrays out; `out` is written and returned."
+
+
+def _flat_text(n: int, symbol: str, slot: int) -> str:
+    return flat_ir(symbol, n, slot)
+
+
+def _shaped_text(n: int, symbol: str, slot: int) -> str:
+    return shaped_ir(symbol, n, slot)
 
 
 class ArrayOp:
@@ -57,9 +70,27 @@ class ArrayOp:
         self.n_inputs = n_inputs(op)
         self.slow: Callable[..., Any] = self.run
         self.call: Callable[..., Any] = self.run
-        if self.n_inputs and array_layout.refusal() is None:
-            self._state = native_call.new_state(self.slow)
-            self.call = native_call.builtin(op.name, self.__doc__ or "", self.n_inputs, self, self._state)
+        if array_layout.refusal() is None:
+            self._make_native()
+
+    def _make_native(self) -> None:
+        """Elementwise: a row for each dtype. Other ops without anything written in place: a row for each shape."""
+        name, text = self.op.name, f"--\n\n{self.op.formula}. {_HELP}"
+        if self.n_inputs:
+            names = ", ".join("abc"[: self.n_inputs] if self.n_inputs > 1 else "x")
+            self._state = native_call.new_state(self.slow, native_call.FLAT_WORDS)
+            code = functools.partial(_flat_text, self.n_inputs)
+            self.call = native_call.builtin(
+                name, f"{name}($self, {names}, /, out=None, **attributes)\n{text}", code, self, self._state
+            )
+            return
+        count = n_sample_inputs(self.op)
+        if 0 < count <= MOST_INPUTS and not self.op.updates:
+            self._state = native_call.new_state(self.slow, native_shaped.SHAPED_WORDS)
+            code = functools.partial(_shaped_text, count)
+            self.call = native_call.builtin(
+                name, f"{name}($self, /, *inputs, out=None, **attributes)\n{text}", code, self, self._state
+            )
 
     def __repr__(self) -> str:
         return f"<{self.op.name} on {self.override or 'the best backend'}>"
@@ -104,6 +135,11 @@ class ArrayOp:
                 self._calls[key] = found
         return found
 
+    def remember(self, operands: Sequence[Operand], prepared: Prepared) -> None:
+        """The builtin does such calls from now on, where it can."""
+        if self._state is not None and all(type(x) is np.ndarray for x in operands):
+            native_shaped.add_row(self._state, operands, prepared)  # type: ignore[arg-type]
+
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         n, name = self.n_inputs, self.op.name
         if not n <= len(inputs) <= n + 1:
@@ -147,5 +183,5 @@ class ArrayOp:
         if made is None:
             return shaped_call.EachLength(self, dtypes, attrs)
         if self._state is not None and not attrs:
-            native_call.add_row(self._state, made, elementwise_call.SHARE)
+            native_call.add_row(self._state, made, elementwise_call.share_from(made))
         return made

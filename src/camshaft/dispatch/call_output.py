@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from camshaft.dispatch import array_layout as layout
+from camshaft.dispatch.call_shaped_run import closing_lines
 from camshaft.dispatch.call_words import AS_F32, ENTRIES, ROW, conjunction, field, row, word
 
 _OUT_FLAGS = layout.ALIGNED | layout.WRITEABLE
@@ -205,7 +206,8 @@ def _launch(n: int) -> list[str]:
         *word("pool"),
         *word("vectorcall"),
         *word("decref"),
-        "%address = call ptr %long_from_address(ptr %launch)",
+        "%launch.tagged = getelementptr i8, ptr %launch, i64 1",  # one launch: see call_shaped_run.py
+        "%address = call ptr %long_from_address(ptr %launch.tagged)",
         "%no.address = icmp eq ptr %address, null",
         "br i1 %no.address, label %drop, label %ask",
         "ask:",
@@ -219,30 +221,5 @@ def _launch(n: int) -> list[str]:
         "br label %done",
         "done:",
         "br i1 %has.out, label %again, label %leave",
-        "again:",
-        *(line.replace("%incref", "%incref.out") for line in word("incref")),
-        "call void %incref.out(ptr %result)",
-        "br label %leave",
-        "leave:",
-        "ret ptr %result",
-        # An array made here goes before the error does, or before the op's Python function makes its own.
-        "drop:",
-        "br i1 %has.out, label %failed, label %drop.made",
-        "drop.made:",
-        *(line.replace("%decref", "%decref.made") for line in word("decref")),
-        "call void %decref.made(ptr %result)",
-        "br label %failed",
-        "failed:",
-        "ret ptr null",
-        "give.up:",
-        "br i1 %has.out, label %slow.path, label %give.up.made",
-        "give.up.made:",
-        *(line.replace("%decref", "%decref.given") for line in word("decref")),
-        "call void %decref.given(ptr %result)",
-        "br label %slow.path",
-        "slow.path:",
-        *(line.replace("%vectorcall", "%vectorcall.slow") for line in word("vectorcall")),
-        *word("slow"),
-        "%slowly = call ptr %vectorcall.slow(ptr %slow, ptr %args, i64 %n, ptr %names)",
-        "ret ptr %slowly",
+        *closing_lines(),
     ]

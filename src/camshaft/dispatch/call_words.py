@@ -17,6 +17,9 @@ WORDS = (
     "new_like",
     "pool",
     "long_from_address",
+    "empty",
+    "take_memory",
+    "free_memory",
 )
 ROWS_AT, ROW_WORDS = 16, 24
 # A row: dtypes (by their address) and bytes an element of inputs and output, elements of a program; from how many elements on

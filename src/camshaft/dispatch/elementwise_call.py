@@ -9,12 +9,13 @@ import numpy as np
 
 from camshaft.dispatch.flat import FlatKernel
 from camshaft.dispatch.operands import Array, Dtype, Operand, broadcast, cast, check_cast, resolve
-from camshaft.dispatch.parallel import launch_words, run_launches
+from camshaft.dispatch.parallel import launch_words, run_launches, several_workers
 from camshaft.dtypes import DType
 from camshaft.ops.op import Op
 
-# From how many elements on the workers do it together.
-SHARE = 1 << 16
+# Work from which the workers do it together, as the cost of an op has it: two of them break even at half of that.
+SHARE_NS = 40_000.0
+NOBODY = 1 << 62
 Dtypes = tuple[Dtype, ...]
 
 
@@ -101,11 +102,16 @@ def _run(kernel: AnyLength, inputs: Sequence[Array], output: Array, singles: int
         return
     block, n = kernel.arguments(inputs, output)
     code, programs = kernel.code[singles], kernel.programs(n.value)
-    if n.value < SHARE:
+    if n.value < share_from(kernel):
         code(block.ctypes.data, 0, programs)
         return
     words = launch_words([(code.address, block.ctypes.data, programs)])
     run_launches(words.ctypes.data)
+
+
+def share_from(kernel: FlatKernel) -> int:
+    """From how many elements on a call is shared among workers."""
+    return int(SHARE_NS / kernel.element_ns) if several_workers() else NOBODY
 
 
 def _give(result: Array, out: Array | None, returned: Dtype) -> Any:

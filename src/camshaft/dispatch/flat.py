@@ -35,12 +35,13 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class FlatKernel:
     """`code[singles]` for each set of inputs that are one element (bit i: input i) has the entry ABI; its argument block: inputs,
-    output, the address of the number of elements. A program takes `block` elements."""
+    output, the address of the number of elements. A program takes `block` elements, each about `element_ns` nanoseconds."""
 
     inputs: tuple[DType, ...]
     output: DType
     block: int
     code: dict[int, CpuKernel]
+    element_ns: float
 
     def arguments(self, inputs: Sequence[Array], output: Array) -> tuple[Array, ctypes.c_int64]:
         """The argument block, and the number of elements that it points to."""
@@ -72,6 +73,12 @@ def flat_launch(node: NodeSpec, build: object) -> tuple[Launch, int] | None:
     if fixed != 1 or len(factors) != 1 or factors[0][1] < LEAST_BLOCK or launch.extents != (N,):
         return None
     return launch, factors[0][1]
+
+
+def n_sample_inputs(op: Op) -> int:
+    """How many inputs the op's first sample has; 0 for an op without samples."""
+    sample = next(iter(op.samples()), None)
+    return 0 if sample is None else len(sample.inputs)
 
 
 def n_inputs(op: Op) -> int:
@@ -111,4 +118,6 @@ def flat_kernel(
         launch, block = found
         code[singles] = native_code(compile_launch(launch, signature(launch, node, build), choice.device))
     output = node.outputs[0].parts[0].dtype
-    return FlatKernel(tuple(dtypes), output, block, code)
+    whole = flat_node(op, dtypes, attrs)
+    element_ns = max(op.nbytes(whole) / 40, op.flops(whole) / 20) / N.bound
+    return FlatKernel(tuple(dtypes), output, block, code, element_ns)

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.backends.cpu.device import native_function
-from camshaft.dispatch import array_layout, call_ir, call_words
+from camshaft.backends.cpu.device import CpuKernel, native_function
+from camshaft.dispatch import array_layout, call_words
 from camshaft.dispatch.flat import FlatKernel
 from camshaft.dispatch.parallel import run_launches
 from camshaft.dtypes import f32, f64
 
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002
 MAX_ROWS = 32
+FLAT_WORDS = MAX_ROWS * call_words.ROW_WORDS
 # From this many elements on other Python threads go on meanwhile; letting go of the lock and taking it back takes 60 ns.
 MOST_LOCKED = 4096
 State = np.ndarray[Any, np.dtype[np.int64]]
@@ -37,11 +38,12 @@ _kept: list[Any] = []
 _OUT = sys.intern("out")
 
 
-def _run_shared(address: int) -> None:
-    run_launches(address)
+def _run_shared(tagged: int) -> None:
+    """Launches at a multiple of 16, their number added to the address."""
+    run_launches(tagged & -16, tagged & 15)
 
 
-def new_state(slow: Callable[..., Any]) -> State:
+def new_state(slow: Callable[..., Any], n_words: int) -> State:
     """The words that a builtin reads, without a row yet. They do not hold on to `slow`, the op's Python function."""
     api = ctypes.pythonapi
     addresses = {
@@ -51,6 +53,7 @@ def new_state(slow: Callable[..., Any]) -> State:
         "out_name": id(_OUT),
         "pool": id(_run_shared),
         "new_like": array_layout.new_like() or 0,
+        "empty": array_layout.empty() or 0,
     }
     functions = {
         "vectorcall": api.PyObject_Vectorcall,
@@ -59,9 +62,11 @@ def new_state(slow: Callable[..., Any]) -> State:
         "save_thread": api.PyEval_SaveThread,
         "restore_thread": api.PyEval_RestoreThread,
         "long_from_address": api.PyLong_FromVoidPtr,
+        "take_memory": api.PyMem_RawMalloc,
+        "free_memory": api.PyMem_RawFree,
     }
     addresses |= {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in functions.items()}
-    state = np.zeros(call_words.ROWS_AT + MAX_ROWS * call_words.ROW_WORDS, np.int64)
+    state = np.zeros(call_words.ROWS_AT + n_words, np.int64)
     for name, address in addresses.items():
         state[call_words.WORDS.index(name)] = address
     return state
@@ -87,18 +92,19 @@ def add_row(state: State, kernel: FlatKernel, share: int) -> None:
 
 
 @functools.cache
-def _code(n_inputs: int, slot: int) -> Any:
-    # The text names the function by its symbol: one object in the store for each number of inputs.
-    text = call_ir.flat_ir("SYMBOL", n_inputs, slot)
-    return native_function(f"call_{n_inputs}", f"builtin|{text}", lambda symbol: text.replace("SYMBOL", symbol))
+def _code(text: str) -> CpuKernel:
+    # The text names its function SYMBOL: one object in the store for each number of inputs.
+    return native_function("call", f"builtin|{text}", lambda symbol: text.replace("@SYMBOL", f"@{symbol}"))
 
 
-def builtin(name: str, doc: str, n_inputs: int, holder: object, state: State) -> Callable[..., Any]:
-    """A builtin function with `holder` as its __self__, an instance with __slots__ of which one is `state`."""
-    slot = array_layout.slot_offset(holder, state)
-    names = ", ".join(("a", "b", "c")[:n_inputs] if n_inputs > 1 else "x")
-    signature = f"{name}($self, {names}, /, out=None)\n--\n\n{doc}"
-    code = _code(n_inputs, slot)
+def builtin(
+    name: str, signature: str, text_of: Callable[[str, int], str], holder: object, state: State
+) -> Callable[..., Any]:
+    """A builtin function with `holder` as its __self__, an instance with __slots__ of which one is `state`.
+
+    `text_of(symbol, slot)` is its IR; `signature` what inspect.signature shows, then two dashes and the text of help().
+    """
+    code = _code(text_of("SYMBOL", array_layout.slot_offset(holder, state)))
     method = _MethodDef(name.encode(), code.address, _FASTCALL_KEYWORDS, signature.encode())
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object

@@ -14,12 +14,18 @@ from camshaft.backends.cpu.device import ENTRY
 LAUNCH_WORDS = 3
 Runner = Callable[[int, int], None]
 _runner: Runner | None = None
+_workers: Callable[[], int] | None = None
 
 
-def provide(runner: Runner) -> None:
-    """`runner(address, n)` runs n launches that lie at this address, one after the other, with all workers."""
-    global _runner
-    _runner = runner
+def provide(runner: Runner, workers: Callable[[], int]) -> None:
+    """`runner(address, n)` runs n launches that lie at this address, one after the other, with all of `workers()` workers."""
+    global _runner, _workers
+    _runner, _workers = runner, workers
+
+
+def several_workers() -> bool:
+    """Whether there is somebody to share work with."""
+    return _workers is not None and _workers() > 1
 
 
 def run_launches(address: int, n: int = 1) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
-from camshaft.dispatch.parallel import launch_words, run_launches
+from camshaft.dispatch.parallel import launch_words, run_launches, several_workers
 from camshaft.dispatch.run import commands_of, compile_launch, extents_of, native_code, updated
 from camshaft.dispatch.select import Choice
 from camshaft.ops.launch import operand_part, program_count, signature
@@ -61,32 +62,51 @@ def estimated_ns(node: NodeSpec, choice: Choice) -> float:
     return max(choice.variant.cost(node, choice.device), op.nbytes(node) / 20, op.flops(node) / 30)
 
 
-_Step = tuple[CpuKernel, list[tuple[str, int, int]], list[int], int]
+@dataclass(frozen=True)
+class Step:
+    """A launch: `places` are (kind of tensor, its index, offset in bytes) of its arrays; `words` the arguments after them."""
+
+    code: CpuKernel
+    places: tuple[tuple[str, int, int], ...]
+    words: tuple[int, ...]
+    programs: int
 
 
-def _host_runner(node: NodeSpec, build: Build, choice: Choice) -> Runner:
+@dataclass(frozen=True)
+class HostRunner:
     """The launches in order: on this thread, or with the workers where there is enough to do. Scratch is made per call, so that
-    threads do not share it."""
-    steps = [_step(launch, node, build, choice) for launch in build.launches]
-    shared = estimated_ns(node, choice) >= SHARE_NS
+    threads do not share it; `build` holds what the words point to."""
 
-    def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        scratch = [_aligned(spec.nbytes) for spec in build.scratch]
+    steps: tuple[Step, ...]
+    build: Build
+    elapsed_ns: float
+
+    @property
+    def shared(self) -> bool:
+        """Whether the workers do it together."""
+        several = any(step.programs > 1 for step in self.steps)
+        return several and self.elapsed_ns >= SHARE_NS and several_workers()
+
+    def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        scratch = [_aligned(spec.nbytes) for spec in self.build.scratch]
         named = {"input": inputs, "output": outputs, "scratch": scratch}
         starts = {kind: [a.ctypes.data for a in arrays] for kind, arrays in named.items()}
         blocks = [
-            np.array([*(starts[kind][index] + offset for kind, index, offset in places), *words], np.int64)
-            for _, places, words, _ in steps
+            np.array([*(starts[kind][index] + offset for kind, index, offset in s.places), *s.words], np.int64)
+            for s in self.steps
         ]
-        if shared:
-            parts = zip(steps, blocks, strict=True)
-            launches = launch_words([(code.address, b.ctypes.data, n) for (code, _, _, n), b in parts])
-            run_launches(launches.ctypes.data, len(steps))
+        pairs = list(zip(self.steps, blocks, strict=True))
+        if self.shared:
+            launches = launch_words([(s.code.address, b.ctypes.data, s.programs) for s, b in pairs])
+            run_launches(launches.ctypes.data, len(pairs))
             return
-        for (code, _, _, programs), block in zip(steps, blocks, strict=True):
-            code(block.ctypes.data, 0, programs)
+        for step, block in pairs:
+            step.code(block.ctypes.data, 0, step.programs)
 
-    return run
+
+def _host_runner(node: NodeSpec, build: Build, choice: Choice) -> HostRunner:
+    steps = tuple(_step(launch, node, build, choice) for launch in build.launches)
+    return HostRunner(steps, build, estimated_ns(node, choice))
 
 
 def _aligned(nbytes: int) -> Array:
@@ -95,10 +115,8 @@ def _aligned(nbytes: int) -> Array:
     return raw[start : start + nbytes]
 
 
-def _step(launch: Launch | NativeCall, node: NodeSpec, build: Build, choice: Choice) -> _Step:
-    places: list[tuple[str, int, int]] = [
-        (o.kind, o.index, operand_part(o, node, build).offset_nbytes) for o in launch.arrays
-    ]
-    words = [launch.words.ctypes.data] if isinstance(launch, NativeCall) else []
+def _step(launch: Launch | NativeCall, node: NodeSpec, build: Build, choice: Choice) -> Step:
+    places = tuple((o.kind, o.index, operand_part(o, node, build).offset_nbytes) for o in launch.arrays)
+    words = (launch.words.ctypes.data,) if isinstance(launch, NativeCall) else ()
     code = native_code(compile_launch(launch, signature(launch, node, build), choice.device))
-    return code, places, words, program_count(launch, {})
+    return Step(code, places, words, program_count(launch, {}))

@@ -27,6 +27,7 @@ class Chooser(Protocol):
 
     def select(self, node: NodeSpec) -> Choice: ...
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
+    def remember(self, operands: Sequence[Operand], prepared: Prepared) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping
         for want, shape, dtype in zip(asked, prepared.shapes, prepared.computed, strict=True)
     ]
     prepared.run(inputs, results)
+    if not given:
+        chooser.remember(operands, prepared)
     given_back = tuple(_give(r, w, d) for r, w, d in zip(results, asked, prepared.returned, strict=True))
     return given_back[0] if len(given_back) == 1 else given_back or None
 

@@ -59,4 +59,4 @@ def _run(address: int, n: int) -> None:
     _launcher(1 if inside_host_thunk() else _threads()).run(address, n)
 
 
-parallel.provide(_run)
+parallel.provide(_run, _threads)

@@ -22,6 +22,7 @@ GEMV_ROWS = 8
 # Up to here rows go by GEMV_ROWS at a time: b, read again from a cache, costs less than packing it (0.6 ns an element as [n, k]).
 FEW_ROWS = {False: 8, True: 32}
 PACK_DEPTH = 256
+OWN_CACHE_NBYTES = 1 << 21
 # Of a register tile: 32 registers but for a row of b and a factor; more sums go to the stack.
 MOST_SUMS = 28
 MOST_GEMV_ROWS = 128
@@ -242,9 +243,10 @@ def _gemm(s: Sizes, values: ops.Values) -> ops.Build:
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Measured on Zen 4: GEMV 40 bytes a nanosecond while b is in a cache (15 of memory), GEMM 3.3 multiply-adds per lane and
-    nanosecond, packing 0.6 ns an element."""
+    nanosecond (2.4 where b is larger than a core's own caches), packing 0.6 ns an element."""
     s = sizes_of(node)
     if bound(s.rows) <= FEW_ROWS[s.transposed]:
         return max(sum(spec.nbytes for spec in node.inputs) / 40, s.multiply_adds / (2 * target.lanes))
     packed = s.a_matrices * bound(s.rows) * s.depth + prod(s.b_shape)
-    return s.multiply_adds / (3.3 * target.lanes) + 0.6 * packed
+    rate = 3.3 if 4 * prod(s.b_shape) <= OWN_CACHE_NBYTES else 2.4
+    return s.multiply_adds / (rate * target.lanes) + 0.6 * packed

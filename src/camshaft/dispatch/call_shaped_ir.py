@@ -1,0 +1,230 @@
+"""LLVM IR of the functions that CPython calls for an op whose kernels are compiled for each shape. For native_shaped.py.
+
+As call_ir.py's, but what was compiled is found by the inputs' dtypes and shapes: their words are hashed to one row of a table and
+compared with it. A row names the output and the steps: entries with the places of their arguments. Inputs are contiguous and
+`out` lies apart from them; anything else, and a row that is another shape's, goes to the op's Python function.
+"""
+
+from __future__ import annotations
+
+from camshaft.dispatch import array_layout as layout
+from camshaft.dispatch.call_inputs import given_lines
+from camshaft.dispatch.call_shaped_run import LAUNCH_WORDS, RUN_STEPS, finish_lines, ready_lines, step_lines
+from camshaft.dispatch.call_words import ROWS_AT, conjunction, field, word
+
+MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 12, 3
+# An input's part of the key: its dtype's address, its number of axes, their sizes.
+KEY_WORDS = 2 + MOST_AXES
+ROW = (
+    *(f"key{i}" for i in range(MOST_INPUTS * KEY_WORDS)),
+    "nbytes0",
+    "nbytes1",
+    "nbytes2",
+    "out_dtype",
+    "out_axes",
+    *(f"out_size{i}" for i in range(MOST_AXES)),
+    "out_nbytes",
+    "release",
+    "share",
+    "scratch_nbytes",
+    "n_steps",
+    "steps",
+)
+ROW_WORDS, ROW_BITS = 40, 6
+# A step: entry, programs, number of arguments, then for each of those the index of a base and the bytes added to it.
+STEP_WORDS = 3 + 2 * MOST_ARGUMENTS
+# Bases: three inputs, the output, scratch, and 0.
+OUT_BASE, SCRATCH_BASE, NO_BASE, N_BASES = 3, 4, 5, 6
+MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+def row_index(key: list[int]) -> int:
+    """The row of a key, as the code below has it."""
+    found = 0
+    for value in key:
+        found = ((found ^ value) * MULTIPLIER) % 2**64
+    return found >> (64 - ROW_BITS)
+
+
+def _row(name: str, kind: str = "i64") -> list[str]:
+    return field(f"row.{name}", kind, "%row", 8 * ROW.index(name))
+
+
+def _input(i: int) -> list[str]:
+    """An exact ndarray, contiguous, with few axes; its part of the key."""
+    x, key = f"%in{i}", i * KEY_WORDS
+    usable = layout.C_ORDER | layout.ALIGNED
+    return [
+        *field(f"in{i}", "ptr", "%args", 8 * i),
+        *field(f"type{i}", "ptr", x, layout.TYPE),
+        f"%array{i} = icmp eq ptr %type{i}, %array_type",
+        f"br i1 %array{i}, label %is.array{i}, label %slow.path",
+        f"is.array{i}:",
+        *field(f"data{i}", "ptr", x, layout.DATA),
+        *field(f"nd{i}", "i32", x, layout.ND),
+        *field(f"dims{i}", "ptr", x, layout.DIMENSIONS),
+        *field(f"dtype{i}", "i64", x, layout.DESCR),
+        *field(f"flags{i}", "i32", x, layout.FLAGS),
+        f"%axes{i} = zext i32 %nd{i} to i64",
+        f"%bits{i} = and i32 %flags{i}, {usable}",
+        f"%usable{i} = icmp eq i32 %bits{i}, {usable}",
+        f"%few{i} = icmp ule i64 %axes{i}, {MOST_AXES}",
+        f"%fits{i} = and i1 %usable{i}, %few{i}",
+        f"br i1 %fits{i}, label %sizes{i}, label %slow.path",
+        f"sizes{i}:",
+        f"%key{i} = getelementptr i64, ptr %key, i64 {key}",
+        f"store i64 %dtype{i}, ptr %key{i}",
+        f"%key.axes{i} = getelementptr i64, ptr %key, i64 {key + 1}",
+        f"store i64 %axes{i}, ptr %key.axes{i}",
+        f"%key.sizes{i} = getelementptr i64, ptr %key, i64 {key + 2}",
+        f"br label %size{i}",
+        f"size{i}:",
+        f"%j{i} = phi i64 [ 0, %sizes{i} ], [ %j.next{i}, %copy{i} ]",
+        f"%j.left{i} = icmp ult i64 %j{i}, %axes{i}",
+        f"br i1 %j.left{i}, label %copy{i}, label %sized{i}",
+        f"copy{i}:",
+        f"%from{i} = getelementptr i64, ptr %dims{i}, i64 %j{i}",
+        f"%extent{i} = load i64, ptr %from{i}",
+        f"%to{i} = getelementptr i64, ptr %key.sizes{i}, i64 %j{i}",
+        f"store i64 %extent{i}, ptr %to{i}",
+        f"%j.next{i} = add i64 %j{i}, 1",
+        f"br label %size{i}",
+        f"sized{i}:",
+        f"%base{i} = getelementptr i64, ptr %bases, i64 {i}",
+        f"store ptr %data{i}, ptr %base{i}",
+    ]
+
+
+def _find(n: int) -> list[str]:
+    """The row that the key's hash names, which must have the very key."""
+    lines, last = [], "0"
+    for i in range(n * KEY_WORDS):
+        lines += [
+            f"%k{i}.at = getelementptr i64, ptr %key, i64 {i}",
+            f"%k{i} = load i64, ptr %k{i}.at",
+            f"%mixed{i} = xor i64 {last}, %k{i}",
+            f"%hash{i} = mul i64 %mixed{i}, {MULTIPLIER - 2**64}",
+        ]
+        last = f"%hash{i}"
+    lines += [
+        f"%index = lshr i64 {last}, {64 - ROW_BITS}",
+        f"%row.word = mul i64 %index, {ROW_WORDS}",
+        f"%row.place = add i64 %row.word, {ROWS_AT}",
+        "%row = getelementptr i64, ptr %state, i64 %row.place",
+    ]
+    last = "0"
+    for i in range(n * KEY_WORDS):
+        lines += [
+            *_row(f"key{i}"),
+            f"%other{i} = xor i64 %k{i}, %row.key{i}",
+            f"%others{i} = or i64 {last}, %other{i}",
+        ]
+        last = f"%others{i}"
+    return [
+        *lines,
+        f"%known = icmp eq i64 {last}, 0",
+        "br i1 %known, label %output, label %slow.path",
+    ]
+
+
+def _output(n: int) -> list[str]:
+    usable = layout.C_ORDER | layout.ALIGNED | layout.WRITEABLE
+    mask = (usable | layout.COPY_BACK | layout.WARN) - 2**32
+    sizes = 8 * ROW.index("out_size0")
+    lines = [
+        "output:",
+        *_row("out_dtype", "ptr"),
+        *_row("out_axes"),
+        f"%sizes = getelementptr i8, ptr %row, i64 {sizes}",
+        "br i1 %has.out, label %check.out, label %make.out",
+        "make.out:",
+        *word("empty"),
+        "%can.make = icmp ne ptr %empty, null",
+        "br i1 %can.make, label %making, label %slow.path",
+        "making:",
+        *word("incref"),
+        "call void %incref(ptr %row.out_dtype)",
+        "%made.axes = trunc i64 %row.out_axes to i32",
+        "%made = call ptr %empty(i32 %made.axes, ptr %sizes, ptr %row.out_dtype, i32 0)",
+        "%no.memory = icmp eq ptr %made, null",
+        "br i1 %no.memory, label %failed, label %made.out",
+        "made.out:",
+        *field("made.data", "ptr", "%made", layout.DATA),
+        "br label %arguments",
+        "check.out:",
+        *field("out", "ptr", "%args", 8 * n),
+        *field("out.type", "ptr", "%out", layout.TYPE),
+        "%out.is.array = icmp eq ptr %out.type, %array_type",
+        "br i1 %out.is.array, label %out.array, label %slow.path",
+        "out.array:",
+        *field("out.dtype", "ptr", "%out", layout.DESCR),
+        *field("out.flags", "i32", "%out", layout.FLAGS),
+        *field("out.nd", "i32", "%out", layout.ND),
+        *field("out.dims", "ptr", "%out", layout.DIMENSIONS),
+        *field("out.data", "ptr", "%out", layout.DATA),
+        "%out.axes = zext i32 %out.nd to i64",
+        "%out.right = icmp eq ptr %out.dtype, %row.out_dtype",
+        f"%out.bits = and i32 %out.flags, {mask}",
+        f"%out.usable = icmp eq i32 %out.bits, {usable}",
+        "%out.same.axes = icmp eq i64 %out.axes, %row.out_axes",
+        *conjunction("out.fits", ["%out.right", "%out.usable", "%out.same.axes"]),
+        "br i1 %out.fits, label %out.size, label %slow.path",
+        "out.size:",
+        "%o = phi i64 [ 0, %out.array ], [ %o.next, %out.more ]",
+        "%o.left = icmp ult i64 %o, %out.axes",
+        "br i1 %o.left, label %out.compare, label %apart",
+        "out.compare:",
+        "%o.at = getelementptr i64, ptr %out.dims, i64 %o",
+        "%o.size = load i64, ptr %o.at",
+        "%o.row.at = getelementptr i64, ptr %sizes, i64 %o",
+        "%o.row = load i64, ptr %o.row.at",
+        "%o.same = icmp eq i64 %o.size, %o.row",
+        "%o.next = add i64 %o, 1",
+        "br i1 %o.same, label %out.more, label %slow.path",
+        "out.more:",
+        "br label %out.size",
+        "apart:",
+        *_row("out_nbytes"),
+        "%out.first = ptrtoint ptr %out.data to i64",
+        "%out.end = add i64 %out.first, %row.out_nbytes",
+    ]
+    for i in range(n):
+        lines += [
+            *_row(f"nbytes{i}"),
+            f"%first{i} = ptrtoint ptr %data{i} to i64",
+            f"%end{i} = add i64 %first{i}, %row.nbytes{i}",
+            f"%below{i} = icmp ule i64 %end{i}, %out.first",
+            f"%above{i} = icmp ule i64 %out.end, %first{i}",
+            f"%safe{i} = or i1 %below{i}, %above{i}",
+        ]
+    lines += conjunction("safe", [f"%safe{i}" for i in range(n)])
+    return [*lines, "br i1 %safe, label %arguments, label %slow.path"]
+
+
+def shaped_ir(symbol: str, n: int, state_slot: int) -> str:
+    """The function for n inputs. `state_slot` is where `self` keeps the ndarray of its state, in bytes."""
+    lines = [
+        "begin:",
+        f"%key = alloca [{n * KEY_WORDS} x i64]",
+        f"%bases = alloca [{N_BASES} x i64]",
+        f"%blocks = alloca [{MOST_STEPS * MOST_ARGUMENTS} x i64], align 64",
+        f"%launches = alloca [{MOST_STEPS * LAUNCH_WORDS} x i64], align 16",
+        "%asked = alloca ptr",
+        *field("holder", "ptr", "%self", state_slot),
+        *field("state", "ptr", "%holder", layout.DATA),
+        *word("array_type"),
+        *given_lines(n, by_position=False),
+        f"call void @llvm.memset.p0.i64(ptr %key, i8 0, i64 {8 * n * KEY_WORDS}, i1 false)",
+    ]
+    for i in range(n):
+        lines += _input(i)
+    lines += [*_find(n), *_output(n), *ready_lines(OUT_BASE, SCRATCH_BASE, NO_BASE)]
+    lines += [*step_lines(STEP_WORDS, MOST_ARGUMENTS), *finish_lines()]
+    early = [line for name in ("scratch_nbytes", "n_steps", "release", "share") for line in _row(name)]
+    at = lines.index("arguments:") + 3
+    lines[at:at] = [*early, *_row("steps", "ptr")]
+    text = "\n".join(line if line.endswith(":") else f"  {line}" for line in lines)
+    return (
+        f"define ptr @{symbol}(ptr %self, ptr %args, i64 %n, ptr %names) nounwind {{\n{text}\n}}\n{RUN_STEPS}"
+        "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)\n"
+    )

@@ -1,0 +1,78 @@
+"""Rows of the builtins whose kernels are compiled for each shape. Between call_shaped_ir.py and array_op.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.dispatch import call_shaped_ir as layout
+from camshaft.dispatch.call_words import ROWS_AT
+from camshaft.dispatch.native_call import State
+from camshaft.dispatch.runners import HostRunner
+from camshaft.dispatch.shaped_call import Prepared
+
+Array = np.ndarray[Any, Any]
+SHAPED_WORDS = layout.ROW_WORDS << layout.ROW_BITS
+# Work from which other Python threads go on meanwhile.
+RELEASE_NS = 2000.0
+# What rows point to. Calls may be under way when another shape takes a row, so it stays.
+_kept: list[Any] = []
+_BASES = {"output": layout.OUT_BASE, "scratch": layout.SCRATCH_BASE}
+
+
+def add_row(state: State, arrays: Sequence[Array], prepared: Prepared) -> None:
+    """Makes the builtin call what was prepared for arrays of these dtypes and shapes, if it is of the kind that a row holds."""
+    run = prepared.run
+    if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run):
+        return
+    key = _key(arrays)
+    at = ROWS_AT + layout.row_index(key) * layout.ROW_WORDS
+    row = state[at : at + layout.ROW_WORDS]
+    if row[: len(key)].tolist() == key:
+        return
+    steps, scratch_nbytes = _steps(run)
+    _kept.append((steps, prepared))
+    (shape,), (dtype,) = prepared.shapes, prepared.computed
+    values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
+    values |= {"out_dtype": id(dtype), "out_axes": len(shape), "out_nbytes": int(np.prod(shape)) * dtype.itemsize}
+    values |= {f"out_size{i}": size for i, size in enumerate(shape)}
+    values |= {"release": run.elapsed_ns >= RELEASE_NS, "share": run.shared, "scratch_nbytes": scratch_nbytes}
+    values |= {"n_steps": len(run.steps), "steps": steps.ctypes.data}
+    row[0] = 0  # no dtype: nobody finds the row while it is written
+    row[len(key) : len(layout.ROW)] = [values.get(name, 0) for name in layout.ROW[len(key) :]]
+    row[1 : len(key)] = key[1:]
+    row[0] = key[0]
+
+
+def _key(arrays: Sequence[Array]) -> list[int]:
+    words = []
+    for a in arrays:
+        words += [id(a.dtype), a.ndim, *a.shape, *(0,) * (layout.MOST_AXES - a.ndim)]
+    return words
+
+
+def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
+    same = tuple(a.dtype for a in arrays) == prepared.inputs and prepared.computed == prepared.returned
+    small = len(run.steps) <= layout.MOST_STEPS and len(arrays) <= layout.MOST_INPUTS
+    few = all(len(s.places) + len(s.words) <= layout.MOST_ARGUMENTS for s in run.steps)
+    axes = [a.ndim for a in arrays] + [len(shape) for shape in prepared.shapes]
+    return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= layout.MOST_AXES
+
+
+def _steps(run: HostRunner) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
+    """The steps' words, and the bytes of all scratch with what its alignment takes."""
+    offsets, scratch_nbytes = [], 0
+    for spec in run.build.scratch:
+        offsets.append(scratch_nbytes)
+        scratch_nbytes += -(-spec.nbytes // 64) * 64
+    words = np.zeros((len(run.steps), layout.STEP_WORDS), np.int64)
+    for row, step in zip(words, run.steps, strict=True):
+        pairs = []
+        for kind, index, offset in step.places:
+            pairs += [_BASES.get(kind, index), offset + (offsets[index] if kind == "scratch" else 0)]
+        for value in step.words:
+            pairs += [layout.NO_BASE, value]
+        row[: 3 + len(pairs)] = [step.code.address, step.programs, len(pairs) // 2, *pairs]
+    return words, scratch_nbytes + 64 if scratch_nbytes else 0
