@@ -9,14 +9,18 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.run import run_variant
-from camshaft.dispatch.validate import node_of
+from camshaft.backends.registry import device
+from camshaft.dispatch.run import refusal_of, run_variant
+from camshaft.dispatch.select import select
+from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.dtypes import f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops.attention.reference import sample
 from camshaft.ops.attention.split import keys_per_split
+from camshaft.ops.attention.tiled import shape_of
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
+from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("attention")
 VARIANTS = {variant.name: variant for variant in OP.variants}
@@ -151,3 +155,36 @@ def test_splits_are_few_even_in_long_caches() -> None:
     assert keys_per_split(2048) == 256
     assert keys_per_split(131072) == 2048
     assert all(-(-n // keys_per_split(n)) <= 64 for n in (1, 16384, 16400, 10**6))
+
+
+HEADS = [((9, 3), 64), ((8, 8), 80), ((6, 2), 96), ((8, 2), 128), ((16, 1), 64)]
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), HEADS)
+@pytest.mark.parametrize("name", ["null:wgsl", "null:msl", "null:ptx"])
+def test_a_tile_fits_the_workgroup_memory(name, heads, head_dim) -> None:
+    target, given = device(name), sample("prompt", [(0, p) for p in range(60)], heads=heads, head_dim=head_dim)
+    node, variant = node_of(OP, given), VARIANTS["tiled"]
+    assert variant.supports(node, target) is None
+    assert refusal_of(variant, node, target) is None
+    assert select(OP, node, name).variant.name == "tiled"
+
+
+def test_a_smaller_workgroup_memory_gives_a_smaller_tile() -> None:
+    node = node_of(OP, sample("prompt", [(0, p) for p in range(60)], heads=(8, 2), head_dim=128))
+    found = [shape_of(node, SimulatedDevice(limits={"workgroup_memory": n << 10})) for n in (48, 32, 16)]
+    assert [(shape.rows, shape.tile_keys) for shape in found] == [(36, 32), (24, 32), (12, 32)]
+    assert shape_of(node, cpu_device()).tile_keys == 64
+    tiny = SimulatedDevice(limits={"workgroup_memory": 4096})
+    assert "pass the workgroup memory" in (VARIANTS["tiled"].supports(node, tiny) or "")
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), HEADS[:4])
+@pytest.mark.parametrize("limit", [32 << 10, 16 << 10])
+def test_small_tiles_are_right_on_threads(heads, head_dim, limit) -> None:
+    places = [(i % 2, i // 2 + (20 if i % 2 else 0)) for i in range(9)]
+    given = sample("two", places, heads=heads, head_dim=head_dim)
+    target = SimulatedDevice(limits={"workgroup_memory": limit})
+    assert VARIANTS["tiled"].supports(node_of(OP, given), target) is None
+    found = check_sample(OP, VARIANTS["tiled"], target, given)
+    assert found.max_error <= found.tolerance

@@ -22,11 +22,15 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention.paged import Keys
 from camshaft.ops.attention.registers import LOG2_E, WIDTH, register_vectors
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
+from camshaft.ops.workgroup import has_threads, workgroup_nbytes
 
 LOWEST = -3.0e38
 BLOCK_ROWS = 6
-TILE_ROWS, TILE_KEYS = 48, 64
+# Rows and keys of tiles, the first that fits being taken: more scores first, then more rows, as each key is read once a tile.
+TILES = sorted(((r, c) for r in (48, 36, 24, 12) for c in (64, 32, 16)), key=lambda n: (-n[0] * n[1], -n[0]))
 MAX_SCRATCH_NBYTES = 128_000
+# Of a GPU's workgroup memory, what 16 threads pass values in.
+EXCHANGE_NBYTES = 256
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Shape:
 
     @property
     def scratch_nbytes(self) -> int:
-        return 4 * self.rows * (2 * self.head_dim + self.tile_keys + WIDTH + 3)
+        whole = -(-self.rows // WIDTH) * WIDTH
+        return 4 * (self.rows * (2 * self.head_dim + self.tile_keys + WIDTH) + 3 * whole)
 
 
 def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
@@ -69,6 +74,11 @@ def _shape(node: ops.NodeSpec, values: ops.Values) -> Shape:
     tokens = max(1, values["tile_rows"] * attrs["kv_heads"] // attrs["heads"])
     sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
     return Shape(*sizes, tokens, values["tile_keys"], values["block_vectors"])
+
+
+def scratch_limit(target: ops.Target) -> int:
+    """Bytes that a tile may take."""
+    return workgroup_nbytes(target) - EXCHANGE_NBYTES if has_threads(target) else MAX_SCRATCH_NBYTES
 
 
 class _Tile:
@@ -258,15 +268,16 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     shape = shape_of(node, target)
     if shape.head_dim % WIDTH:
         return f"takes head_dim a multiple of {WIDTH}, got {shape.head_dim}"
-    if shape.scratch_nbytes > MAX_SCRATCH_NBYTES:
+    if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} pass the workgroup memory"
     return None
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Rows and keys of a tile, vectors of the register tile."""
-    vectors = max(1, register_vectors(target) // BLOCK_ROWS)
-    return {"tile_rows": TILE_ROWS, "tile_keys": TILE_KEYS, "block_vectors": vectors}
+    """Rows and keys of a tile, vectors of the register tile. In a workgroup's memory the tile with the most scores that fits."""
+    vectors, most = max(1, register_vectors(target) // BLOCK_ROWS), scratch_limit(target)
+    found = [{"tile_rows": rows, "tile_keys": keys, "block_vectors": vectors} for rows, keys in TILES]
+    return next((values for values in found if _shape(node, values).scratch_nbytes <= most), found[-1])
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
@@ -274,7 +285,7 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
     shape = _shape(node, values)
     if shape.key_vectors % min(shape.block_vectors, shape.key_vectors):
         return f"{shape.tile_keys} keys are no multiple of {shape.block_vectors} vectors"
-    if shape.scratch_nbytes > MAX_SCRATCH_NBYTES:
+    if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.rows} rows and {shape.tile_keys} keys pass the workgroup memory"
     return None
 
