@@ -99,11 +99,11 @@ def compile_all(
     choices = iter(choose_placed([node for graph in ready for node in graph.nodes], override, strict, dispatcher))
     weights = weights or Weights()
     return [
-        grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready
+        _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready
     ]
 
 
-def grind(
+def _grind(
     graph: Graph,
     choices: Sequence[Choice],
     threads: int | None,

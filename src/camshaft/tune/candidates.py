@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from camshaft.backends.registry import device
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.select import Choice
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values
-from camshaft.plan.compile import grind
+from camshaft.plan.compile import bind_lowered, extents_of_graph
 from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.held import given_memory
+from camshaft.plan.lower import lower
+from camshaft.plan.memory import make_schedule
+from camshaft.plan.schedule import Thunk
 from camshaft.plan.weights import Weights
 from camshaft.tune.cold import large_inputs, n_copies
 from camshaft.tune.inputs import Array, Bytes, memory_of
@@ -42,8 +47,8 @@ class Candidate:
 
 
 def plan_of(candidate: Candidate, memory: Sequence[Sequence[Bytes]], uses: int, threads: int) -> ExecutionPlan:
-    """A plan that computes the node so many times, one after the other, on the sets of inputs in `memory` by turns (bytes,
-    64-byte aligned). Extents are at their bounds."""
+    """A plan that computes the node so many times, each use waiting for the one before it, on the sets of inputs in `memory` by
+    turns (bytes, 64-byte aligned). Extents are at their bounds."""
     graph, node = Graph(), candidate.node
     given: dict[str, Bytes] = {}
     named: dict[int, Tensor] = {}
@@ -56,7 +61,19 @@ def plan_of(candidate: Candidate, memory: Sequence[Sequence[Bytes]], uses: int, 
             inputs.append(named[id(raw)])
         graph.apply(candidate.op, inputs, node.attrs, f"use{use}")
     choice = Choice(candidate.op, candidate.variant, candidate.backend, device(candidate.backend), "measured", ())
-    return grind(graph, [choice] * uses, threads, Weights(), given, None)
+    choices, started = [choice] * uses, time.perf_counter()
+    homes = given_memory(graph, given)
+    lowered = lower(graph, choices)
+    schedule, places = make_schedule(lowered.thunks, extents_of_graph(graph))
+    waits = tuple(wait or _begins(thunk) for wait, thunk in zip(schedule.waits, schedule.thunks, strict=True))
+    made = replace(schedule, waits=waits), places
+    return bind_lowered(graph, lowered, choices, made, threads, Weights(), homes, None, started)
+
+
+def _begins(thunk: Thunk) -> bool:
+    """Whether it is the first of a use, which in a model waits for what it reads."""
+    _, _, index = thunk.name.partition("/")
+    return index in ("", "0")
 
 
 def input_sets(op: Op, node: NodeSpec, args: Sequence[Array], cold: bool) -> list[list[Bytes]]:

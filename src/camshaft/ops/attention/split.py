@@ -206,6 +206,7 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     return ops.Build((first, second), (partial, extremes))
 
 
+# _score takes up to 8 blocks of 16 keys at once: fewer keys have no room for what it stores.
 TUNABLES = ops.Tunables(
-    {"keys": (64, 128, 256, 512, 1024, 2048), "registers": (6, 12, 16, 24)}, defaults, build_with, refusal
+    {"keys": (128, 256, 512, 1024, 2048), "registers": (6, 12, 16, 24)}, defaults, build_with, refusal
 )

@@ -1,0 +1,51 @@
+"""What children are asked, and nodes as they are spelled for them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from camshaft import ops
+from camshaft.dispatch.validate import node_of
+from camshaft.dtypes import f32
+from camshaft.errors import BackendError
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.spec import Layout, TensorSpec
+from camshaft.tune.candidates import Candidate
+from camshaft.tune.compilation import Compiler
+from camshaft.tune.node_text import node_from, node_json
+from tests.tune.planted_tunables import EXITS, NODE, RIGHT, SLOW, TWIN, op_with
+
+
+def nodes() -> list[NodeSpec]:
+    """A node of every sample of every op; attributes that are arrays belong to samples alone."""
+    found = [node_of(op, sample) for op in ops.all_ops() for sample in op.samples()]
+    plain = [{n: v for n, v in node.attrs.items() if not hasattr(v, "shape")} for node in found]
+    return [NodeSpec(node.inputs, node.outputs, attrs) for node, attrs in zip(found, plain, strict=True)]
+
+
+def test_nodes_come_back_as_they_were() -> None:
+    for node in nodes():
+        back = node_from(json.loads(json.dumps(node_json(node))))
+        assert back == node
+        assert all(a.layout is b.layout for a, b in zip(back.inputs, node.inputs, strict=True))
+
+
+def test_a_layout_that_nobody_knows_is_refused() -> None:
+    odd = TensorSpec((4,), f32, Layout("odd", lambda spec: (("data", f32, spec.bounds),)))
+    with pytest.raises(BackendError, match="its layout is unknown to tuning"):
+        node_json(NodeSpec((odd,), (), {}))
+    with pytest.raises(BackendError, match=r"an attribute .* of set is unknown"):
+        node_json(NodeSpec((), (), {"names": {1}}))
+
+
+def test_equal_code_has_one_digest_and_a_dead_child_is_replaced() -> None:
+    op = op_with(ways=(RIGHT, TWIN, EXITS), passes=(1, SLOW))
+    loops = Candidate(op, NODE, op.variants[0], "simd")
+    asked = [{}, {"way": EXITS}, {"way": TWIN}, {"passes": 1}]
+    with Compiler() as compiler:
+        own, dead, twin, short = compiler.compile(loops.with_values(values) for values in asked)
+    assert own.digest is not None
+    assert own.digest == twin.digest != short.digest
+    assert dead.failed == "crashed its process: exit status 7"

@@ -1,0 +1,72 @@
+"""The tunables that ops declare: every value, one at a time, is refused with a reason or right on the op's samples."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch.claims import kinds_of
+from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
+
+SIMD = cpu_device("simd")
+TUNABLE = [(op, v) for op in ops.all_ops() for v in op.variants if v.tunables is not None and "simd" in v.backends]
+# One of each family of ops that share their tunables' code; those whose kernels take long to compile only when asked for.
+QUICK = ("rms_norm", "softmax", "residual_norm", "add", "silu_multiply", "sum")
+SLOW = ("matmul", "quantized_matmul", "attention")
+
+
+def cases(op: Op) -> list[tuple[Sample, NodeSpec]]:
+    """The largest sample of the kinds that come first and last among the op's."""
+    every = [(sample, node_of(op, sample)) for sample in op.samples()]
+    by_kind: dict[str, tuple[Sample, NodeSpec]] = {}
+    for sample, node in every:
+        size = sum(spec.nbytes for spec in node.inputs)
+        held = by_kind.get(kinds_of(node))
+        if held is None or size > sum(spec.nbytes for spec in held[1].inputs):
+            by_kind[kinds_of(node)] = sample, node
+    return [next(iter(by_kind.values())), list(by_kind.values())[-1]]
+
+
+@pytest.mark.parametrize(("op", "variant"), [pytest.param(o, v, id=f"{o.name}-{v.name}") for o, v in TUNABLE])
+def test_values_rise_and_defaults_build_what_the_variant_does(op: Op, variant: KernelVariant) -> None:
+    tunables = variant.tunables
+    assert tunables is not None
+    for name, values in tunables.values.items():
+        assert list(values) == sorted(set(values)), name
+    for _, node in cases(op):
+        if variant.supports(node, SIMD) is None:
+            defaults = tunables.defaults(node, SIMD)
+            assert set(defaults) == set(tunables.values)
+            assert tunables.build(node, SIMD, defaults) == variant.build(node, SIMD)
+
+
+@pytest.mark.parametrize(
+    ("op", "variant"),
+    [
+        pytest.param(o, v, id=f"{o.name}-{v.name}", marks=[pytest.mark.soak] if o.name in SLOW else [])
+        for o, v in TUNABLE
+        if o.name in (*QUICK, *SLOW)
+    ],
+)
+def test_every_value_is_refused_or_right(op: Op, variant: KernelVariant) -> None:
+    tunables = variant.tunables
+    assert tunables is not None
+    tried = 0
+    for name, values in tunables.values.items():
+        for value in values:
+            tuned = variant.with_values({name: value})
+            for sample, node in cases(op):
+                refusal = tuned.supports(node, SIMD)
+                if refusal is not None:
+                    assert refusal.strip()
+                    continue
+                checked = check_sample(op, tuned, SIMD, sample)
+                assert checked.max_error <= checked.tolerance, (tuned.label, sample.name)
+                tried += 1
+    assert tried > len(tunables.values)
+
+
+def test_the_ops_that_matter_have_tunables() -> None:
+    assert {op.name for op, _ in TUNABLE} >= {*QUICK, *SLOW}
