@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,69 +37,62 @@ def test_plan_json(cli: Any, lm: Any, model_file: str) -> None:
     assert plan["arena_nbytes"] < plan["temp_nbytes_sum"]
 
 
-@dataclass(frozen=True)
-class Machine:
-    features: frozenset[str]
-    cores: int
-    cache_nbytes: dict[str, int]
-    blas: tuple[Library, ...]
-
-
-@dataclass(frozen=True)
-class Library:
-    name: str
-    version: str | None
-    path: str | None
-
-
 @pytest.fixture
 def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with one backend that failed half of an op, and one that is absent."""
+    """One backend that failed half of an op, one that lacks another op, and one that is absent; a roof, and no tuning."""
     dispatch = importlib.import_module("camshaft.dispatch")
-    libraries = (Library("one", "1.0", None), Library("two", None, None))
-    machine = Machine(frozenset({"avx2", "fma"} | {f"feature{i}" for i in range(30)}), 2, {"l1": 32768}, libraries)
+    roof = importlib.import_module("camshaft.observe.roof")
     verdicts = (Verdict("copy", "rows", "simd", "proved"), Verdict("copy", "fast", "simd", "failed", "error 1 above 0"))
-    backends = {"simd": summary("simd", verdicts, None), "cuda": summary("cuda", (), "no cuda here")}
+    lacking = (Verdict("silu", "row_blocks", "c", "absent", "no loads"),)
+    backends = {
+        "simd": summary("simd", verdicts, None),
+        "c": summary("c", lacking, None),
+        "cuda": summary("cuda", (), "no cuda here"),
+    }
 
     def validate_backends(*, progress: Callable[[int, int], None]) -> dict[str, BackendValidation]:
         progress(0, 2)
         progress(2, 2)
         return backends
 
-    monkeypatch.setattr(dispatch, "capabilities", lambda: machine, raising=False)
     monkeypatch.setattr(dispatch, "validate_backends", validate_backends, raising=False)
+    monkeypatch.setattr(roof, "stored_roofs", lambda: (roof.Roof(2, 47.1e9, 1e12, 5e11, 2e11),))
 
 
 def test_doctor_json_has_whatever_dispatch_knows(cli: Any, lm: Any, proofs: None) -> None:
     result = cli("doctor", "--json")
     report = json.loads(result.stdout)
-    assert report["machine"]["features"][:2] == ["avx2", "feature0"]
-    assert report["machine"]["cache_nbytes"] == {"l1": 32768}
+    assert report["machine"]["cores"] >= 1
+    assert report["machine"]["features"] == sorted(report["machine"]["features"])
     assert report["backends"]["simd"]["verdicts"][1]["reason"] == "error 1 above 0"
+    assert report["families"]["copy"] == {"simd": {"proved": 1, "failed": 1, "absent": 0}}
+    assert [a["reason"] for a in report["absences"]] == ["no cuda here", "no loads"]
+    assert report["failures"][0]["variant"] == "fast"
+    assert report["roofs"][0]["read_bytes_per_s"] == 47.1e9
+    assert report["measurements"]["n_sites"] == 0
     assert Path(report["cache_dir"]).name == "cache"
     assert result.stderr == "camshaft: proving kernels\n"
 
 
-def test_doctor_tabulates_what_was_proved(cli: Any, lm: Any, proofs: None) -> None:
-    lines = cli("doctor").stdout.splitlines()
-    assert "  cores     2" in lines
-    assert max(len(line) for line in lines if "feature" in line) <= 80
-    at = lines.index("  blas")
-    assert [line.split() for line in lines[at + 1 : at + 4]] == [
-        ["name", "version"],
-        ["one", "1.0"],
-        ["two", "unknown"],
-    ]
-    table = [line.split() for line in lines[lines.index("backends") + 1 :]]
-    assert table == [
-        ["status", "proved", "failed", "absent", "why"],
-        ["simd", "failed", "1", "1", "0"],
-        ["cuda", "absent", "0", "0", "0", "no", "cuda", "here"],
-        ["ops"],
-        ["simd"],
-        ["copy", "1", "proved,", "1", "failed"],
-        ["copy", "fast", "on", "simd", "failed:", "error", "1", "above", "0"],
-    ]
+@pytest.mark.parametrize("columns", [80, 120])
+def test_doctor_tabulates_what_was_proved(
+    cli: Any, lm: Any, proofs: None, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = [line.rstrip() for line in cli("doctor").stdout.splitlines()]
+    assert max(map(len, lines)) <= columns
+    words = [line.split() for line in lines]
+    at = words.index(["simd", "c"])
+    assert words[at + 2 : at + 6] == [["copy", "1", "!1"], ["unary", "-1"], [], ["all", "1", "!1", "-1"]]
+    for line in (
+        ["copy", "fast", "on", "simd", "error", "1", "above", "0"],
+        ["c", "no", "loads", "(1", "kernel:", "silu)"],
+    ):
+        assert line in words
+    text = " ".join(word for line in words for word in line)
+    assert "cuda no cuda here (" in text
+    assert "roof, 2 threads reads 47.1 GB/s; int8 1000, bf16 500, f32 200 G operations/s" in text
+    assert "tuned nothing yet: camshaft tune" in text
 
 
 def test_bench_reports_spreads(cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:

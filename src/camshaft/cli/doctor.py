@@ -1,61 +1,148 @@
-"""`camshaft doctor`: what this machine claims, what was proved on it, and where camshaft keeps things."""
+"""`camshaft doctor`: what this machine claims, what was proved on it, what it can do at most, and how to get more."""
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from camshaft.cli import options
 from camshaft.cli.progress import Bar
 from camshaft.cli.run import command
-from camshaft.cli.show import print_columns, print_json, print_tree
+from camshaft.cli.show import print_json, size
 
 if TYPE_CHECKING:
-    from camshaft.dispatch import BackendValidation, Verdict
+    from rich.console import Console
 
-_STATUSES = ("proved", "failed", "absent")
+    from camshaft.dispatch import BackendValidation, RuntimeCapabilities
+    from camshaft.dispatch.report import Tally
 
 
 @command
 def doctor(json: options.Json = False) -> None:
     """Show the machine and what was proved on it.
 
-    The first time, everything that was not proved yet is proved now, which takes a minute."""
+    Proves everything that was not proved yet, which takes minutes the first time. It may be interrupted: what was proved by then
+    is kept, and the next one goes on from there."""
     from camshaft.dispatch import capabilities, validate_backends
-    from camshaft.settings import settings
+    from camshaft.dispatch.measurements import measurements
+    from camshaft.dispatch.report import absences, advice, failures, families
+    from camshaft.observe.roof import stored_roofs
 
-    about = {"versions": _versions(), "machine": capabilities(), "cache_dir": settings().cache_dir}
+    machine = capabilities()
     with Bar("proving kernels", unit="kernels") as progress:
         backends = validate_backends(progress=progress)
+    found = {
+        "families": families(backends),
+        "absences": absences(backends),
+        "failures": failures(backends),
+        "advice": advice(backends),
+        "roofs": stored_roofs(),
+        "measurements": measurements().kept(),
+    }
     if json:
-        print_json(about | {"backends": backends})
+        about = {"versions": _versions(), "machine": machine, "cache_dir": machine.cache_dir}
+        print_json(about | {"backends": backends} | found)
     else:
-        print_tree(about)
-        _print_backends(backends)
+        _print(machine, backends, found)
 
 
-def _print_backends(backends: Mapping[str, BackendValidation]) -> None:
-    print("backends")
-    rows: list[tuple[object, ...]] = [("  ", "status", *_STATUSES, "why")]
-    for name, b in backends.items():
-        why = b.reason if b.status == "absent" else ""
-        rows.append((f"  {name}", b.status, b.n_proved, b.n_failed, b.n_absent, why))
-    print_columns(rows, right=frozenset({2, 3, 4}))
-    used = {name: b for name, b in backends.items() if b.verdicts}
-    print("ops")
-    ops = dict.fromkeys(v.op for b in used.values() for v in b.verdicts)
-    rows = [("  ", *used)]
-    rows += [(f"  {op}", *(_counts([v for v in b.verdicts if v.op == op]) for b in used.values())) for op in ops]
-    print_columns(rows)
-    for v in (v for b in used.values() for v in b.verdicts if v.status != "proved"):
-        print(f"{v.op} {v.variant} on {v.backend} {v.status}: {v.reason}")
+def _print(machine: RuntimeCapabilities, backends: Mapping[str, BackendValidation], found: Mapping[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(found["roofs"], found["measurements"]))):
+        _section(console, title, lines)
+    _print_families(console, found["families"], [name for name, b in backends.items() if b.verdicts])
+    _section(console, "Failed", [(f"{f.op} {f.variant} on {f.backend}", f.reason) for f in found["failures"]])
+    _section(console, "Absent", [_absence(a) for a in found["absences"]])
+    _section(console, "To get more", [(a.command, a.brings) for a in found["advice"]])
 
 
-def _counts(verdicts: list[Verdict]) -> str:
-    """'2 proved, 1 absent'; '-' for an op that the backend claims nothing of."""
-    counts = Counter[str](v.status for v in verdicts)
-    return ", ".join(f"{counts[s]} {s}" for s in _STATUSES if counts[s]) or "-"
+def _section(console: Console, title: str, lines: list[tuple[str, str]]) -> None:
+    """A title, and lines of a name and a text that is wrapped beside it; nothing for no lines."""
+    from rich.table import Table
+
+    if not lines:
+        return
+    console.print(title, style="bold")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(max_width=max(console.width // 2, 20), overflow="fold")
+    table.add_column(overflow="fold")
+    for name, text in lines:
+        table.add_row(f"  {name}", text)
+    console.print(table)
+    console.print()
+
+
+def _machine(found: RuntimeCapabilities) -> list[tuple[str, str]]:
+    caches = [f"{name.upper()} {_binary(n)}" for name, n in found.cache_nbytes.items() if n]
+    memory = "unknown" if found.memory_nbytes is None else size(found.memory_nbytes)
+    made = [b for b in found.blas if b.absent is None]
+    libraries = [f"{b.name} {b.version or ''} for {b.used_by}".replace("  ", " ") for b in made]
+    versions = ", ".join(f"{name} {version}" for name, version in _versions().items() if name != "platform")
+    return [
+        ("CPU", f"{found.cpu_name or 'unknown'} ({found.llvm_cpu}, {found.architecture})"),
+        ("cores", f"{found.cores}, {found.threads} workers, {found.lanes} lanes of f32"),
+        ("memory", "; ".join([memory, ", ".join(caches)]) if caches else memory),
+        ("features", " ".join(sorted(found.features))),
+        ("BLAS", ", ".join(libraries) or "none"),
+        ("versions", f"{versions}, LLVM {found.llvm_version}"),
+        ("system", _versions()["platform"]),
+        ("cache", found.cache_dir),
+    ]
+
+
+def _binary(nbytes: int) -> str:
+    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+
+
+def _speed(roofs: tuple[Any, ...], kept: Any) -> list[tuple[str, str]]:
+    """The measured roof and how much was tuned, or the commands that do it."""
+    rows = [(f"roof, {r.threads} {'thread' if r.threads == 1 else 'threads'}", _roof(r)) for r in roofs]
+    if not rows:
+        rows = [("roof", "not measured yet: camshaft profile does it")]
+    if not kept.n_measurements:
+        return [*rows, ("tuned", "nothing yet: camshaft tune [MODEL] measures kernels")]
+    when = time.strftime("%Y-%m-%d", time.localtime(kept.newest))
+    return [*rows, ("tuned", f"{kept.n_sites} shapes by {kept.n_measurements} measurements, the last on {when}")]
+
+
+def _roof(roof: Any) -> str:
+    rates = {"int8": roof.int8_ops_per_s, "bf16": roof.bf16_ops_per_s, "f32": roof.f32_ops_per_s}
+    peaks = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in rates.items())
+    return f"reads {roof.read_bytes_per_s / 1e9:.1f} GB/s; {peaks} G operations/s"
+
+
+def _absence(absence: Any) -> tuple[str, str]:
+    many = f"{absence.n_kernels} {'kernel' if absence.n_kernels == 1 else 'kernels'}"
+    named = ", ".join(absence.ops[:4]) + (f" and {len(absence.ops) - 4} more" if len(absence.ops) > 4 else "")
+    return (absence.backend, f"{absence.reason} ({many}{'' if absence.whole else f': {named}'})")
+
+
+def _print_families(console: Console, rows: Mapping[str, Mapping[str, Tally]], backends: list[str]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from camshaft.dispatch.report import Tally
+
+    console.print("Kernels proved, !failed and -absent, by family of ops", style="bold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
+    table.add_column("", footer="all")
+    for name in backends:
+        whole = sum((row.get(name, Tally()) for row in rows.values()), Tally())
+        table.add_column(name, footer=_tally(whole), justify="right")
+    for family, row in rows.items():
+        table.add_row(f"  {family}", *(_tally(row[name]) if name in row else "" for name in backends))
+    console.print(table)
+
+
+def _tally(tally: Tally) -> Any:
+    from rich.text import Text
+
+    parts = [(str(tally.proved), "green"), (f"!{tally.failed}", "bold red"), (f"-{tally.absent}", "yellow")]
+    shown = [part for part, n in zip(parts, (tally.proved, tally.failed, tally.absent), strict=True) if n]
+    return Text(" ").join(Text(text, style) for text, style in shown)
 
 
 def _versions() -> dict[str, str]:
