@@ -124,7 +124,7 @@ def test_accuracy_is_what_the_instruction_table_states(name, dtype):
     got = np.zeros_like(x)
     through_c(trace(accuracy.apply, [x, got], n=x.size, name=name), [x, got])
     with np.errstate(all="ignore"):
-        wide = getattr(np, name)(x.astype(accuracy.WIDER[dtype]))
+        wide = accuracy.WIDE.get(name, getattr(np, name, None))(x.astype(accuracy.WIDER[dtype]))
         finite = np.isfinite(wide.astype(dtype))
         np.testing.assert_array_equal(got[~finite], wide[~finite].astype(dtype))
         assert accuracy.ulps(got[finite], wide[finite], dtype).max() <= accuracy.WORST_ULP[name]

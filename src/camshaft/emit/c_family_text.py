@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 LOOSE, SUM, PRODUCT, ATOM = range(4)
 
 
@@ -78,3 +80,12 @@ def multiply(a: Text, factor: int) -> Text:
     if a.code.isdigit():
         return integer(int(a.code) * factor)
     return fill("{0} * {1}", (a, integer(factor)))
+
+
+def polynomial(x: str, coefficients: tuple[float, ...], suffix: str = "") -> str:
+    """f32: an expression by Horner's rule, highest power first; `suffix` marks a literal as f32."""
+    numbers = [f"{np.float32(c)}{suffix}" for c in coefficients]
+    text = numbers[0]
+    for number in numbers[1:]:
+        text = f"fma({text}, {x}, {number})"
+    return text

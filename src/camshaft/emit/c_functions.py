@@ -122,6 +122,7 @@ return choose_{{s}}(a != a, a, y);"""
 
 
 def _builtin(name: str, form: Form) -> str:
+    """The compiler's own: an instruction, or a function of the C library, whose erf, sin and cos are right to the last place."""
     call = f"__builtin_{name}{'f' if form.element == f32 else ''}"
     if not form.is_vector:
         return f"return {call}(x);"
@@ -145,6 +146,11 @@ TEMPLATES = {
     "sqrt": (1, lambda form: _builtin("sqrt", form)),
     "floor": (1, lambda form: _builtin("floor", form)),
     "round": (1, lambda form: _builtin("rint", form)),
+    "ceil": (1, lambda form: _builtin("ceil", form)),
+    "trunc": (1, lambda form: _builtin("trunc", form)),
+    "erf": (1, lambda form: _builtin("erf", form)),
+    "sin": (1, lambda form: _builtin("sin", form)),
+    "cos": (1, lambda form: _builtin("cos", form)),
     "rsqrt": (1, lambda form: f"return {number(1.0, form)} / sqrt_{{s}}(x);"),
     "floor_divide": (2, _floor_divide),
     "remainder": (2, lambda form: "return a - floor_divide_{s}(a, b) * b;"),

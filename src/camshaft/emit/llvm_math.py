@@ -1,7 +1,7 @@
 """What the instruction table's "expand:NAME" means in LLVM, and casts. Used by emit/llvm_data.py.
 
 Each expansion takes a Typed writer and operand names, all of one LLVM type, and gives the result's name. exp, log and tanh are in
-llvm_functions.py, the byte dot product is in llvm_dot4.py.
+llvm_functions.py, erf in llvm_erf.py, sin and cos in llvm_trigonometry.py, the byte dot product in llvm_dot4.py.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from collections.abc import Callable
 
 from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.emit.llvm_dot4 import dot4, dp4a
+from camshaft.emit.llvm_erf import erf
 from camshaft.emit.llvm_functions import exp, log, tanh
 from camshaft.emit.llvm_shorts import narrow_bf16, narrow_f16, widen_bf16, widen_f16
+from camshaft.emit.llvm_trigonometry import cos, sin
 from camshaft.emit.llvm_typed import Typed
 
 
 def rsqrt(t: Typed, x: str) -> str:
     return t.op("fdiv", t.const(1.0), t.call("llvm.sqrt", x))
+
+
+def isnan(t: Typed, x: str) -> str:
+    return t.line(f"fcmp uno {t.type_of()} {x}, {x}")
 
 
 def negate(t: Typed, x: str) -> str:
@@ -46,6 +52,10 @@ EXPANSIONS: dict[str, Callable[..., str]] = {
     "exp": exp,
     "log": log,
     "tanh": tanh,
+    "erf": erf,
+    "sin": sin,
+    "cos": cos,
+    "isnan": isnan,
     "rsqrt": rsqrt,
     "negate": negate,
     "floor_divide": floor_divide,

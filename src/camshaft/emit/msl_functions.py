@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from camshaft.dtypes import DTYPES, DType
+from camshaft.emit.c_family_text import polynomial
+from camshaft.emit.llvm_erf import ERF
 
 # Metal's names of element types; a bf16 is its bits there (bfloat came with Metal 3.1 and is not on every device)
 STORAGE = {
@@ -18,8 +20,8 @@ enum explicit export extern false float for friend goto if inline int long mutab
 or private protected public register return short signed sizeof static struct switch template this throw true try typedef
 typename union unsigned using virtual void volatile while xor kernel device constant thread threadgroup fragment vertex half
 bfloat uchar ushort uint ulong metal precise fast as_type abs fabs min max clamp fma exp log tanh sqrt rsqrt floor rint round
-select isnan isinf fmin fmax pow sin cos INFINITY NAN simd_shuffle simd_shuffle_xor simd_broadcast mem_flags atomic run lane
-thread_index group main rest uint2 uint3 float2 float4 size_t step dot cross length distance
+select isnan isinf fmin fmax pow sin cos ceil trunc INFINITY NAN simd_shuffle simd_shuffle_xor simd_broadcast mem_flags atomic run
+lane thread_index group main rest uint2 uint3 float2 float4 size_t step dot cross length distance
 """
 RESERVED = frozenset(_WORDS.split())
 
@@ -47,6 +49,16 @@ _TANH = """\
 inline float tanh_f32(float x) {
     return fabs(x) < 15.0f ? precise::tanh(x) : isnan(x) ? x : x < 0.0f ? -1.0f : 1.0f;
 }"""
+_ERF = f"""\
+inline float erf_f32(float x) {{
+    const float size = fmin(fabs(x), {ERF["f32"].most}f);
+    const float square = size * size;
+    const float inner = fma(size, {polynomial("square", ERF["f32"].p, "f")}, size);
+    const float ratio = (size - 2.0f) / (size + 2.0f);
+    const float outer = 1.0f - precise::exp(-square) * {polynomial("ratio", ERF["f32"].q, "f")};
+    const float y = size < 1.0f ? inner : outer;
+    return isnan(x) ? x : x < 0.0f ? -y : y;
+}}"""
 _DOT4 = """\
 inline int dot4_i32(int acc, uint a, uint b) {
     acc += int(a & 255u) * (int(b << 24) >> 24);
@@ -117,6 +129,7 @@ FUNCTIONS: dict[str, str] = {
     "minimum_f32": _MINIMUM,
     "maximum_f32": _MAXIMUM,
     "tanh_f32": _TANH,
+    "erf_f32": _ERF,
     "dot4_i32": _DOT4,
     "bf16_to_f32": _BF16_TO_F32,
     "f32_to_bf16": _F32_TO_BF16,

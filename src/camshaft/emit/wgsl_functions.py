@@ -6,6 +6,8 @@ emit/wgsl_body.py.
 
 from __future__ import annotations
 
+from camshaft.emit.wgsl_mathematics import MATHEMATICS
+
 _KEYWORDS = """
 alias break case const const_assert continue continuing default diagnostic discard else enable false fn for if let loop override
 requires return struct switch true var while NULL Self abstract active alignas alignof as asm asm_fragment async attribute auto
@@ -22,7 +24,7 @@ volatile wgsl where with writeonly yield
 # Types and functions that emitted text uses: a local of that name would hide them.
 _BUILTINS = """
 i32 u32 f32 f16 bool vec2 vec3 vec4 array atomic ptr bitcast select min max clamp abs sqrt inverseSqrt floor round exp log tanh
-fma sin cos extractBits unpack2x16float pack2x16float dot4I8Packed dot4U8Packed workgroupBarrier storageBarrier
+fma sin cos ceil trunc extractBits unpack2x16float pack2x16float dot4I8Packed dot4U8Packed workgroupBarrier storageBarrier
 workgroupUniformLoad atomicLoad atomicStore atomicAnd atomicOr atomicXor atomicAdd atomicMin atomicMax atomicExchange
 atomicCompareExchangeWeak subgroupAdd subgroupShuffle subgroupBroadcast
 """
@@ -65,6 +67,8 @@ FUNCTIONS: dict[str, str] = {
     "tanh_f32": """fn tanh_f32(x: f32) -> f32 {
     return select(tanh(clamp(x, -10.0, 10.0)), x, is_nan(x));
 }""",
+    **MATHEMATICS,
+    "isnan_f32": "fn isnan_f32(x: f32) -> bool {\n    return is_nan(x);\n}",
     # rounds towards minus infinity, as Python does
     "floor_divide_i32": """fn floor_divide_i32(a: i32, b: i32) -> i32 {
     let quotient = a / b;

@@ -71,11 +71,19 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "sqrt": _function("sqrt", msl="precise::sqrt"),
     "rsqrt": _function("rsqrt", msl="precise::rsqrt", wgsl="inverseSqrt"),
     "floor": _function("floor"),
+    "ceil": _function("ceil"),
+    "trunc": _function("trunc"),
     "round": _function("round", msl="rint"),
     "exp": _function("exp", msl="precise::exp"),
     "log": _function("log", msl="precise::log"),
     # WGSL's own may overflow to NaN, and so may some of Metal's
     "tanh": _expanded("tanh", "f"),
+    "erf": _expanded("erf", "f"),
+    # WGSL's own are right within pi of 0 alone
+    "sin": {**_function("sin", msl="precise::sin"), "wgsl": {"f": "expand:sin"}},
+    "cos": {**_function("cos", msl="precise::cos"), "wgsl": {"f": "expand:cos"}},
+    # WGSL may take for granted that there is no NaN
+    "isnan": {"c": {"f": "{0} != {0}"}, "wgsl": {"f": "expand:isnan"}, "msl": {"f": "isnan({0})"}},
     "and": _operator("&", "iub"),
     "or": _operator("|", "iub"),
     "xor": {"c": _XOR, "wgsl": _XOR, "msl": _XOR},

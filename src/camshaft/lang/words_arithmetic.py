@@ -57,6 +57,26 @@ class Arithmetic(Recorder):
         """To the nearest integer, ties to even."""
         return self.apply("round", x)
 
+    def ceil(self, x: Number) -> ir.Value:
+        return self.apply("ceil", x)
+
+    def trunc(self, x: Number) -> ir.Value:
+        """Towards 0."""
+        return self.apply("trunc", x)
+
+    def erf(self, x: Number) -> ir.Value:
+        return self.apply("erf", x)
+
+    def sin(self, x: Number) -> ir.Value:
+        return self.apply("sin", x)
+
+    def cos(self, x: Number) -> ir.Value:
+        return self.apply("cos", x)
+
+    def isnan(self, x: Number) -> ir.Value:
+        """A boolean."""
+        return self.apply("isnan", x)
+
     def abs(self, x: Number) -> ir.Value:
         return self.apply("abs", x)
 

@@ -57,6 +57,13 @@ def positive(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
     return np.exp(3 * rng.normal(size=n)).astype(dtype.numpy)
 
 
+def any_size(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
+    """Floats of both signs over all orders of magnitude."""
+    most = {"f16": 10.0, "f64": 708.0}.get(dtype.name, 87.0)
+    drawn: ops.Array = np.exp(rng.uniform(-3, most, n)) * rng.choice([-1, 1], n)
+    return drawn.astype(dtype.numpy)
+
+
 def between(low: float, high: float) -> Draw:
     """Floats evenly from low to high, in a shuffled order."""
 

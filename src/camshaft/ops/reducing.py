@@ -122,12 +122,13 @@ def _over_lanes(k: Tracer, kind: str, value: ir.Value) -> ir.Value:
     if kind != "product":
         folded: ir.Value = getattr(k, f"lanes_{kind}")(value)
         return folded
-    n = 1
-    while n < MOST_LANES:
-        both = value * k.shuffle_xor(value, n)
-        value = k.select(k.lane_count() > n, both, value)
-        n *= 2
-    return k.broadcast(value, 0)
+    # the language has no product over lanes: through scratch
+    factors, product = k.scratch(value.dtype, MOST_LANES), k.var(1, value.dtype)
+    factors[k.lane()] = value
+    k.barrier()
+    for i in k.range(k.lane_count()):
+        product.set(product.value * factors[i])
+    return product.value
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:

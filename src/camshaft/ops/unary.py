@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import pi, sqrt
+from math import erf, pi, sqrt
 from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f16, f64, i8, i32, i64
+from camshaft.dtypes import boolean, f16, f64, i8, i32, i64
 from camshaft.lang import ir
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import formula_samples as draws
-from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, Formula, family
+from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, Formula, family
 
 _TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
 
@@ -28,6 +28,15 @@ def _function(
     """A function of floats; `compute`: by default the instruction of the op's name."""
     given = compute or (lambda k, x: k.apply(name, x))
     return Formula(name, text, given, function, FLOATS, arity=1, draws=(draw,), sampled=(f64, f16), **other)
+
+
+def _erf(x: Any) -> Any:
+    """Element by element in f64: NumPy has none."""
+    return np.array([erf(v) for v in np.ravel(x).astype(np.float64).tolist()]).reshape(np.shape(x))
+
+
+# The reference's own erf is of f64.
+_ERF_TOLERANCE = {**TOLERANCE, "f64": 1e-29}
 
 
 def _abs(k: Tracer, x: ir.Value) -> ir.Value:
@@ -78,6 +87,30 @@ ROWS = (
         compute=_gelu,
         flops=20.0,
     ),
+    _function(
+        "gelu_erf",
+        "y = x / 2 (1 + erf(x / sqrt(2)))",
+        lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(np.longdouble(2)))),
+        compute=lambda k, x: 0.5 * x * (1.0 + k.erf(x * sqrt(0.5))),
+        tolerance=_ERF_TOLERANCE,
+        flops=20.0,
+    ),
+    _function("erf", "y = erf x", _erf, tolerance=_ERF_TOLERANCE, flops=20.0),
+    _function("sin", "y = sin x", np.sin, draws.any_size, flops=20.0),
+    _function("cos", "y = cos x", np.cos, draws.any_size, flops=20.0),
+    Formula(
+        "isnan",
+        "y = whether x is NaN",
+        lambda k, x: k.isnan(x),
+        np.isnan,
+        FLOATS,
+        arity=1,
+        gives=lambda dtype, attrs: boolean,
+        tolerance=EXACT,
+        sampled=(f16,),
+    ),
+    _function("ceil", "y = the least integer from x up", np.ceil, tolerance=EXACT),
+    _function("trunc", "y = x without its fraction", np.trunc, tolerance=EXACT),
     _function("floor", "y = the greatest integer up to x", np.floor, tolerance=EXACT),
     _function("round", "y = the integer next to x, the even one of two", np.rint, draws.halves, tolerance=EXACT),
 )
