@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from camshaft.cli import bench, cache, chat, devices, doctor, generate, models, ops, plan, pull, quantize, tune
+from camshaft.cli import bench, cache, chat, devices, doctor, generate, models, ops, plan, profile, pull, quantize, tune
 from camshaft.cli.run import FAILED, INTERRUPTED
 
 # click's UsageError, which some versions of typer carry a copy of.
@@ -57,6 +57,7 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
 app.command("plan")(plan.plan)
+app.command("profile")(profile.profile)
 app.command("tune")(tune.tune)
 app.command("quantize")(quantize.quantize)
 app.command("devices")(devices.devices)

@@ -40,13 +40,18 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values))
 
 
+def english(lm: LanguageModel, n_tokens: int) -> list[int]:
+    """So many tokens of English."""
+    text = lm.tokenize(_TEXT)
+    return (text * (n_tokens // len(text) + 1))[:n_tokens]
+
+
 def benchmark(
     lm: LanguageModel, prompt_tokens: int, generate_tokens: int, repeat: int, step: Step
 ) -> dict[str, Spread]:
     """Rates of reading `prompt_tokens` of English and of generating `generate_tokens` after one token, one run of each
     uncounted, then `repeat` of each, by turns."""
-    text = lm.tokenize(_TEXT)
-    prompt = (text * (prompt_tokens // len(text) + 1))[:prompt_tokens]
+    prompt = english(lm, prompt_tokens)
     reading, writing = [], []
     for run in range(repeat + 1):
         step(run, repeat + 1)

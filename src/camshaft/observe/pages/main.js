@@ -1,0 +1,72 @@
+// The page: tabs, the figures at the top, and drawing all of it again when the window or a choice changes.
+const data = JSON.parse(byId("data").textContent);
+let current = null;
+
+function tiles(profile) {
+  const rows = records(profile, "thunk"), total = profile.total_ns, sum = (key) => rows.reduce((all, row) => all + row[key], 0);
+  const tokens = profile.extents.tokens || 1;
+  const waits = rows.reduce((all, row) => all + (row.waited_ns > 0 ? 1 : 0), 0);
+  const found = [
+    [duration(total), `a run, median of ${profile.runs}; least ${duration(profile.fastest_ns)}`],
+    [number(tokens * 1e9 / total) + " /s", tokens > 1 ? `tokens, ${tokens} a run` : "runs"],
+    [percent(profile.waited_share), `of the workers' time at ${waits} waits`],
+    [number(sum("nbytes") / total) + " GB/s", `read and written: ${bytes(sum("nbytes"))}`],
+    [number(sum("flops") / total) + " GFLOP/s", number(sum("flops") / 1e9) + " GFLOP a run"],
+    [bytes(Object.values(profile.arena_nbytes).reduce((a, b) => a + b, 0)), `of arena for ${profile.placements.length} temporaries`],
+  ];
+  byId("tiles").replaceChildren(...found.map(([figure, words]) => {
+    const tile = Object.assign(document.createElement("div"), { className: "tile" });
+    tile.append(Object.assign(document.createElement("b"), { textContent: figure }));
+    tile.append(Object.assign(document.createElement("span"), { textContent: words }));
+    return tile;
+  }));
+}
+
+function legend(profile, colours) {
+  const shares = new Map();
+  for (const row of records(profile, "thunk")) shares.set(row.op, (shares.get(row.op) || 0) + row.share);
+  const marks = [...colours].map(([op, colour]) => [colour, `${op} ${percent(shares.get(op))}`]);
+  marks.push(["var(--wait)", "waiting " + percent(profile.waited_share)]);
+  byId("legend").replaceChildren(...marks.map(([colour, text]) => {
+    const mark = document.createElement("span"), square = document.createElement("i");
+    square.style.background = colour;
+    mark.append(square, text);
+    return mark;
+  }));
+}
+
+function drawAll() {
+  const colours = opColours(current);
+  tiles(current);
+  legend(current, colours);
+  byId("notes").hidden = current.notes.length === 0;
+  byId("notes").textContent = current.notes.join(" ");
+  const total = current.timeline.total_ns, again = () => drawTimeline(current, colours);
+  again();
+  zoomable(byId("timeline"), total, again);
+  byId("whole").onclick = () => { clampView(0, total, total); again(); };
+  byId("dots").onchange = () => drawRoofline(current, colours);
+  byId("space").onchange = byId("along").onchange = () => drawArena(current, colours);
+  byId("by").onchange = byId("find").oninput = () => drawTable(current);
+  drawRoofline(current, colours);
+  drawArena(current, colours);
+  drawTable(current);
+}
+
+function choose(index) {
+  current = data.profiles[index];
+  [...byId("tabs").children].forEach((tab, i) => tab.setAttribute("aria-selected", String(i === index)));
+  byId("space").replaceChildren(...Object.keys(current.arena_nbytes).map((name) => new Option(name)));
+  clampView(0, current.timeline.total_ns, current.timeline.total_ns);
+  drawAll();
+}
+
+data.profiles.forEach((profile, index) => {
+  const tab = Object.assign(document.createElement("button"), { type: "button", textContent: profile.title });
+  tab.setAttribute("role", "tab");
+  tab.addEventListener("click", () => choose(index));
+  byId("tabs").append(tab);
+});
+choose(0);
+let waiting = 0;
+window.addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(drawAll); });
