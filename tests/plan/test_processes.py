@@ -136,6 +136,7 @@ def test_pools_are_shared_by_worker_count_and_start_again() -> None:
     assert pool is runner_for(3)
     assert runner_for(1) is not runner_for(1)
     plan, out, wanted = chain_plan(5, 7, 3)
+    pool.stop()  # another test may have left it running
     for _ in range(3):
         before = threading.active_count()
         plan.run()
@@ -149,6 +150,9 @@ def test_pools_are_shared_by_worker_count_and_start_again() -> None:
 
 def test_a_thread_that_does_not_start_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, out, wanted = chain_plan(5, 7, 4)
+    pool = runner_for(4)
+    assert isinstance(pool, WorkerPool)
+    pool.stop()  # another test may have left it running
     start, started = threading.Thread.start, []
 
     def refuse_the_third(thread: threading.Thread) -> None:
