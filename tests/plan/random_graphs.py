@@ -64,12 +64,16 @@ def memory_for(
     return memory
 
 
-def run_program(thunk: Thunk, program: int, memory: Mapping[Buffer, Bytes]) -> None:
-    """Each program of a thunk reads all that the thunk reads and writes its share of what the thunk writes."""
+def run_program(
+    thunk: Thunk, program: int, memory: Mapping[Buffer, Bytes], taken: Mapping[BufferUse, bytes] | None = None
+) -> None:
+    """Each program of a thunk reads all that the thunk reads and writes its share of what the thunk writes. `taken` are bytes
+    that were read before."""
     digest = zlib.crc32(f"{thunk.name}.{program}".encode())
     for use in thunk.uses:
         if use.access == "read":
-            digest = zlib.crc32(memory[use.slice.buffer][use.slice.offset : use.slice.end].tobytes(), digest)
+            now = memory[use.slice.buffer][use.slice.offset : use.slice.end].tobytes()
+            digest = zlib.crc32((taken or {}).get(use, now), digest)
     for use in thunk.uses:
         if use.access == "write":
             digest = zlib.crc32(b"next", digest)

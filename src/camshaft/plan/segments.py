@@ -23,17 +23,20 @@ class Segment:
 
 def cut(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], order: Order = ()) -> tuple[Segment, ...]:
     """The segments in order. A segment waits for an earlier one of another device that it conflicts with, by byte range, or
-    of which `order` says that it follows a thunk."""
+    of which `order` says that it follows a thunk; and for one of its own that copies to the host what it copies from there,
+    since a device reads the host's bytes when a segment is submitted."""
     segments: list[Segment] = []
     running: dict[int, Group] = {}  # segments of devices that nothing has waited for yet
-    for device, first, last in _pieces(thunks):
+    for device, first, last in _pieces(thunks, offsets):
         uses = [use for thunk in thunks[first:last] for use in thunk.uses]
+        uploads = [use for thunk in thunks[first:last] for use in _uploads(thunk)]
         asked = {number for earlier in order[first:last] for number in earlier}
+        own = {index for index in running if segments[index].device == device}
         after = tuple(
             index
             for index, group in running.items()
-            if segments[index].device != device
-            and (not group.numbers.isdisjoint(asked) or group.conflict(uses, offsets) is not None)
+            if group.conflict(uploads if index in own else uses, offsets) is not None
+            or (index not in own and not group.numbers.isdisjoint(asked))
         )
         for index in after:
             del running[index]
@@ -43,21 +46,29 @@ def cut(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], order: Order = (
     return tuple(segments)
 
 
-def _pieces(thunks: Sequence[Thunk]) -> Iterator[tuple[str, int, int]]:
-    first = 0
+def _pieces(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Iterator[tuple[str, int, int]]:
+    """Runs of thunks of one device, of which none uploads what one before it downloads."""
+    first, group = 0, Group()
     for index, thunk in enumerate(thunks):
-        if index + 1 == len(thunks) or thunks[index + 1].device != thunk.device:
-            yield thunk.device, first, index + 1
-            first = index + 1
+        if index and (thunk.device != thunks[first].device or group.conflict(_uploads(thunk), offsets) is not None):
+            yield thunks[first].device, first, index
+            first, group = index, Group()
+        group.add(thunk.uses, offsets)
+    if thunks:
+        yield thunks[first].device, first, len(thunks)
 
 
 def _open(numbers: Sequence[int], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Group:
     """What a segment still does to memory once it was submitted: what it copies out of the host has been read by then."""
     group = Group(set(numbers))
     for thunk in (thunks[number] for number in numbers):
-        group.add((use for use in thunk.uses if not _is_upload(thunk, use)), offsets)
+        uploads = _uploads(thunk)
+        group.add((use for use in thunk.uses if use not in uploads), offsets)
     return group
 
 
-def _is_upload(thunk: Thunk, use: BufferUse) -> bool:
-    return thunk.kind == "copy" and use.access == "read" and use.slice.buffer.space == HOST
+def _uploads(thunk: Thunk) -> tuple[BufferUse, ...]:
+    """What a device's copy reads of the host."""
+    if thunk.kind != "copy" or thunk.device == HOST:
+        return ()
+    return tuple(use for use in thunk.uses if use.access == "read" and use.slice.buffer.space == HOST)
