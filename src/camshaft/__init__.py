@@ -29,7 +29,21 @@ if TYPE_CHECKING:
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
-    from camshaft.plan.eager import DispatchTable, get_dispatch_table, init_dispatch_table, select_kernels, table
+    from camshaft.plan.eager import (
+        DispatchTable,
+        dispatch_elementwise_generic,
+        get_dispatch_table,
+        init_dispatch_table,
+        kernel_elementwise_simd,
+        kernel_matmul_blas_direct,
+        kernel_matmul_metal,
+        kernel_matmul_scalar,
+        kernel_matmul_simd,
+        kernel_matmul_webgpu,
+        kernel_reduction_simd,
+        select_kernels,
+        table,
+    )
     from camshaft.plan.execution_graph import ExecutionGraph
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
@@ -51,10 +65,18 @@ _HOME = {
     "compile": "camshaft.plan.compile",
     "device": "camshaft.backends.registry",
     "devices": "camshaft.backends.registry",
+    "dispatch_elementwise_generic": "camshaft.plan.eager",
     "get_backend_override": "camshaft.dispatch",
     "get_dispatch_table": "camshaft.plan.eager",
     "init_dispatch_table": "camshaft.plan.eager",
     "jit": "camshaft.plan.jit",
+    "kernel_elementwise_simd": "camshaft.plan.eager",
+    "kernel_matmul_blas_direct": "camshaft.plan.eager",
+    "kernel_matmul_metal": "camshaft.plan.eager",
+    "kernel_matmul_scalar": "camshaft.plan.eager",
+    "kernel_matmul_simd": "camshaft.plan.eager",
+    "kernel_matmul_webgpu": "camshaft.plan.eager",
+    "kernel_reduction_simd": "camshaft.plan.eager",
     "register_variant": "camshaft.ops",
     "select_kernels": "camshaft.plan.eager",
     "set_backend_override": "camshaft.dispatch",
@@ -76,10 +98,18 @@ __all__ = [
     "compile",
     "device",
     "devices",
+    "dispatch_elementwise_generic",
     "get_backend_override",
     "get_dispatch_table",
     "init_dispatch_table",
     "jit",
+    "kernel_elementwise_simd",
+    "kernel_matmul_blas_direct",
+    "kernel_matmul_metal",
+    "kernel_matmul_scalar",
+    "kernel_matmul_simd",
+    "kernel_matmul_webgpu",
+    "kernel_reduction_simd",
     "register_variant",
     "select_kernels",
     "set_backend_override",

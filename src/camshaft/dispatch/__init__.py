@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from camshaft.dispatch.claims import Claim, claim_of
     from camshaft.dispatch.evidence import BackendValidation, Verdict
+    from camshaft.dispatch.kernels import (
+        dispatch_elementwise_generic,
+        kernel_elementwise_simd,
+        kernel_matmul_blas_direct,
+        kernel_matmul_metal,
+        kernel_matmul_scalar,
+        kernel_matmul_simd,
+        kernel_matmul_webgpu,
+        kernel_reduction_simd,
+    )
     from camshaft.dispatch.machine import RuntimeCapabilities, capabilities
     from camshaft.dispatch.override import backend, get_backend_override, set_backend_override
     from camshaft.dispatch.proof import prove, validate_backends
@@ -40,6 +50,14 @@ _HOME = {
     "init_dispatch_table": "tables",
     "select_kernels": "tables",
     "table": "tables",
+    "dispatch_elementwise_generic": "kernels",
+    "kernel_elementwise_simd": "kernels",
+    "kernel_matmul_blas_direct": "kernels",
+    "kernel_matmul_metal": "kernels",
+    "kernel_matmul_scalar": "kernels",
+    "kernel_matmul_simd": "kernels",
+    "kernel_matmul_webgpu": "kernels",
+    "kernel_reduction_simd": "kernels",
 }
 __all__ = [
     "BackendValidation",
@@ -53,9 +71,17 @@ __all__ = [
     "capabilities",
     "choose",
     "claim_of",
+    "dispatch_elementwise_generic",
     "get_backend_override",
     "get_dispatch_table",
     "init_dispatch_table",
+    "kernel_elementwise_simd",
+    "kernel_matmul_blas_direct",
+    "kernel_matmul_metal",
+    "kernel_matmul_scalar",
+    "kernel_matmul_simd",
+    "kernel_matmul_webgpu",
+    "kernel_reduction_simd",
     "prove",
     "select_kernels",
     "set_backend_override",

@@ -12,9 +12,19 @@ import numpy as np
 from camshaft.dispatch import array_layout, elementwise_call, native_call, native_shaped, shaped_call
 from camshaft.dispatch.call_ir import flat_ir
 from camshaft.dispatch.call_shaped_ir import MOST_INPUTS, shaped_ir
-from camshaft.dispatch.elementwise_call import AnyLength
+from camshaft.dispatch.elementwise_call import AnyLength, Resolved
 from camshaft.dispatch.flat import flat_kernel, flat_node, n_inputs, n_sample_inputs
-from camshaft.dispatch.operands import Array, ArrayTypeError, Dtype, Operand, as_kind, kind_of, operand, output
+from camshaft.dispatch.operands import (
+    Array,
+    ArrayTypeError,
+    Dtypes,
+    Operand,
+    as_kind,
+    kind_of,
+    kinds_of,
+    operand,
+    output,
+)
 from camshaft.dispatch.select import Choice, Measurements, select
 from camshaft.dispatch.shaped_call import Prepared
 from camshaft.dtypes import as_dtype
@@ -22,7 +32,6 @@ from camshaft.errors import ShapeError
 from camshaft.ops.op import NodeSpec, Op
 
 Attrs = Mapping[str, Any]
-Dtypes = tuple[Dtype, ...]
 
 
 _HELP = "Arrays in, arrays out; `out` is written and returned."
@@ -36,6 +45,10 @@ def _shaped_text(n: int, symbol: str, slot: int) -> str:
     return shaped_ir(symbol, n, slot)
 
 
+def anything(choice: Choice, node: NodeSpec) -> None:
+    """Every choice will do."""
+
+
 class ArrayOp:
     """An op on arrays. `call` is what a table holds: a builtin where native calls can be made and the op is elementwise, else
     this object's own method; either has this object as `__self__`.
@@ -45,6 +58,7 @@ class ArrayOp:
         "_calls",
         "_kernels",
         "_lock",
+        "_resolved",
         "_state",
         "call",
         "check",
@@ -60,12 +74,13 @@ class ArrayOp:
         op: Op,
         override: str | None,
         measurements: Measurements | None = None,
-        check: Callable[[Choice, NodeSpec], None] = lambda choice, node: None,
+        check: Callable[[Choice, NodeSpec], None] = anything,
     ) -> None:
         self.op, self.override, self.measurements, self.check = op, override, measurements, check
         self._lock = threading.RLock()
         self._calls: dict[Hashable, Prepared] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
+        self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.State | None = None
         self.n_inputs = n_inputs(op)
         self.slow: Callable[..., Any] = self.run
@@ -153,13 +168,15 @@ class ArrayOp:
         return inputs[:n], inputs[n]
 
     def _elementwise(self, operands: Sequence[Operand], out: Array | None, attrs: Attrs) -> Any:
-        return elementwise_call.call(
-            self.op,
-            operands,
-            out,
-            functools.partial(self._accepts, attrs=attrs),
-            functools.partial(self._kernel, attrs=attrs),
-        )
+        kinds = kinds_of(operands)
+        key = kinds, tuple(sorted(attrs.items()))
+        how = self._resolved.get(key)
+        if how is None:
+            accepts = functools.partial(self._accepts, attrs=attrs)
+            kernel_of = functools.partial(self._kernel, attrs=attrs)
+            how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
+            self._resolved[key] = how
+        return elementwise_call.call(self.op.name, how, operands, out)
 
     def _accepts(self, dtypes: Dtypes, attrs: Attrs) -> bool:
         try:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
 from camshaft.dispatch.flat import FlatKernel
-from camshaft.dispatch.operands import Array, Dtype, Operand, broadcast, cast, check_cast, resolve
+from camshaft.dispatch.operands import Array, Dtype, Dtypes, Kinds, Operand, broadcast, cast, check_cast, resolve
 from camshaft.dispatch.parallel import launch_words, run_launches, several_workers
 from camshaft.dtypes import DType
-from camshaft.ops.op import Op
 
 # Work from which the workers do it together, as the cost of an op has it: two of them break even at half of that.
-SHARE_NS = 40_000.0
+SHARE_NS = 60_000.0
 NOBODY = 1 << 62
-Dtypes = tuple[Dtype, ...]
 
 
 class AnyLength(Protocol):
@@ -28,37 +28,45 @@ class AnyLength(Protocol):
     def code(self) -> Mapping[int, object]: ...
 
 
-def call(
-    op: Op,
-    operands: Sequence[Operand],
-    out: Array | None,
-    accepts: Callable[[Dtypes], bool],
-    kernel_of: Callable[[Dtypes], AnyLength],
-) -> Any:
-    """The result as NumPy gives it: `out`, a new array, or a scalar where no operand has an axis."""
-    dtypes, returned = resolve(op.name, operands, accepts)
-    shape = broadcast(operands, out)
+@dataclass(frozen=True)
+class Resolved:
+    """What operands of some dtypes are cast to, what computes them, and the result's dtype."""
+
+    dtypes: Dtypes
+    kernel: AnyLength
+    returned: Dtype
+
+
+def resolved(
+    name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool], kernel_of: Callable[[Dtypes], AnyLength]
+) -> Resolved:
+    """Once for operands of these kinds. Errors as `resolve` and the op have them."""
+    dtypes, returned = resolve(name, kinds, accepts)
     kernel = kernel_of(dtypes)
-    computed = kernel.output.numpy
-    returned = returned or computed
+    return Resolved(dtypes, kernel, returned or kernel.output.numpy)
+
+
+def call(name: str, how: Resolved, operands: Sequence[Operand], out: Array | None) -> Any:
+    """The result as NumPy gives it: `out`, a new array, or a scalar where no operand has an axis."""
+    kernel, computed = how.kernel, how.kernel.output.numpy
     if out is not None:
-        check_cast(op.name, returned, out.dtype)
-    order = _order(operands, out, shape)
+        check_cast(name, how.returned, out.dtype)
+    arrays = [cast(x, d) for x, d in zip(operands, how.dtypes, strict=True)]
+    shape = broadcast(operands, out)
+    order = _order(arrays, out, shape)
     result = _target(out, shape, computed, order)
-    inputs, singles = _spread([cast(x, d) for x, d in zip(operands, dtypes, strict=True)], shape, order, kernel)
-    if any(np.may_share_memory(result, x) and not _same_place(result, x) for x in inputs):
+    inputs, singles = _spread(arrays, shape, order, kernel)
+    if result is out and any(np.may_share_memory(result, x) and not _same_place(result, x) for x in inputs):
         result = np.empty(shape, computed, order)
     if result.size:
         _run(kernel, [_flat(x) for x in inputs], _flat(result), singles)
-    return _give(result, out, returned)
+    return _give(result, out, how.returned)
 
 
-def _order(operands: Sequence[Operand], out: Array | None, shape: tuple[int, ...]) -> Any:
+def _order(arrays: Sequence[Array], out: Array | None, shape: tuple[int, ...]) -> Any:
     """Fortran's where every operand of the whole shape has it and not C's as well; so NumPy's new arrays lie then."""
-    whole = [
-        x for x in (*operands, *([] if out is None else [out])) if np.shape(x) == shape and isinstance(x, np.ndarray)
-    ]
-    fortran = whole and all(x.flags.f_contiguous for x in whole) and not all(x.flags.c_contiguous for x in whole)
+    flags = [x.flags for x in (*arrays, *([] if out is None else [out])) if x.shape == shape]
+    fortran = all(f.f_contiguous for f in flags) and not all(f.c_contiguous for f in flags)
     return "F" if fortran else "C"
 
 
@@ -80,7 +88,7 @@ def _same_place(a: Array, b: Array) -> bool:
 
 def _spread(arrays: Sequence[Array], shape: tuple[int, ...], order: Any, kernel: AnyLength) -> tuple[list[Array], int]:
     """The inputs at the whole shape, but for those of one element where there is a kernel for that, and the set of these."""
-    size = int(np.prod(shape))
+    size = prod(shape)
     singles = sum(1 << i for i, x in enumerate(arrays) if x.size == 1 and size > 1)
     if singles not in kernel.code:
         singles = 0

@@ -16,8 +16,11 @@ Dtype = np.dtype[Any]
 # An ndarray, or a Python number: those take the arrays' dtype ("weak").
 Operand: TypeAlias = Array | int | float
 Dtypes: TypeAlias = tuple[Dtype, ...]
+Kinds: TypeAlias = tuple[Any, ...]
 Kind: TypeAlias = Callable[[Array], Any]
 _WEAK = (int, float)
+# Ops whose functions NumPy names otherwise.
+_NUMPY_NAMES = {"negate": "negative", "round": "rint"}
 HALVES = (f16.numpy, bf16.numpy)
 _F32 = f32.numpy
 
@@ -131,40 +134,50 @@ def _text(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-def resolve(name: str, operands: Sequence[Operand], accepts: Callable[[Dtypes], bool]) -> tuple[Dtypes, Dtype | None]:
+def kinds_of(operands: Sequence[Operand]) -> Kinds:
+    """What `resolve` goes by: the dtypes, and the types of Python numbers."""
+    return tuple(type(x) if isinstance(x, _WEAK) else x.dtype for x in operands)
+
+
+def resolve(name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> tuple[Dtypes, Dtype | None]:
     """The dtypes that an elementwise op computes in, and the one it returns, where that is not what it computes.
 
     NumPy's, where it has a function of that name; else the first that the op accepts among the promoted one and floats that
     hold it (a first operand that chooses, a boolean, keeps its dtype). 16-bit floats are computed in f32 where the op takes
     no others. ArrayTypeError in NumPy's words.
     """
-    dtypes, returned = _numpys(name, operands) or (_promoted(operands, accepts), None)
+    if all(isinstance(k, type) for k in kinds):
+        kinds = tuple(np.asarray(k()).dtype for k in kinds)
+    dtypes, returned = _numpys(name, kinds) or (_promoted(kinds, accepts), None)
     if not accepts(dtypes) and set(dtypes) <= set(HALVES) and accepts(wide := (_F32,) * len(dtypes)):
         return wide, returned or dtypes[0]
+    if returned == np.bool_ and not accepts(dtypes) and accepts(truths := (np.dtype(np.bool_),) * len(dtypes)):
+        return truths, returned  # logic: a number counts as whether it is not 0
     return dtypes, returned
 
 
-def _numpys(name: str, operands: Sequence[Operand]) -> tuple[Dtypes, Dtype] | None:
-    ufunc = getattr(np, name, None)
-    if not isinstance(ufunc, np.ufunc) or ufunc.nin != len(operands) or ufunc.nout != 1:
+def _numpys(name: str, kinds: Kinds) -> tuple[Dtypes, Dtype] | None:
+    ufunc = getattr(np, _NUMPY_NAMES.get(name, name), None)
+    if not isinstance(ufunc, np.ufunc) or ufunc.nin != len(kinds) or ufunc.nout != 1:
         return None
-    types: list[Any] = [type(x) if isinstance(x, _WEAK) else x.dtype for x in operands]
-    if all(isinstance(t, type) for t in types):
-        types = [np.asarray(x).dtype for x in operands]
     try:
-        *given, returned = ufunc.resolve_dtypes((*types, None))
+        *given, returned = ufunc.resolve_dtypes((*kinds, None))
     except TypeError as error:
         raise ArrayTypeError(str(error)) from error
     return tuple(d.newbyteorder("=") for d in given), returned.newbyteorder("=")
 
 
-def _promoted(operands: Sequence[Operand], accepts: Callable[[Dtypes], bool]) -> Dtypes:
-    first: Dtypes = tuple(np.asarray(x).dtype for x in operands[:1])
-    everything = [(d,) * len(operands) for d in _safe_casts(np.result_type(*operands))]
-    if len(operands) > 1 and first[0].kind == "b":
-        rest = _safe_casts(np.result_type(*operands[1:]))
-        everything += [first + (d,) * (len(operands) - 1) for d in rest]
+def _promoted(kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> Dtypes:
+    first = kinds[0]
+    everything = [(d,) * len(kinds) for d in _safe_casts(_common(kinds))]
+    if len(kinds) > 1 and isinstance(first, np.dtype) and first.kind == "b":
+        everything += [(first,) + (d,) * (len(kinds) - 1) for d in _safe_casts(_common(kinds[1:]))]
     return next((d for d in everything if accepts(d)), everything[0])
+
+
+def _common(kinds: Kinds) -> Dtype:
+    # A Python number stands for itself: NumPy takes its kind and leaves its size to the arrays.
+    return np.result_type(*(k() if isinstance(k, type) else k for k in kinds))
 
 
 def _safe_casts(dtype: Dtype) -> Iterable[Dtype]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ from camshaft.backends.registry import Backend, canonical, present_backend
 from camshaft.dispatch.claims import all_claims
 from camshaft.dispatch.evidence import Verdict, ledger
 from camshaft.errors import BackendError, CamshaftError
-from camshaft.settings import settings
+from camshaft.settings import setting
 
 _UNSET = "unset"
 _context: contextvars.ContextVar[str | None] = contextvars.ContextVar("camshaft_backend", default=_UNSET)
@@ -56,9 +57,13 @@ def get_backend_override() -> str | None:
         return local
     if _process is not None:
         return _process
-    wanted = settings().backend
-    if wanted is None:
-        return None
+    wanted = setting("backend")
+    return None if wanted is None else _from_environment(wanted)
+
+
+@functools.cache
+def _from_environment(wanted: str) -> str:
+    """Checked once: every call of a table asks."""
     try:
         return check_override(wanted)
     except CamshaftError as error:

@@ -21,7 +21,7 @@ from camshaft.ops.op import Build, HostCall, Launch, NativeCall, NodeSpec
 Array = np.ndarray[Any, Any]
 Runner = Callable[[Sequence[Array], Sequence[Array]], None]
 # Work from which the workers are called: waking them and coming back takes 5 to 10 microseconds.
-SHARE_NS = 20_000.0
+SHARE_NS = 60_000.0
 
 
 def runner(node: NodeSpec, choice: Choice) -> Runner:

@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named
-from camshaft.dispatch.array_op import ArrayOp
+from camshaft.dispatch.array_op import ArrayOp, anything
 from camshaft.dispatch.evidence import BackendValidation
 from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.dispatch.select import Choice, Measurements
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec
 
-Allowed = frozenset[tuple[str, str, str]]
+Check = Callable[[Choice, NodeSpec], None]
 
 
 class DispatchTable:
@@ -28,14 +28,13 @@ class DispatchTable:
     override: str | None
     ops: tuple[str, ...]
 
-    def __init__(
-        self, override: str | None, measurements: Measurements | None = None, allowed: Allowed | None = None
-    ) -> None:
+    def __init__(self, override: str | None, measurements: Measurements | None = None, check: Check = anything) -> None:
+        """`check(choice, node)` raises for a choice that this table must not make."""
         vars(self).update(
             override=override,
             ops=tuple(name for name in ops.NAMES if ops.variants_of(ops.get(name))),
             _measurements=measurements,
-            _allowed=allowed,
+            _check=check,
             _lock=threading.RLock(),
         )
 
@@ -45,7 +44,7 @@ class DispatchTable:
             raise AttributeError(f"the dispatch table has no op {name!r}; it has {', '.join(held.get('ops', ()))}")
         with held["_lock"]:
             if name not in held:
-                held[name] = ArrayOp(ops.get(name), self.override, held["_measurements"], self._check).call
+                held[name] = ArrayOp(ops.get(name), self.override, held["_measurements"], held["_check"]).call
             made: Callable[..., Any] = held[name]
             return made
 
@@ -53,13 +52,6 @@ class DispatchTable:
         """Which variant such a call runs, and why."""
         chosen: Choice = getattr(self, op).__self__.choice(*inputs, **attrs)
         return chosen
-
-    def _check(self, choice: Choice, node: NodeSpec) -> None:
-        allowed: Allowed | None = vars(self)["_allowed"]
-        name = choice.op.name, choice.variant.name, backend_named(choice.backend).name
-        if allowed is not None and name not in allowed:
-            inputs = ", ".join(map(str, node.inputs))
-            raise BackendError(f"{name[0]} of {inputs}: {name[1]} ({name[2]}) is not among what the validation proved")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a dispatch table is frozen: {name} cannot be set")
@@ -110,4 +102,11 @@ def select_kernels(
     """
     verdicts = ((name, v) for name, found in validation.items() for v in found.verdicts)
     proved = frozenset((v.op, v.variant, name) for name, v in verdicts if v.status == "proved")
-    return DispatchTable(get_backend_override(), measurements, proved)
+
+    def check(choice: Choice, node: NodeSpec) -> None:
+        name = choice.op.name, choice.variant.name, backend_named(choice.backend).name
+        if name not in proved:
+            inputs = ", ".join(map(str, node.inputs))
+            raise BackendError(f"{name[0]} of {inputs}: {name[1]} ({name[2]}) is not among what the validation proved")
+
+    return DispatchTable(get_backend_override(), measurements, check)

@@ -11,13 +11,37 @@ import functools
 import numpy as np
 
 from camshaft.dispatch import parallel
+from camshaft.dispatch.kernels import (
+    dispatch_elementwise_generic,
+    kernel_elementwise_simd,
+    kernel_matmul_blas_direct,
+    kernel_matmul_metal,
+    kernel_matmul_scalar,
+    kernel_matmul_simd,
+    kernel_matmul_webgpu,
+    kernel_reduction_simd,
+)
 from camshaft.dispatch.tables import DispatchTable, get_dispatch_table, init_dispatch_table, select_kernels, table
 from camshaft.plan import executor_ir as layout
 from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.workers import Words, aligned_bytes, runner_for
 from camshaft.settings import thread_count
 
-__all__ = ["DispatchTable", "get_dispatch_table", "init_dispatch_table", "select_kernels", "table"]
+__all__ = [
+    "DispatchTable",
+    "dispatch_elementwise_generic",
+    "get_dispatch_table",
+    "init_dispatch_table",
+    "kernel_elementwise_simd",
+    "kernel_matmul_blas_direct",
+    "kernel_matmul_metal",
+    "kernel_matmul_scalar",
+    "kernel_matmul_simd",
+    "kernel_matmul_webgpu",
+    "kernel_reduction_simd",
+    "select_kernels",
+    "table",
+]
 # Launches that are handed over at once; a call with more takes several turns.
 MOST_LAUNCHES = 16
 _LAUNCH_NBYTES, _RECORD_NBYTES = 8 * parallel.LAUNCH_WORDS, 8 * layout.RECORD_WORDS
