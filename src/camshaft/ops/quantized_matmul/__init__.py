@@ -26,11 +26,14 @@ from camshaft.ops.quantized_matmul.packing import (
     packed_format,
 )
 from camshaft.ops.spec import TensorSpec
+from camshaft.ops.workgroup import has_threads
 
 # Rows and tokens of a register tile. On NEON and AVX-VNNI 8 x 6 takes about as many instructions a product as 16 x 12 and a
 # quarter to a seventh of its traffic with the stack (counted in LLVM's code, tests/emit/test_llvm_selection.py; not timed).
 NARROW_TILE = (8, {"q8": 6, "f32": 5})
 WIDEST_TILE = (ROWS, {"q8": 12, "f32": 6})
+# On GPUs a row is a thread, and two warps share what they read of the tokens.
+THREADS = 64
 # Words (64 bytes) of codes to ask for ahead of a GEMV: 4 KiB gave 31 GB/s on one Zen 4 core where none gave 22.
 AHEAD = 64
 
@@ -71,6 +74,8 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     narrow = target.backend == "simd" and (target.lanes == 4 or (target.lanes == 8 and "avxvnni" in target.features))
     rows, tokens_of = NARROW_TILE if narrow else WIDEST_TILE
     tokens = min(x.bounds[0], tokens_of["q8" if _is_q8(x) else "f32"])
+    if has_threads(target):
+        return {"rows": THREADS, "tokens": tokens, "ahead": 0}
     rows = ROWS if tokens == 1 else rows  # codes of one token meet no second one: whole lines of memory
     return {"rows": rows, "tokens": tokens, "ahead": AHEAD if tokens == 1 and _is_q8(x) else 0}
 
@@ -79,6 +84,10 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
     x = node.inputs[0]
     if values["tokens"] > x.bounds[0]:
         return f"a tile of {values['tokens']} tokens for {x.bounds[0]}"
+    if values["rows"] > ROWS and not has_threads(target):
+        return f"{values['rows']} rows are threads, which {target.backend} has not"
+    if values["rows"] > ROWS and values["ahead"]:
+        return "threads prefetch nothing"
     if values["ahead"] and not _is_q8(x):
         return "the kernel of f32 activations prefetches nothing"
     return None
@@ -100,12 +109,13 @@ def _build_tile_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values)
         (ops.Cells(n, rows), ops.Cells(tokens, columns)),
         constants | ({"ahead": values["ahead"]} if quantized else {}),
         (tokens,) if isinstance(tokens, Extent) else (),
+        rows if rows > ROWS else None,
     )
     return ops.Build((launch,))
 
 
 _TUNABLES = ops.Tunables(
-    {"rows": (8, 16), "tokens": (1, 2, 3, 4, 6, 8, 10, 12, 14, 16), "ahead": (0, 16, 32, 64, 128, 256)},
+    {"rows": (8, 16, 32, 64, 128), "tokens": (1, 2, 3, 4, 6, 8, 10, 12, 14, 16), "ahead": (0, 16, 32, 64, 128, 256)},
     _defaults,
     _build_tile_with,
     _refusal,

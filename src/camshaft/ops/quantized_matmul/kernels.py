@@ -9,54 +9,9 @@ from __future__ import annotations
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer, Variable
+from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops.quantized_matmul.packing import BLOCK, ROWS
-
-
-def _place(k: Tracer, rows: int) -> tuple[Value, Value | int]:
-    """This program's tile of 16 interleaved rows, and the first of its `rows` rows in it."""
-    part, parts = k.program(0), ROWS // rows
-    return (part, 0) if parts == 1 else (part // parts, part % parts * rows)
-
-
-def _code_words(k: Tracer, codes: Array, tile: Value, b: Value, row: Value | int, rows: int, bits: int) -> list[Value]:
-    """The block's 8 words of codes, each 4 consecutive k for `rows` rows."""
-    if bits == 8:
-        return [k.load_vector(codes, tile, b, w, row, width=rows) for w in range(8)]
-    packed = [k.load_vector(codes, tile, b, w, row, width=rows) for w in range(4)]
-    return [p & 0x0F0F0F0F for p in packed] + [(p >> 4) & 0x0F0F0F0F for p in packed]
-
-
-def _store(k: Tracer, out: Array, total: Variable, token: Value, rows: int, n: int) -> None:
-    row = k.program(0) * rows
-    if n % rows == 0:
-        k.store_vector(out, total.value, token, row)
-    else:
-        k.store_vector(out, total.value, token, row, count=k.minimum(n - row, rows))
-
-
-def _tokens(k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> tuple[list[Value], list[Value | None]]:
-    """The tile's tokens, clamped to the last active one, and for each the condition under which it is stored."""
-    first = k.program(1) * columns
-    limit = active[0] if active else None
-    tokens: list[Value] = [first]
-    stored: list[Value | None] = [None]
-    for c in range(1, columns):
-        last = limit - 1 if limit is not None else bound - 1
-        tokens.append(k.minimum(first + c, last))
-        stored.append(first + c <= last)
-    return tokens, stored
-
-
-def _store_all(
-    k: Tracer, out: Array, totals: list[Variable], tokens: list[Value], stored: list[Value | None], rows: int, n: int
-) -> None:
-    for total, token, condition in zip(totals, tokens, stored, strict=True):
-        if condition is None:
-            _store(k, out, total, token, rows, n)
-        else:
-            with k.when(condition):
-                _store(k, out, total, token, rows, n)
+from camshaft.ops.quantized_matmul.rows import Rows, Tokens
 
 
 @kernel
@@ -80,30 +35,29 @@ def q8_tile(
     zero_point: int,
     ahead: int,
 ) -> None:
-    # `rows` of a tile's 16 x `columns` tokens a program
+    # `rows` weights' rows x `columns` tokens a program
     # `minima` is the scales once more where the format has a zero point (-1: it has not); words `ahead` are prefetched
-    tile, row = _place(k, rows)
-    tokens, stored = _tokens(k, columns, bound, active)
-    totals = [k.var(k.splat(0.0, rows)) for _ in tokens]
+    mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
+    totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
     per_group = 8 // groups
     for b in k.range(blocks):
         if ahead:
             for w in range(bits):
-                k.prefetch(codes, tile, b + ahead // bits, w, 0)
-        words = _code_words(k, codes, tile, b, row, rows, bits)
+                k.prefetch(codes, mine.tile, b + ahead // bits, w, 0)
+        words = mine.code_words(codes, b, bits)
         for g in range(groups):
-            scale = k.load_vector(scales, tile, b, g, row, width=rows)
-            minimum = k.load_vector(minima, tile, b, g, row, width=rows) if zero_point < 0 else None
-            for total, t in zip(totals, tokens, strict=True):
+            scale = mine.load(scales, b, g)
+            minimum = mine.load(minima, b, g) if zero_point < 0 else None
+            for total, t in zip(totals, tokens.places, strict=True):
                 step = x_scales[t, b]
                 q_sum = x_sums[t, b * groups + g]
-                dot = k.splat(0 if minimum is not None else q_sum * -zero_point, rows, i32)
+                dot = mine.spread(0 if minimum is not None else q_sum * -zero_point, i32)
                 for w in range(g * per_group, (g + 1) * per_group):
-                    dot = k.dot4(dot, words[w], k.splat(x_codes[t, b * 8 + w], rows, u32))
+                    dot = k.dot4(dot, words[w], mine.spread(x_codes[t, b * 8 + w], u32))
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
                 if minimum is not None:
-                    total.set(k.fma(minimum, k.splat(step * q_sum.to(f32), rows), total.value))
-    _store_all(k, out, totals, tokens, stored, rows, n)
+                    total.set(k.fma(minimum, mine.spread(step * q_sum.to(f32)), total.value))
+    tokens.store(mine, out, totals)
 
 
 @kernel
@@ -125,30 +79,29 @@ def f32_tile(
     zero_point: int,
 ) -> None:
     # the same tile with f32 activations: each code becomes a float and meets a broadcast x
-    tile, row = _place(k, rows)
-    tokens, stored = _tokens(k, columns, bound, active)
-    totals = [k.var(k.splat(0.0, rows)) for _ in tokens]
+    mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
+    totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
     per_group = 8 // groups
     for b in k.range(blocks):
-        words = _code_words(k, codes, tile, b, row, rows, bits)
+        words = mine.code_words(codes, b, bits)
         for g in range(groups):
-            scale = k.load_vector(scales, tile, b, g, row, width=rows)
+            scale = mine.load(scales, b, g)
             if zero_point < 0:
-                minimum = k.load_vector(minima, tile, b, g, row, width=rows)
+                minimum = mine.load(minima, b, g)
             else:
                 minimum = scale * float(-zero_point)
-            dots = [k.splat(0.0, rows) for _ in tokens]
-            sums = [k.splat(0.0, rows) for _ in tokens]
+            dots = [mine.spread(0.0) for _ in totals]
+            sums = [mine.spread(0.0) for _ in totals]
             for w in range(g * per_group, (g + 1) * per_group):
                 for byte in range(4):
                     code = ((words[w] >> (8 * byte)) & 255).to(i32).to(f32)
-                    for c, t in enumerate(tokens):
-                        value = k.splat(x[t, b * BLOCK + 4 * w + byte], rows)
+                    for c, t in enumerate(tokens.places):
+                        value = mine.spread(x[t, b * BLOCK + 4 * w + byte])
                         dots[c] = k.fma(code, value, dots[c])
                         sums[c] = sums[c] + value
             for total, dot, x_sum in zip(totals, dots, sums, strict=True):
                 total.set(k.fma(dot, scale, k.fma(minimum, x_sum, total.value)))
-    _store_all(k, out, totals, tokens, stored, rows, n)
+    tokens.store(mine, out, totals)
 
 
 def _code_at(k: Tracer, codes: Array, row: Value, b: Value, j: int, bits: int) -> Value:

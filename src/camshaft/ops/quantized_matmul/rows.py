@@ -1,0 +1,81 @@
+"""The weights' rows of one program, as a vector or as threads have them, and its tokens. Used by kernels.py.
+
+Up to 16 rows are one explicit vector of interleaved rows. More are a workgroup's threads, a row each: 16 neighbours read one line
+of memory together, as the vector does.
+"""
+
+from __future__ import annotations
+
+from camshaft.dtypes import DType, f32
+from camshaft.lang.ir import Value
+from camshaft.lang.tracer import Array, Number, Tracer, Variable
+from camshaft.ops.quantized_matmul.packing import ROWS
+
+
+class Rows:
+    """`count` rows from `count * program(0)` on, of n in all."""
+
+    def __init__(self, k: Tracer, count: int, n: int) -> None:
+        self.k, self.count, self.n = k, count, n
+        self.first = k.program(0) * count
+        self.row: Value | int
+        if count > ROWS:
+            mine = k.minimum(self.first + k.lane(), n - 1)
+            self.tile, self.row = mine // ROWS, mine % ROWS
+            return
+        part, parts = k.program(0), ROWS // count
+        self.tile, self.row = (part, 0) if parts == 1 else (part // parts, part % parts * count)
+
+    def load(self, array: Array, *at: Number) -> Value:
+        """array[tile, at .., row] of every row."""
+        if self.count > ROWS:
+            return self.k.gather(array, self.tile, *at, self.row)
+        return self.k.load_vector(array, self.tile, *at, self.row, width=self.count)
+
+    def spread(self, x: Number, dtype: DType = f32) -> Value:
+        """One number for every row."""
+        if self.count > ROWS:
+            return x if isinstance(x, Value) else self.k.const(x, dtype)
+        return self.k.splat(x, self.count, dtype)
+
+    def code_words(self, codes: Array, b: Value, bits: int) -> list[Value]:
+        """Block b's 8 words of codes, each 4 consecutive k of every row."""
+        if bits == 8:
+            return [self.load(codes, b, w) for w in range(8)]
+        packed = [self.load(codes, b, w) for w in range(4)]
+        return [p & 0x0F0F0F0F for p in packed] + [(p >> 4) & 0x0F0F0F0F for p in packed]
+
+    def store(self, out: Array, total: Variable, token: Value) -> None:
+        """out[token, rows] = total, for the rows that there are."""
+        k = self.k
+        if self.count > ROWS:
+            row = self.first + k.lane()
+            with k.when(row < self.n):
+                out[token, row] = total.value
+        elif self.n % self.count == 0:
+            k.store_vector(out, total.value, token, self.first)
+        else:
+            k.store_vector(out, total.value, token, self.first, count=k.minimum(self.n - self.first, self.count))
+
+
+class Tokens:
+    """A program's tokens, clamped to the last active one, and for each the condition under which it is stored."""
+
+    def __init__(self, k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> None:
+        first = k.program(1) * columns
+        limit = active[0] if active else None
+        self.k = k
+        self.places: list[Value] = [first]
+        self.stored: list[Value | None] = [None]
+        for c in range(1, columns):
+            last = limit - 1 if limit is not None else bound - 1
+            self.places.append(k.minimum(first + c, last))
+            self.stored.append(first + c <= last)
+
+    def store(self, rows: Rows, out: Array, totals: list[Variable]) -> None:
+        for total, token, condition in zip(totals, self.places, self.stored, strict=True):
+            if condition is None:
+                rows.store(out, total, token)
+            else:
+                with self.k.when(condition):
+                    rows.store(out, total, token)
