@@ -18,7 +18,8 @@ RECORD_WORDS = 16
 ENTRY, ARGS, CONSTANT, WAIT, HOME, N_FACTORS, FACTORS = range(7)
 
 # What the timed form writes for a worker and a thunk: ticks at start and end, programs run, the first of them. After a
-# worker's thunks comes one for its whole run.
+# worker's thunks comes one for its whole run, of which it writes the start. Nothing is written after the last barrier: the
+# caller may have let go of the stamps by then.
 STAMP_WORDS = 4
 START, END, SIZE, PLACE = range(4)
 
@@ -183,9 +184,6 @@ leave:
   call void @barrier(ptr %control, i32 %gate.end, i32 %workers.32, ptr %misses, i1 %caller)
   br label %out
 out:
-;timed  %left.at = call i64 @clock()
-;timed  %whole.end = getelementptr i64, ptr %whole, i64 $END
-;timed  store i64 %left.at, ptr %whole.end
   ret void
 }
 declare i64 @llvm.umin.i64(i64, i64)
