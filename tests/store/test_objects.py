@@ -271,6 +271,16 @@ def test_entries_of_an_earlier_layout_are_counted_and_cleared(store: ObjectStore
     assert files_of(store.root) == []
 
 
+def test_a_file_in_a_folders_place_is_cleared(store: ObjectStore) -> None:
+    store.root.mkdir(parents=True)
+    (store.root / KEY[:2]).write_text("no folder")
+    with pytest.raises(StoreError, match="cannot be written"):
+        store.put(KEY, b"x")
+    assert store.clear() == (1, 9)
+    store.put(KEY, b"x")
+    assert files_of(store.root) == [KEY]
+
+
 def test_clear_leaves_what_is_being_written_and_what_is_no_entry(store: ObjectStore) -> None:
     store.put(KEY, b"x")
     young = store.root / f"{files.TEMPORARY_PREFIX}young"

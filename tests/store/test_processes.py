@@ -63,7 +63,7 @@ def test_eight_processes_at_once_on_an_empty_cache(cache: Path) -> None:
     assert (counted.hits + counted.misses) >= 8 * 2 * N_KERNELS
     kept = Ledger(store())
     for i in range(8):
-        assert kept.get(Claim("add", f"process {i}", "simd", "camshaft.ops.add")) is not None
+        assert kept.get(Claim("copy", f"process {i}", "simd", "camshaft.ops.copy")) is not None
 
 
 def test_two_kernels_that_come_to_one_text_are_one_object(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +152,19 @@ def test_a_lease_counts_while_its_process_lives(tmp_path: Path) -> None:
     assert not lease.exists()
     living.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_without_leases_serves_as_well(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that may only be read."""
+    adds(7, ("one",))
+    store().living.release()
+    for path in (cache / "state").iterdir():
+        path.unlink()
+    (cache / "state").rmdir()
+    (cache / "state").write_text("no folder")
+    forget(monkeypatch)
+    assert adds(7, ("one",)) == [7]
+    assert device.counts.loaded == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from camshaft.errors import StoreError
 from camshaft.store.files import naming, private_folder
 
 if sys.platform == "win32":
@@ -63,10 +64,10 @@ class Living:
 
     def hold(self) -> None:
         """Takes this process's lease unless it has one. Where none can be made (a store that may only be read, a full disk, no
-        locks) there is none: this process then evicts nothing itself that it uses, and reads again what others evict."""
+        locks) there is none: the store serves as well, and what others evict is made again."""
         if self._held is not None and self._held[0] == os.getpid():
             return
-        with self._mutex, suppress(OSError):
+        with self._mutex, suppress(OSError, StoreError):
             if self._held is None or self._held[0] != os.getpid():  # a child of a fork takes its own
                 self._held = self._take()
 

@@ -185,8 +185,10 @@ class ObjectStore:
         remove_stale(self.root)
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry; those that an earlier version kept in no folder of their own too. StoreError when they cannot be read."""
+        """Every entry; those that an earlier version kept in no folder of their own too, and files in a folder's place.
+        StoreError when they cannot be read."""
         yield from _files(self.root, _KEY)
+        yield from _files(self.root, _FOLDER)
         for folder in _folders(self.root):
             yield from _files(folder, re.compile(r"[0-9a-f]{14,126}"))
 
