@@ -1,4 +1,4 @@
-"""Random thunks over random buffers, and an interpreter that runs them in any order that their waits allow."""
+"""Random graphs, random thunks over random buffers, and an interpreter that runs them in any order that their waits allow."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 from hypothesis import strategies as st
 from plan_kernels import TestKernel, kernel
 
+import camshaft as cs
 from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
 
 ADDRESS_STEP = 16
+DIM = 24
+TOKENS = cs.Extent("tokens", 40)
 Bytes = np.ndarray
 
 
@@ -104,3 +107,27 @@ def interpret(
         shuffle(programs)
         for thunk, program in programs:
             run_program(thunk, program, memory)
+
+
+OPS = {"add": cs.add, "multiply": cs.multiply, "silu": cs.silu}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
+    """Nodes as (op, first operand, second operand, device); operands are values so far."""
+    nodes = []
+    for i in range(draw(st.integers(1, 12))):
+        values = st.integers(0, i + 1)
+        nodes.append((draw(st.sampled_from(sorted(OPS))), draw(values), draw(values), draw(st.integers(0, 2))))
+    return nodes
+
+
+def graph_of(nodes: list[tuple[str, int, int, int]], n_outputs: int, place: bool) -> cs.Graph:
+    graph = cs.Graph()
+    values = [graph.input("x", (TOKENS, DIM), "f32"), graph.input("y", (TOKENS, DIM), "f32")]
+    for op, a, b, device in nodes:
+        with graph.on((None, "fake:0", "fake:1")[device] if place else None):
+            values.append(OPS[op](values[a]) if op == "silu" else OPS[op](values[a], values[b]))
+    for i, tensor in enumerate(values[-n_outputs:]):
+        graph.output(f"out{i}", tensor)
+    return graph

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_graphs import DIM, TOKENS, graph_of, programs
 
 import camshaft as cs
 from camshaft.backends import registry
@@ -21,8 +22,6 @@ from camshaft.plan.workers import aligned_bytes
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
 from tests.support.needs import require
 
-DIM = 24
-TOKENS = cs.Extent("tokens", 40)
 RNG = np.random.default_rng(11)
 W = RNG.normal(size=DIM).astype(np.float32)
 M = RNG.normal(size=(DIM, DIM)).astype(np.float32)
@@ -237,30 +236,6 @@ def test_inputs_and_outputs_may_stay_on_the_device(fakes: Fakes) -> None:
         assert y.read().tobytes() == wanted.tobytes()
         assert first.away["y"].read(3).tobytes() == wanted[:3].tobytes()
         np.testing.assert_allclose(then.run()["z"], wanted / (1 + np.exp(-wanted)), atol=1e-5)
-
-
-OPS = {"add": cs.add, "multiply": cs.multiply, "silu": cs.silu}
-
-
-@st.composite
-def programs(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
-    """Nodes as (op, first operand, second operand, device); operands are values so far."""
-    nodes = []
-    for i in range(draw(st.integers(1, 12))):
-        values = st.integers(0, i + 1)
-        nodes.append((draw(st.sampled_from(sorted(OPS))), draw(values), draw(values), draw(st.integers(0, 2))))
-    return nodes
-
-
-def graph_of(nodes: list[tuple[str, int, int, int]], n_outputs: int, place: bool) -> cs.Graph:
-    graph = cs.Graph()
-    values = [graph.input("x", (TOKENS, DIM), "f32"), graph.input("y", (TOKENS, DIM), "f32")]
-    for op, a, b, device in nodes:
-        with graph.on((None, "fake:0", "fake:1")[device] if place else None):
-            values.append(OPS[op](values[a]) if op == "silu" else OPS[op](values[a], values[b]))
-    for i, tensor in enumerate(values[-n_outputs:]):
-        graph.output(f"out{i}", tensor)
-    return graph
 
 
 @settings(max_examples=60, deadline=None)

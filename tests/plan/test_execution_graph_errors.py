@@ -1,0 +1,118 @@
+"""What an ExecutionGraph refuses: each in one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from placed_graphs import DIM, X, branches
+
+import camshaft as cs
+from camshaft.errors import CamshaftError
+from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    return Fakes(FakeDevice("fake:0"), FakeDevice("fake:1")).install(monkeypatch)
+
+
+def missing_dependency() -> None:
+    graph, nodes = branches()
+    c1 = graph.node("silu", graph.input("z", (4, DIM), "f32"), name="c1")
+    graph.output("w", graph.node("multiply", c1, nodes["a1"], name="c2", after=[c1]))
+    graph.compile(sync="explicit")
+
+
+def read_reversed() -> None:
+    graph = cs.ExecutionGraph()
+    x = graph.input("x", (4, DIM), "f32")
+    made = graph.node("silu", x, name="made", after=["reader"])
+    graph.output("made", made)
+    graph.output("y", graph.node("silu", made, name="reader"))
+    graph.compile(sync="explicit")
+
+
+def circle() -> None:
+    graph = cs.ExecutionGraph()
+    x = graph.input("x", (4, DIM), "f32")
+    a = graph.node("silu", x, name="a", after=["c"])
+    b = graph.node("silu", a, name="b")
+    graph.node("silu", x, name="c", after=[b])
+    graph.compile()
+
+
+def alone() -> tuple[cs.ExecutionGraph, cs.Tensor]:
+    graph = cs.ExecutionGraph()
+    return graph, graph.input("x", (4, DIM), "f32")
+
+
+def compiled(build: Callable[[cs.ExecutionGraph, cs.Tensor], object], **options: object) -> Callable[[], object]:
+    def make() -> object:
+        graph, x = alone()
+        build(graph, x)
+        return graph.compile(**options)
+
+    return make
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    r"'c2' reads bytes \[0, 384\) of 'a1', which 'a1' writes, and nothing orders them": missing_dependency,
+    "'reader' reads made, which no node before it writes": read_reversed,
+    "the order goes in a circle: 'a' after 'c' after 'b' after 'a'": circle,
+    "'s' after 's'": compiled(lambda g, x: g.node("silu", x, name="s", after=["s"])),
+    "'silu' comes after 'gone', which is no node of it; it has silu": compiled(
+        lambda g, x: g.node("silu", x, after=["gone"])
+    ),
+    "comes after 'a1' of another graph": compiled(lambda g, x: g.node("silu", x, after=[branches()[1]["a1"]])),
+    "'silu' runs on fake:0, but its input 0, x lies on host; wanted a copy there": compiled(
+        lambda g, x: g.node("silu", x, device="fake:0")
+    ),
+    "'silu' runs on host, but its input 0, copy lies on fake:0": compiled(
+        lambda g, x: g.node("silu", g.copy(x, "fake:0"))
+    ),
+    "'silu' runs on host, but its output there lies on fake:0": compiled(
+        lambda g, x: g.node("silu", x, into=[g.buffer("there", (4, DIM), "f32", "fake:0")])
+    ),
+    "'copy.2' goes from fake:0 to fake:1; wanted two copies, by way of the cpu": compiled(
+        lambda g, x: g.copy(g.copy(x, "fake:0"), "fake:1")
+    ),
+    "got h\\[1:3\\] at byte 96; wanted a multiple of 256": compiled(
+        lambda g, x: g.node("silu", g.rows(g.copy(x, "fake:0", name="h"), 1, 3), device="fake:0")
+    ),
+    "no backend or device 'gpu'": compiled(lambda g, x: g.node("silu", x, device="gpu")),
+    "got sync 'never'; wanted one of hazards, each, explicit": compiled(lambda g, x: None, sync="never"),
+    "no op 'sill'; wanted one of rms_norm": compiled(lambda g, x: g.node("sill", x)),
+    "matmul: got .*; wanted": compiled(lambda g, x: g.node("matmul", x, x)),
+    "a node 's' already": compiled(lambda g, x: [g.node("silu", x, name="s") for _ in "12"]),
+    "'silu' writes x; wanted a state or a buffer, no input": compiled(lambda g, x: g.node("silu", x, into=[x])),
+    r"silu: got memory for f32\[2, 24\]; wanted it for f32\[4, 24\]": compiled(
+        lambda g, x: g.node("silu", x, into=[g.buffer("b", (2, DIM), "f32")])
+    ),
+    "wanted a tensor or node of this execution graph": compiled(lambda g, x: g.node("silu", alone()[1])),
+    r"wanted its node\('silu', \.\.\.\)": compiled(lambda g, x: cs.silu(x)),
+    "'none' has 0 outputs; wanted a node with one": compiled(
+        lambda g, x: g.node("silu", g.custom(print, [x], [], name="none"))
+    ),
+    r"rows: got \[3, 5\) of f32\[4, 24\]": compiled(lambda g, x: g.rows(x, 3, 5)),
+    "output 'y' is x\\[1:2\\]; wanted a whole tensor": compiled(lambda g, x: g.output("y", g.rows(x, 1, 2))),
+    "goes to a device or into a tensor": compiled(lambda g, x: g.copy(x)),
+    "'silu' reads b, which no node before it writes": compiled(lambda g, x: g.node("silu", g.buffer("b", (4,), "f32"))),
+    "memory for z, which it does not name": compiled(lambda g, x: None, memory={"z": X}),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_makes_no_sense_is_one_clear_line(words: str) -> None:
+    with pytest.raises(CamshaftError, match=words) as caught:
+        REFUSED[words]()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_op_without_a_kernel_where_it_was_placed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = pass_for_null(FakeDevice("null", backend="null"), monkeypatch)
+    monkeypatch.setattr(device, "refusal", lambda kernel, *args: f"null has no {kernel.name}")
+    graph, x = alone()
+    graph.node("silu", graph.copy(x, "null"), device="null")
+    with pytest.raises(CamshaftError, match=r"silu of .*no kernel can do it: .*null has no "):
+        graph.compile(threads=1)

@@ -1,0 +1,77 @@
+"""The order of an ExecutionGraph's nodes on random thunks: what is allowed gives the same bytes, what lacks is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import interpret, memory_for, thunk_lists
+
+from camshaft.errors import CamshaftError
+from camshaft.plan.hazards import hazards
+from camshaft.plan.memory import make_schedule
+from camshaft.plan.node_order import SYNCS, order_nodes
+from camshaft.plan.schedule import Lifetime, Thunk
+
+
+def ordered(thunks: list[Thunk], keep: Callable[[int, int], bool]) -> list[tuple[str, list[str]]]:
+    """Each thunk as a node after all earlier ones that it conflicts with, as far as `keep` has it."""
+    after: list[set[int]] = [set() for _ in thunks]
+    for hazard in hazards([thunk.uses for thunk in thunks]):
+        if keep(hazard.first, hazard.second):
+            after[hazard.second].add(hazard.first)
+    return [(t.name, [thunks[i].name for i in sorted(earlier)]) for t, earlier in zip(thunks, after, strict=True)]
+
+
+@given(thunk_lists(), st.sampled_from(SYNCS), st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_any_order_that_the_strategy_allows_gives_the_same_bytes(thunks: list[Thunk], sync: str, seed: int) -> None:
+    """The nodes come shuffled; their dependencies alone, or with bytes, bring back an order that gives program order's bytes."""
+    nodes = ordered(thunks, lambda a, b: True)
+    shuffled = list(range(len(thunks)))
+    if sync == "explicit":
+        random.Random(seed).shuffle(shuffled)
+    order = order_nodes([nodes[i] for i in shuffled], [[thunks[i]] for i in shuffled], sync)
+    line = [thunks[shuffled[number]] for number in order.numbers]
+    schedule, memory = make_schedule(line, after=order.after, before=order.before)
+    if order.before is not None:
+        assert all(order.before[i] for i, wait in enumerate(schedule.waits) if wait), (
+            "memory that is shared asks for no wait"
+        )
+    in_order = memory_for(schedule.buffers, None, 0)
+    mixed = memory_for(schedule.buffers, memory.offsets, memory.arena_nbytes)
+    for _ in range(2):
+        interpret(thunks, [True] * len(thunks), in_order, lambda programs: None)
+        interpret(line, schedule.waits, mixed, random.Random(seed).shuffle)
+        for buffer in schedule.buffers:
+            if buffer.lifetime is not Lifetime.TEMP:
+                assert np.array_equal(in_order[buffer], mixed[buffer])
+
+
+@given(thunk_lists(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_dependency_that_is_left_out_is_refused_where_no_other_way_orders_it(
+    thunks: list[Thunk], data: st.DataObject
+) -> None:
+    pairs = [(a, name) for name, after in ordered(thunks, lambda a, b: True) for a in after]
+    if not pairs:
+        return
+    gone = data.draw(st.sampled_from(pairs))
+    number = {thunk.name: i for i, thunk in enumerate(thunks)}
+    nodes = ordered(thunks, lambda a, b: (thunks[a].name, thunks[b].name) != gone)
+    reached, todo = set(), [gone[1]]
+    while todo:
+        for earlier in nodes[number[todo.pop()]][1]:
+            if earlier not in reached:
+                reached.add(earlier)
+                todo.append(earlier)
+    items = [[thunk] for thunk in thunks]
+    if gone[0] in reached:
+        order_nodes(nodes, items, "explicit")
+    else:
+        with pytest.raises(CamshaftError, match=f"'{gone[1]}' .*which '{gone[0]}' .*nothing orders them"):
+            order_nodes(nodes, items, "explicit")
