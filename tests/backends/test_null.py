@@ -14,7 +14,7 @@ TOKENS = cs.Extent("tokens", 16)
 W = np.ones(48, np.float32)
 # A line that only text of the language has.
 SIGNS = {"llvm": "define void @", "wgsl": "@compute @workgroup_size(64)", "msl": "kernel void", "ptx": ".visible .entry",
-         "c": "int64_t"}  # fmt: skip
+         "c": "void kernel(const int64_t *args, int64_t first, int64_t last)"}  # fmt: skip
 
 
 def block(place: str | None = None) -> cs.Graph:

@@ -23,6 +23,19 @@ from tests.support.emit_harness import trace
 from tests.support.needs import require
 
 
+@kernel
+def tile_product(k, a, b, out):
+    left, total = k.scratch(f32, 16, 16), k.tile(16, 32)
+    k.async_copy(left, a, 0, 0, rows=13)
+    k.async_wait()
+    total.mma(left, (0, 0), b, (0, 0))
+    total.store(out, (0, 0), columns=31)
+
+
+def test_tiles_become_loops():
+    agree(tile_product, [floats(13, 16), floats(16, 32, seed=1), np.zeros((16, 32), np.float32)], rtol=1e-6, atol=1e-6)
+
+
 def floats(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 

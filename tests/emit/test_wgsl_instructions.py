@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import bf16, boolean, f16, f32, i8, i16, i32, i64, u8, u16, u32
+from camshaft.errors import KernelError
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.kernel import kernel
 from tests.emit.test_llvm_instructions import PLAIN, N, binary, choose, convert, convert_through, reinterpret, second
@@ -94,13 +95,58 @@ def test_conversions_by_value(source, to):
     agree(convert, [values(source, 3), np.zeros(N, to.numpy)], widths=(32,), n=N, to=to.name)
 
 
-@pytest.mark.parametrize("to", [f16, bf16, i8, u8, i16, u16, i64], ids=str)
-@pytest.mark.parametrize("source", [f32, i32, u32], ids=str)
+NARROW = [(a, b) for a in (f32, i32, u32) for b in (f16, bf16, i8, u8, i16, u16, i64) if (a, b) != (u32, i64)]
+
+
+@pytest.mark.parametrize(("source", "to"), NARROW, ids=str)
 def test_conversions_through_a_narrow_dtype(source, to):
     drawn = values(source, 4)
     if to == i64:  # what WGSL holds in 32 bits
-        drawn = np.clip(np.nan_to_num(drawn), 0 if source.kind == "u" else -1000, 1000).astype(source.numpy)
+        drawn = np.clip(np.nan_to_num(drawn), -1000, 1000).astype(source.numpy)
     agree(convert_through, [drawn, np.zeros(N, np.float32)], widths=(32,), n=N, to=to.name)
+
+
+# u32 values that are known to be below 2^31, and such that are not
+KNOWN = {
+    "mask": lambda k, x: x & 0x7FFFFFFF,
+    "shift": lambda k, x: x >> 1,
+    "minimum": lambda k, x: k.minimum(x, 1000),
+    "remainder": lambda k, x: x % 1000,
+    "quotient": lambda k, x: x // 3,
+    "choice": lambda k, x: k.select(x < 9, x & 15, x >> 9),
+    "two": lambda k, x: (x >> 4) | (x & 7),
+}
+UNKNOWN = {
+    "itself": lambda k, x: x,
+    "sum": lambda k, x: (x & 15) + x,
+    "small mask": lambda k, x: x & 0xFFFFFFFF,
+    "no shift": lambda k, x: x >> 0,
+    "choice": lambda k, x: k.select(x < 9, x & 15, x),
+}
+
+
+def halved(make):
+    @kernel
+    def halve(k, x, out, *, n):
+        for c in k.lanes(n):
+            out[c] = (make(k, x[c]).to(i64) // 2).to(i32)
+
+    return halve
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_unsigned_numbers_known_to_be_below_half_are_indexes(name):
+    agree(halved(KNOWN[name]), [values(u32, 6), np.zeros(N, np.int32)], widths=(32,), n=N)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_other_unsigned_numbers_are_refused_as_indexes(name):
+    with pytest.raises(KernelError, match=r"line \d+: a u32 that may be 2\^31 or more becomes an index"):
+        agree(halved(UNKNOWN[name]), [values(u32, 6), np.zeros(N, np.int32)], widths=(32,), n=N)
+
+
+def test_bytes_are_indexes():
+    agree(halved(lambda k, x: x), [values(u32, 6).astype(np.uint8), np.zeros(N, np.int32)], widths=(32,), n=N)
 
 
 @pytest.mark.parametrize(("source", "to"), [(f32, u32), (u32, f32), (i32, u32), (f32, i32)], ids=str)

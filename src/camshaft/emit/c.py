@@ -12,6 +12,7 @@ import re
 from camshaft.emit.c_body import CEmitter
 from camshaft.emit.c_library import memory_dtype, scalar_type
 from camshaft.lang import ir
+from camshaft.lang.tiles_expand import expand_tiles
 
 _HEAD = """#include <stdint.h>
 #include <string.h>
@@ -35,6 +36,7 @@ _HEAD = """#include <stdint.h>
 
 def emit(kernel: ir.KernelIR, symbol: str) -> str:
     """The C text of a kernel: one exported function `symbol`. KernelError for what C cannot have."""
+    kernel = expand_tiles(kernel, 1)
     body = CEmitter(kernel)
     lines = body.emit()
     arrays = [(array, body.array_names[array]) for array in kernel.arrays]

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from camshaft.dtypes import DType, boolean, f32, i64
+from camshaft.dtypes import DType, boolean, f32, i64, u32
 from camshaft.emit import wgsl_atomics, wgsl_lanes
 from camshaft.emit.c_family import CFamilyEmitter, Dialect
 from camshaft.emit.c_family_text import ATOM, LOOSE, Text, add, call, fill
 from camshaft.emit.wgsl_functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl_module import SPECIAL_WORDS, WgslTarget
+from camshaft.emit.wgsl_range import below_half
 from camshaft.emit.wgsl_storage import WgslArray, WgslScratch
 from camshaft.emit.wgsl_uniform import Doubt
 from camshaft.lang import ir
@@ -116,6 +117,10 @@ class WgslEmitter(CFamilyEmitter):
             zero = self.literal(0, f32 if source.is_float else source)
             unequal = "!({0} == {1})" if source.is_float else "{0} != {1}"
             return operand if source.kind == "b" else fill(unequal, (operand, zero))
+        if (source, to) == (u32, i64) and not below_half(value.args[0]):
+            raise self.fail(
+                value.line, "a u32 that may be 2^31 or more becomes an index, which WGSL holds in an i32; mask it"
+            )
         if source.is_float and to.is_integer:
             return call(self.use(self.helper_name("cast", value)), operand)
         held = self.type_name(to)

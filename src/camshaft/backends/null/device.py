@@ -1,4 +1,4 @@
-"""The null device: plans and emits, never runs. 'null' emits LLVM IR, 'null:wgsl', 'null:msl' and 'null:ptx' those languages.
+"""The null device: plans and emits, never runs. 'null' emits LLVM IR; 'null:wgsl', 'null:ptx' and so on those languages.
 
 What a plan would do on hardware that is not here, and the text of its kernels, can be seen and tested with it.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.backends.device import Bytes, Command, DeviceInfo
-from camshaft.emit import llvm, msl, nvptx, wgsl
+from camshaft.emit import c, llvm, msl, nvptx, wgsl
 from camshaft.emit.msl_module import MslTarget
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import CpuTarget, GpuTarget
@@ -40,6 +40,10 @@ class Dialect:
 
 def _llvm(kernel: ir.KernelIR, lanes: int) -> str:
     return llvm.emit(kernel, CpuTarget("x86_64", lanes, frozenset({"avx2", "fma", "f16c"})), "kernel")
+
+
+def _c(kernel: ir.KernelIR, lanes: int) -> str:
+    return c.emit(kernel, "kernel")
 
 
 def _wgsl(kernel: ir.KernelIR, lanes: int) -> str:
@@ -72,6 +76,7 @@ DIALECTS = {
         Dialect("llvm", "LLVM IR for x86-64 with AVX2", "llvm", 8, _llvm),
         Dialect("wgsl", "WGSL for an adapter with WebGPU's default limits", "wgsl", 64, _wgsl, _WGSL),
         Dialect("msl", "Metal Shading Language", "msl", 64, _msl, _memory(MslTarget().max_threadgroup_nbytes)),
+        Dialect("c", "C11 with GCC's vectors", "c", 1, _c),
         Dialect("ptx", "PTX for sm_80", "ptx", 64, _ptx, _memory(nvptx.MOST_SHARED_NBYTES)),
     )
 }
