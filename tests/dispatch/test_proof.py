@@ -119,6 +119,7 @@ def test_evidence_says_what_was_seen(cache: Path) -> None:
     assert (verdict.max_error, verdict.tolerance, verdict.n_samples) == (0.0, 1e-12, 5)
     assert verdict.elapsed_s > 0
     assert verdict.digest == planted("right")[0].key()
+    assert verdict.when > 1.7e9
 
 
 @pytest.fixture
@@ -175,6 +176,18 @@ def test_two_writers_keep_each_others_rows(cache: Path) -> None:
     first.add({a: row})
     second.add({b: row})
     assert evidence.Ledger(store()).get(a) == evidence.Ledger(store()).get(b) == row
+
+
+def test_evidence_on_sources_of_another_time_is_dropped_by_and_by(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (claim,) = planted("right")
+    rows = [Verdict("double", "right", "simd", "proved", when=float(i)) for i in range(evidence.GENERATIONS + 2)]
+    for i, row in enumerate(rows):
+        monkeypatch.setattr(claims, "_source_digest", lambda module, sources, i=i: f"sources {i}")
+        evidence.ledger().add({claim: row, replace(claim, kinds="f32/rows"): replace(row, kinds="f32/rows")})
+    kept = evidence.ledger().verdicts()
+    assert sorted(v.when for v in kept if v.kinds is None) == [2.0, 3.0, 4.0, 5.0]
+    assert len(kept) == 2 * evidence.GENERATIONS
+    assert evidence.ledger().get(claim) == rows[-1]
 
 
 def test_an_absent_backend_starts_no_child(cache: Path, no_children: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, Literal
 from camshaft.dispatch.claims import Claim, machine_key
 from camshaft.store.store import Store, store
 
+# Verdicts on one subject under other digests that are kept: for versions of camshaft that take turns on a machine.
+GENERATIONS = 4
 Status = Literal["proved", "failed", "absent"]
 
 
@@ -18,7 +21,8 @@ Status = Literal["proved", "failed", "absent"]
 class Verdict:
     """What became of a claim. `reason` says why it failed or is absent; `max_error` (normalized mean squared; None where it is
     not finite or nothing ran) was seen in `sample`; `elapsed_s` is how long all samples took, compilation included.
-    `digest` stands for the sources, the names and the device (claims.py): evidence under another one says nothing.
+    `kinds` and `values` are the claim's, `digest` stands for it with its sources and device (claims.py): evidence under another
+    one says nothing. `when` is in seconds of the epoch.
     `lasting` is False where somebody else ended the proof (out of memory, Ctrl-C): nothing to keep.
     """
 
@@ -34,6 +38,14 @@ class Verdict:
     elapsed_s: float = 0.0
     lasting: bool = True
     digest: str | None = None
+    kinds: str | None = None
+    values: str = ""
+    when: float = 0.0
+
+    @property
+    def subject(self) -> tuple[str | None, ...]:
+        """What stays of the claim when its sources or the device's driver change."""
+        return self.op, self.variant, self.backend, self.kinds, self.values
 
 
 @dataclass(frozen=True)
@@ -91,7 +103,7 @@ class Ledger:
         if not lasting:
             return
         with self._lock, self._store.locked("evidence"):
-            self._rows = self._read() | (self._rows or {}) | {c.key(): v for c, v in lasting.items()}
+            self._rows = _recent(self._read() | (self._rows or {}) | {c.key(): v for c, v in lasting.items()})
             document = {"verdicts": {key: asdict(v) for key, v in self._rows.items()}}
             self._store.evidence.put(machine_key(), document)
 
@@ -99,6 +111,18 @@ class Ledger:
         document = self._store.evidence.get(machine_key()) or {}
         rows = document.get("verdicts")
         return {k: v for k, row in rows.items() if (v := _verdict(row))} if isinstance(rows, dict) else {}
+
+
+def _recent(rows: dict[str, Verdict]) -> dict[str, Verdict]:
+    """The rows but those that GENERATIONS newer ones of their subject stand beside."""
+    newest = sorted(rows, key=lambda key: rows[key].when, reverse=True)
+    seen: Counter[tuple[str | None, ...]] = Counter()
+    kept = set()
+    for key in newest:
+        seen[rows[key].subject] += 1
+        if seen[rows[key].subject] <= GENERATIONS:
+            kept.add(key)
+    return {key: row for key, row in rows.items() if key in kept}
 
 
 def _verdict(row: Any) -> Verdict | None:

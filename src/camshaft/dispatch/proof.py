@@ -119,7 +119,9 @@ class _Round:
 
     def _done(self, claim: Claim, verdict: Verdict) -> None:
         with self._telling:
-            self.found[claim] = replace(verdict, digest=claim.key())
+            self.found[claim] = replace(
+                verdict, digest=claim.key(), kinds=claim.kinds, values=claim.values, when=time.time()
+            )
             if time.monotonic() - self._kept_at > _KEEP_EVERY_S:
                 self.keep()
         self._tell()
