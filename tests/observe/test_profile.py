@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,6 +118,15 @@ def test_a_device_without_a_clock_is_named_and_its_times_are_unknown(monkeypatch
     assert times["fake:0"] is None
     assert times["fake:1"] == pytest.approx(2000)
     assert found.roof is None, "no thunk runs on the CPU"
+
+
+def test_a_run_over_its_roof_is_noted() -> None:
+    with plan(threads=1) as made:
+        made.run(x=X)
+        run = timed_run(made.bound)
+        assert profile_of(made, [run], ROOF).notes == ()
+        (note,) = profile_of(made, [run], replace(ROOF, read_bytes_per_s=1e3)).notes
+    assert "over the roof of 0.0: operands lay in a cache, or the roof was measured while the machine was busy" in note
 
 
 def test_a_tables_name_and_the_number_of_runs_are_checked() -> None:

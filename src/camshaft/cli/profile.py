@@ -79,9 +79,10 @@ def _check_folders(*paths: Path | None) -> None:
 
 
 def _write_page(path: Path, found: dict[str, Profile], who: dict[str, object]) -> None:
+    from camshaft.dispatch.machine import capabilities
     from camshaft.observe.page import page
 
-    facts = {str(name): str(value) for name, value in who.items()}
+    facts = {name: str(value) for name, value in {**who, "CPU": capabilities().cpu_name or "unknown"}.items()}
     path.write_text(page(Path(str(who["model"])).name, facts, found), "utf-8")
 
 

@@ -111,20 +111,37 @@ def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: Roof | None 
     middle = timed[int(np.argsort(totals)[(len(timed) - 1) // 2])]
     if on_host and top is None:
         top = roof(plan.bound.threads)
+    total = float(np.median(totals))
+    rows = _rows(plan, timed, total, top)
     return Profile(
         threads=plan.bound.threads,
         runs=len(timed),
-        total_ns=float(np.median(totals)),
+        total_ns=total,
         fastest_ns=float(totals.min()),
         extents={extent.name: value for extent, value in plan.bound.active.items()},
-        thunks=_rows(plan, timed, float(np.median(totals)), top),
+        thunks=rows,
         workers=_workers(timed),
         arena_nbytes={HOST: memory.arena_nbytes, **memory.device_nbytes},
         placements=_placements(plan),
         roof=top if on_host else None,
-        notes=tuple(f"{name} has no clock for its thunks: their times are unknown" for name in timed[0].clockless),
+        notes=(*_clockless(timed[0]), *_over_roof(rows, total, top if on_host else None)),
         timeline=middle,
     )
+
+
+def _clockless(run: TimedRun) -> list[str]:
+    return [f"{name} has no clock for its thunks: their times are unknown" for name in run.clockless]
+
+
+def _over_roof(rows: Sequence[Row], total_ns: float, top: Roof | None) -> list[str]:
+    """Says so where a run as a whole moved bytes faster than the roof has it, by a tenth and more."""
+    rate = sum(row.nbytes for row in rows if row.device == HOST) / total_ns * 1e9
+    if top is None or rate < 1.1 * top.read_bytes_per_s:
+        return []
+    return [
+        f"{rate / 1e9:.1f} GB/s moved, over the roof of {top.read_bytes_per_s / 1e9:.1f}: operands lay in a cache, or the roof "
+        "was measured while the machine was busy (camshaft profile --roof measures it anew)"
+    ]
 
 
 def _median(values: list[Floats]) -> Floats:
