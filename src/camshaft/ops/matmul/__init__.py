@@ -1,4 +1,4 @@
-"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16 or bf16; weights may lie as b[.., j, k]."""
+"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16, bf16; in f64, i32; b may lie as b[.., j, k]."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from camshaft.ops.spec import TensorSpec
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    a, b = (x.astype(np.float64) for x in inputs)
-    return (np.matmul(a, np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) else b),)
+    wide = np.longdouble if inputs[0].dtype == np.float64 else np.float64
+    a, b = (x if x.dtype.kind == "i" else x.astype(wide) for x in inputs)
+    with np.errstate(over="ignore"):
+        return (np.asarray(a @ (np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b)),)
 
 
 # (a's batch, m, k, n, b's batch): either side of the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
@@ -55,7 +57,27 @@ def _samples() -> Iterable[ops.Sample]:
         pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
         yield ops.Sample(name, pair, {"transpose_b": True})
         yield ops.Sample(f"{name}, one row", (pair[0][:1], np.ascontiguousarray(pair[1].T)))
+    yield from _other_samples(rng)
     yield from _special_samples(draw(35, 18), abs(draw(19, 18)) + 1, draw(18, 19))
+
+
+def _other_samples(rng: np.random.Generator) -> Iterable[ops.Sample]:
+    """f64 and i32 (which wraps), and vectors in the place of matrices."""
+    shapes = (((3, 2, 9), (9, 33)), ((17, 5), (5,)), ((9,), (2, 9, 17)))
+    for dtype in (np.float64, np.int32):
+        for a, b in shapes:
+            pair = tuple((1e6 * rng.normal(size=shape)).astype(dtype) for shape in (a, b))
+            yield ops.Sample(f"{a} x {b} of {np.dtype(dtype)}", pair)
+        yield ops.Sample(
+            f"transposed, of {np.dtype(dtype)}", (pair[1][0].T.copy(), pair[1][1].T.copy()), {"transpose_b": True}
+        )
+    for a, b in (*shapes, ((7,), (7,))):
+        yield ops.Sample(f"{a} x {b}", tuple(rng.normal(size=shape).astype(np.float32) for shape in (a, b)))
+    yield ops.Sample(
+        "(33,) x (5, 33)^T",
+        (*(rng.normal(size=s).astype(np.float32) for s in ((33,), (5, 33))),),
+        {"transpose_b": True},
+    )
 
 
 def _special_samples(a: ops.Array, weights: ops.Array, b: ops.Array) -> Iterable[ops.Sample]:
@@ -77,7 +99,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((a, TensorSpec((9, 3), f32)), {}, "with k = 8")
     yield ops.ErrorSample((a, TensorSpec((8, 3), f32)), {"transpose_b": True}, "wanted b .*n, k")
     yield ops.ErrorSample((a, TensorSpec((8, 3), i32)), {}, "wanted f32, f16 or bf16")
-    yield ops.ErrorSample((TensorSpec((8,), f32), TensorSpec((8, 3), f32)), {}, "wanted f32, f16 or bf16")
+    yield ops.ErrorSample((TensorSpec((), f32), TensorSpec((8, 3), f32)), {}, "wanted f32, f16 or bf16")
     yield ops.ErrorSample((TensorSpec((2, 2, 8), f32), TensorSpec((3, 8, 3), f32)), {}, "that broadcast")
     yield ops.ErrorSample((a, TensorSpec((8, rows), f32)), {}, "an Extent only as the rows of a")
     yield ops.ErrorSample((TensorSpec((2, 0), f32), TensorSpec((0, 3), f32)), {}, "no empty axis")
@@ -91,13 +113,13 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
-        ops.KernelVariant("tiled", ops.VECTORS, tiled.build, cost=tiled.cost, tunables=tiled.TUNABLES),
+        ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
         ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
     ),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={"f32": 1e-12},
+    tolerance={"f32": 1e-12, "f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
 )

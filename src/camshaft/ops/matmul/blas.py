@@ -10,11 +10,11 @@ from math import prod
 import numpy as np
 
 from camshaft.backends.blas import library, trampoline
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, i32
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.shapes import Sizes, sizes_of
+from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 MAX_SIZE = 2**31 - 1  # scipy-openblas32 takes 32-bit sizes
@@ -50,7 +50,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     s = sizes_of(node)
     if max(bound(s.rows), s.columns, s.depth) > MAX_SIZE:
         return f"BLAS takes sizes up to {MAX_SIZE}"
-    return library.absent()
+    return only_floats(node) or library.absent()
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -97,6 +97,8 @@ def supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Why NumPy cannot do it, or None."""
     if sizes_of(node).extents:
         return "a host call computes every row up to the bound; the rows are an Extent"
+    if node.inputs[0].dtype == i32:
+        return "NumPy multiplies integers without BLAS"
     return library.absent()
 
 
@@ -106,8 +108,8 @@ def build_numpy(node: ops.NodeSpec, target: ops.Target) -> ops.HostCall:
 
 
 def _by_numpy(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
-    a, b = (x.astype(np.float32, copy=False) for x in inputs)
-    np.matmul(a, np.swapaxes(b, -1, -2) if sizes_of(node).transposed else b, out=outputs[0])
+    a, b = (x.astype(outputs[0].dtype, copy=False) for x in inputs)
+    np.matmul(a, np.swapaxes(b, -1, -2) if sizes_of(node).transposed and b.ndim > 1 else b, out=outputs[0])
 
 
 def cost_numpy(node: ops.NodeSpec, target: ops.Target) -> float:

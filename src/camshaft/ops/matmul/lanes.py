@@ -24,6 +24,11 @@ def matrix_of(index: Value, batch: str, steps: str) -> Value | int:
     return found
 
 
+def added(k: Tracer, a: Value, b: Value, total: Value) -> Value:
+    """a b + total."""
+    return k.fma(a, b, total) if total.dtype.is_float else a * b + total
+
+
 @kernel
 def columns_by_lane(
     k: Tracer,
@@ -45,19 +50,19 @@ def columns_by_lane(
     b_row = matrix_of(index, batch, b_steps) * depth
     out_row = index * rows + row
     for c in k.lanes(first, last):
-        out[out_row, c] = 0.0
+        out[out_row, c] = 0
     whole = depth // UNROLL * UNROLL
     for d in k.range(0, whole, UNROLL):
         factors = [a[a_row, d + i] for i in range(UNROLL)]
         for c in k.lanes(first, last):
             total = out[out_row, c]
             for i, factor in enumerate(factors):
-                total = k.fma(factor, b[b_row + d + i, c], total)
+                total = added(k, factor, b[b_row + d + i, c], total)
             out[out_row, c] = total
     for rest in range(whole, depth):
         factor = a[a_row, rest]
         for c in k.lanes(first, last):
-            out[out_row, c] = k.fma(factor, b[b_row + rest, c], out[out_row, c])
+            out[out_row, c] = added(k, factor, b[b_row + rest, c], out[out_row, c])
 
 
 @kernel
@@ -79,9 +84,9 @@ def depth_by_lane(
     a_row = matrix_of(index, batch, a_steps) * rows + row
     b_row = matrix_of(index, batch, b_steps) * columns
     for j in k.range(first, k.minimum(first + COLUMNS, columns)):
-        total = k.accumulator("sum")
+        total = k.accumulator("sum", out.dtype)
         for c in k.lanes(depth):
-            total.set(k.fma(a[a_row, c], b[b_row + j, c], total.value))
+            total.set(added(k, a[a_row, c], b[b_row + j, c], total.value))
         out[index * rows + row, j] = k.lanes_sum(total)
 
 

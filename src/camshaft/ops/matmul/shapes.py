@@ -7,12 +7,14 @@ from math import prod
 
 import numpy as np
 
-from camshaft.dtypes import bf16, f16, f32
+from camshaft.dtypes import bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 DTYPES = (f32, f16, bf16)
+# Types that are multiplied and added in themselves: both operands are of one.
+OWN_DTYPES = (f64, i32)
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ class Sizes:
 
 def sizes_of(node: ops.NodeSpec) -> Sizes:
     """The sizes of a node that `infer` accepted."""
-    a, b = node.inputs
     transposed = bool(node.attrs.get("transpose_b", False))
+    a, b = as_matrices(node.inputs, transposed)
     columns = bound(b.shape[-2 if transposed else -1])
-    batch = tuple(bound(d) for d in node.outputs[0].shape[:-2])
+    batch = np.broadcast_shapes(a.bounds[:-2], b.bounds[:-2])
     return Sizes(
         a.shape[-2],
         columns,
@@ -92,19 +94,35 @@ def _steps(spec: TensorSpec, batch: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(steps))
 
 
-def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """out [.., m, n] in f32. ShapeError for other ranks, dtypes, depths that differ, batches that do not broadcast."""
-    ops.expect(len(specs) == 2, "matmul", specs, "a [.., m, k] and b [.., k, n]")
+def as_matrices(specs: tuple[TensorSpec, ...], transposed: bool) -> tuple[TensorSpec, TensorSpec]:
+    """The operands with a vector a as one row, and a vector b as one column."""
     a, b = specs
+    if len(a.shape) == 1:
+        a = TensorSpec((1, *a.shape), a.dtype)
+    if len(b.shape) == 1:
+        b = TensorSpec((1, *b.shape) if transposed else (*b.shape, 1), b.dtype)
+    return a, b
+
+
+def only_floats(node: ops.NodeSpec) -> str | None:
+    """Why a variant that computes in f32 cannot do it, or None."""
+    dtype = node.inputs[0].dtype
+    return f"computes in f32; {dtype.name} is computed in {dtype.name}" if dtype in OWN_DTYPES else None
+
+
+def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    """out [.., m, n] in f32, or in f64 or i32 if both operands are; a vector's axis is not in the result, as in NumPy.
+
+    ShapeError for other ranks, dtypes, depths that differ, batches that do not broadcast.
+    """
+    ops.expect(len(specs) == 2, "matmul", specs, "a [.., m, k] and b [.., k, n]")
+    own = specs[0].dtype if specs[0].dtype == specs[1].dtype and specs[0].dtype in OWN_DTYPES else None
     for spec in specs:
-        ops.expect(
-            len(spec.shape) >= 2 and spec.is_plain and spec.dtype in DTYPES,
-            "matmul",
-            spec,
-            "f32, f16 or bf16 [.., r, c]",
-        )
+        fits = len(spec.shape) >= 1 and spec.is_plain and spec.dtype in (own, *DTYPES)
+        ops.expect(fits, "matmul", spec, "f32, f16 or bf16 [.., r, c], or both f64 or i32")
     transposed = attrs.get("transpose_b", False)
     ops.expect(isinstance(transposed, bool), "matmul", transposed, "transpose_b True or False")
+    a, b = as_matrices(specs, transposed)
     fixed = (*a.shape[:-2], a.shape[-1], *b.shape)
     ops.expect(not any(isinstance(d, Extent) for d in fixed), "matmul", specs, "an Extent only as the rows of a")
     depth, columns = (b.shape[-1], b.shape[-2]) if transposed else (b.shape[-2], b.shape[-1])
@@ -116,4 +134,5 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, 
     except ValueError:
         batch = None
     ops.expect(batch is not None, "matmul", specs, "batch axes that broadcast")
-    return (TensorSpec((*(batch or ()), a.shape[-2], columns), f32),)
+    kept = (*(batch or ()), *a.shape[-2:-1][: len(specs[0].shape) - 1], *(columns,)[: len(specs[1].shape) - 1])
+    return (TensorSpec(kept, own or f32),)

@@ -14,7 +14,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.lanes import matrix_of
-from camshaft.ops.matmul.shapes import Sizes, sizes_of
+from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 WIDTH = 16
@@ -173,6 +173,11 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
     if not values["packed"] and bound(s.rows) > MOST_GEMV_ROWS:
         return f"GEMV takes at most {MOST_GEMV_ROWS} rows, got {bound(s.rows)}"
     return None
+
+
+def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Why not, or None."""
+    return only_floats(node)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
