@@ -18,8 +18,9 @@ from camshaft.ops.spec import TensorSpec
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     wide = np.longdouble if inputs[0].dtype == np.float64 else np.float64
     a, b = (x if x.dtype.kind == "i" else x.astype(wide) for x in inputs)
+    turned = np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b
     with np.errstate(over="ignore"):
-        return (np.asarray(a @ (np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b)),)
+        return (np.asarray(np.matmul(a, turned)),)
 
 
 # (a's batch, m, k, n, b's batch): either side of the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
