@@ -17,6 +17,7 @@ _FAMILY_ROWS = {
     "comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or logical_xor "
     "logical_not",
     "reduction": "sum mean prod max min dot",
+    "argmax": "argmax argmin",
 }
 FAMILIES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _FAMILY_ROWS.items()}
 _HOMES = {name: module for module, names in FAMILIES.items() for name in names}
@@ -30,7 +31,8 @@ NAMES = (
     "residual_norm",
     "copy",
     "gather",
-    "argmax",
+    "cast",
+    "transpose",
     "repeat_penalty",
     "softmax",
     "rope",

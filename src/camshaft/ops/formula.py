@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from camshaft.errors import ShapeError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Kernel
 from camshaft.lang.tracer import Array as KernelArray
@@ -38,7 +37,8 @@ class Formula:
     """An elementwise op. `compute(k, *values)` and `numpy(*arrays)` say the same thing; both take the `attrs` by keyword.
 
     The first `conditions` operands are booleans, the others of one of `dtypes`. `gives`: the result's dtype from the operands'
-    and the attributes; None: as the operands. `draws`: what each operand is drawn with for samples (the last one repeats).
+    and the attributes; None: as the operands. `draws`: what each operand is drawn with for samples (the last one repeats);
+    `sampled`: their dtypes beside f32; `structure`: samples of all shapes too; or `samples` gives its own.
     """
 
     name: str
@@ -55,6 +55,8 @@ class Formula:
     draws: tuple[formula_samples.Draw, ...] = ()
     sampled: tuple[DType, ...] = ()
     structure: bool = False
+    samples: Callable[[], Iterable[ops.Sample]] | None = None
+    error_samples: Callable[[], Iterable[ops.ErrorSample]] | None = None
     flops: float = 1.0
 
 
@@ -76,10 +78,7 @@ def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tup
         same_dtype(row.name, specs[: row.conditions], (boolean,))
     dtype = same_dtype(row.name, specs[row.conditions :], row.dtypes)
     shape = broadcasting.broadcast(row.name, specs)
-    try:
-        return (TensorSpec(shape, row.gives(dtype, attrs) if row.gives else dtype),)
-    except (KeyError, ShapeError) as error:
-        raise ShapeError(f"{row.name}: got attributes {dict(attrs)}; wanted {', '.join(row.attrs)}") from error
+    return (TensorSpec(shape, row.gives(dtype, attrs) if row.gives else dtype),)
 
 
 def widened(x: ops.Array) -> ops.Array:
@@ -141,8 +140,8 @@ def op_of(row: Formula, module: str) -> ops.Op:
         infer=lambda specs, attrs: _infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, build, tunables=elementwise.tunables(build)),),
-        samples=lambda: formula_samples.samples(row),
-        error_samples=lambda: formula_samples.error_samples(row),
+        samples=row.samples or (lambda: formula_samples.samples(row)),
+        error_samples=row.error_samples or (lambda: formula_samples.error_samples(row)),
         tolerance=row.tolerance,
         flops=lambda node: row.flops * prod(node.outputs[0].bounds),
     )
