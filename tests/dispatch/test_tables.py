@@ -54,8 +54,8 @@ def test_a_call_is_compiled_once_and_its_result_is_fresh() -> None:
     assert not np.shares_memory(first, second)
 
 
-def test_wrong_shapes_are_worded_by_the_op() -> None:
-    with pytest.raises(ShapeError, match=r"matmul: got .*wanted b \[.., k, n\] with k = 4"):
+def test_wrong_shapes_are_worded_as_numpy_does() -> None:
+    with pytest.raises(ShapeError, match=r"matmul: Input operand 1 has a mismatch.*\(size 5 is different from 4\)"):
         table().matmul(draw(3, 4), draw(5, 6))
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.backends.device import HOST
+from camshaft.backends.registry import device
 from camshaft.dispatch import array_layout, elementwise_call, native_call, native_shaped, shaped_call
 from camshaft.dispatch.call_ir import flat_ir
 from camshaft.dispatch.call_shaped_ir import MOST_INPUTS, shaped_ir
@@ -196,7 +198,8 @@ class ArrayOp:
 
     def _make_kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
         shaped_call.check_names(self.op, [np.empty(1, d) for d in dtypes], attrs)
-        made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.select)
+        here = self.override is None or device(self.override).space == HOST
+        made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.select) if here else None
         if made is None:
             return shaped_call.EachLength(self, dtypes, attrs)
         if self._state is not None and not attrs:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from camshaft.dispatch.numpy_forms import check_core, form_of
 from camshaft.dispatch.operands import HALVES, Array, ArrayTypeError, ArrayValueError, Dtype, Operand, check_cast
 from camshaft.dispatch.operands import output as writeable
 from camshaft.dispatch.runners import Runner, runner
@@ -45,6 +46,31 @@ def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping
     """The output, a tuple of several, or None for an op that only writes in place."""
     op = chooser.op
     arrays = [_input(op, i, np.asarray(x)) for i, x in enumerate(operands)]
+    form = form_of(op.name, arrays, attrs)
+    if form is None:
+        return _call(chooser, operands, arrays, out, attrs)
+    given_out = _first(op, out, form.shape)
+    if form.empty:
+        dtype = np.result_type(*arrays)
+        return _give(np.zeros(form.shape, dtype), given_out, dtype)
+    if all(x is y for x, y in zip(arrays, form.arrays, strict=True)):
+        return _call(chooser, operands, arrays, out, attrs)
+    result = np.reshape(_call(chooser, form.arrays, form.arrays, None, attrs), form.shape)
+    return _give(result, given_out, result.dtype)
+
+
+def _first(op: Op, out: Any, shape: tuple[int, ...]) -> Array | None:
+    """The one output that the caller gave. ArrayValueError or ArrayTypeError where it is no array of this shape."""
+    found = writeable(out[0] if isinstance(out, tuple) and len(out) == 1 else out)
+    if found is not None:
+        check_core(op.name, found.shape, shape)
+    return found
+
+
+def _call(
+    chooser: Chooser, operands: Sequence[Operand], arrays: Sequence[Array], out: Any, attrs: Mapping[str, Any]
+) -> Any:
+    op = chooser.op
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in attrs.items()}
     key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
     prepared = chooser.once(key, lambda: prepare(chooser, arrays, given))
@@ -100,6 +126,8 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared
             raise
         node = node_of(op, wide, attrs)
         returned = np.result_type(*(a for a in arrays if a.dtype.kind in "fV"))
+    if form_of(op.name, arrays, attrs) is not None and {a.dtype for a in arrays} < set(HALVES):
+        returned = arrays[0].dtype  # NumPy's functions keep the operands' dtype
     dtypes = tuple(spec.parts[0].dtype.numpy for spec in node.outputs)
     back = tuple(d if returned is None or d != np.float32 else returned for d in dtypes)
     shapes = tuple(spec.bounds for spec in node.outputs)
@@ -148,8 +176,7 @@ def _outputs(op: Op, prepared: Prepared, out: Any) -> list[Array | None]:
     for want, shape, dtype in zip(found, prepared.shapes, prepared.returned, strict=True):
         if want is None:
             continue
-        if want.shape != shape:
-            raise ArrayValueError(f"{op.name}: out has the shape {want.shape}; wanted {shape}")
+        check_core(op.name, want.shape, shape)
         check_cast(op.name, dtype, want.dtype)
     return found
 

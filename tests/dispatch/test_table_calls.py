@@ -1,0 +1,299 @@
+"""What a table's functions are: builtins that check natively, count references rightly, bear threads, and know their limits."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import camshaft as cs
+from camshaft import DispatchTable, table
+from camshaft.dispatch import array_layout, parallel
+from camshaft.errors import CamshaftError
+
+F32 = np.float32
+RNG = np.random.default_rng(5)
+# Elements that are shared among workers, and those of a call that lets go of the interpreter's lock.
+SHARED, RELEASED = 1 << 18, 5000
+needs_native = pytest.mark.skipif(array_layout.refusal() is not None, reason=str(array_layout.refusal()))
+
+
+def draw(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(F32)
+
+
+def python_calls(call: Callable[[], object]) -> list[str]:
+    """The Python functions that a call enters."""
+    seen: list[str] = []
+
+    def note(frame: Any, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code is not call.__code__:  # type: ignore[attr-defined]
+            seen.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [F32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.uint8])
+def test_the_common_case_never_enters_the_interpreter(dtype: Any) -> None:
+    add, a = table().add, np.arange(60).astype(dtype)
+    grid = a.reshape(3, 20)
+    fortran, out = np.asfortranarray(grid), np.empty_like(grid)
+    zero = np.array(3, dtype)
+    for call in (
+        lambda: add(a, a, out=a),
+        lambda: add(a, a, a),
+        lambda: add(a, a),
+        lambda: add(grid, grid, out=out),
+        lambda: add(fortran, fortran, out=fortran),
+        lambda: add(fortran, fortran),
+        lambda: add(a, zero, out=a),
+        lambda: add(zero, a),
+    ):
+        call()
+        assert python_calls(call) == []
+    if dtype in (F32, np.float64):
+        assert python_calls(lambda: add(a, 2.0)) == []
+
+
+@needs_native
+def test_shapes_that_were_seen_never_enter_the_interpreter() -> None:
+    a, b, out = draw(5, 7), draw(7, 3), np.empty((5, 3), F32)
+    call = table().matmul
+    call(a, b)
+    assert python_calls(lambda: call(a, b)) == []
+    assert python_calls(lambda: call(a, b, out=out)) == []
+    np.testing.assert_allclose(call(a, b), a @ b, rtol=1e-5)
+    assert python_calls(lambda: call(a, b[:, ::-1])) != []
+
+
+@needs_native
+def test_what_is_not_exact_goes_to_python_with_the_same_arguments() -> None:
+    class Mine(np.ndarray):
+        pass
+
+    a = np.arange(16, dtype=F32)
+    unusual: dict[str, tuple[Any, Any]] = {
+        "subclass": (a.view(Mine), a),
+        "strided": (np.arange(32, dtype=F32)[::2], a),
+        "swapped": (a.astype(">f4"), a),
+        "mixed": (a.astype(np.float64), a),
+        "misaligned": (np.zeros(65, np.uint8)[1:].view(F32), a),
+        "list": (a.tolist(), a),
+        "row": (a.reshape(4, 4), a[:4]),
+    }
+    for name, (x, y) in unusual.items():
+        got = table().add(x, y)
+        assert type(got) is np.ndarray
+        np.testing.assert_array_equal(got, np.add(np.asarray(x), y), err_msg=name)
+        assert "run" in python_calls(lambda x=x, y=y: table().add(x, y)), name
+
+
+def test_without_native_calls_everything_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_layout, "refusal", lambda: "this interpreter is another one")
+    slow = DispatchTable(None)
+    a, out = draw(3, 20), np.empty((3, 20), F32)
+    assert inspect.ismethod(slow.add)
+    assert slow.add(a, a, out=out) is out
+    np.testing.assert_array_equal(out, a + a)
+    np.testing.assert_array_equal(slow.add(a, a, a), 2 * out / 2)
+    np.testing.assert_allclose(slow.matmul(out, out.T), out @ out.T, rtol=1e-5)
+
+
+def test_functions_tell_who_they_are() -> None:
+    add = table().add
+    assert add.__name__ == "add"
+    assert "y = a + b" in add.__doc__
+    assert "out=None" in str(inspect.signature(add))
+    assert add.__self__.choice(draw(2, 3), draw(2, 3)).op.name == "add"
+    assert table().choice("add", draw(2), draw(2)).device.name == "cpu"
+
+
+def leaks(call: Callable[[], object], watched: list[Any], n: int) -> tuple[list[int], int]:
+    """How many references to the watched objects, and how many blocks of memory, n calls leave behind."""
+    for _ in range(50):
+        call()
+    gc.collect()
+    before, blocks = [sys.getrefcount(x) for x in watched], sys.getallocatedblocks()
+    for _ in range(n):
+        call()
+    gc.collect()
+    left = [sys.getrefcount(x) - n_before for x, n_before in zip(watched, before, strict=True)]
+    return left, sys.getallocatedblocks() - blocks
+
+
+def test_100_000_calls_leave_no_reference_behind() -> None:
+    a, b, out = draw(16), draw(16), draw(16)
+    m, product = draw(4, 4), draw(4, 4)
+    frozen = draw(16)
+    frozen.flags.writeable = False
+
+    def fails() -> None:
+        with pytest.raises(CamshaftError):
+            table().add(a, b, out=frozen)
+
+    t = table()
+    watched = [a, b, out, m, product, frozen, a.dtype, 1.5, t.add, t.matmul, np.ndarray, None]
+    calls: list[tuple[Callable[[], object], int]] = [
+        (lambda: t.add(a, b, out=out), 100_000),
+        (lambda: t.add(a, b), 100_000),
+        (lambda: t.add(a, 1.5, out), 20_000),
+        (lambda: t.matmul(m, m, out=product), 20_000),
+        (lambda: t.matmul(m, m), 20_000),
+        (lambda: t.add(a, b[::-1]), 1000),
+        (fails, 1000),
+    ]
+    for call, n in calls:
+        left, blocks = leaks(call, watched, n)
+        assert max(left) < 20, left
+        assert blocks < n // 2
+
+
+@pytest.mark.parametrize("n", [3, 100, RELEASED, SHARED])
+def test_threads_call_at_once(n: int) -> None:
+    a, b = draw(n), draw(n)
+    wanted = {"add": a + b, "multiply": a * b}
+    wrong: list[str] = []
+
+    def work(name: str) -> None:
+        function, out = getattr(table(), name), np.empty(n, F32)
+        for _ in range(20):
+            function(a, b, out=out)
+            if not (np.array_equal(out, wanted[name]) and np.array_equal(function(a, b), wanted[name])):
+                wrong.append(name)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in (*wanted, *wanted)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("n", [SHARED, SHARED + 13, 3 * SHARED - 1])
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_large_calls_use_the_workers_and_any_start(n: int, shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    runner = parallel._runner
+    assert runner is not None
+    monkeypatch.setattr(parallel, "_runner", lambda address, count: (used.append(count), runner(address, count)))
+    monkeypatch.setattr(parallel, "_workers", lambda: 2)
+    fresh = DispatchTable(None)
+    a, b, out = (draw(n + shift)[shift:] for _ in range(3))
+    for _ in range(2):
+        fresh.add(a, b, out=out)
+        np.testing.assert_array_equal(out, a + b)
+    fresh.add(a, 2.0, out=out)
+    np.testing.assert_array_equal(out, a + F32(2))
+    assert used == [1, 1, 1]
+
+
+def test_many_shapes_share_few_rows() -> None:
+    """Rows are found by a hash of 64: later shapes take the rows of earlier ones."""
+    for _ in range(2):
+        for m in range(1, 10):
+            for n in range(1, 10):
+                a, b = draw(m, 3), draw(3, n)
+                np.testing.assert_allclose(table().matmul(a, b), a @ b, rtol=1e-4, atol=1e-5)
+
+
+MATMULS = [
+    ((3,), (3,)),
+    ((3,), (3, 5)),
+    ((2, 3), (3,)),
+    ((4, 2, 3), (3,)),
+    ((2, 1, 2, 3), (4, 3, 5)),
+    ((0, 3), (3, 5)),
+    ((2, 0), (0, 5)),
+    ((4, 2, 3), (3, 0)),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), MATMULS)
+@pytest.mark.parametrize("dtype", [F32, np.float16])
+def test_products_of_vectors_batches_and_nothing(left: Any, right: Any, dtype: Any) -> None:
+    a, b = draw(*left).astype(dtype), draw(*right).astype(dtype)
+    got, wanted = table().matmul(a, b), np.matmul(a, b)
+    assert (type(got), got.shape, got.dtype) == (type(wanted), wanted.shape, wanted.dtype)
+    np.testing.assert_allclose(got, wanted, rtol=1e-2 if dtype != F32 else 1e-5, atol=1e-2 if dtype != F32 else 1e-6)
+    if wanted.ndim:
+        out = np.full(wanted.shape, np.nan, dtype)
+        assert table().matmul(a, b, out=out) is out
+        np.testing.assert_array_equal(out, got)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out"),
+    [
+        ((2, 3), (4, 5), None),
+        ((3,), (4, 5), None),
+        ((), (4, 5), None),
+        ((2, 2, 3), (3, 3, 5), None),
+        ((2, 3), (3, 5), (2, 4)),
+        ((2, 3), (3, 5), (3, 4)),
+    ],
+)
+def test_products_that_do_not_fit_are_refused_in_numpys_words(left: Any, right: Any, out: Any) -> None:
+    a, b = draw(*left) if left else np.float32(1), draw(*right)
+    given = {} if out is None else {"out": np.empty(out, F32)}
+    with pytest.raises(ValueError) as theirs:  # noqa: PT011 - its text is compared
+        np.matmul(a, b, **given)
+    with pytest.raises(CamshaftError) as ours:
+        table().matmul(a, b, **given)
+    assert isinstance(ours.value, ValueError)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_a_product_into_its_own_operand() -> None:
+    a = draw(6, 6)
+    wanted = a @ a
+    assert table().matmul(a, a, out=a) is a
+    np.testing.assert_allclose(a, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_attributes_by_keyword_and_unknown_ones() -> None:
+    x, w = draw(3, 8), draw(8)
+    wanted = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w
+    out = np.empty_like(x)
+    assert table().rms_norm(x, w, eps=1e-5, out=out) is out
+    np.testing.assert_allclose(out, wanted, rtol=1e-4)
+    with pytest.raises(TypeError, match=r"softmax\(\) got an unexpected keyword argument 'axes_'"):
+        table().softmax(x, axes_=1)
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'where'"):
+        table().matmul(x, x.T, where=True)
+
+
+def test_16_bit_floats_that_an_op_does_not_take_are_computed_in_f32() -> None:
+    x = draw(3, 8).astype(ml_dtypes.bfloat16)
+    got = table().softmax(x)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(got, table().softmax(x.astype(F32)).astype(x.dtype))
+
+
+def test_a_host_thunk_may_call_the_table_whose_workers_its_plan_has() -> None:
+    seen = []
+
+    def mine(x: Any, out: Any) -> None:
+        a = np.ones(4 * SHARED, F32)
+        seen.append(float(table().add(a, a).sum()))
+        out[:] = x
+
+    graph = cs.Graph()
+    x = graph.input("x", (4,), "f32")
+    (y,) = graph.custom(mine, [x], [((4,), "f32")], name="mine")
+    graph.output("y", y)
+    with cs.compile(graph, threads=2) as plan:
+        plan.run(x=np.ones(4, F32))
+    assert seen == [8.0 * SHARED]
