@@ -92,7 +92,7 @@ def test_a_dump_holds_schedule_ir_source_and_assembly_of_every_kernel(
         assert "kernel:" in kinds[".s"]
 
 
-@pytest.mark.parametrize("backend", ["null", "null:wgsl", "null:msl", "null:ptx"])
+@pytest.mark.parametrize("backend", ["null", "null:wgsl", "null:msl", "null:ptx", "null:c"])
 def test_a_dump_speaks_each_backends_language(backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CAMSHAFT_DUMP", str(tmp_path))
     cs.compile(graph(1), backend=backend).close()
@@ -101,6 +101,7 @@ def test_a_dump_speaks_each_backends_language(backend: str, monkeypatch: pytest.
         "null:wgsl": ("wgsl", "@compute"),
         "null:msl": ("metal", "kernel void"),
         "null:ptx": ("ptx", ".entry"),
+        "null:c": ("c", "int64_t"),
     }[backend]
     sources = [p.read_text("utf-8") for p in tmp_path.glob(f"*.{suffix}")]
     assert len(sources) >= 4

@@ -43,10 +43,10 @@ def _msl(kernel: ir.KernelIR, device: Any, lanes: int) -> str:
 
 
 def _ptx(kernel: ir.KernelIR, device: Any, lanes: int) -> str:
-    return ptx(nvptx.emit(to_simt(kernel, lanes), device.target, SYMBOL), device.target)
+    return ptx(nvptx.emit(nvptx.simt_form(kernel, lanes), device.target, SYMBOL), device.target)
 
 
-_NULL_SUFFIXES = {"llvm": "ll", "wgsl": "wgsl", "msl": "metal", "ptx": "ptx"}
+_NULL_SUFFIXES = {"llvm": "ll", "wgsl": "wgsl", "msl": "metal", "ptx": "ptx", "c": "c"}
 _DIALECTS = {
     "simd": Dialect("ll", _llvm),
     "scalar": Dialect("ll", _llvm),
