@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from placed_graphs import M, Placer, W, X, branches, placed
+from plan_kernels import kernel
 from random_graphs import DIM, TOKENS, graph_of, programs
 
 import camshaft as cs
+from camshaft import ops
 from camshaft.backends import registry
-from camshaft.dtypes import f32
+from camshaft.dispatch.claims import Claim
+from camshaft.dispatch.evidence import Verdict
+from camshaft.dispatch.run import GUARD_BYTE
+from camshaft.dispatch.validate import check_outputs, node_of
+from camshaft.dtypes import f32, i64
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.execution_node import ExecutionNode
 from camshaft.plan.node_order import SYNCS
@@ -182,3 +190,48 @@ def test_inputs_and_outputs_on_a_device_are_the_callers(fakes: Fakes) -> None:
         assert plan.run() == {}
         np.testing.assert_allclose(plan.away["y"].read(), X[:4] / (1 + np.exp(-X[:4])), atol=1e-5)
         assert plan.bound.segments[0].device == "fake:0"
+
+
+@pytest.mark.parametrize("name", ops.NAMES)
+def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the first of its samples, as its proof has it; what is proved where is the table test's."""
+
+    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+        return {c: Verdict(c.op, c.variant, c.backend, "proved", "") for c in claims}
+
+    monkeypatch.setattr("camshaft.dispatch.select.prove", prove)
+    op = ops.get(name)
+    for sample in itertools.islice(op.samples(), 2):
+        node, graph = node_of(op, sample), cs.ExecutionGraph()
+        states = [graph.state(f"in{i}", spec) for i, spec in enumerate(node.inputs)]
+        attrs = {k: v for k, v in sample.attrs.items() if not isinstance(v, np.ndarray)}  # arrays are for the reference
+        made = graph.node(name, *states, device="cpu:scalar", **attrs)
+        for i, tensor in enumerate(made.outputs):
+            graph.output(f"out{i}", tensor)
+        with graph.compile(sync="explicit", threads=2) as plan:
+            for i, array in enumerate(sample.inputs):
+                _bytes(plan.states[f"in{i}"])[: array.nbytes] = _bytes(np.ascontiguousarray(array))
+            for array in plan.outputs.values():
+                _bytes(array)[:] = GUARD_BYTE
+            for extent, active in sample.extents.items():
+                plan.set_extent(extent, active)
+            plan.run()
+            outputs = (*plan.outputs.values(), *(plan.states[f"in{i}"] for i in op.updates))
+            checked = check_outputs(op, plan.choices[0].variant, node, sample, outputs)
+        assert checked.max_error <= checked.tolerance, sample.name
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def test_native_code_is_a_node() -> None:
+    graph = cs.ExecutionGraph()
+    counts = graph.state("counts", TensorSpec((4,), i64))
+    first = graph.custom(kernel("count").address, [graph.rows(counts, 0, 2)], [], updates=[0], programs=2, name="first")
+    graph.custom(kernel("count").address, [counts], [], updates=[0], programs=4, after=[first], name="second")
+    for sync in SYNCS:
+        with graph.compile(sync=sync, threads=2) as plan:
+            plan.run()
+            plan.run()
+            assert plan.states["counts"].tolist() == [4, 4, 2, 2]

@@ -9,6 +9,7 @@ from placed_graphs import DIM, X, branches
 
 import camshaft as cs
 from camshaft.errors import CamshaftError
+from camshaft.plan.device_memory import DeviceArray
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
 
 
@@ -40,6 +41,11 @@ def circle() -> None:
     b = graph.node("silu", a, name="b")
     graph.node("silu", x, name="c", after=[b])
     graph.compile()
+
+
+def given_elsewhere() -> None:
+    graph, x = alone()
+    graph.compile(memory={"x": DeviceArray.zeros(FakeDevice("fake:0"), x.spec)})
 
 
 def alone() -> tuple[cs.ExecutionGraph, cs.Tensor]:
@@ -98,6 +104,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "output 'y' is x\\[1:2\\]; wanted a whole tensor": compiled(lambda g, x: g.output("y", g.rows(x, 1, 2))),
     "goes to a device or into a tensor": compiled(lambda g, x: g.copy(x)),
     "'silu' reads b, which no node before it writes": compiled(lambda g, x: g.node("silu", g.buffer("b", (4,), "f32"))),
+    "memory for 'x' lies on fake:0; wanted it on host": given_elsewhere,
     "memory for z, which it does not name": compiled(lambda g, x: None, memory={"z": X}),
 }
 

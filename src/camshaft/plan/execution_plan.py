@@ -93,9 +93,11 @@ class ExecutionPlan:
             )
 
     def _active(self, name: str, array: Array) -> Array:
-        return array[
-            tuple(slice(self.bound.extent(d)) if isinstance(d, Extent) else slice(None) for d in self.specs[name].shape)
-        ]
+        """The active elements of a plain output; all bytes of another."""
+        spec = self.specs[name]
+        if not spec.is_plain:
+            return array
+        return array[tuple(slice(self.bound.extent(d)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
 
     def explain(self) -> str:
         """Thunks with their variants, devices and why, waits, arenas, and what the other variants lost by."""
