@@ -41,8 +41,7 @@ def quantized(name: str) -> cs.Graph:
     return made
 
 
-@pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "Q8_0", "MXFP4"])
-@pytest.mark.parametrize("activations", ["q8", "f32"])
+@pytest.mark.parametrize(("name", "activations"), [("Q4_1", "q8"), ("Q4_1", "f32"), ("Q6_K", "q8"), ("MXFP4", "f32")])
 def test_packed_weights_and_activations_are_compared_as_their_file_has_them(name: str, activations: str) -> None:
     with cs.compile(quantized(name), backend="simd", activations=activations, threads=2) as made:
         for ids in (np.arange(7), np.array([40, 3])):

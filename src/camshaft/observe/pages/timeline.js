@@ -1,5 +1,5 @@
 // Workers over time: a lane each, a bar per thunk and wait. Scroll zooms about the pointer, a drag moves.
-// Neighbours narrower than half a pixel are drawn as one bar, so that a plan of any size stays quick.
+// Neighbours narrower than half a pixel are drawn as one bar, in the colour of the longest: a plan of any size stays quick.
 const LANE = 40, LEFT = 78, TOP = 22, RIGHT = 8;
 const view = { from: 0, to: 1 };
 
@@ -20,7 +20,7 @@ function drawTimeline(profile, colours) {
   const names = records(profile, "thunk");
   svg.dataset.bars = line.bars.length;
   lanePieces(line.waits, x, width).forEach((piece) => bar(svg, piece, "wait", null));
-  lanePieces(line.bars, x, width).forEach((piece) => bar(svg, piece, "bar", piece.many ? null : colours.get(names[piece.thunk].op)));
+  lanePieces(line.bars, x, width).forEach((piece) => bar(svg, piece, "bar", colours.get(names[piece.thunk].op)));
   tips(svg, (element) => tipOf(element, names, line));
   box.replaceChildren(svg);
   return svg;
@@ -35,9 +35,10 @@ function lanePieces(bars, x, width) {
     const left = Math.max(x(start), LEFT), right = Math.min(x(end), width - RIGHT);
     if (last && last.lane === lane && right - left < 0.5 && last.narrow && left - last.right < 0.5) {
       Object.assign(last, { right, many: last.many + 1 });
+      if (end - start > last.longest) Object.assign(last, { longest: end - start, thunk });
       return;
     }
-    last = { lane, thunk, index, left, right, many: 0, narrow: right - left < 0.5 };
+    last = { lane, thunk, index, left, right, many: 0, narrow: right - left < 0.5, longest: end - start };
     found.push(last);
   });
   return found;
@@ -47,7 +48,7 @@ function bar(svg, piece, kind, colour) {
   const wait = kind === "wait", width = Math.max(piece.right - piece.left, 0.4);
   const y = TOP + piece.lane * LANE + (wait ? 12 : 0);
   const rect = make("rect", { x: piece.left.toFixed(2), y, width: width.toFixed(2), height: wait ? LANE - 30 : LANE - 6, class: kind }, svg);
-  if (!wait) rect.setAttribute("fill", colour || "var(--soft)");
+  if (!wait) rect.setAttribute("fill", colour);
   rect.dataset.kind = kind;
   rect.dataset.index = piece.index;
   rect.dataset.many = piece.many;
