@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
 import typer
@@ -77,8 +78,16 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
 
 
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """One line, without the place in camshaft that says it."""
+    return f"camshaft: {message}\n"
+
+
 def main() -> None:
     """Entry point of the `camshaft` script."""
+    warnings.formatwarning = _warning
     _open_closed_streams()
     for name in ("SIGTERM", "SIGHUP"):  # unwound like Ctrl-C, so that temporary files go
         number = getattr(signal, name, None)

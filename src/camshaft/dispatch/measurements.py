@@ -151,7 +151,7 @@ class Measurements:
             except StoreError as error:
                 self._index({id: m for id, m in self._load().items() if id not in gone})
                 reason = f"{reason}; for this process alone: {error}"
-            warnings.warn(f"camshaft: stored measurement of {what} dropped: {reason}", stacklevel=2)
+            warnings.warn(f"the stored measurement of {what} dropped: {reason}", stacklevel=2)
 
     def drop_claim(self, op: Op, claim: Claim, node: NodeSpec, reason: str) -> None:
         """Forgets what the node's site has of a claim, with a warning."""

@@ -85,5 +85,5 @@ def _kept(node: Node) -> dict[Tensor, int]:
 def _use(node: Node, override: str | None, large: bool) -> Use:
     kept = sum(_kept(node).values())
     intensity = node.op.flops(node.spec) / max(node.op.nbytes(node.spec), 1.0)
-    cold = large and kept >= STREAMS_FROM_NBYTES and intensity < STREAMS_UNDER
+    cold = large and kept >= STREAMS_FROM_NBYTES and bool(intensity < STREAMS_UNDER)
     return Use(node.op, node.spec, node.device or override, cold)
