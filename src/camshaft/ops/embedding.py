@@ -10,12 +10,13 @@ from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
+from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.quantized_matmul import random_blocks, weight_operands
-from camshaft.ops.quantized_matmul.packing import BLOCK, INTERLEAVED, ROWS, interleaved, pack, packed_format
+from camshaft.ops.quantized_matmul.packing import BLOCK, INTERLEAVED, interleaved, pack, packed_format
+from camshaft.ops.quantized_matmul.unpacking import packed
 from camshaft.ops.spec import TensorSpec
 
 NAN = float("nan")
@@ -40,31 +41,25 @@ def interleaved_row(
     ids: KernelArray,
     codes: KernelArray,
     scales: KernelArray,
-    minima: KernelArray,
+    extra: KernelArray,
     out: KernelArray,
     *,
     rows: int,
     dim: int,
-    bits: int,
-    groups: int,
-    zero_point: int,
+    block: str,
 ) -> None:
-    # column c is byte c % 4 of word (c % 32) / 4; of 4-bit codes, k 16..31 of a block are the high nibbles of k 0..15
+    # a column a lane: its code, and its group's scale and minimum
     t = k.program(0)
     row, inside = _row(k, ids[t].to(i64), rows)
-    tile, lane = row // ROWS, row % ROWS
-    size = BLOCK // groups
+    weights = packed(k, codes, scales, extra, block)
     for c in k.lanes(dim):
         b, j = c // BLOCK, c % BLOCK
-        at = j % 16 if bits == 4 else j
-        shift = (j % 4) * 8 + ((j // 16) * 4 if bits == 4 else 0)
-        word = k.gather(codes, tile, b, at // 4, lane)
-        code = (word.to(i32) >> shift.to(i32)) & (15 if bits == 4 else 255)
-        scale = k.gather(scales, tile, b, j // size, lane)
-        if zero_point < 0:
-            value = k.fma(code.to(f32), scale, k.gather(minima, tile, b, j // size, lane))
+        code = weights.code_at(row, b, j)
+        scale, minimum = weights.scale_at(row, b, j // weights.form.group)
+        if minimum is None:
+            value = (code - (weights.form.zero_point or 0)).to(f32) * scale
         else:
-            value = (code - zero_point).to(f32) * scale
+            value = k.fma(code.to(f32), scale, minimum)
         out[t, c] = k.select(inside, value, NAN)
 
 
@@ -92,14 +87,7 @@ def _build_plain(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     ids, table = node.inputs
-    form = packed_format(table)
-    constants = {
-        "rows": table.bounds[0],
-        "dim": table.bounds[1],
-        "bits": form.bits,
-        "groups": form.groups,
-        "zero_point": -1 if form.zero_point is None else form.zero_point,
-    }
+    constants: dict[str, Constant] = {"rows": table.bounds[0], "dim": table.bounds[1], "block": table.dtype.name}
     arrays = (ops.read(0), *weight_operands(node), ops.write(0))
     return ops.Build((ops.Launch(interleaved_row, arrays, (ops.Cells(ids.shape[0]),), constants),))
 
@@ -120,7 +108,7 @@ def _samples() -> Iterable[ops.Sample]:
         ids = np.array([0, 18, 3, 3, 7], np.int32)
         specs = (TensorSpec((tokens,), i32), TensorSpec((19, dim), dtype))
         yield ops.Sample(f"{dtype} {dim}", (ids, table), specs=specs, extents={tokens: 4})
-    for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_1", "Q4_K", "Q6_K"):
+    for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K"):
         block = BLOCK_FORMATS[name]
         n, dim = 21, 2 * max(block.block_size, 48 // 32 * 32)
         raw, spec = random_blocks(name, n, dim, seed=4), interleaved(TensorSpec((n, dim), block))

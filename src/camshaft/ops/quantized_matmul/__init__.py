@@ -57,16 +57,15 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 
 
 def _constants(node: ops.NodeSpec) -> dict[str, Any]:
-    form = packed_format(node.inputs[1])
-    zero_point = -1 if form.zero_point is None else form.zero_point
-    blocks = node.inputs[1].bounds[1] // BLOCK
-    return {"blocks": blocks, "bits": form.bits, "groups": form.groups, "zero_point": zero_point}
+    w = node.inputs[1]
+    return {"blocks": w.bounds[1] // BLOCK, "block": w.dtype.name}
 
 
 def weight_operands(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
-    """Codes, scales, minima; a format with a zero point gives its scales twice, the second never read."""
-    stored = packed_format(node.inputs[1]).zero_point is None
-    return ops.read(1, "codes"), ops.read(1, "scales"), ops.read(1, "minima" if stored else "scales")
+    """Codes, scales, and their steps or the minima; a format with neither gives its scales twice, the second never read."""
+    form = packed_format(node.inputs[1])
+    extra = "steps" if form.is_nested else "minima" if form.has_minima else "scales"
+    return ops.read(1, "codes"), ops.read(1, "scales"), ops.read(1, extra)
 
 
 def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:

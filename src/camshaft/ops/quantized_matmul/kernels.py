@@ -10,8 +10,9 @@ from camshaft.dtypes import f32, i32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
-from camshaft.ops.quantized_matmul.packing import BLOCK, ROWS
+from camshaft.ops.quantized_matmul.packing import BLOCK
 from camshaft.ops.quantized_matmul.rows import Rows, Tokens
+from camshaft.ops.quantized_matmul.unpacking import packed
 
 
 @kernel
@@ -22,7 +23,7 @@ def q8_tile(
     x_sums: Array,
     codes: Array,
     scales: Array,
-    minima: Array,
+    extra: Array,
     out: Array,
     *active: Value,
     n: int,
@@ -30,28 +31,26 @@ def q8_tile(
     rows: int,
     columns: int,
     bound: int,
-    bits: int,
-    groups: int,
-    zero_point: int,
+    block: str,
     ahead: int,
 ) -> None:
-    # `rows` weights' rows x `columns` tokens a program
-    # `minima` is the scales once more where the format has a zero point (-1: it has not); words `ahead` are prefetched
+    # `rows` weights' rows x `columns` tokens a program; words `ahead` are prefetched
+    weights = packed(k, codes, scales, extra, block)
+    form = weights.form
     mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
     totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
-    per_group = 8 // groups
+    per_group = 8 // form.groups
     for b in k.range(blocks):
         if ahead:
-            for w in range(bits):
-                k.prefetch(codes, mine.tile, b + ahead // bits, w, 0)
-        words = mine.code_words(codes, b, bits)
-        for g in range(groups):
-            scale = mine.load(scales, b, g)
-            minimum = mine.load(minima, b, g) if zero_point < 0 else None
+            for w in range(form.bits):
+                k.prefetch(codes, mine.tile, b + ahead // form.bits, w, 0)
+        words = weights.code_words(mine.load, b)
+        for g in range(form.groups):
+            scale, minimum = weights.scale(mine.load, b, g)
             for total, t in zip(totals, tokens.places, strict=True):
                 step = x_scales[t, b]
-                q_sum = x_sums[t, b * groups + g]
-                dot = mine.spread(0 if minimum is not None else q_sum * -zero_point, i32)
+                q_sum = x_sums[t, b * form.groups + g]
+                dot = mine.spread(q_sum * -form.zero_point if form.zero_point else 0, i32)
                 for w in range(g * per_group, (g + 1) * per_group):
                     dot = k.dot4(dot, words[w], mine.spread(x_codes[t, b * 8 + w], u32))
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
@@ -66,7 +65,7 @@ def f32_tile(
     x: Array,
     codes: Array,
     scales: Array,
-    minima: Array,
+    extra: Array,
     out: Array,
     *active: Value,
     n: int,
@@ -74,22 +73,19 @@ def f32_tile(
     rows: int,
     columns: int,
     bound: int,
-    bits: int,
-    groups: int,
-    zero_point: int,
+    block: str,
 ) -> None:
     # the same tile with f32 activations: each code becomes a float and meets a broadcast x
+    weights = packed(k, codes, scales, extra, block)
+    form = weights.form
     mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
     totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
-    per_group = 8 // groups
+    per_group = 8 // form.groups
     for b in k.range(blocks):
-        words = mine.code_words(codes, b, bits)
-        for g in range(groups):
-            scale = mine.load(scales, b, g)
-            if zero_point < 0:
-                minimum = mine.load(minima, b, g)
-            else:
-                minimum = scale * float(-zero_point)
+        words = weights.code_words(mine.load, b)
+        for g in range(form.groups):
+            scale, low = weights.scale(mine.load, b, g)
+            minimum = scale * float(-(form.zero_point or 0)) if low is None else low
             dots = [mine.spread(0.0) for _ in totals]
             sums = [mine.spread(0.0) for _ in totals]
             for w in range(g * per_group, (g + 1) * per_group):
@@ -104,14 +100,6 @@ def f32_tile(
     tokens.store(mine, out, totals)
 
 
-def _code_at(k: Tracer, codes: Array, row: Value, b: Value, j: int, bits: int) -> Value:
-    """Code of k = 32 b + j in a row, as f32, where b varies by lane."""
-    high = bits == 4 and j >= 16
-    word = k.gather(codes, row // ROWS, b, (j - 16 if high else j) // 4, row % ROWS)
-    shift = (j % 4) * 8 + (4 if high else 0)
-    return ((word >> shift) & (15 if bits == 4 else 255)).to(i32)
-
-
 @kernel
 def q8_row(
     k: Tracer,
@@ -120,27 +108,27 @@ def q8_row(
     x_sums: Array,
     codes: Array,
     scales: Array,
-    minima: Array,
+    extra: Array,
     out: Array,
     *,
     blocks: int,
-    bits: int,
-    groups: int,
-    zero_point: int,
+    block: str,
 ) -> None:
     # one row and token a program, a block of 32 k per lane; right at any width
+    weights = packed(k, codes, scales, extra, block)
     row, t, total = k.program(0), k.program(1), k.accumulator("sum")
+    groups = weights.form.groups
     size = BLOCK // groups
     for b in k.lanes(blocks):
         for g in range(groups):
-            scale = k.gather(scales, row // ROWS, b, g, row % ROWS)
-            dot = k.gather(x_sums, t, b * groups + g) * (0 if zero_point < 0 else -zero_point)
+            scale, minimum = weights.scale_at(row, b, g)
+            q_sum = k.gather(x_sums, t, b * groups + g)
+            dot = q_sum * -(weights.form.zero_point or 0)
             for j in range(g * size, (g + 1) * size):
-                dot = dot + _code_at(k, codes, row, b, j, bits) * k.gather(x_codes, t, b * BLOCK + j)
+                dot = dot + weights.code_at(row, b, j) * k.gather(x_codes, t, b * BLOCK + j)
             total += dot.to(f32) * (scale * x_scales[t, b])
-            if zero_point < 0:
-                minimum = k.gather(minima, row // ROWS, b, g, row % ROWS)
-                total += minimum * (x_scales[t, b] * k.gather(x_sums, t, b * groups + g).to(f32))
+            if minimum is not None:
+                total += minimum * (x_scales[t, b] * q_sum.to(f32))
     out[t, row] = k.lanes_sum(total)
 
 
@@ -150,24 +138,21 @@ def f32_row(
     x: Array,
     codes: Array,
     scales: Array,
-    minima: Array,
+    extra: Array,
     out: Array,
     *,
     blocks: int,
-    bits: int,
-    groups: int,
-    zero_point: int,
+    block: str,
 ) -> None:
+    weights = packed(k, codes, scales, extra, block)
     row, t, total = k.program(0), k.program(1), k.accumulator("sum")
+    groups = weights.form.groups
     size = BLOCK // groups
     for b in k.lanes(blocks):
         for g in range(groups):
-            scale = k.gather(scales, row // ROWS, b, g, row % ROWS)
-            if zero_point < 0:
-                minimum = k.gather(minima, row // ROWS, b, g, row % ROWS)
-            else:
-                minimum = scale * float(-zero_point)
+            scale, low = weights.scale_at(row, b, g)
+            minimum = scale * float(-(weights.form.zero_point or 0)) if low is None else low
             for j in range(g * size, (g + 1) * size):
-                weight = k.fma(_code_at(k, codes, row, b, j, bits).to(f32), scale, minimum)
+                weight = k.fma(weights.code_at(row, b, j).to(f32), scale, minimum)
                 total += weight * k.gather(x, t, b * BLOCK + j)
     out[t, row] = k.lanes_sum(total)

@@ -1,8 +1,16 @@
 """How quantized weights are packed once at load: 16 rows interleaved, so that a 32-bit lane holds 4 consecutive k of its row.
 
 A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). In a block of
-32 k, 8-bit codes give 8 words a row; 4-bit codes give 4: word w holds k 4w..4w+3 in the low nibbles and 16 + 4w.. in the
-high ones. GEMV, GEMM and embedding read this one layout.
+32 k, codes of n bits take n words a row: code word w, of 0 to 7, is k 4w..4w+3, a byte each, of which the packed words hold
+
+- 8 bits: all of it, in word w;
+- 4 to 6 bits: the low nibble, in word w % 4 (the high half of each byte for w over 3); 2 and 3 bits: the low two bits, in word
+  w // 4 (bits 2 (w % 4) of each byte);
+- then the bits above: one, at bit w of each byte of one word; or two, in words like those of two low bits.
+
+Formats of 256 (SUPER blocks) keep their scales nested, as the file has them: small whole numbers a group, f16 steps a
+super-block; the minima beside them, or in the high nibbles (`is_joint`). GEMV, GEMM and embedding read this one layout
+(unpacking.py).
 """
 
 from __future__ import annotations
@@ -13,37 +21,42 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f16, f32, u32
+from camshaft.dtypes import DType, f16, f32, i8, u8, u32
 from camshaft.errors import ShapeError
-from camshaft.formats import bits, k_blocks, small_blocks
 from camshaft.formats.blocks import BlockFormat
+from camshaft.ops.quantized_matmul import decoding
 from camshaft.ops.quantized_matmul.pack_kernels import WORD_FORMATS, pack_words
 from camshaft.ops.spec import Layout, TensorSpec
 
 ROWS = 16  # rows interleaved: the 32-bit lanes of a 512-bit vector
 BLOCK = 32  # k per block of the packed layout
+SUPER = 8  # blocks that share the steps of nested scales
 Array = np.ndarray[Any, Any]
-Codes = tuple[Array, Array, Array | None]
+
 _CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class PackedFormat:
-    """`bits` a code, `group` k per scale, the scales' dtype; `zero_point` None where minima are stored.
-
-    `decode(records [n]) -> codes uint8 [n, size], scales [n, size / group], minima or None` in the file's order of k.
-    """
+    """`bits` a code, `group` k per scale, the scales' dtype (nested ones are 8-bit numbers); `zero_point` None where minima are
+    stored; `is_joint`: scale and minimum share a byte."""
 
     bits: int
     group: int
     scale_dtype: DType
     zero_point: int | None
-    decode: Callable[[Array], Codes]
+    decode: Callable[[Array], decoding.Decoded]
+    is_joint: bool = False
 
     @property
-    def words(self) -> int:
-        """32-bit words a row and block of 32."""
-        return self.bits
+    def has_minima(self) -> bool:
+        """Whether minima are stored."""
+        return self.zero_point is None
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether scales are whole numbers of steps."""
+        return self.scale_dtype in (i8, u8)
 
     @property
     def groups(self) -> int:
@@ -51,112 +64,20 @@ class PackedFormat:
         return BLOCK // self.group
 
 
-def _nibbles(records: Array) -> Array:
-    return bits.bit_fields(records["qs"], 4).reshape(len(records), -1)
-
-
-def _nibbles_of_32(records: Array, size: int) -> Array:
-    """Groups of `size` bytes: low nibbles first, then high ones."""
-    return bits.bit_fields(records["qs"].reshape(len(records), -1, size), 4).reshape(len(records), -1)
-
-
-def _one(field: Array) -> Array:
-    column: Array = field[:, None]
-    return column
-
-
-def _q4_0(r: Array) -> Codes:
-    return _nibbles(r), _one(r["d"]), None
-
-
-def _q4_1(r: Array) -> Codes:
-    return _nibbles(r), _one(r["d"]), _one(r["m"])
-
-
-def _five(r: Array) -> Array:
-    fifth = np.unpackbits(np.ascontiguousarray(r["qh"]), axis=-1, bitorder="little")
-    codes: Array = _nibbles(r) | (fifth << np.uint8(4))
-    return codes
-
-
-def _q5_0(r: Array) -> Codes:
-    return _five(r), _one(r["d"]), None
-
-
-def _q5_1(r: Array) -> Codes:
-    return _five(r), _one(r["d"]), _one(r["m"])
-
-
-def _q8_0(r: Array) -> Codes:
-    codes: Array = r["qs"].view(np.uint8) ^ np.uint8(128)
-    return codes, _one(r["d"]), None
-
-
-def _iq4_nl(r: Array) -> Codes:
-    return (bits.IQ4_VALUES + 128).astype(np.uint8)[_nibbles(r)], _one(r["d"]), None
-
-
-def _mxfp4(r: Array) -> Codes:
-    return (bits.E2M1_DOUBLED + 12).astype(np.uint8)[_nibbles(r)], _one(small_blocks.e8m0_half(r["e"])), None
-
-
-def _k_scaled(r: Array, scales: Array) -> Array:
-    return bits.as_float(r["d"]) * scales.astype(np.float32)
-
-
-def _k_minima(r: Array, minima: Array) -> Array:
-    return -(bits.as_float(r["dmin"]) * minima.astype(np.float32))
-
-
-def _two_bits(r: Array) -> Array:
-    return bits.bit_fields(r["qs"].reshape(-1, 2, 32), 2).reshape(-1, 256)
-
-
-def _q2_k(r: Array) -> Codes:
-    return _two_bits(r), _k_scaled(r, r["scales"] & 15), _k_minima(r, r["scales"] >> 4)
-
-
-def _q3_k(r: Array) -> Codes:
-    high = bits.bit_fields(r["hmask"], 1).reshape(-1, 256)
-    return _two_bits(r) | (high << np.uint8(2)), _k_scaled(r, k_blocks.q3_scales(r["scales"])), None
-
-
-def _q4_k(r: Array) -> Codes:
-    scales, minima = k_blocks.k_scales(r["scales"])
-    return _nibbles_of_32(r, 32), _k_scaled(r, scales), _k_minima(r, minima)
-
-
-def _q5_k(r: Array) -> Codes:
-    scales, minima = k_blocks.k_scales(r["scales"])
-    high = bits.bit_fields(r["qh"], 1).reshape(-1, 256)
-    return _nibbles_of_32(r, 32) | (high << np.uint8(4)), _k_scaled(r, scales), _k_minima(r, minima)
-
-
-def _q6_k(r: Array) -> Codes:
-    low = bits.bit_fields(r["ql"].reshape(-1, 2, 64), 4).reshape(-1, 256)
-    high = bits.bit_fields(r["qh"].reshape(-1, 2, 32), 2).reshape(-1, 256)
-    return low | (high << np.uint8(4)), _k_scaled(r, r["scales"]), None
-
-
-def _iq4_xs(r: Array) -> Codes:
-    codes = (bits.IQ4_VALUES + 128).astype(np.uint8)[_nibbles_of_32(r, 16)]
-    return codes, _k_scaled(r, k_blocks.iq4_xs_scales(r["scales_l"], r["scales_h"])), None
-
-
 PACKED_FORMATS: dict[str, PackedFormat] = {
-    "Q4_0": PackedFormat(4, 32, f16, 8, _q4_0),
-    "Q4_1": PackedFormat(4, 32, f16, None, _q4_1),
-    "Q5_0": PackedFormat(8, 32, f16, 16, _q5_0),
-    "Q5_1": PackedFormat(8, 32, f16, None, _q5_1),
-    "Q8_0": PackedFormat(8, 32, f16, 128, _q8_0),
-    "Q2_K": PackedFormat(8, 16, f32, None, _q2_k),
-    "Q3_K": PackedFormat(8, 16, f32, 4, _q3_k),
-    "Q4_K": PackedFormat(4, 32, f32, None, _q4_k),
-    "Q5_K": PackedFormat(8, 32, f32, None, _q5_k),
-    "Q6_K": PackedFormat(8, 16, f32, 32, _q6_k),
-    "IQ4_NL": PackedFormat(8, 32, f16, 128, _iq4_nl),
-    "IQ4_XS": PackedFormat(8, 32, f32, 128, _iq4_xs),
-    "MXFP4": PackedFormat(8, 32, f32, 12, _mxfp4),
+    "Q4_0": PackedFormat(4, 32, f16, 8, decoding.q4_0),
+    "Q4_1": PackedFormat(4, 32, f16, None, decoding.q4_1),
+    "Q5_0": PackedFormat(5, 32, f16, 16, decoding.q5_0),
+    "Q5_1": PackedFormat(5, 32, f16, None, decoding.q5_1),
+    "Q8_0": PackedFormat(8, 32, f16, 128, decoding.q8_0),
+    "Q2_K": PackedFormat(2, 16, u8, None, decoding.q2_k, is_joint=True),
+    "Q3_K": PackedFormat(3, 16, i8, 4, decoding.q3_k),
+    "Q4_K": PackedFormat(4, 32, u8, None, decoding.q4_k),
+    "Q5_K": PackedFormat(5, 32, u8, None, decoding.q5_k),
+    "Q6_K": PackedFormat(6, 16, i8, 32, decoding.q6_k),
+    "IQ4_NL": PackedFormat(8, 32, f16, 128, decoding.iq4_nl),
+    "IQ4_XS": PackedFormat(8, 32, i8, 128, decoding.iq4_xs),
+    "MXFP4": PackedFormat(5, 32, f32, 12, decoding.mxfp4),
 }
 
 
@@ -174,11 +95,13 @@ def _parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
     form = packed_format(spec)
     n, k = spec.bounds
     tiles, blocks = -(-n // ROWS), k // BLOCK
+    numbers = 2 if form.has_minima else 1  # a scale, and a minimum
+    codes = ("codes", u32, (tiles, blocks, form.bits, ROWS))
+    if form.is_nested:
+        small = ("scales", form.scale_dtype, (tiles, blocks, form.groups * (1 if form.is_joint else numbers), ROWS))
+        return codes, small, ("steps", f16, (tiles, blocks // SUPER, numbers, ROWS))
     scales = (tiles, blocks, form.groups, ROWS)
-    parts = [("codes", u32, (tiles, blocks, form.words, ROWS)), ("scales", form.scale_dtype, scales)]
-    if form.zero_point is None:
-        parts.append(("minima", form.scale_dtype, scales))
-    return tuple(parts)
+    return codes, *((name, form.scale_dtype, scales) for name in ("scales", "minima")[:numbers])
 
 
 INTERLEAVED = Layout("interleaved", _parts)
@@ -203,13 +126,22 @@ def pack(data: Array, spec: TensorSpec, out: Array) -> None:
     records = block.records(data.reshape(n * per_row, block.block_nbytes)).reshape(n, per_row)
     for first in range(0, n, _CHUNK_ROWS):
         chunk = records[first : first + _CHUNK_ROWS]
-        codes, scales, minima = form.decode(chunk.reshape(-1))
+        parts = _laid_out(form.decode(chunk.reshape(-1)), form, len(chunk))
         tiles = slice(first // ROWS, -(-(first + len(chunk)) // ROWS))
-        _interleave(_words(codes.reshape(len(chunk), k // BLOCK, BLOCK), form.bits), views["codes"][tiles])
-        shape = (len(chunk), k // BLOCK, form.groups)
-        _interleave(scales.reshape(shape), views["scales"][tiles])
-        if minima is not None:
-            _interleave(minima.reshape(shape), views["minima"][tiles])
+        for name, view in views.items():
+            _interleave(parts[name], view[tiles])
+
+
+def _laid_out(decoded: decoding.Decoded, form: PackedFormat, n: int) -> dict[str, Array]:
+    """The values of every part for n rows, [n, blocks or super-blocks, m]."""
+    codes, scales, minima, steps = decoded
+    parts = {"codes": _words(codes.reshape(n, -1, BLOCK), form.bits)}
+    if steps is None:
+        parts["scales"] = scales.reshape(n, -1, form.groups)
+        return parts if minima is None else parts | {"minima": minima.reshape(n, -1, form.groups)}
+    both = scales if minima is None else np.stack([scales, minima], axis=-1)
+    blocks = codes.size // n // BLOCK
+    return parts | {"scales": both.reshape(n, blocks, -1), "steps": steps.reshape(n, -1, steps.shape[-1])}
 
 
 def _view(out: Array, offset: int, nbytes: int, dtype: DType) -> Array:
@@ -218,9 +150,26 @@ def _view(out: Array, offset: int, nbytes: int, dtype: DType) -> Array:
 
 def _words(codes: Array, n_bits: int) -> Array:
     """Codes [n, blocks, 32] to words [n, blocks, bits]."""
-    if n_bits == 4:
-        codes = codes[..., :16] | (codes[..., 16:] << np.uint8(4))
-    return np.ascontiguousarray(codes).view(np.uint32)
+    c = codes.reshape(*codes.shape[:2], 8, 4)
+    if n_bits == 8:
+        return np.ascontiguousarray(c).view(np.uint32)[..., 0]
+    if n_bits >= 4:
+        first, parts = 4, [(c[:, :, :4] & np.uint8(15)) | (c[:, :, 4:] << np.uint8(4))]
+    else:
+        first, parts = 2, [_pairs(c)]
+    if n_bits - first == 1:
+        shifts = np.arange(8, dtype=np.uint8)[:, None]
+        parts.append(np.bitwise_or.reduce((c >> np.uint8(first) & np.uint8(1)) << shifts, axis=2, keepdims=True))
+    if n_bits - first == 2:
+        parts.append(_pairs(c >> np.uint8(first)))
+    return np.ascontiguousarray(np.concatenate(parts, axis=2)).view(np.uint32)[..., 0]
+
+
+def _pairs(c: Array) -> Array:
+    """The low two bits of code words [n, blocks, 8, 4], four words in one: [n, blocks, 2, 4]."""
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    pairs: Array = np.bitwise_or.reduce((c.reshape(*c.shape[:2], 2, 4, 4) & np.uint8(3)) << shifts, axis=3)
+    return pairs
 
 
 def _interleave(values: Array, out: Array) -> None:

@@ -38,13 +38,6 @@ class Rows:
             return x if isinstance(x, Value) else self.k.const(x, dtype)
         return self.k.splat(x, self.count, dtype)
 
-    def code_words(self, codes: Array, b: Value, bits: int) -> list[Value]:
-        """Block b's 8 words of codes, each 4 consecutive k of every row."""
-        if bits == 8:
-            return [self.load(codes, b, w) for w in range(8)]
-        packed = [self.load(codes, b, w) for w in range(4)]
-        return [p & 0x0F0F0F0F for p in packed] + [(p >> 4) & 0x0F0F0F0F for p in packed]
-
     def store(self, out: Array, total: Variable, token: Value) -> None:
         """out[token, rows] = total, for the rows that there are."""
         k = self.k
