@@ -71,12 +71,12 @@ def wanted(n: int) -> np.ndarray:
     return memory
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Path:
+@pytest.fixture(scope="module", params=[False, True], ids=["ordinary", "timed"])
+def program(request, tmp_path_factory) -> Path:
     reason = missing()
     require(reason is None, reason or "")
     folder = tmp_path_factory.mktemp("executor")
-    text = layout.executor_ir(futex_row(FUTEX_NUMBERS["aarch64"]), "aarch64")
+    text = layout.executor_ir(futex_row(FUTEX_NUMBERS["aarch64"]), "aarch64", timed=request.param)
     objects = {"executor": compile_for(CPU.target, text)} | {f"kernel{i}": turned_object(i, i + 1) for i in (0, 1)}
     for name, data in objects.items():
         (folder / f"{name}.o").write_bytes(data)
@@ -85,7 +85,7 @@ def program(tmp_path_factory) -> Path:
     (folder / "table.c").write_text(table)
     offsets = [f"-D{name}={value}" for name, value in vars(layout).items() if name.isupper() and isinstance(value, int)]
     parts = [str(DRIVER), str(folder / "table.c"), *(str(folder / f"{name}.o") for name in objects)]
-    made = folder / "all"
+    made = folder / ("timed" if request.param else "ordinary")
     subprocess.run([COMPILER, "-O1", "-static", "-pthread", *offsets, *parts, "-o", str(made)], check=True)
     return made
 
@@ -101,6 +101,24 @@ def test_workers_meet_at_every_wait(workers, turns, program, tmp_path) -> None:
     command = [EMULATOR, "-cpu", CPU.qemu, str(program), str(tmp_path / "script"), str(tmp_path / "results")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-500:]
-    results = np.fromfile(tmp_path / "results", np.int64).reshape(len(runs) + 1, 4, N)
-    for (n, _), found in zip([*runs, runs[-1]], results, strict=True):
+    results = np.fromfile(tmp_path / "results", np.int64).reshape(len(runs) + 1, -1)
+    memory, stamps = results[:, : 4 * N].reshape(-1, 4, N), results[:, 4 * N :]
+    for (n, _), found in zip([*runs, runs[-1]], memory, strict=True):
         np.testing.assert_array_equal(found, wanted(n), err_msg=f"{n} active")
+    if program.name == "timed":
+        check_stamps(
+            stamps.reshape(len(runs) + 1, workers, len(rows) + 1, layout.STAMP_WORDS)[:-1], [n for n, _ in runs], rows
+        )
+
+
+def check_stamps(stamps: np.ndarray, extents: list[int], rows: list[list[int]]) -> None:
+    """Of each run: programs add up, a thunk ends after it starts, and starts after the one that it waits for has ended."""
+    for run, n in zip(stamps, extents, strict=True):
+        start, end, size = (run[:, :-1, word] for word in (layout.START, layout.END, layout.SIZE))
+        assert size.sum(axis=0).tolist() == [1 if row[0] < 0 else -(-n // BLOCK) for row in rows]
+        assert (end >= start).all()
+        assert (start[:, 1:] >= end[:, :-1]).all()
+        ended = np.where(size > 0, end, 0).max(axis=0)
+        for i, row in enumerate(rows[1:], start=1):
+            if row[2]:
+                assert start[:, i].min() >= ended[:i].max()

@@ -2,7 +2,7 @@
 // Words of the script are int64: workers, turns of a spin, memory words, n_runs x (extent, pause in us), n_thunks x
 // (kernel or -1 for a copy, constant, wait, home, n_factors x divisor of the extent, n_args x (kind, number)), each count before
 // its list. Kinds of arguments: 0 a word of memory, 1 the extent, 2 a number, 3 memmove. Every run starts with memory of 1, 2, 3...
-// and writes all of it; the last is run once more by one worker alone. The offsets come from plan/executor_ir.py as macros.
+// and writes all of it, and the stamps of the timed form; the last is run once more by one worker alone. The offsets come from plan/executor_ir.py as macros.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -17,6 +17,8 @@ extern void camshaft_run_alone(int64_t *, int64_t, int64_t, int64_t *);
 extern void camshaft_run(int64_t *, int64_t *, int64_t, int64_t, int64_t *);
 extern int64_t camshaft_worker(int64_t *, int64_t);
 extern void camshaft_stop(int64_t *);
+// Of the timed form alone.
+extern void camshaft_stamps(int64_t *, int64_t) __attribute__((weak));
 extern void camshaft_copy(const int64_t *, int64_t, int64_t);
 
 static int64_t *control;
@@ -77,6 +79,8 @@ int main(int argc, char **argv) {
     for (int64_t i = 1; i < workers; i++)
         if (pthread_create(&threads[i], 0, work, (void *)(intptr_t)i)) return 2;
     FILE *results = fopen(argv[2], "wb");
+    int64_t n_stamps = workers * (n_thunks + 1) * STAMP_WORDS, *stamps = zeroed(n_stamps);
+    if (camshaft_stamps) camshaft_stamps(stamps, n_thunks + 1);
     for (int64_t r = 0; r <= n_runs; r++) {
         const int64_t *run = runs + 2 * (r < n_runs ? r : n_runs - 1);
         extent = run[0];
@@ -84,6 +88,7 @@ int main(int argc, char **argv) {
         if (r < n_runs) camshaft_run(control, records, 0, n_thunks, &failed);
         else camshaft_run_alone(records, 0, n_thunks, &failed);
         if (fwrite(memory, 8, n_words, results) != (size_t)n_words) return 2;
+        if (camshaft_stamps && fwrite(stamps, 8, n_stamps, results) != (size_t)n_stamps) return 2;
         if (run[1]) usleep(run[1]);
     }
     camshaft_stop(control);
