@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from camshaft.backends.c.compilers import Compiler, absent, find_compiler
 from camshaft.backends.c.load import SharedLibrary, build, load
 from camshaft.backends.cpu.compile import NativeLibrary, host_target
-from camshaft.backends.cpu.device import ENTRY, counts
+from camshaft.backends.cpu.device import ENTRY, count, counts
 from camshaft.backends.device import HOST, Command, DeviceInfo, DeviceRun, Memory
 from camshaft.emit.c import emit
 from camshaft.emit.refusal import refusal
@@ -21,6 +21,7 @@ from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
 from camshaft.lang.verify import verify
+from camshaft.store.kernels import UNNAMED, symbol_of
 from camshaft.store.store import store
 
 # The files of camshaft that the text depends on, besides lang/.
@@ -94,17 +95,16 @@ class CDevice:
                 counts.seconds += time.perf_counter() - started
             return found
 
-    def _made(self, name: str, key: str, source: Callable[[str], str]) -> CKernel:
-        symbol = f"camshaft_{key[:24]}"
-        data = store().objects.get(key)
-        if data is None:
-            data = build(self.compiler, source(symbol))
-            store().objects.put(key, data)
-            counts.compiled += 1
-        else:
-            counts.loaded += 1
-        library = load(data)
-        return CKernel(name, library.address(symbol), library)
+    def _made(self, name: str, first: str, source: Callable[[str], str]) -> CKernel:
+        options = f"{self.compiler.key()}|{_machine_key()}"
+        build_text = functools.partial(build, self.compiler)
+        found = store().kernels.get_or_build(first, lambda: source(UNNAMED), options, build_text)
+        count(found)
+        if found.second not in _shared:
+            library = load(found.data)
+            _shared[found.second] = CKernel(name, library.address(symbol_of(found.second)), library)
+        shared = _shared[found.second]
+        return shared if shared.name == name else CKernel(name, shared.address, shared.library)
 
     def allocate(self, nbytes: int) -> Memory:
         """BackendError: its kernels run on the process's own memory."""
@@ -115,7 +115,8 @@ class CDevice:
         raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
 
-_kernels: dict[str, CKernel] = {}
+_kernels: dict[str, CKernel] = {}  # by first key
+_shared: dict[str, CKernel] = {}  # by second key
 _lock = threading.RLock()
 
 

@@ -19,6 +19,7 @@ from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
 from camshaft.lang.verify import verify
+from camshaft.store.kernels import UNNAMED, Found, symbol_of
 from camshaft.store.store import store
 
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -108,8 +109,6 @@ counts = CompileCounts()
 _functions: dict[str, CpuKernel] = {}  # by first key
 _shared: dict[str, CpuKernel] = {}  # by second key
 _lock = threading.RLock()
-# Stands for a kernel's own symbol while its second key, which the symbol follows from, is not known.
-_UNNAMED = "camshaft_unnamed_kernel"
 
 
 def native_function(name: str, signature: str, source: Callable[[str], str], vectorize: bool = True) -> CpuKernel:
@@ -126,12 +125,12 @@ def native_function(name: str, signature: str, source: Callable[[str], str], vec
 
 
 def _make(name: str, first: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
-    second, data = _object(first, lambda: source(_UNNAMED), vectorize, named=True)
-    if second not in _shared:
-        library = load_kernel(data)
-        _shared[second] = CpuKernel(name, library.address(_symbol(second)), library, second)
-    shared = _shared[second]
-    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library, second)
+    found = _object(first, lambda: source(UNNAMED), vectorize)
+    if found.second not in _shared:
+        library = load_kernel(found.data)
+        _shared[found.second] = CpuKernel(name, library.address(symbol_of(found.second)), library, found.second)
+    shared = _shared[found.second]
+    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library, found.second)
 
 
 def code_digest(kernel: CpuKernel) -> str | None:
@@ -139,43 +138,31 @@ def code_digest(kernel: CpuKernel) -> str | None:
     data = store().kernels.object(kernel.key)
     if data is None:
         return None
-    symbol = _symbol(kernel.key).encode()
+    symbol = symbol_of(kernel.key).encode()
     return hashlib.sha256(data.replace(symbol, b"-" * len(symbol))).hexdigest()
 
 
 def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:
     """The object of `source()`, LLVM IR that `signature` stands for: from the store, else compiled and kept there."""
-    return _object(_key(signature), source, vectorize, named=False)[1]
+    return _object(_key(signature), source, vectorize).data
 
 
 def _key(signature: str) -> str:
     return hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
 
 
-def _symbol(second: str) -> str:
-    return f"camshaft_{second[:24]}"
+def _object(first: str, source: Callable[[], str], vectorize: bool) -> Found:
+    options = f"{vectorize}|{host_target()!r}|{MODULE_FLAGS}"
+    build = functools.partial(compile_module, vectorize=vectorize)
+    found = store().kernels.get_or_build(first, source, options, build)
+    count(found)
+    return found
 
 
-def _object(first: str, source: Callable[[], str], vectorize: bool, *, named: bool) -> tuple[str, bytes]:
-    """The second key and the object: by the first key, else by the second after making the IR, else compiled. The object of a
-    kernel is `named` by its second key: all kernels are in one library, where no two may have one symbol."""
-    kernels = store().kernels
-    known = kernels.second(first)
-    data = None if known is None else kernels.object(known)
-    if known is not None and data is not None:
-        counts.loaded += 1
-        return known, data
-    text = source()
-    second = hashlib.sha256(f"{text}|{vectorize}|{host_target()!r}|{MODULE_FLAGS}".encode()).hexdigest()
-    data = None if second == known else kernels.object(second)
-    if data is None:
-        data = compile_module(text.replace(_UNNAMED, _symbol(second)) if named else text, vectorize=vectorize)
-        kernels.keep(second, data)
-        counts.compiled += 1
-    else:
-        counts.loaded += 1
-    kernels.link(first, second)
-    return second, data
+def count(found: Found) -> None:
+    """Adds an object to the process's counts."""
+    counts.compiled += found.built
+    counts.loaded += not found.built
 
 
 @functools.cache
