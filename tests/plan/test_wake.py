@@ -64,8 +64,7 @@ def executor(row: WakeRow, addresses: WakeAddresses) -> NativeExecutor:
 def run_chain_on(native: NativeExecutor, monkeypatch: pytest.MonkeyPatch, spin_ns: int) -> None:
     """A chain on 2 workers of a pool of its own that uses this executor."""
     monkeypatch.setattr(workers, "SPIN_NS", spin_ns)
-    monkeypatch.setattr(workers, "native_executor", lambda: native)
-    pool = WorkerPool(2)
+    pool = WorkerPool(2, lambda: native)
     plan, out, wanted = chain_plan(20, 3, 2)
     plan._runner = pool
     for _ in range(20):
