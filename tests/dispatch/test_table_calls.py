@@ -64,8 +64,12 @@ def test_the_common_case_never_enters_the_interpreter(dtype: Any) -> None:
     ):
         call()
         assert python_calls(call) == []
+    assert python_calls(lambda: add(a[::2], a[1::2])) == []
+    assert python_calls(lambda: add(grid, fortran, out=grid)) == []
     if dtype in (F32, np.float64):
         assert python_calls(lambda: add(a, 2.0)) == []
+    if dtype not in (np.float16, ml_dtypes.bfloat16):
+        assert python_calls(lambda: add(2, a)) == []
 
 
 @needs_native
@@ -87,7 +91,7 @@ def test_what_is_not_exact_goes_to_python_with_the_same_arguments() -> None:
     a = np.arange(16, dtype=F32)
     unusual: dict[str, tuple[Any, Any]] = {
         "subclass": (a.view(Mine), a),
-        "strided": (np.arange(32, dtype=F32)[::2], a),
+        "large and strided": (np.arange(40000, dtype=F32)[::2], np.ones(20000, F32)),
         "swapped": (a.astype(">f4"), a),
         "mixed": (a.astype(np.float64), a),
         "misaligned": (np.zeros(65, np.uint8)[1:].view(F32), a),
@@ -152,13 +156,29 @@ def test_100_000_calls_leave_no_reference_behind() -> None:
         (lambda: t.add(a, 1.5, out), 20_000),
         (lambda: t.matmul(m, m, out=product), 20_000),
         (lambda: t.matmul(m, m), 20_000),
-        (lambda: t.add(a, b[::-1]), 1000),
+        (lambda: t.add(a, b[::-1]), 20_000),
+        (lambda: t.add(a, 300, out=out), 20_000),
+        (lambda: t.add(a.reshape(4, 4), b[:4]), 1000),
         (fails, 1000),
     ]
     for call, n in calls:
         left, blocks = leaks(call, watched, n)
         assert max(left) < 20, left
         assert blocks < n // 2
+
+
+@pytest.mark.parametrize("value", [200, -3, 300, 0, 2**31, 2**63, 2**64, -(2**63), True])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64, F32, np.float64])
+def test_python_ints_take_the_arrays_dtype_or_are_refused(value: int, dtype: Any) -> None:
+    x, out = np.arange(5).astype(dtype), np.zeros(5, dtype)
+
+    def outcome(add: Callable[..., np.ndarray]) -> list[Any] | str:
+        try:
+            return add(x, value, out=out).tolist()
+        except OverflowError as error:
+            return str(error)
+
+    assert outcome(table().add) == outcome(np.add)
 
 
 @pytest.mark.parametrize("n", [3, 100, RELEASED, SHARED])

@@ -19,7 +19,7 @@ C_ORDER, F_ORDER, ALIGNED, WRITEABLE, COPY_BACK, WARN = 1, 2, 0x100, 0x400, 0x20
 
 # NumPy's table of C functions: its own version first. A slot keeps its number for as long as the function exists.
 _VERSIONS = (0x1000009, 0x2000000)
-_VERSION_SLOT, _EMPTY_SLOT, _NEW_LIKE_SLOT = 0, 184, 277
+_VERSION_SLOT, _NEW_COPY_SLOT, _EMPTY_SLOT, _NEW_LIKE_SLOT = 0, 85, 184, 277
 KEEP_ORDER = 2
 
 
@@ -125,3 +125,17 @@ def empty() -> int | None:
     made = make(2, ctypes.addressof(sizes), id(dtype), 0)
     same = type(made) is np.ndarray and (made.shape, made.dtype, made.strides) == ((2, 3), dtype, (12, 4))
     return address if same else None
+
+
+@functools.cache
+def new_copy() -> int | None:
+    """The address of PyArray_NewCopy(array, order), or None as above."""
+    functions = _functions()
+    if functions is None:
+        return None
+    address = _word(functions + 8 * _NEW_COPY_SLOT)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_int)(address)
+    source = np.arange(12, dtype=np.float32)[::2].reshape(3, 2).T
+    made = make(source, 0)
+    same = type(made) is np.ndarray and (made.dtype, made.strides) == (np.float32, (12, 4))
+    return address if same and np.array_equal(made, source) else None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from camshaft.dispatch import array_layout as layout
 from camshaft.dispatch.call_words import ROW_WORDS, ROWS_AT, conjunction, field, row, word
 
+# Elements up to which strided inputs are copied natively, one after the other and with the interpreter's lock held.
+MOST_COPIED = 1 << 14
+
 
 def given_lines(n: int, by_position: bool = True) -> list[str]:
     """n inputs, and `out` as the next argument, as the only keyword or (`by_position`) without it; or no `out` at all."""
@@ -31,7 +34,7 @@ def given_lines(n: int, by_position: bool = True) -> list[str]:
 
 
 def input_lines(i: int, following: str) -> list[str]:
-    """Input i's address, flags, shape and dtype: an ndarray's own, or those of a float."""
+    """Input i's address, flags, shape and dtype: an ndarray's own, or those of a Python number."""
     x = f"%in{i}"
     return [
         f"br label %input{i}",
@@ -42,7 +45,18 @@ def input_lines(i: int, following: str) -> list[str]:
         f"br i1 %array{i}, label %is.array{i}, label %no.array{i}",
         f"no.array{i}:",
         f"%a.float{i} = icmp eq ptr %type{i}, %float_type",
-        f"br i1 %a.float{i}, label %is.float{i}, label %slow.path",
+        f"br i1 %a.float{i}, label %is.float{i}, label %no.float{i}",
+        f"no.float{i}:",
+        *(line.replace("%int_type", f"%int_type{i}") for line in word("int_type")),
+        f"%an.int{i} = icmp eq ptr %type{i}, %int_type{i}",
+        f"br i1 %an.int{i}, label %is.int{i}, label %slow.path",
+        f"is.int{i}:",
+        *(line.replace("%int_value", f"%int_value{i}") for line in word("int_value")),
+        f"%int.of{i} = call i64 %int_value{i}(ptr {x}, ptr %overflow)",
+        f"%over{i} = load i32, ptr %overflow",
+        f"%held{i} = icmp eq i32 %over{i}, 0",
+        f"%int.real{i} = sitofp i64 %int.of{i} to double",
+        f"br i1 %held{i}, label %{following}, label %slow.path",
         f"is.float{i}:",
         *field(f"value{i}", "double", x, layout.FLOAT_VALUE),
         f"br label %{following}",
@@ -55,15 +69,17 @@ def input_lines(i: int, following: str) -> list[str]:
         f"br label %{following}",
         f"{following}:",
         *(
-            f"%{name}{i} = phi {kind} [ {least}, %is.float{i} ], [ {own}, %is.array{i} ]"
-            for name, kind, least, own in (
-                ("data", "ptr", f"%slot{i}", f"%own.data{i}"),
-                ("nd", "i32", "0", f"%own.nd{i}"),
-                ("dims", "ptr", "null", f"%own.dims{i}"),
-                ("dtype", "ptr", "null", f"%own.dtype{i}"),
-                ("flags", "i32", "-1", f"%own.flags{i}"),
-                ("number", "double", f"%value{i}", "0.0"),
-                ("float", "i1", "true", "false"),
+            f"%{name}{i} = phi {kind} [ {real}, %is.float{i} ], [ {whole}, %is.int{i} ], [ {own}, %is.array{i} ]"
+            for name, kind, real, whole, own in (
+                ("data", "ptr", f"%slot{i}", f"%slot{i}", f"%own.data{i}"),
+                ("nd", "i32", "0", "0", f"%own.nd{i}"),
+                ("dims", "ptr", "null", "null", f"%own.dims{i}"),
+                ("dtype", "ptr", "null", "null", f"%own.dtype{i}"),
+                ("flags", "i32", "-1", "-1", f"%own.flags{i}"),
+                ("number", "double", f"%value{i}", f"%int.real{i}", "0.0"),
+                ("int", "i64", "0", f"%int.of{i}", "0"),
+                ("is.real", "i1", "true", "false", "false"),
+                ("is.weak", "i1", "true", "true", "false"),
             )
         ),
         f"%single{i} = icmp eq i32 %nd{i}, 0",
@@ -85,13 +101,13 @@ def reference_lines(n: int) -> list[str]:
 
 
 def find_row_lines(n: int) -> list[str]:
-    """The row of the inputs' dtypes; a float goes with any."""
+    """The row of the inputs' dtypes; a Python number goes with any."""
     compared = []
     for i in range(n):
         compared += [
             *row(f"dtype{i}", "ptr"),
             f"%same.dtype{i} = icmp eq ptr %dtype{i}, %row.dtype{i}",
-            f"%right{i} = or i1 %float{i}, %same.dtype{i}",
+            f"%right{i} = or i1 %is.weak{i}, %same.dtype{i}",
         ]
     return [
         "find:",
@@ -116,12 +132,16 @@ def find_row_lines(n: int) -> list[str]:
 
 
 def agree_lines(n: int) -> list[str]:
-    """Floats that the row takes, alignment, one number of axes; then the sizes, whose product is %total."""
-    lines, fine = [*row("float")], []
-    lines.append("%takes.float = icmp ne i64 %row.float, 0")
+    """Numbers that the row takes, alignment, one number of axes; then the sizes, whose product is %total."""
+    lines, fine = [*row("number"), *row("least"), *row("most")], []
+    lines.append("%takes.float = icmp ne i64 %row.number, 0")
     for i in range(n):
         lines += [
-            f"%takes{i} = select i1 %float{i}, i1 %takes.float, i1 true",
+            f"%fits.least{i} = icmp sge i64 %int{i}, %row.least",
+            f"%fits.most{i} = icmp sle i64 %int{i}, %row.most",
+            f"%in.range{i} = and i1 %fits.least{i}, %fits.most{i}",
+            f"%takes.weak{i} = select i1 %is.real{i}, i1 %takes.float, i1 %in.range{i}",
+            f"%takes{i} = select i1 %is.weak{i}, i1 %takes.weak{i}, i1 true",
             f"%aligned.bit{i} = and i32 %flags{i}, {layout.ALIGNED}",
             f"%aligned{i} = icmp ne i32 %aligned.bit{i}, 0",
             f"%same.nd{i} = icmp eq i32 %nd{i}, %ref.nd",
@@ -160,6 +180,70 @@ def agree_lines(n: int) -> list[str]:
         f"%in.order = and i32 %orders.{n - 1}, {layout.C_ORDER | layout.F_ORDER}",
         "%ordered = icmp ne i32 %in.order, 0",
         "%any = icmp ne i64 %total, 0",
-        *conjunction("runs", ["%ordered", "%any"]),
-        "br i1 %runs, label %output, label %slow.path",
+        "br i1 %any, label %some, label %slow.path",
+        "some:",
+        "br i1 %ordered, label %output, label %reorder",
+        *_reorder(n),
     ]
+
+
+def _reorder(n: int) -> list[str]:
+    """A small call with strided inputs is the same call with contiguous copies of them."""
+    lines = [
+        "reorder:",
+        *word("new_copy"),
+        f"%small.enough = icmp ult i64 %total, {MOST_COPIED}",
+        "%can.copy = icmp ne ptr %new_copy, null",
+        "%copies = and i1 %small.enough, %can.copy",
+        "br i1 %copies, label %copy0, label %slow.path",
+    ]
+    for i in range(n):
+        following = f"copy{i + 1}" if i + 1 < n else "copied"
+        lines += [
+            f"copy{i}:",
+            f"%copy{i}.at = getelementptr ptr, ptr %copied.args, i64 {i}",
+            f"%c.bit{i} = and i32 %order{i}, {layout.C_ORDER}",
+            f"%as.is{i} = icmp ne i32 %c.bit{i}, 0",
+            f"br i1 %as.is{i}, label %keep{i}, label %new{i}",
+            f"new{i}:",
+            f"%fresh{i} = call ptr %new_copy(ptr %in{i}, i32 0)",
+            f"br label %kept{i}",
+            f"keep{i}:",
+            *(line.replace("%incref", f"%incref.keep{i}") for line in word("incref")),
+            f"call void %incref.keep{i}(ptr %in{i})",
+            f"br label %kept{i}",
+            f"kept{i}:",
+            f"%given{i} = phi ptr [ %fresh{i}, %new{i} ], [ %in{i}, %keep{i} ]",
+            f"store ptr %given{i}, ptr %copy{i}.at",
+            f"br label %{following}",
+        ]
+    lines += ["copied:"]
+    for i in range(n):
+        lines.append(f"%got{i} = icmp ne ptr %given{i}, null")
+    lines += [
+        *conjunction("got.all", [f"%got{i}" for i in range(n)]),
+        "br i1 %got.all, label %once.more, label %let.go",
+        "once.more:",
+        f"%out.from = getelementptr ptr, ptr %args, i64 {n}",
+        f"%out.to = getelementptr ptr, ptr %copied.args, i64 {n}",
+        "br i1 %has.out, label %with.out, label %call.again",
+        "with.out:",
+        "%out.given = load ptr, ptr %out.from",
+        "store ptr %out.given, ptr %out.to",
+        "br label %call.again",
+        "call.again:",
+        "%second = call ptr @SYMBOL(ptr %self, ptr %copied.args, i64 %n, ptr %names)",
+        "br label %let.go",
+        "let.go:",
+        "%answer = phi ptr [ null, %copied ], [ %second, %call.again ]",
+    ]
+    for i in range(n):
+        lines += [
+            f"br i1 %got{i}, label %drop{i}, label %dropped{i}",
+            f"drop{i}:",
+            *(line.replace("%decref", f"%decref.copy{i}") for line in word("decref")),
+            f"call void %decref.copy{i}(ptr %given{i})",
+            f"br label %dropped{i}",
+            f"dropped{i}:",
+        ]
+    return [*lines, "ret ptr %answer"]

@@ -21,6 +21,8 @@ def flat_ir(symbol: str, n: int, state_slot: int) -> str:
         "%launch = alloca [3 x i64], align 16",
         "%asked = alloca ptr",
         "%total.at = alloca i64",
+        "%overflow = alloca i32",
+        f"%copied.args = alloca [{n + 1} x ptr]",
         *(f"%slot{i} = alloca double" for i in range(n)),
         *field("holder", "ptr", "%self", state_slot),
         *field("state", "ptr", "%holder", layout.DATA),
@@ -32,4 +34,5 @@ def flat_ir(symbol: str, n: int, state_slot: int) -> str:
         lines += input_lines(i, f"input{i}.read")
     lines += [*reference_lines(n), *find_row_lines(n), *agree_lines(n), *output_lines(n), *arguments_lines(n)]
     text = "\n".join(line if line.endswith(":") else f"  {line}" for line in lines)
+    text = text.replace("@SYMBOL", f"@{symbol}")
     return f"define ptr @{symbol}(ptr %self, ptr %args, i64 %n, ptr %names) nounwind {{\n{text}\n}}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from camshaft.dispatch import array_layout as layout
 from camshaft.dispatch.call_shaped_run import closing_lines
-from camshaft.dispatch.call_words import AS_F32, ENTRIES, ROW, conjunction, field, row, word
+from camshaft.dispatch.call_words import AS_F32, AS_F64, ENTRIES, ROW, conjunction, field, row, word
 
 _OUT_FLAGS = layout.ALIGNED | layout.WRITEABLE
 _OUT_MASK = _OUT_FLAGS | layout.COPY_BACK | layout.WARN
@@ -101,8 +101,10 @@ def arguments_lines(n: int) -> list[str]:
         "arguments:",
         "%result = phi ptr [ %made, %made.out ], [ %out, %apart ]",
         "%result.data = phi ptr [ %made.data, %made.out ], [ %out.data, %apart ]",
-        f"%short = icmp eq i64 %row.float, {AS_F32}",
-        "br i1 %short, label %floats.32, label %floats.64",
+        "switch i64 %row.number, label %ints [ " + f"i64 {AS_F32}, label %floats.32 i64 {AS_F64}, label %floats.64 ]",
+        "ints:",
+        *(f"store i64 %int{i}, ptr %slot{i}" for i in range(n)),
+        "br label %entry.of",
         "floats.32:",
     ]
     for i in range(n):

@@ -7,6 +7,9 @@ WORDS = (
     "n_rows",
     "array_type",
     "float_type",
+    "int_type",
+    "int_value",
+    "new_copy",
     "slow",
     "out_name",
     "vectorcall",
@@ -21,10 +24,10 @@ WORDS = (
     "take_memory",
     "free_memory",
 )
-ROWS_AT, ROW_WORDS = 16, 24
+ROWS_AT, ROW_WORDS = 24, 24
 # A row: dtypes (by their address) and bytes an element of inputs and output, elements of a program; from how many elements on
-# the lock is released, and the work shared; how a float is stored; then an entry for each set of inputs that are one element
-# (bit i for input i).
+# the lock is released, and the work shared; how a Python number is stored, and the ints that can be; then an entry for each set
+# of inputs that are one element (bit i for input i).
 ROW = (
     "dtype0",
     "dtype1",
@@ -37,10 +40,12 @@ ROW = (
     "block",
     "release",
     "share",
-    "float",
+    "number",
+    "least",
+    "most",
 )
 ENTRIES = len(ROW)
-NO_FLOAT, AS_F32, AS_F64 = range(3)
+NO_FLOAT, AS_F32, AS_F64 = range(3)  # ints are stored as 8 bytes, of which the first are those of a narrower one
 
 
 def field(name: str, kind: str, base: str, offset: int) -> list[str]:

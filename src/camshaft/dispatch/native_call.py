@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +49,13 @@ def new_state(slow: Callable[..., Any], n_words: int) -> State:
     addresses = {
         "array_type": id(np.ndarray),
         "float_type": id(float),
+        "int_type": id(int),
         "slow": id(slow),
         "out_name": id(_OUT),
         "pool": id(_run_shared),
         "new_like": array_layout.new_like() or 0,
         "empty": array_layout.empty() or 0,
+        "new_copy": array_layout.new_copy() or 0,
     }
     functions = {
         "vectorcall": api.PyObject_Vectorcall,
@@ -62,6 +64,7 @@ def new_state(slow: Callable[..., Any], n_words: int) -> State:
         "save_thread": api.PyEval_SaveThread,
         "restore_thread": api.PyEval_RestoreThread,
         "long_from_address": api.PyLong_FromVoidPtr,
+        "int_value": api.PyLong_AsLongLongAndOverflow,
         "take_memory": api.PyMem_RawMalloc,
         "free_memory": api.PyMem_RawFree,
     }
@@ -84,11 +87,21 @@ def add_row(state: State, kernel: FlatKernel, share: int) -> None:
     values = {f"dtype{i}": key for i, key in enumerate(keys)} | {"out_dtype": id(output)}
     values |= {f"nbytes{i}": d.itemsize for i, d in enumerate(inputs)} | {"out_nbytes": output.itemsize}
     values |= {"block": kernel.block, "release": min(MOST_LOCKED, kernel.block), "share": share}
-    values["float"] = kinds.get(inputs[0], call_words.NO_FLOAT)
+    values["number"] = kinds.get(inputs[0], call_words.NO_FLOAT)
+    values["least"], values["most"] = _ints(inputs)
     known[rows, : len(call_words.ROW)] = [values.get(name, 0) for name in call_words.ROW]
     for singles, code in kernel.code.items():
         known[rows, call_words.ENTRIES + singles] = code.address
     state[0] = rows + 1  # last: a call that runs meanwhile sees whole rows only
+
+
+def _ints(dtypes: Sequence[np.dtype[Any]]) -> tuple[int, int]:
+    """The Python ints that a row takes for an operand: those that its dtype holds, none where there are several."""
+    all_ints = np.iinfo(np.int64)
+    if len(set(dtypes)) > 1 or (dtypes[0] not in (f32.numpy, f64.numpy) and dtypes[0].kind not in "iu"):
+        return 1, 0
+    own = np.iinfo(dtypes[0]) if dtypes[0].kind in "iu" else all_ints
+    return max(int(own.min), all_ints.min), min(int(own.max), all_ints.max)
 
 
 @functools.cache
