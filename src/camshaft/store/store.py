@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.errors import StoreError
-from camshaft.settings import settings
+from camshaft.settings import setting
 from camshaft.store.counters import Counters
 from camshaft.store.files import naming, private_folder
 from camshaft.store.kernels import KernelCache
@@ -139,5 +139,5 @@ def _end(made: Store, process: int) -> None:
 
 def store() -> Store:
     """The store under `settings().cache_dir`: one per folder, bound and process. Nothing is made before the first put."""
-    now = settings()
-    return _store(now.cache_dir.absolute(), now.cache_nbytes)
+    root: Path = setting("cache_dir")  # every kernel that is loaded asks for these two, and none of the others
+    return _store(root.absolute(), setting("cache_nbytes"))
