@@ -99,16 +99,18 @@ def _build(row: Reduction, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
     result = ops.write(0, shape=(prod(node.outputs[0].bounds),))
     if fold.parts == 1:
-        return ops.Build((_launch(row, fold, wide, count, (*reads, result)),))
+        return ops.Build((_launch(row, fold, wide, count, (*reads, result), target),))
     between = partial_spec(fold, wide)
     flat = (prod(between.bounds),)
-    first = _launch(row, fold, wide, 0, (*reads, ops.scratch(0, "write", flat)))
+    first = _launch(row, fold, wide, 0, (*reads, ops.scratch(0, "write", flat)), target)
     rest = fold_of((fold.outer, *between.bounds[1:]), (2,))
-    second = _launch(row, rest, wide, count, (ops.scratch(0, "read", flat), result))
+    second = _launch(row, rest, wide, count, (ops.scratch(0, "read", flat), result), target)
     return ops.Build((first, second), (between,))
 
 
-def _launch(row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[ops.Operand, ...]) -> ops.Launch:
+def _launch(
+    row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[ops.Operand, ...], target: ops.Target
+) -> ops.Launch:
     constants: dict[str, int | str] = {
         "kind": row.kind,
         "dtype": wide.name,
@@ -123,7 +125,8 @@ def _launch(row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[o
     outer, kept = ops.Cells(fold.outer), ops.Cells(fold.n_kept)
     if fold.along:
         grid = (outer, kept, ops.Cells(fold.parts))
-        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1})
+        lanes = reducing.lanes_for(fold, row.kind, target)
+        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1}, lanes=lanes)
     block = min(fold.columns, reducing.COLUMNS)
     grid = (outer, kept, ops.Cells(fold.parts * -(-fold.columns // block)))
     return ops.Launch(reducing.into_columns, arrays, grid, {**constants, "block": block})
