@@ -73,6 +73,29 @@ def test_the_common_case_never_enters_the_interpreter(dtype: Any) -> None:
 
 
 @needs_native
+def test_rows_that_repeat_are_compiled_for_once_they_are_familiar() -> None:
+    x, row, column, add = draw(6, 5), draw(5), draw(6, 1), table().add
+    for y in (row, column):
+        wanted = x + y
+        for _ in range(4):
+            np.testing.assert_array_equal(table().add(x, y), wanted)
+            np.testing.assert_array_equal(table().add(y, x), wanted)
+        out = np.empty_like(x)
+        same = x.copy()
+        assert python_calls(lambda y=y, out=out: add(x, y, out=out)) == []
+        np.testing.assert_array_equal(out, wanted)
+        assert python_calls(lambda y=y, same=same: add(same, y, out=same)) == []
+        np.testing.assert_array_equal(same, wanted)
+        np.testing.assert_array_equal(add(y, same, out=same), wanted + y)
+    square = draw(5, 5)
+    first = square[0]
+    wanted = square + first
+    for _ in range(4):
+        np.testing.assert_array_equal(table().add(square, first), wanted)
+    np.testing.assert_array_equal(table().add(square, first, out=square), wanted)
+
+
+@needs_native
 def test_shapes_that_were_seen_never_enter_the_interpreter() -> None:
     a, b, out = draw(5, 7), draw(7, 3), np.empty((5, 3), F32)
     call = table().matmul

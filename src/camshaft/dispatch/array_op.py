@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from camshaft.dispatch.call_ir import flat_ir
 from camshaft.dispatch.call_shaped_ir import MOST_INPUTS, shaped_ir
 from camshaft.dispatch.elementwise_call import AnyLength, Resolved
 from camshaft.dispatch.flat import flat_kernel, flat_node, n_inputs, n_sample_inputs
+from camshaft.dispatch.numpy_forms import count_of
 from camshaft.dispatch.operands import (
     Array,
     ArrayTypeError,
     Dtypes,
     Operand,
     as_kind,
+    broadcast,
     kind_of,
     kinds_of,
     operand,
@@ -36,6 +39,8 @@ from camshaft.ops.op import NodeSpec, Op
 Attrs = Mapping[str, Any]
 
 
+# Uses of shapes that broadcast before kernels are compiled for them, which takes some 10 ms.
+ENOUGH = 2
 _HELP = "Arrays in, arrays out; `out` is written and returned."
 
 
@@ -60,7 +65,10 @@ class ArrayOp:
         "_calls",
         "_kernels",
         "_lock",
+        "_python",
         "_resolved",
+        "_seen",
+        "_shaped",
         "_state",
         "call",
         "check",
@@ -84,30 +92,31 @@ class ArrayOp:
         self._kernels: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.State | None = None
+        self._shaped: native_call.State | None = None
+        self._seen: dict[Hashable, int] = {}
         self.n_inputs = n_inputs(op)
-        self.slow: Callable[..., Any] = self.run
-        self.call: Callable[..., Any] = self.run
+        # `slow` takes what `call` leaves; rows know it by its address. `_python` is the last of them.
+        self._python: Callable[..., Any] = self.run
+        self.slow = self.call = self._python
         if array_layout.refusal() is None:
             self._make_native()
 
     def _make_native(self) -> None:
-        """Elementwise: a row for each dtype. Other ops without anything written in place: a row for each shape."""
+        """A builtin with a row for each set of shapes; before it, where the op is elementwise, one with a row for each dtype."""
         name, text = self.op.name, f"--\n\n{self.op.formula}. {_HELP}"
+        count = self.n_inputs or n_sample_inputs(self.op)
+        if 0 < count <= MOST_INPUTS and not self.op.updates:
+            self._shaped = native_call.new_state(self.slow, native_shaped.SHAPED_WORDS)
+            code = functools.partial(_shaped_text, count)
+            signature = f"{name}($self, /, *inputs, out=None, **attributes)\n{text}"
+            self.call = native_call.builtin(name, signature, code, self, self._shaped)
         if self.n_inputs:
-            names = ", ".join("abc"[: self.n_inputs] if self.n_inputs > 1 else "x")
+            self.slow = self.call
             self._state = native_call.new_state(self.slow, native_call.FLAT_WORDS)
             code = functools.partial(_flat_text, self.n_inputs)
-            self.call = native_call.builtin(
-                name, f"{name}($self, {names}, /, out=None, **attributes)\n{text}", code, self, self._state
-            )
-            return
-        count = n_sample_inputs(self.op)
-        if 0 < count <= MOST_INPUTS and not self.op.updates:
-            self._state = native_call.new_state(self.slow, native_shaped.SHAPED_WORDS)
-            code = functools.partial(_shaped_text, count)
-            self.call = native_call.builtin(
-                name, f"{name}($self, /, *inputs, out=None, **attributes)\n{text}", code, self, self._state
-            )
+            names = ", ".join("abc"[: self.n_inputs] if self.n_inputs > 1 else "x")
+            signature = f"{name}($self, {names}, /, out=None, **attributes)\n{text}"
+            self.call = native_call.builtin(name, signature, code, self, self._state)
 
     def __repr__(self) -> str:
         return f"<{self.op.name} on {self.override or 'the best backend'}>"
@@ -118,7 +127,7 @@ class ArrayOp:
         Arrays are ndarrays or whatever has `__array__`, `__dlpack__` or the buffer protocol; results are ndarrays, or of the
         first DLPack kind among the inputs. ShapeError, which is a ValueError or TypeError where NumPy raises one.
         """
-        if self.n_inputs:
+        if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
         operands = [operand(x) for x in inputs]
         if self.n_inputs:
@@ -154,11 +163,12 @@ class ArrayOp:
 
     def remember(self, operands: Sequence[Operand], prepared: Prepared) -> None:
         """The builtin does such calls from now on, where it can."""
-        if self._state is not None and all(type(x) is np.ndarray for x in operands):
-            native_shaped.add_row(self._state, operands, prepared)  # type: ignore[arg-type]
+        if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
+            native_shaped.add_row(self._shaped, operands, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
-        n, name = self.n_inputs, self.op.name
+        name = self.op.name
+        n = self.n_inputs or count_of(name, len(inputs))
         if not n <= len(inputs) <= n + 1:
             was = "was" if len(inputs) == 1 else "were"
             wanted = f"from {n} to {n + 1} positional arguments but {len(inputs)} {was} given"
@@ -178,7 +188,24 @@ class ArrayOp:
             kernel_of = functools.partial(self._kernel, attrs=attrs)
             how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
             self._resolved[key] = how
+        if self._is_familiar(how, operands, out):
+            return shaped_call.call(self, operands, out, attrs)
         return elementwise_call.call(self.op.name, how, operands, out)
+
+    def _is_familiar(self, how: Resolved, operands: Sequence[Operand], out: Array | None) -> bool:
+        """Whether arrays of these shapes, which broadcast to another than one element, came before: then kernels of their own
+        are worth compiling, and the operands need no copies at the whole shape."""
+        shapes = tuple(x.shape for x in operands if type(x) is np.ndarray)
+        if len(set(shapes)) < 2 or kinds_of(operands) != how.dtypes or how.returned != how.kernel.output.numpy:
+            return False
+        whole = broadcast(operands, out)
+        spread = [s for s in shapes if s != whole and prod(s) != 1]
+        fits = len(shapes) == len(operands) and () not in shapes and 0 not in whole
+        if not spread or not fits or (out is not None and out.shape != np.broadcast_shapes(*shapes)):
+            return False
+        key = shapes, how.dtypes
+        self._seen[key] = self._seen.get(key, 0) + 1
+        return self._seen[key] > ENOUGH
 
     def _accepts(self, dtypes: Dtypes, attrs: Attrs) -> bool:
         try:

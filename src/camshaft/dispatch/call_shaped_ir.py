@@ -2,7 +2,8 @@
 
 As call_ir.py's, but what was compiled is found by the inputs' dtypes and shapes: their words are hashed to one row of a table and
 compared with it. A row names the output and the steps: entries with the places of their arguments. Inputs are contiguous and
-`out` lies apart from them; anything else, and a row that is another shape's, goes to the op's Python function.
+`out` lies apart from them, or just where one does that the row lets be written; anything else, and a row that is another
+shape's, goes to the op's Python function.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ ROW = (
     "nbytes0",
     "nbytes1",
     "nbytes2",
+    "in_place0",
+    "in_place1",
+    "in_place2",
     "out_dtype",
     "out_axes",
     *(f"out_size{i}" for i in range(MOST_AXES)),
@@ -195,7 +199,12 @@ def _output(n: int) -> list[str]:
             f"%end{i} = add i64 %first{i}, %row.nbytes{i}",
             f"%below{i} = icmp ule i64 %end{i}, %out.first",
             f"%above{i} = icmp ule i64 %out.end, %first{i}",
-            f"%safe{i} = or i1 %below{i}, %above{i}",
+            *_row(f"in_place{i}"),
+            f"%may.be{i} = icmp ne i64 %row.in_place{i}, 0",
+            f"%begins{i} = icmp eq i64 %first{i}, %out.first",
+            f"%alike{i} = and i1 %may.be{i}, %begins{i}",
+            f"%beside{i} = or i1 %below{i}, %above{i}",
+            f"%safe{i} = or i1 %beside{i}, %alike{i}",
         ]
     lines += conjunction("safe", [f"%safe{i}" for i in range(n)])
     return [*lines, "br i1 %safe, label %arguments, label %slow.path"]

@@ -22,8 +22,11 @@ _kept: list[Any] = []
 _BASES = {"output": layout.OUT_BASE, "scratch": layout.SCRATCH_BASE}
 
 
-def add_row(state: State, arrays: Sequence[Array], prepared: Prepared) -> None:
-    """Makes the builtin call what was prepared for arrays of these dtypes and shapes, if it is of the kind that a row holds."""
+def add_row(state: State, arrays: Sequence[Array], prepared: Prepared, elementwise: bool) -> None:
+    """Makes the builtin call what was prepared for arrays of these dtypes and shapes, if it is of the kind that a row holds.
+
+    `elementwise`: an element of the output comes from those at its own place, so it may be written where it was read.
+    """
     run = prepared.run
     if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run):
         return
@@ -36,6 +39,7 @@ def add_row(state: State, arrays: Sequence[Array], prepared: Prepared) -> None:
     _kept.append((steps, prepared))
     (shape,), (dtype,) = prepared.shapes, prepared.computed
     values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
+    values |= {f"in_place{i}": elementwise and (a.shape, a.dtype) == (shape, dtype) for i, a in enumerate(arrays)}
     values |= {"out_dtype": id(dtype), "out_axes": len(shape), "out_nbytes": int(np.prod(shape)) * dtype.itemsize}
     values |= {f"out_size{i}": size for i, size in enumerate(shape)}
     values |= {"release": run.elapsed_ns >= RELEASE_NS, "share": run.shared, "scratch_nbytes": scratch_nbytes}

@@ -70,3 +70,8 @@ def check_core(op: str, out: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         where = f"Output operand 0 has a mismatch in its core dimension {core[0]}, with gufunc signature {_SIGNATURE} {sizes}"
         raise ArrayValueError(f"{op}: {where}")
     raise ArrayValueError(f"{op}: out has the shape {out}; wanted {wanted}")
+
+
+def count_of(op: str, given: int) -> int:
+    """How many operands NumPy's function of that name takes before `out`; as many as were given where there is no form."""
+    return 2 if op in _FORMS else given
