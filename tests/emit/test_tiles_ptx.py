@@ -9,9 +9,10 @@ import pytest
 
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.dtypes import DTYPES, i64
-from camshaft.emit.llvm_tiles import WARP, Spread, native_tiles, spread_of
+from camshaft.emit.llvm_tiles import WARP, native_tiles, spread
 from camshaft.emit.nvptx import emit, simt_form
 from camshaft.emit.target import GPU_TARGETS
+from camshaft.emit.tile_spread import Spread
 from camshaft.lang import ir
 from camshaft.lang.interpreter import interpret
 from camshaft.lang.kernel import kernel
@@ -187,7 +188,7 @@ def test_which_tiles_are_native() -> None:
 
 def test_warps_share_a_tile_so_that_they_read_little() -> None:
     def of(m, n, lanes):
-        return spread_of(ir.Tile(m, n, ir.Block(), 0), lanes)
+        return spread(ir.Tile(m, n, ir.Block(), 0), lanes)
 
     assert of(64, 64, 128) == Spread(2, 2, 2, 4)
     assert of(16, 16, 128) == Spread(1, 2, 1, 1)

@@ -267,6 +267,7 @@ class FakeDevice:
 
     text: str = "Fake GPU"
     memory: int = 1 << 30
+    family: int = 1007
     pipeline_threads: int = 1024
     failing: bool = False
     calls: Counter[str] = field(default_factory=Counter)
@@ -289,6 +290,9 @@ class FakeDevice:
 
     def recommendedMaxWorkingSetSize(self) -> int:
         return self.memory
+
+    def supportsFamily_(self, family: int) -> bool:
+        return family <= self.family
 
     def newCommandQueue(self) -> FakeQueue:
         return FakeQueue(self)

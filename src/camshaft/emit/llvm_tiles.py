@@ -9,13 +9,13 @@ pairs of rows 2t and 2t + 8, and of the piece the pairs (g, 2t), (g + 8, 2t).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from camshaft.dtypes import f32
 from camshaft.emit import llvm_index
 from camshaft.emit.llvm_copies import copy, wait
 from camshaft.emit.llvm_values import Rep, integer
+from camshaft.emit.tile_spread import Spread, products_by_tile, spread_of
 from camshaft.lang import ir
 
 if TYPE_CHECKING:
@@ -28,42 +28,21 @@ MOST_ACCUMULATORS = 128
 MOST_UNROLLED = 64
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Warps as `down` x `across` rectangles, each of `rows` x `columns` pieces. Warps beyond those repeat them."""
-
-    down: int
-    across: int
-    rows: int
-    columns: int
-
-
-def spread_of(tile: ir.Tile, lanes: int) -> Spread:
-    """Feeds the most warps, and of such divisions takes that which reads the fewest operands."""
-    rows, columns, warps = tile.rows // ROWS, tile.columns // COLUMNS, lanes // WARP
-    found = [
-        Spread(down, across, rows // down, columns // across)
-        for down in range(1, warps + 1)
-        for across in range(1, warps // down + 1)
-        if rows % down == 0 and columns % across == 0
-    ]
-    return min(found, key=lambda s: (-s.down * s.across, 2 * s.rows + s.columns))
+def spread(tile: ir.Tile, lanes: int) -> Spread:
+    """How warps share a tile."""
+    return spread_of(tile, lanes // WARP, (ROWS, COLUMNS))
 
 
 def native_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
     """The tiles that become matrix instructions: whole warps, operands of one 16-bit float. (tf32 would round f32's away.)"""
-    products: dict[ir.Tile, list[ir.TileMma]] = {}
-    for item in ir.walk(kernel.body):
-        if isinstance(item, ir.TileMma):
-            products.setdefault(item.tile, []).append(item)
-    return frozenset(tile for tile, items in products.items() if _is_native(tile, items, lanes))
+    return frozenset(tile for tile, items in products_by_tile(kernel).items() if _is_native(tile, items, lanes))
 
 
 def _is_native(tile: ir.Tile, items: list[ir.TileMma], lanes: int) -> bool:
     if lanes % WARP or any(item.a.dtype != item.b.dtype or item.a.dtype.name not in ("f16", "bf16") for item in items):
         return False
-    spread = spread_of(tile, lanes)
-    return 4 * spread.rows * spread.columns <= MOST_ACCUMULATORS
+    found = spread(tile, lanes)
+    return 4 * found.rows * found.columns <= MOST_ACCUMULATORS
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
@@ -71,9 +50,9 @@ def _is_native(tile: ir.Tile, items: list[ir.TileMma], lanes: int) -> bool:
 
 def new(e: SimtEmitter, item: ir.TileNew) -> None:
     """Four variables a piece."""
-    spread = spread_of(item.tile, e.simt.lanes)
+    found = spread(item.tile, e.simt.lanes)
     e.tiles[item.tile] = pieces = [
-        [[e.fresh("tile") for _ in range(4)] for _ in range(spread.columns)] for _ in range(spread.rows)
+        [[e.fresh("tile") for _ in range(4)] for _ in range(found.columns)] for _ in range(found.rows)
     ]
     for slot in _slots(pieces):
         e.allocas.append(f"{slot} = alloca float")
@@ -162,14 +141,14 @@ class _Place:
     """A thread's warp in a tile, its place in a piece; `is_first`: whether the warp repeats no other, None where none does."""
 
     def __init__(self, e: SimtEmitter, tile: ir.Tile) -> None:
-        spread = spread_of(tile, e.simt.lanes)
-        used, warps = spread.down * spread.across, e.simt.lanes // WARP
+        found = spread(tile, e.simt.lanes)
+        used, warps = found.used, e.simt.lanes // WARP
         warp = e.line(f"lshr i64 %lane, {WARP.bit_length() - 1}")
         self.is_first = e.line(f"icmp ult i64 {warp}, {used}") if used < warps else None
         number = e.line(f"urem i64 {warp}, {used}")
-        down, across = (e.line(f"{op} i64 {number}, {spread.across}") for op in ("udiv", "urem"))
-        self.row = _times(e, Rep(down), spread.rows * ROWS)
-        self.column = _times(e, Rep(across), spread.columns * COLUMNS)
+        down, across = (e.line(f"{op} i64 {number}, {found.across}") for op in ("udiv", "urem"))
+        self.row = _times(e, Rep(down), found.rows * ROWS)
+        self.column = _times(e, Rep(across), found.columns * COLUMNS)
         in_warp = e.line(f"and i64 %lane, {WARP - 1}")
         self.group = Rep(e.line(f"lshr i64 {in_warp}, 2"))
         self.pair = Rep(e.line(f"shl i64 {e.line(f'and i64 {in_warp}, 3')}, 1"), multiple=2)

@@ -12,8 +12,9 @@ from math import prod
 from camshaft.emit.msl_body import MslEmitter
 from camshaft.emit.msl_functions import STORAGE
 from camshaft.emit.msl_module import MAX_BUFFERS, MslModule, MslTarget
+from camshaft.emit.msl_tiles import SIMD_WIDTH, native_tiles
 from camshaft.lang import ir
-from camshaft.lang.simt import SimtKernel
+from camshaft.lang.simt import SimtKernel, no_tiles, to_simt
 
 
 class _ModuleEmitter(MslEmitter):
@@ -56,6 +57,8 @@ class _ModuleEmitter(MslEmitter):
             for a in arrays
         ]
         lines += [f"threadgroup {typed} {name}[{self.simt.lanes}];" for typed, name in self.rooms.items()]
+        if self.tile_room is not None:
+            lines.append(f"threadgroup float {self.tile_room}[{2 * self.simt.lanes}];")
         index = self.index_type
         lines.append(f"const {index} lane = {index}(thread_index);")
         lines += [f"const {index} {name} = run[{i}];" for i, name in enumerate(self.scalar_names)]
@@ -77,7 +80,18 @@ class _ModuleEmitter(MslEmitter):
 
     def _threadgroup_nbytes(self) -> int:
         rooms = sum(8 if "long" in typed else 4 for typed in self.rooms) * self.simt.lanes
-        return rooms + shared_nbytes(self.simt)
+        return rooms + shared_nbytes(self.simt) + _tile_nbytes(self.simt)
+
+
+def simt_form(kernel: ir.KernelIR, lanes: int, target: MslTarget) -> SimtKernel:
+    """The SIMT form that `emit` takes: what SIMD-group matrices do stays a tile."""
+    has_matrices = target.has_matrices and target.simd_width == SIMD_WIDTH
+    return to_simt(kernel, lanes, target.simd_width, native_tiles if has_matrices else no_tiles)
+
+
+def _tile_nbytes(kernel: SimtKernel) -> int:
+    """Bytes that tiles leave through: 64 floats a SIMD-group."""
+    return 8 * kernel.lanes if any(isinstance(item, ir.TileStore) for item in ir.walk(kernel.body)) else 0
 
 
 def emit(kernel: SimtKernel, target: MslTarget) -> MslModule:
@@ -92,7 +106,7 @@ def refusal(kernel: SimtKernel, target: MslTarget) -> str | None:
         return f"{n_buffers} buffers; Metal binds {MAX_BUFFERS}"
     if kernel.lanes > target.max_threads:
         return f"{kernel.lanes} threads a threadgroup; the device has {target.max_threads}"
-    nbytes = shared_nbytes(kernel) + 16 * kernel.lanes  # rooms of two types
+    nbytes = shared_nbytes(kernel) + 16 * kernel.lanes + _tile_nbytes(kernel)  # rooms of two types
     if nbytes > target.max_threadgroup_nbytes:
         return f"{nbytes} bytes of threadgroup memory; the device has {target.max_threadgroup_nbytes}"
     return None

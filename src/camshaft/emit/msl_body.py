@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64, u64
+from camshaft.emit import msl_tiles
 from camshaft.emit.c_family import CFamilyEmitter, Dialect
-from camshaft.emit.c_family_text import LOOSE, Text, call, integer
+from camshaft.emit.c_family_text import LOOSE, PRODUCT, SUM, Text, add, call, integer, multiply
 from camshaft.emit.msl_collectives import broadcasting, reduction, scanning, shuffling
 from camshaft.emit.msl_functions import FUNCTIONS, RESERVED, STORAGE, integer_literal
 from camshaft.emit.msl_module import MslTarget
@@ -35,7 +36,7 @@ class MslEmitter(CFamilyEmitter):
         variable="{type} {name} = {value};",
         loop="for ({type} {name} = {start}; {name} < {stop}; {name} += {step}) {{",
         barrier=("threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",),
-        reserved=RESERVED,
+        reserved=RESERVED | msl_tiles.WORDS,
         functions=FUNCTIONS,
     )
 
@@ -45,6 +46,8 @@ class MslEmitter(CFamilyEmitter):
         self.index_type = "int" if indexes_fit(kernel) else "long"
         self.rooms: dict[str, str] = {}
         self.collectives: dict[str, str] = {}
+        self.tiles: dict[ir.Tile, str] = {}
+        self.tile_room: str | None = None
 
     # --- what the base asks for --------------------------------------------------------------------------------------
     def type_name(self, dtype: DType) -> str:
@@ -90,6 +93,42 @@ class MslEmitter(CFamilyEmitter):
 
     def _from_f32(self, to: DType, operand: Text) -> Text:
         return call(self.use(f"cast_f32_{to.name}"), operand)
+
+    # --- tiles -------------------------------------------------------------------------------------------------------
+    def statement_tilenew(self, item: ir.TileNew) -> None:
+        found, name = msl_tiles.spread(item.tile, self.simt.lanes), self.names.new("tile")
+        self.tiles[item.tile] = name
+        self.collectives["clear_tile"], self.collectives["multiply_tile"] = msl_tiles.CLEAR, msl_tiles.MULTIPLY
+        self.write_line(f"simdgroup_float8x8 {name}[{found.rows}][{found.columns}];", item.line)
+        self.write_line(f"clear_tile({name});", item.line)
+
+    def statement_tilemma(self, item: ir.TileMma) -> None:
+        row, column = (Text(text, PRODUCT) for text in msl_tiles.place(item.tile, self.simt.lanes))
+        down, across = multiply(row, item.a.strides[-2]), column
+        if item.transposed:
+            across = multiply(column, item.b.strides[-2])
+        places = [
+            f"{add(add(Text(self.array_names[array]), self.linear(array, at)), first).code}, {array.strides[-2]}"
+            for array, at, first in ((item.a, item.a_at, down), (item.b, item.b_at, across))
+        ]
+        self.flush(frozenset({item.a, item.b}))
+        function = f"multiply_tile<{'true' if item.transposed else 'false'}>"
+        self.write_line(f"{function}({self.tiles[item.tile]}, {', '.join(places)}, {item.depth});", item.line)
+
+    def statement_tilestore(self, item: ir.TileStore) -> None:
+        at = self.linear(item.array, item.indices).at_least(SUM)
+        limits = [None if v is None else self.stable(v).at_least(SUM) for v in (item.rows, item.columns)]
+        self.flush()
+        if self.tile_room is None:
+            self.tile_room = self.names.new("tile_room", everywhere=True)
+        narrow = {"f16": "half({value})", "bf16": "f32_to_bf16({value})"}.get(item.array.dtype.name, "{value}")
+        if item.array.dtype == bf16:
+            self.use("f32_to_bf16")
+        place = f"{at} + {{row}} * {item.array.strides[-2]} + {{column}}"
+        write = f"{self.array_names[item.array]}[{place}] = {narrow};"
+        name, lanes = self.tiles[item.tile], self.simt.lanes
+        for line in msl_tiles.stored(item.tile, lanes, name, self.tile_room, (limits[0], limits[1]), write):
+            self.write_line(line, item.line)
 
     # --- collectives and atomics -------------------------------------------------------------------------------------
     def _is_inline(self, value: ir.Value, text: Text) -> bool:

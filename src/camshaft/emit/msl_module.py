@@ -16,15 +16,17 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True)
 class MslTarget:
-    """`simd_width`: threads of a SIMD-group; 0 emits no SIMD-group functions. `max_threadgroup_nbytes`: of threadgroup memory."""
+    """`simd_width`: threads of a SIMD-group; 0 emits no SIMD-group functions. `max_threadgroup_nbytes`: of threadgroup memory.
+    `has_matrices`: SIMD-group matrices, which Apple's GPUs have from the M1 on."""
 
     simd_width: int = 32
     max_threads: int = MAX_THREADS
     max_threadgroup_nbytes: int = 32_768
+    has_matrices: bool = False
 
     def key(self) -> str:
         """A spelling for cache keys."""
-        return f"msl/{self.simd_width}/{self.max_threads}/{self.max_threadgroup_nbytes}"
+        return f"msl/{self.simd_width}/{self.max_threads}/{self.max_threadgroup_nbytes}/{self.has_matrices:d}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 'emitter': the target's emitter. 'simt': lang/simt.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
 lang/tiles_expand.py rewrites it to other words (EXPANDED says why). 'matrix units': the emitter where a tile suits them
-(emit/llvm_tiles.py), else as 'tiles'. An Absent cell is a refusal. Joined to the instructions in lang/instructions.py.
+(emit/llvm_tiles.py, emit/msl_tiles.py), else as 'tiles'. An Absent cell is a refusal. Joined in lang/instructions.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ STRUCTURAL: dict[str, dict[str, Cell]] = {
 STATEMENTS: dict[str, dict[str, Cell]] = {
     **{name: _row() for name in ("VarNew", "VarSet", "Store", "Range", "When", "Barrier")},
     **{name: _row(simt="simt") for name in ("Lanes", "Prefetch")},
-    **{name: _row("tiles", "tiles", ptx="matrix units") for name in ("TileNew", "TileMma", "TileScale", "TileStore")},
+    **{
+        name: _row("tiles", "tiles", ptx="matrix units", msl="matrix units")
+        for name in ("TileNew", "TileMma", "TileScale", "TileStore")
+    },
     **{name: _row("tiles", "tiles", ptx="emitter") for name in ("AsyncCopy", "AsyncWait")},
 }
 # Why a target runs tiles and asynchronous copies in ordinary words: (tiles, copies).
@@ -58,5 +61,5 @@ EXPANDED: dict[str, tuple[str, str]] = {
         "WGSL has no matrix units: its subgroup matrices are an experiment of one browser",
         "WGSL has no such copies",
     ),
-    "msl": ("simdgroup_matrix is not spoken: no Apple GPU was at hand to try it on", "Metal's are undocumented"),
+    "msl": ("Metal multiplies matrices of one type: operands of f32 alone", "Metal's are undocumented"),
 }

@@ -39,7 +39,7 @@ def _llvm(kernel: ir.KernelIR, device: Any, lanes: int) -> str:
 
 
 def _msl(kernel: ir.KernelIR, device: Any, lanes: int) -> str:
-    return msl.emit(to_simt(kernel, lanes, device.target.simd_width), device.target).text
+    return msl.emit(msl.simt_form(kernel, lanes, device.target), device.target).text
 
 
 def _ptx(kernel: ir.KernelIR, device: Any, lanes: int) -> str:

@@ -14,20 +14,22 @@ from camshaft.backends.metal.api import MetalApi, MetalApiDevice, absent_api, me
 from camshaft.backends.metal.memory import Queue, allocate
 from camshaft.backends.metal.pipelines import MetalKernel, Pipelines
 from camshaft.backends.metal.run import MetalRun
-from camshaft.emit.msl import emit
+from camshaft.emit.msl import emit, simt_form
 from camshaft.emit.msl import refusal as past_limits
 from camshaft.emit.msl_module import MslModule, MslTarget
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key
-from camshaft.lang.simt import SimtKernel, to_simt
+from camshaft.lang.simt import SimtKernel
 from camshaft.lang.verify import verify
 
 # Threads of a threadgroup where a launch names no lanes: two SIMD-groups.
 LANES = 64
 # Bytes: Metal asks for an element's size; what lies in arenas starts at more.
 ALIGNMENT = 16
+# MTLGPUFamilyApple7: the M1 and the A14.
+FAMILY_WITH_MATRICES = 1007
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class MetalDevice:
         return past_limits(self._simt(traced, lanes), self.target) if lacking is None else lacking
 
     def _simt(self, traced: ir.KernelIR, lanes: int | None) -> SimtKernel:
-        return to_simt(traced, lanes or self.lanes, self.target.simd_width)
+        return simt_form(traced, lanes or self.lanes, self.target)
 
     def compile(
         self,
@@ -150,6 +152,7 @@ def make(index: int) -> MetalDevice:
     queue = native.newCommandQueue()
     if queue is None:
         raise BackendError(f"{name} ({native.name()}) gives no command queue")
-    target = MslTarget(max_threadgroup_nbytes=int(native.maxThreadgroupMemoryLength()))
+    matrices = bool(native.supportsFamily_(FAMILY_WITH_MATRICES))
+    target = MslTarget(max_threadgroup_nbytes=int(native.maxThreadgroupMemoryLength()), has_matrices=matrices)
     pipelines = Pipelines(api, native, name)
     return MetalDevice(name, native, api, Queue(api, queue, name), pipelines, target, _limits(native))

@@ -51,8 +51,8 @@ def _wgsl(kernel: ir.KernelIR, lanes: int) -> str:
 
 
 def _msl(kernel: ir.KernelIR, lanes: int) -> str:
-    target = MslTarget()
-    simt = to_simt(kernel, lanes, target.simd_width)
+    target = MslTarget(has_matrices=True)
+    simt = msl.simt_form(kernel, lanes, target)
     reason = msl.refusal(simt, target)
     if reason is not None:
         raise KernelError(f"{kernel.name}: {reason}")
@@ -75,7 +75,9 @@ DIALECTS = {
     for row in (
         Dialect("llvm", "LLVM IR for x86-64 with AVX2", "llvm", 8, _llvm),
         Dialect("wgsl", "WGSL for an adapter with WebGPU's default limits", "wgsl", 64, _wgsl, _WGSL),
-        Dialect("msl", "Metal Shading Language", "msl", 64, _msl, _memory(MslTarget().max_threadgroup_nbytes)),
+        Dialect(
+            "msl", "Metal Shading Language for an M1", "msl", 64, _msl, _memory(MslTarget().max_threadgroup_nbytes)
+        ),
         Dialect("c", "C11 with GCC's vectors", "c", 1, _c),
         Dialect("ptx", "PTX for sm_80", "ptx", 64, _ptx, _memory(nvptx.MOST_SHARED_NBYTES)),
     )
