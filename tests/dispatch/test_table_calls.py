@@ -61,6 +61,7 @@ def test_the_common_case_never_enters_the_interpreter(dtype: Any) -> None:
         lambda: add(fortran, fortran),
         lambda: add(a, zero, out=a),
         lambda: add(zero, a),
+        lambda: add(a, zero[()]),
     ):
         call()
         assert python_calls(call) == []

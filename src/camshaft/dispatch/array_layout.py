@@ -12,7 +12,7 @@ import numpy as np
 
 # Byte offsets in an ndarray (PyArrayObject_fields, public since NumPy 1.7) and in CPython's objects on 64-bit machines.
 TYPE, DATA, ND, DIMENSIONS, STRIDES, DESCR, FLAGS = 8, 16, 24, 32, 40, 56, 64
-FLOAT_VALUE, TUPLE_SIZE, TUPLE_ITEMS = 16, 16, 24
+FLOAT_VALUE, TUPLE_SIZE, TUPLE_ITEMS, SCALAR_VALUE = 16, 16, 24, 16
 
 # Bits of an ndarray's flags. WARN: a write warns (what np.diagonal and np.broadcast_arrays return).
 C_ORDER, F_ORDER, ALIGNED, WRITEABLE, COPY_BACK, WARN = 1, 2, 0x100, 0x400, 0x2000, 1 << 31
@@ -57,6 +57,13 @@ def _differs(array: np.ndarray[Any, Any]) -> str | None:
         start = _word(at + offset)
         wanted[name] = all(_word(start + 8 * i) == value % 2**64 for i, value in enumerate(values))
     return next((name for name, right in wanted.items() if not right), None)
+
+
+def has_plain_scalars(dtype: np.dtype[Any]) -> bool:
+    """Whether a NumPy scalar of the dtype has its value where it is looked for."""
+    scalar = dtype.type(1)
+    held = ctypes.string_at(id(scalar) + SCALAR_VALUE, dtype.itemsize)
+    return type(scalar) is dtype.type and held == np.ones((), dtype).tobytes()
 
 
 @functools.cache

@@ -34,7 +34,7 @@ def given_lines(n: int, by_position: bool = True) -> list[str]:
 
 
 def input_lines(i: int, following: str) -> list[str]:
-    """Input i's address, flags, shape and dtype: an ndarray's own, or those of a Python number."""
+    """Input i's address, flags, shape and dtype: an ndarray's own, or those of a number."""
     x = f"%in{i}"
     return [
         f"br label %input{i}",
@@ -49,7 +49,10 @@ def input_lines(i: int, following: str) -> list[str]:
         f"no.float{i}:",
         *(line.replace("%int_type", f"%int_type{i}") for line in word("int_type")),
         f"%an.int{i} = icmp eq ptr %type{i}, %int_type{i}",
-        f"br i1 %an.int{i}, label %is.int{i}, label %slow.path",
+        f"br i1 %an.int{i}, label %is.int{i}, label %is.other{i}",
+        f"is.other{i}:",  # a NumPy scalar, if a row knows its type
+        f"%other.data{i} = getelementptr i8, ptr {x}, i64 {layout.SCALAR_VALUE}",
+        f"br label %{following}",
         f"is.int{i}:",
         *(line.replace("%int_value", f"%int_value{i}") for line in word("int_value")),
         f"%int.of{i} = call i64 %int_value{i}(ptr {x}, ptr %overflow)",
@@ -69,17 +72,18 @@ def input_lines(i: int, following: str) -> list[str]:
         f"br label %{following}",
         f"{following}:",
         *(
-            f"%{name}{i} = phi {kind} [ {real}, %is.float{i} ], [ {whole}, %is.int{i} ], [ {own}, %is.array{i} ]"
-            for name, kind, real, whole, own in (
-                ("data", "ptr", f"%slot{i}", f"%slot{i}", f"%own.data{i}"),
-                ("nd", "i32", "0", "0", f"%own.nd{i}"),
-                ("dims", "ptr", "null", "null", f"%own.dims{i}"),
-                ("dtype", "ptr", "null", "null", f"%own.dtype{i}"),
-                ("flags", "i32", "-1", "-1", f"%own.flags{i}"),
-                ("number", "double", f"%value{i}", f"%int.real{i}", "0.0"),
-                ("int", "i64", "0", f"%int.of{i}", "0"),
-                ("is.real", "i1", "true", "false", "false"),
-                ("is.weak", "i1", "true", "true", "false"),
+            f"%{name}{i} = phi {kind} [ {real}, %is.float{i} ], [ {whole}, %is.int{i} ], "
+            f"[ {other}, %is.other{i} ], [ {own}, %is.array{i} ]"
+            for name, kind, real, whole, other, own in (
+                ("data", "ptr", f"%slot{i}", f"%slot{i}", f"%other.data{i}", f"%own.data{i}"),
+                ("nd", "i32", "0", "0", "0", f"%own.nd{i}"),
+                ("dims", "ptr", "null", "null", "null", f"%own.dims{i}"),
+                ("dtype", "ptr", "null", "null", "null", f"%own.dtype{i}"),
+                ("flags", "i32", "-1", "-1", "-1", f"%own.flags{i}"),
+                ("number", "double", f"%value{i}", f"%int.real{i}", "0.0", "0.0"),
+                ("int", "i64", "0", f"%int.of{i}", "0", "0"),
+                ("is.real", "i1", "true", "false", "false", "false"),
+                ("is.weak", "i1", "true", "true", "false", "false"),
             )
         ),
         f"%single{i} = icmp eq i32 %nd{i}, 0",
@@ -107,7 +111,10 @@ def find_row_lines(n: int) -> list[str]:
         compared += [
             *row(f"dtype{i}", "ptr"),
             f"%same.dtype{i} = icmp eq ptr %dtype{i}, %row.dtype{i}",
-            f"%right{i} = or i1 %is.weak{i}, %same.dtype{i}",
+            *row(f"scalar{i}", "ptr"),
+            f"%same.type{i} = icmp eq ptr %type{i}, %row.scalar{i}",
+            f"%strong{i} = or i1 %same.dtype{i}, %same.type{i}",
+            f"%right{i} = or i1 %is.weak{i}, %strong{i}",
         ]
     return [
         "find:",

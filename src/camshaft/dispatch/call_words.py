@@ -25,14 +25,17 @@ WORDS = (
     "free_memory",
 )
 ROWS_AT, ROW_WORDS = 24, 24
-# A row: dtypes (by their address) and bytes an element of inputs and output, elements of a program; from how many elements on
-# the lock is released, and the work shared; how a Python number is stored, and the ints that can be; then an entry for each set
-# of inputs that are one element (bit i for input i).
+# A row: dtypes and types of scalars (by their address) and bytes an element of inputs and output, elements of a program; from how
+# many elements on the lock is released, and the work shared; how a Python number is stored, and the ints that can be; then an
+# entry for each set of inputs that are one element (bit i for input i).
 ROW = (
     "dtype0",
     "dtype1",
     "dtype2",
     "out_dtype",
+    "scalar0",
+    "scalar1",
+    "scalar2",
     "nbytes0",
     "nbytes1",
     "nbytes2",

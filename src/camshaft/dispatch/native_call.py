@@ -86,6 +86,8 @@ def add_row(state: State, kernel: FlatKernel, share: int) -> None:
     kinds = {f32.numpy: call_words.AS_F32, f64.numpy: call_words.AS_F64} if len(set(inputs)) == 1 else {}
     values = {f"dtype{i}": key for i, key in enumerate(keys)} | {"out_dtype": id(output)}
     values |= {f"nbytes{i}": d.itemsize for i, d in enumerate(inputs)} | {"out_nbytes": output.itemsize}
+    scalars = [d.type if array_layout.has_plain_scalars(d) else None for d in inputs]
+    values |= {f"scalar{i}": id(t) for i, t in enumerate(scalars) if t is not None}
     values |= {"block": kernel.block, "release": min(MOST_LOCKED, kernel.block), "share": share}
     values["number"] = kinds.get(inputs[0], call_words.NO_FLOAT)
     values["least"], values["most"] = _ints(inputs)

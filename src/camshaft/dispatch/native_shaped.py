@@ -14,11 +14,12 @@ from camshaft.dispatch.runners import HostRunner
 from camshaft.dispatch.shaped_call import Prepared
 
 Array = np.ndarray[Any, Any]
+Words = np.ndarray[Any, np.dtype[np.int64]]
 SHAPED_WORDS = layout.ROW_WORDS << layout.ROW_BITS
 # Work from which other Python threads go on meanwhile.
 RELEASE_NS = 2000.0
-# What rows point to. Calls may be under way when another shape takes a row, so it stays.
-_kept: list[Any] = []
+# What rows point to, by what was prepared. Calls may be under way when another shape takes a row, so it stays.
+_kept: dict[int, tuple[Prepared, Words, int]] = {}
 _BASES = {"output": layout.OUT_BASE, "scratch": layout.SCRATCH_BASE}
 
 
@@ -35,8 +36,7 @@ def add_row(state: State, arrays: Sequence[Array], prepared: Prepared, elementwi
     row = state[at : at + layout.ROW_WORDS]
     if row[: len(key)].tolist() == key:
         return
-    steps, scratch_nbytes = _steps(run)
-    _kept.append((steps, prepared))
+    _, steps, scratch_nbytes = _kept.setdefault(id(prepared), (prepared, *_steps(run)))
     (shape,), (dtype,) = prepared.shapes, prepared.computed
     values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
     values |= {f"in_place{i}": elementwise and (a.shape, a.dtype) == (shape, dtype) for i, a in enumerate(arrays)}
@@ -65,7 +65,7 @@ def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
     return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= layout.MOST_AXES
 
 
-def _steps(run: HostRunner) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
+def _steps(run: HostRunner) -> tuple[Words, int]:
     """The steps' words, and the bytes of all scratch with what its alignment takes."""
     offsets, scratch_nbytes = [], 0
     for spec in run.build.scratch:
