@@ -58,7 +58,8 @@ def say_ran(profile: Profile) -> None:
     """A line per thunk: time, rates, share of the roof."""
     say(f"ran in {profile.total_ns / 1e3:.1f} us, {profile.waited_share:.0%} of it at waits")
     for index, row in enumerate(profile.thunks):
-        say(f"{index:5d} {row.name:32s} {row.op}/{row.variant:24s} {rates(row)}")
+        kind = f"{row.op}/{row.variant}"
+        say(f"{index:5d} {row.name:32s} {kind:40s} {rates(row)}")
 
 
 def rates(row: Row) -> str:
