@@ -22,6 +22,7 @@ from camshaft.tune.benchmark import benchmark_round_robin
 from camshaft.tune.candidates import Candidate
 from camshaft.tune.graphs import Use, is_measured, tune_uses, uses_of
 from camshaft.tune.ladder import ladder
+from camshaft.tune.nodes import shape_text
 from camshaft.tune.rounds import BenchmarkConfig
 
 
@@ -49,7 +50,7 @@ def row(use: Use, config: BenchmarkConfig) -> dict[str, Any]:
     return {
         "bench": "tune",
         "op": use.op.name,
-        "shape": [str(s) for s in use.node.inputs],
+        "shape": shape_text(use.node),
         "cold": use.cold,
         "threads": config.threads,
         "before": before.label,
@@ -78,7 +79,7 @@ def line(r: dict[str, Any]) -> tuple[object, ...]:
     microseconds = (f"{r[name] / 1000:.4g}" for name in ("before_min_ns", "after_min_ns"))
     before, now = microseconds
     fast = f"{r['times_as_fast']:.2f}" if after else ""
-    return r["op"], ", ".join(r["shape"]), r["before"], before, after, now, fast, f"{r['noise']:.0%}"
+    return r["op"], r["shape"], r["before"], before, after, now, fast, f"{r['noise']:.0%}"
 
 
 def main() -> None:

@@ -99,6 +99,12 @@ def tune_node(
         return _tune(work, ours, others)
 
 
+def shape_text(node: NodeSpec) -> str:
+    """The inputs' specs, and the attributes that are switched on."""
+    switched = [name for name, value in sorted(node.attrs.items()) if value is True]
+    return ", ".join([*map(str, node.inputs), *switched])
+
+
 def _proved(op: Op, node: NodeSpec, override: str | None) -> tuple[list[Candidate], list[Candidate]]:
     """Who may be chosen under the override, the untuned choice first, and who else a choice without one would look at: it must
     find all of them measured, or none."""
@@ -129,7 +135,7 @@ def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
     everybody = zip((*ours, *others), timings, strict=True)
     slower = [(c, max(t.median_ns, before)) for c, t in everybody if c is not reference and c.label != winner.label]
     _keep(work, [(reference, before), *([(winner, after)] if winner is not reference else []), *slower])
-    shape = ", ".join(str(spec) for spec in work.node.inputs)
+    shape = shape_text(work.node)
     times = reference.label, before, winner.label, after, gain, work.noise
     threads = thread_count(work.config.threads)
     return Tuned(work.op.name, shape, work.config.cold, threads, *times, work.n_tried, tuple(work.failures))

@@ -27,10 +27,10 @@ class BenchmarkConfig:
     `incumbent_ns`, is not measured further. `threads` None means a plan's.
     """
 
-    runs: int = 25
+    runs: int = 50
     least_runs: int = 5
     budget_s: float = 1.0
-    sample_ns: float = 200_000.0
+    sample_ns: float = 100_000.0
     window: int = 3
     warmup_s: float = 0.1
     give_up: float = 1.5
