@@ -192,6 +192,18 @@ def test_inputs_and_outputs_on_a_device_are_the_callers(fakes: Fakes) -> None:
         assert plan.bound.segments[0].device == "fake:0"
 
 
+def test_the_host_reads_unified_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    Fakes(FakeDevice("fake:0", {"alignment": 256, "unified": 1})).install(monkeypatch)
+    graph = cs.ExecutionGraph()
+    x = graph.input("x", (TOKENS, DIM), "f32", device="fake:0")
+    h = graph.node("silu", x, device="fake:0", name="there")
+    graph.output("y", graph.node("add", h, x, device="cpu:scalar", after=[h], name="here"))
+    for sync in SYNCS:
+        with graph.compile(sync=sync, threads=1) as plan:
+            assert [(t.name, t.device) for t in plan.bound.schedule.thunks] == [("there", "fake:0"), ("here", "host")]
+            np.testing.assert_allclose(plan.run(x=X)["y"], X / (1 + np.exp(-X)) + X, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ops.NAMES)
 def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the first of its samples, as its proof has it; what is proved where is the table test's."""
