@@ -88,7 +88,7 @@ class Store:
 
     def settle(self) -> None:
         """Adds what this process counted to the file, and lists those stores that all processes together added much to.
-        Called when a process ends; StoreError when the folder cannot be written."""
+        StoreError when the folder cannot be written."""
         taken = {kind: part.counts for kind, part in self.parts.items() if part.counts != Counts()}
         for kind in taken:
             self.parts[kind].counts = Counts()
@@ -103,6 +103,15 @@ class Store:
                 self.parts[kind].remove_stale()
         if due:
             self.counters.add(dict.fromkeys(due, Counts()), listed=due)
+
+    def finish(self) -> None:
+        """What is done when a process ends: counts are added to the file, the lease is given back. A process that ends without
+        Python's own end calls it; errors are swallowed, since nobody is there to be told and only counts are lost."""
+        with suppress(StoreError, OSError):
+            self.settle()
+        with suppress(OSError):
+            self.living.oldest()  # removes what the dead left
+        self.living.release()
 
 
 @functools.cache
@@ -127,14 +136,9 @@ def _store(root: Path, max_nbytes: int) -> Store:
 
 
 def _end(made: Store, process: int) -> None:
-    """The end of a process, but not of one that it forked."""
-    if os.getpid() != process:
-        return
-    with suppress(StoreError, OSError):  # nobody is there to be told, and all that is lost is counts
-        made.settle()
-    with suppress(OSError):
-        made.living.oldest()  # removes what the dead left
-    made.living.release()
+    """At the end of a process, but not of one that it forked."""
+    if os.getpid() == process:
+        made.finish()
 
 
 def store() -> Store:
