@@ -32,11 +32,23 @@ def find_tool(name: str) -> Path | None:
     return found[0] if found else Path(on_path) if on_path else None
 
 
+# What a module keeps to itself: functions that were not inlined, and tables.
+_OWN = re.compile(r"^(?:\.func\s+(?:\([^)]*\)\s*)?(\w+)|\.(?:global|const)\s[^=\n]*?(\w+)\[\d+\])", re.MULTILINE)
+
+
 def joined(texts: list[str]) -> str:
     """PTX modules for one target as one, so that one call assembles them all. Their kernels' names must differ."""
     heads = (".version", ".target", ".address_size")
     head = [line for line in texts[0].splitlines() if line.startswith(heads)]
-    return "\n".join([*head, *(line for t in texts for line in t.splitlines() if not line.startswith(heads))]) + "\n"
+    apart = (_apart(text, i) for i, text in enumerate(texts))
+    return "\n".join([*head, *(line for t in apart for line in t.splitlines() if not line.startswith(heads))]) + "\n"
+
+
+def _apart(text: str, index: int) -> str:
+    """A module whose own functions and tables no other module has."""
+    for name in {name for pair in _OWN.findall(text) for name in pair if name}:
+        text = re.sub(rf"\b{name}\b", f"{name}_{index}", text)
+    return text
 
 
 def assemble(ptx: str, processor: str) -> dict[str, Assembled]:
