@@ -15,7 +15,9 @@ function drawTimeline(profile, colours) {
   }
   line.lanes.forEach((name, lane) => {
     make("rect", { x: LEFT, y: TOP + lane * LANE, width: inner, height: LANE - 6, class: "lane", rx: 3 }, svg);
-    make("text", { x: 0, y: TOP + lane * LANE + LANE / 2 + 1, class: "strong" }, svg, name);
+    const worker = profile.workers[lane], middle = TOP + lane * LANE + LANE / 2;
+    make("text", { x: 0, y: worker ? middle - 4 : middle + 1, class: "strong" }, svg, name);
+    if (worker) make("text", { x: 0, y: middle + 11, class: "small" }, svg, "waits " + percent(worker.waited_ns / profile.total_ns));
   });
   const names = records(profile, "thunk");
   svg.dataset.bars = line.bars.length;
@@ -59,7 +61,7 @@ function tipOf(element, names, line) {
   const wait = element.dataset.kind === "wait", found = (wait ? line.waits : line.bars)[Number(element.dataset.index)];
   const [lane, thunk, start, end] = found, many = Number(element.dataset.many);
   if (many) return [`${many + 1} ${wait ? "waits" : "thunks"}`, ["zoom in to see each", "from " + duration(start)]];
-  const when = `${line.lanes[lane]}, ${duration(start)} to ${duration(end)}`;
+  const when = `${line.lanes[lane]}, at ${number(start / 1e3, 7)} µs`;
   const row = names[thunk];
   if (wait) return ["wait before " + (row ? row.name : "the end of the run"), [duration(end - start), when]];
   return [row.name, [duration(end - start) + " here", when, ...rowLines(row)]];
