@@ -5,6 +5,7 @@ A row is named 'seed/name'. It stands here once its whole meaning is computed: d
 
 from __future__ import annotations
 
+_CASTS, _REDUCTIONS = "mlx/elementwise", "dispatch/kernel_reduction_simd"
 ANSWERS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("trueno/dispatch_rms_norm", "mlx/rms_norm"),
     "matmul": ("mlx/dense_gemm", "mlx/dense_gemv_bf16", "mlx/dense_mm_bf16/f16/f32_f32"),
@@ -13,7 +14,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "residual_norm": ("mlx/fused_residual_norm",),
     "copy": ("mlx/copy",),
     "gather": ("mlx/gather",),
-    "argmax": ("mlx/argmax",),
+    "argmax": ("mlx/argmax", _REDUCTIONS),
     "softmax": ("mlx/softmax",),
     "rope": ("trueno/dispatch_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
@@ -25,10 +26,14 @@ ANSWERS: dict[str, tuple[str, ...]] = {
         "mlx/sdpa",
         "mlx/sdpa_decode",
     ),
-    "add": ("trueno/dispatch_add", "mlx/add_bias_row_2d"),
-    "multiply": ("trueno/dispatch_mul",),
+    "cast": (_CASTS,),
+    "transpose": ("mlx/transpose",),
+    "add": ("trueno/dispatch_add", "mlx/add_bias_row_2d", _CASTS),
+    "multiply": ("trueno/dispatch_mul", _CASTS),
     "silu": ("trueno/dispatch_silu",),
+    "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
+    **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 
 
