@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from camshaft.plan.hooks import provide as _provide
-from camshaft.plan.tuning import set_tuner
 
 if TYPE_CHECKING:
     from camshaft.backends.registry import device, devices
@@ -117,11 +116,14 @@ __all__ = [
     "validate_backends",
 ]
 
-set_tuner(lambda: import_module("camshaft.tune.graphs").tune_graphs)
-
 
 _provide(
-    {"profile": "camshaft.observe.profile", "lowered": "camshaft.observe.watch", "built": "camshaft.observe.watch"}
+    {
+        "tune_graphs": "camshaft.tune.graphs",
+        "profile": "camshaft.observe.profile",
+        "lowered": "camshaft.observe.watch",
+        "built": "camshaft.observe.watch",
+    }
 )
 
 

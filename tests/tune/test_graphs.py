@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import camshaft
 from camshaft import ops
+from camshaft.cli.main import app
 from camshaft.dispatch.claims import claim_of
 from camshaft.dispatch.measurements import measurement, measurements
 from camshaft.dtypes import f32
@@ -14,11 +19,11 @@ from camshaft.graph.graph import Graph
 from camshaft.graph.passes.prepare import prepare
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan import tuning
 from camshaft.tune import graphs, nodes
 from camshaft.tune.graphs import Use, is_measured, uses_of
 from camshaft.tune.ladder import ladder
 from camshaft.tune.rounds import BenchmarkConfig, Timing
+from tests.support.fixtures import tiny_model
 
 
 def two_norms(rows: int = 7, dim: int = 64) -> Graph:
@@ -108,12 +113,6 @@ def test_progress_is_told(times: list[str]) -> None:
     assert [t.op for t in found] == ["rms_norm", "rms_norm"]
 
 
-def test_without_a_tuner_a_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "_load", None)
-    with pytest.raises(camshaft.CamshaftError, match="no tuner was set"):
-        camshaft.compile(two_norms(), tune=True)
-
-
 def test_every_square_product_has_a_neighbour_on_the_ladder() -> None:
     uses = ladder(only="matmul")
     op = ops.get("matmul")
@@ -132,3 +131,18 @@ def test_the_ladder_has_the_product_that_everybody_measures_and_no_shape_twice()
     assert len({use.key for use in uses}) == len(uses)
     assert {use.override for use in uses} == {"simd"}
     assert {use.op.name for use in ladder(only="norm")} == {"rms_norm", "residual_norm"}
+
+
+def test_a_model_is_tuned_for_real_and_its_plan_uses_it(tmp_path: Path) -> None:
+    """One op of a tiny model, measured in its plans' shapes, by the command."""
+    model = tiny_model("llama", tmp_path)
+    runner = CliRunner()
+    result = runner.invoke(app, ["tune", str(model), "--only", "rms_norm", "--threads", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["shapes"] == len(report["tuned"]) == 3  # a prompt, its rows of logits, one token
+    assert all(t["after_ns"] > 0 and t["gain"] >= 1 for t in report["tuned"])
+    with camshaft.LanguageModel(model, threads=2) as lm:
+        norms = [n.spec for n in lm.plans.single.graph.nodes if n.op.name == "rms_norm"]
+        assert norms
+        assert all(measurements().at(ops.get("rms_norm"), node) for node in norms)

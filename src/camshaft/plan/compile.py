@@ -21,12 +21,12 @@ from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.held import Held, given_memory, hold
+from camshaft.plan.hooks import hook
 from camshaft.plan.lower import Lowered, lower
 from camshaft.plan.memory import MemoryPlan, make_schedule
 from camshaft.plan.mixed import MixedSchedule, bind_mixed
 from camshaft.plan.placing import choose_placed
 from camshaft.plan.schedule import Schedule
-from camshaft.plan.tuning import tuner
 from camshaft.plan.watched import watch_built, watch_lowered
 from camshaft.plan.weights import Weights
 from camshaft.settings import settings, thread_count
@@ -95,7 +95,7 @@ def compile_all(
     override = check_override(backend) if backend is not None else get_backend_override()
     ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
     if (settings().tune if tune is None else tune) and dispatcher is None:
-        tuner()(ready, override, thread_count(threads))
+        hook("tune_graphs")(ready, override, thread_count(threads))
     choices = iter(choose_placed([node for graph in ready for node in graph.nodes], override, strict, dispatcher))
     weights = weights or Weights()
     return [

@@ -1,7 +1,8 @@
 """What later floors do for plans: named in camshaft/__init__.py and loaded when it is first asked for.
 
-`profile` is ExecutionPlan.profile; `lowered` may replace thunks before memory is planned, and `built` a plan, where settings
-ask for one that is watched (watched.py). Imported by camshaft itself, so it imports next to nothing.
+`profile` is ExecutionPlan.profile; `tune_graphs` measures kernels before they are chosen; `lowered` may replace thunks before
+memory is planned, and `built` a plan, where settings ask for one that is watched (watched.py). Imported by camshaft itself, so it
+imports next to nothing.
 """
 
 from __future__ import annotations
