@@ -17,7 +17,7 @@ def test_the_command_line_starts_without_the_heavy_packages() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["pull", "models", "generate", "chat", "bench", "plan", "doctor"])
+@pytest.mark.parametrize("command", ["pull", "models", "generate", "chat", "bench", "plan", "doctor", "ops", "cache"])
 def test_every_command_has_plain_help(cli, command: str) -> None:
     result = cli(command, "--help")
     assert result.exit_code == 0

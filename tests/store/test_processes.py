@@ -16,7 +16,7 @@ from camshaft.backends.cpu.compile import host_target
 from camshaft.dispatch.claims import Claim
 from camshaft.dispatch.evidence import Ledger
 from camshaft.store.living import LEASE_PREFIX, Living
-from camshaft.store.objects import Counts
+from camshaft.store.objects import Counts, ObjectStore
 from camshaft.store.store import store
 from tests.store.processes import N_KERNELS, adds
 
@@ -152,6 +152,26 @@ def test_a_lease_counts_while_its_process_lives(tmp_path: Path) -> None:
     assert not lease.exists()
     living.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_eviction_spares_what_another_living_process_may_use(tmp_path: Path) -> None:
+    living = Living(tmp_path / "state")
+    objects = ObjectStore(tmp_path / "objects", 5000, begin=living.hold, living_since=living.oldest)
+    keys = [f"{i:032x}" for i in range(6)]
+    for i, key in enumerate(keys):
+        ObjectStore(objects.root, 1 << 20).put(key, bytes(1000))
+        os.utime(objects.path(key), (time.time() - (9000 if i < 1 else 5100),) * 2)
+    other = child(tmp_path, "-c", HOLDS, str(tmp_path / "state"))
+    assert other.stdout is not None
+    other.stdout.readline()
+    (lease,) = living.folder.glob(LEASE_PREFIX + "*")
+    os.utime(lease, (time.time() - 5000,) * 2)  # as if it had lived for so long
+    objects.bound()
+    assert [objects.path(key).exists() for key in keys] == [False, True, True, True, True, True]
+    other.kill()
+    other.communicate()
+    objects.bound()
+    assert sum(objects.path(key).exists() for key in keys) == 4
 
 
 def test_a_store_without_leases_serves_as_well(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
