@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from camshaft import ops
+from camshaft import ops, tune
 from camshaft.dtypes import f16, f32, i32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.op import NodeSpec, Op
@@ -99,3 +99,10 @@ def test_attention_is_measured_on_tokens_that_follow_each_other_in_one_slot() ->
     assert args[3].tolist() == list(range(58, 64))
     assert set(args[4].tolist()) == {0}
     assert sorted(args[5].reshape(-1).tolist()) == list(range(16))
+
+
+def test_the_names_of_the_package_are_there() -> None:
+    for name in tune.__all__:
+        assert getattr(tune, name).__name__ == name
+    with pytest.raises(AttributeError, match=r"camshaft\.tune has no 'abacus'"):
+        tune.abacus  # noqa: B018
