@@ -326,6 +326,43 @@ def test_16_bit_floats_that_an_op_does_not_take_are_computed_in_f32() -> None:
     np.testing.assert_array_equal(got, table().softmax(x.astype(F32)).astype(x.dtype))
 
 
+@needs_native
+def test_attributes_that_were_seen_never_enter_the_interpreter() -> None:
+    x, w = draw(6, 40), draw(40)
+    t = table()
+    calls: list[tuple[Callable[[], Any], Any]] = [
+        (lambda: t.sum(x, axes=0), x.sum(0)),
+        (lambda: t.sum(x, axis=0), x.sum(0)),
+        (lambda: t.sum(x, axes=1), x.sum(1)),
+        (lambda: t.max(x, axis=(0, 1), keepdims=True), x.max(keepdims=True)),
+        (lambda: t.max(x), x.max()),
+        (lambda: t.matmul(x, x, transpose_b=True), x @ x.T),
+        (lambda: t.rms_norm(x, w, eps=0.5), x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.5) * w),
+        (lambda: t.rms_norm(x, w, eps=0.25), x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.25) * w),
+    ]
+    for _ in range(2):
+        for call, wanted in calls:
+            got = call()
+            assert type(got) is type(wanted)
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    for call, _ in calls:
+        assert python_calls(call) == []
+    left, blocks = leaks(calls[0][0], [x, 0, t.sum], 5000)
+    assert max(left) < 20
+    left, blocks = leaks(calls[4][0], [x, np.float32, t.max], 5000)
+    assert max(left) < 20
+    assert blocks < 1000
+
+
+def test_new_values_for_each_call_do_not_fill_the_memory() -> None:
+    x, w = draw(2, 8), draw(8)
+    for i in range(50):
+        eps = float(f"0.{i + 1}")
+        np.testing.assert_allclose(
+            table().rms_norm(x, w, eps=eps), x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w, rtol=1e-4
+        )
+
+
 def test_a_host_thunk_may_call_the_table_whose_workers_its_plan_has() -> None:
     seen = []
 

@@ -19,7 +19,7 @@ C_ORDER, F_ORDER, ALIGNED, WRITEABLE, COPY_BACK, WARN = 1, 2, 0x100, 0x400, 0x20
 
 # NumPy's table of C functions: its own version first. A slot keeps its number for as long as the function exists.
 _VERSIONS = (0x1000009, 0x2000000)
-_VERSION_SLOT, _NEW_COPY_SLOT, _EMPTY_SLOT, _NEW_LIKE_SLOT = 0, 85, 184, 277
+_VERSION_SLOT, _RETURN_SLOT, _NEW_COPY_SLOT, _EMPTY_SLOT, _NEW_LIKE_SLOT = 0, 76, 85, 184, 277
 KEEP_ORDER = 2
 
 
@@ -156,3 +156,17 @@ def new_copy() -> int | None:
     made = make(source, 0)
     same = type(made) is np.ndarray and (made.dtype, made.strides) == (np.float32, (12, 4))
     return address if same and np.array_equal(made, source) else None
+
+
+@functools.cache
+def scalar_of() -> int | None:
+    """The address of PyArray_Return(array), which takes over its argument and gives a scalar for one without axes, or None."""
+    functions = _functions()
+    if functions is None:
+        return None
+    address = _word(functions + 8 * _RETURN_SLOT)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(address)
+    array = np.array(2.5, np.float32)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+    made = make(id(array))
+    return address if type(made) is np.float32 and made == 2.5 else None

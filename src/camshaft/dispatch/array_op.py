@@ -161,10 +161,10 @@ class ArrayOp:
                 self._calls[key] = found
         return found
 
-    def remember(self, operands: Sequence[Operand], prepared: Prepared) -> None:
+    def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
         """The builtin does such calls from now on, where it can."""
         if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
-            native_shaped.add_row(self._shaped, operands, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
+            native_shaped.add_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         name = self.op.name

@@ -9,13 +9,13 @@ from camshaft.dispatch.call_words import ROW_WORDS, ROWS_AT, conjunction, field,
 MOST_COPIED = 1 << 14
 
 
-def given_lines(n: int, by_position: bool = True) -> list[str]:
-    """n inputs, and `out` as the next argument, as the only keyword or (`by_position`) without it; or no `out` at all."""
+def given_lines(n: int) -> list[str]:
+    """n inputs, and `out` as the next argument, by position or as the only keyword; or no `out` at all."""
     return [
         "%no.names = icmp eq ptr %names, null",
         "br i1 %no.names, label %positions, label %keywords",
         "positions:",
-        f"%one.more = icmp eq i64 %n, {n + 1 if by_position else -1}",
+        f"%one.more = icmp eq i64 %n, {n + 1}",
         f"%no.more = icmp eq i64 %n, {n}",
         "%right.count = or i1 %one.more, %no.more",
         "br i1 %right.count, label %inputs, label %slow.path",

@@ -9,15 +9,18 @@ shape's, goes to the op's Python function.
 from __future__ import annotations
 
 from camshaft.dispatch import array_layout as layout
-from camshaft.dispatch.call_inputs import given_lines
 from camshaft.dispatch.call_shaped_run import LAUNCH_WORDS, RUN_STEPS, finish_lines, ready_lines, step_lines
 from camshaft.dispatch.call_words import ROWS_AT, conjunction, field, word
 
 MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 12, 3
 # An input's part of the key: its dtype's address, its number of axes, their sizes.
 KEY_WORDS = 2 + MOST_AXES
+# Attributes by keyword, as the addresses of name and value; a row holds on to both, so equal addresses are the same objects.
+MOST_ATTRIBUTES = 2
+ATTRIBUTE_WORDS = 2 * MOST_ATTRIBUTES
 ROW = (
     *(f"key{i}" for i in range(MOST_INPUTS * KEY_WORDS)),
+    *(f"attribute{i}" for i in range(ATTRIBUTE_WORDS)),
     "nbytes0",
     "nbytes1",
     "nbytes2",
@@ -34,7 +37,7 @@ ROW = (
     "n_steps",
     "steps",
 )
-ROW_WORDS, ROW_BITS = 40, 6
+ROW_WORDS, ROW_BITS = 44, 6
 # A step: entry, programs, number of arguments, then for each of those the index of a base and the bytes added to it.
 STEP_WORDS = 3 + 2 * MOST_ARGUMENTS
 # Bases: three inputs, the output, scratch, and 0.
@@ -52,6 +55,55 @@ def row_index(key: list[int]) -> int:
 
 def _row(name: str, kind: str = "i64") -> list[str]:
     return field(f"row.{name}", kind, "%row", 8 * ROW.index(name))
+
+
+def _given(n: int) -> list[str]:
+    """n inputs by position; by keyword `out` and a few attributes, which are a part of the key."""
+    return [
+        f"%right.count = icmp eq i64 %n, {n}",
+        "br i1 %right.count, label %counted, label %slow.path",
+        "counted:",
+        "%no.names = icmp eq ptr %names, null",
+        "br i1 %no.names, label %inputs, label %keywords",
+        "keywords:",
+        *field("n.names", "i64", "%names", layout.TUPLE_SIZE),
+        *word("out_name"),
+        f"%items = getelementptr i8, ptr %names, i64 {layout.TUPLE_ITEMS}",
+        f"%values = getelementptr ptr, ptr %args, i64 {n}",
+        f"%attributes = getelementptr i64, ptr %key, i64 {n * KEY_WORDS}",
+        f"%few.names = icmp ule i64 %n.names, {MOST_ATTRIBUTES + 1}",
+        "br i1 %few.names, label %keyword, label %slow.path",
+        "keyword:",
+        "%w = phi i64 [ 0, %keywords ], [ %w.next, %is.out ], [ %w.next, %attribute ]",
+        "%place = phi i64 [ 0, %keywords ], [ %place, %is.out ], [ %place.next, %attribute ]",
+        "%so.far = phi ptr [ null, %keywords ], [ %value, %is.out ], [ %so.far, %attribute ]",
+        "%w.left = icmp ult i64 %w, %n.names",
+        "br i1 %w.left, label %read, label %inputs",
+        "read:",
+        "%w.next = add i64 %w, 1",
+        "%item.at = getelementptr ptr, ptr %items, i64 %w",
+        "%item = load ptr, ptr %item.at",
+        "%value.at = getelementptr ptr, ptr %values, i64 %w",
+        "%value = load ptr, ptr %value.at",
+        "%names.out = icmp eq ptr %item, %out_name",
+        "br i1 %names.out, label %is.out, label %room",
+        "is.out:",
+        "br label %keyword",
+        "room:",
+        f"%has.room = icmp ult i64 %place, {ATTRIBUTE_WORDS}",
+        "br i1 %has.room, label %attribute, label %slow.path",
+        "attribute:",
+        "%name.to = getelementptr i64, ptr %attributes, i64 %place",
+        "store ptr %item, ptr %name.to",
+        "%place.value = add i64 %place, 1",
+        "%value.to = getelementptr i64, ptr %attributes, i64 %place.value",
+        "store ptr %value, ptr %value.to",
+        "%place.next = add i64 %place, 2",
+        "br label %keyword",
+        "inputs:",
+        "%out = phi ptr [ null, %counted ], [ %so.far, %keyword ]",
+        "%has.out = icmp ne ptr %out, null",
+    ]
 
 
 def _input(i: int) -> list[str]:
@@ -102,7 +154,8 @@ def _input(i: int) -> list[str]:
 def _find(n: int) -> list[str]:
     """The row that the key's hash names, which must have the very key."""
     lines, last = [], "0"
-    for i in range(n * KEY_WORDS):
+    names = [f"key{i}" for i in range(n * KEY_WORDS)] + [f"attribute{i}" for i in range(ATTRIBUTE_WORDS)]
+    for i in range(len(names)):
         lines += [
             f"%k{i}.at = getelementptr i64, ptr %key, i64 {i}",
             f"%k{i} = load i64, ptr %k{i}.at",
@@ -117,10 +170,10 @@ def _find(n: int) -> list[str]:
         "%row = getelementptr i64, ptr %state, i64 %row.place",
     ]
     last = "0"
-    for i in range(n * KEY_WORDS):
+    for i, name in enumerate(names):
         lines += [
-            *_row(f"key{i}"),
-            f"%other{i} = xor i64 %k{i}, %row.key{i}",
+            *_row(name),
+            f"%other{i} = xor i64 %k{i}, %row.{name}",
             f"%others{i} = or i64 {last}, %other{i}",
         ]
         last = f"%others{i}"
@@ -143,7 +196,10 @@ def _output(n: int) -> list[str]:
         "br i1 %has.out, label %check.out, label %make.out",
         "make.out:",
         *word("empty"),
-        "%can.make = icmp ne ptr %empty, null",
+        *word("scalar_of"),
+        "%has.scalars = icmp ne ptr %scalar_of, null",
+        "%has.empty = icmp ne ptr %empty, null",
+        "%can.make = and i1 %has.scalars, %has.empty",
         "br i1 %can.make, label %making, label %slow.path",
         "making:",
         *word("incref"),
@@ -156,7 +212,6 @@ def _output(n: int) -> list[str]:
         *field("made.data", "ptr", "%made", layout.DATA),
         "br label %arguments",
         "check.out:",
-        *field("out", "ptr", "%args", 8 * n),
         *field("out.type", "ptr", "%out", layout.TYPE),
         "%out.is.array = icmp eq ptr %out.type, %array_type",
         "br i1 %out.is.array, label %out.array, label %slow.path",
@@ -214,7 +269,7 @@ def shaped_ir(symbol: str, n: int, state_slot: int) -> str:
     """The function for n inputs. `state_slot` is where `self` keeps the ndarray of its state, in bytes."""
     lines = [
         "begin:",
-        f"%key = alloca [{n * KEY_WORDS} x i64]",
+        f"%key = alloca [{n * KEY_WORDS + ATTRIBUTE_WORDS} x i64]",
         f"%bases = alloca [{N_BASES} x i64]",
         f"%blocks = alloca [{MOST_STEPS * MOST_ARGUMENTS} x i64], align 64",
         f"%launches = alloca [{MOST_STEPS * LAUNCH_WORDS} x i64], align 16",
@@ -222,8 +277,8 @@ def shaped_ir(symbol: str, n: int, state_slot: int) -> str:
         *field("holder", "ptr", "%self", state_slot),
         *field("state", "ptr", "%holder", layout.DATA),
         *word("array_type"),
-        *given_lines(n, by_position=False),
-        f"call void @llvm.memset.p0.i64(ptr %key, i8 0, i64 {8 * n * KEY_WORDS}, i1 false)",
+        f"call void @llvm.memset.p0.i64(ptr %key, i8 0, i64 {8 * (n * KEY_WORDS + ATTRIBUTE_WORDS)}, i1 false)",
+        *_given(n),
     ]
     for i in range(n):
         lines += _input(i)

@@ -156,7 +156,14 @@ def finish_lines() -> list[str]:
         "done:",
         "br i1 %right, label %returns, label %drop",
         "returns:",
-        "br i1 %has.out, label %again, label %leave",
+        "br i1 %has.out, label %again, label %fresh",
+        "fresh:",
+        "%no.axes = icmp eq i64 %row.out_axes, 0",
+        "br i1 %no.axes, label %as.scalar, label %leave",
+        "as.scalar:",
+        *(line.replace("%scalar_of", "%scalar_of.new") for line in word("scalar_of")),
+        "%scalar = call ptr %scalar_of.new(ptr %result)",  # takes over the array
+        "ret ptr %scalar",
         *closing_lines(),
     ]
 

@@ -21,6 +21,7 @@ WORDS = (
     "pool",
     "long_from_address",
     "empty",
+    "scalar_of",
     "take_memory",
     "free_memory",
 )

@@ -55,6 +55,7 @@ def new_state(slow: Callable[..., Any], n_words: int) -> State:
         "pool": id(_run_shared),
         "new_like": array_layout.new_like() or 0,
         "empty": array_layout.empty() or 0,
+        "scalar_of": array_layout.scalar_of() or 0,
         "new_copy": array_layout.new_copy() or 0,
     }
     functions = {

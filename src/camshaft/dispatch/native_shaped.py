@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,29 @@ SHAPED_WORDS = layout.ROW_WORDS << layout.ROW_BITS
 RELEASE_NS = 2000.0
 # What rows point to, by what was prepared. Calls may be under way when another shape takes a row, so it stays.
 _kept: dict[int, tuple[Prepared, Words, int]] = {}
+# Attributes whose addresses are in rows. A program that computes a new float for each call fills this, and then no more.
+_held: dict[tuple[int, ...], dict[str, Any]] = {}
+MOST_HELD = 4096
+_CONSTANTS = (bool, int, float, str, type(None))
 _BASES = {"output": layout.OUT_BASE, "scratch": layout.SCRATCH_BASE}
 
 
-def add_row(state: State, arrays: Sequence[Array], prepared: Prepared, elementwise: bool) -> None:
-    """Makes the builtin call what was prepared for arrays of these dtypes and shapes, if it is of the kind that a row holds.
+def add_row(
+    state: State, arrays: Sequence[Array], attrs: Mapping[str, Any], prepared: Prepared, elementwise: bool
+) -> None:
+    """Makes the builtin call what was prepared for arrays of these dtypes and shapes and these very attributes, if it is of the
+    kind that a row holds.
 
     `elementwise`: an element of the output comes from those at its own place, so it may be written where it was read.
     """
     run = prepared.run
-    if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run):
+    if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run) or not _hold(attrs):
         return
-    key = _key(arrays)
-    at = ROWS_AT + layout.row_index(key) * layout.ROW_WORDS
+    key, pairs = _key(arrays), _pairs(attrs)
+    at = ROWS_AT + layout.row_index(key + pairs) * layout.ROW_WORDS
     row = state[at : at + layout.ROW_WORDS]
-    if row[: len(key)].tolist() == key:
+    first = layout.ROW.index("attribute0")
+    if row[: len(key)].tolist() + row[first : first + len(pairs)].tolist() == key + pairs:
         return
     _, steps, scratch_nbytes = _kept.setdefault(id(prepared), (prepared, *_steps(run)))
     (shape,), (dtype,) = prepared.shapes, prepared.computed
@@ -43,11 +51,28 @@ def add_row(state: State, arrays: Sequence[Array], prepared: Prepared, elementwi
     values |= {"out_dtype": id(dtype), "out_axes": len(shape), "out_nbytes": int(np.prod(shape)) * dtype.itemsize}
     values |= {f"out_size{i}": size for i, size in enumerate(shape)}
     values |= {"release": run.elapsed_ns >= RELEASE_NS, "share": run.shared, "scratch_nbytes": scratch_nbytes}
+    values |= {f"attribute{i}": address for i, address in enumerate(pairs)}
     values |= {"n_steps": len(run.steps), "steps": steps.ctypes.data}
     row[0] = 0  # no dtype: nobody finds the row while it is written
     row[len(key) : len(layout.ROW)] = [values.get(name, 0) for name in layout.ROW[len(key) :]]
     row[1 : len(key)] = key[1:]
     row[0] = key[0]
+
+
+def _pairs(attrs: Mapping[str, Any]) -> list[int]:
+    words = [address for item in attrs.items() for address in map(id, item)]
+    return words + [0] * (layout.ATTRIBUTE_WORDS - len(words))
+
+
+def _hold(attrs: Mapping[str, Any]) -> bool:
+    """Keeps names and values, so that their addresses stay theirs. False for more or others than rows take, or too many."""
+    if not attrs:
+        return True
+    known = all(type(v) in _CONSTANTS or (type(v) is tuple and {type(x) for x in v} <= {int}) for v in attrs.values())
+    if not known or len(attrs) > layout.MOST_ATTRIBUTES or len(_held) >= MOST_HELD:
+        return False
+    _held.setdefault(tuple(map(id, (*attrs, *attrs.values()))), dict(attrs))
+    return True
 
 
 def _key(arrays: Sequence[Array]) -> list[int]:
@@ -61,7 +86,7 @@ def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
     same = tuple(a.dtype for a in arrays) == prepared.inputs and prepared.computed == prepared.returned
     small = len(run.steps) <= layout.MOST_STEPS and len(arrays) <= layout.MOST_INPUTS
     few = all(len(s.places) + len(s.words) <= layout.MOST_ARGUMENTS for s in run.steps)
-    axes = [a.ndim for a in arrays] + [len(shape) for shape in prepared.shapes]
+    axes = [a.ndim for a in arrays] + [max(len(shape), 1) for shape in prepared.shapes]
     return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= layout.MOST_AXES
 
 

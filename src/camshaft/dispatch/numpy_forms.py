@@ -10,6 +10,7 @@ import numpy as np
 
 from camshaft.dispatch.operands import Array, ArrayValueError
 
+_REDUCTIONS = frozenset(("sum", "mean", "prod", "max", "min"))
 _SIGNATURE = "(n?,k),(k,m?)->(n?,m?)"
 
 
@@ -70,6 +71,12 @@ def check_core(op: str, out: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         where = f"Output operand 0 has a mismatch in its core dimension {core[0]}, with gufunc signature {_SIGNATURE} {sizes}"
         raise ArrayValueError(f"{op}: {where}")
     raise ArrayValueError(f"{op}: out has the shape {out}; wanted {wanted}")
+
+
+def attributes_of(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as the op names them, where NumPy's function of that name says `axis`; lists as tuples."""
+    named = {"axes" if name == "axis" and op in _REDUCTIONS else name: value for name, value in attrs.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
 
 
 def count_of(op: str, given: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from camshaft.dispatch.numpy_forms import check_core, form_of
+from camshaft.dispatch.numpy_forms import attributes_of, check_core, form_of
 from camshaft.dispatch.operands import HALVES, Array, ArrayTypeError, ArrayValueError, Dtype, Operand, check_cast
 from camshaft.dispatch.operands import output as writeable
 from camshaft.dispatch.runners import Runner, runner
@@ -28,7 +28,7 @@ class Chooser(Protocol):
 
     def select(self, node: NodeSpec) -> Choice: ...
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
-    def remember(self, operands: Sequence[Operand], prepared: Prepared) -> None: ...
+    def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _call(
     chooser: Chooser, operands: Sequence[Operand], arrays: Sequence[Array], out: Any, attrs: Mapping[str, Any]
 ) -> Any:
     op = chooser.op
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in attrs.items()}
+    given = attributes_of(op.name, attrs)
     key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
     prepared = chooser.once(key, lambda: prepare(chooser, arrays, given))
     inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
@@ -81,8 +81,7 @@ def _call(
         for want, shape, dtype in zip(asked, prepared.shapes, prepared.computed, strict=True)
     ]
     prepared.run(inputs, results)
-    if not given:
-        chooser.remember(operands, prepared)
+    chooser.remember(operands, attrs, prepared)
     given_back = tuple(_give(r, w, d) for r, w, d in zip(results, asked, prepared.returned, strict=True))
     return given_back[0] if len(given_back) == 1 else given_back or None
 
