@@ -11,7 +11,7 @@ from camshaft.ops.op import KernelVariant, Op
 
 # family's module -> the ops that are rows of it
 _FAMILY_ROWS = {
-    "binary": "add subtract multiply divide minimum maximum floor_divide remainder",
+    "binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
     "unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf erf sin cos "
     "isnan ceil trunc floor round",
     "comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or logical_xor "

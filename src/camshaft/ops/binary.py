@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, i64, u64
+from camshaft.dtypes import DType, f16, f64, i8, i32, i64, u8, u64
 from camshaft.lang import ir
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import formula_samples as draws
+from camshaft.ops import powers
 from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, UNSIGNED, Formula, family
 
 INTEGERS = (*SIGNED, *UNSIGNED)
@@ -45,7 +46,9 @@ def _extreme(name: str, function: Callable[..., Any], sampled: tuple[DType, ...]
 
 
 def _divided(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Integers as NumPy divides them: 0 by 0, and the least by -1 wraps. Neither reaches the instruction."""
+    """As NumPy divides: of integers 0 by 0, and the least by -1 wraps; neither reaches the instruction."""
+    if a.dtype.is_float:
+        return (powers.floor_divide if instruction == "floor_divide" else powers.remainder)(k, a, b)
     zero = b == 0
     if a.dtype.kind == "u":
         return k.select(zero, 0, k.apply(instruction, a, k.select(zero, 1, b)))
@@ -55,18 +58,27 @@ def _divided(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
     return k.select(zero, 0, k.select(turned, by_minus_one, plain))
 
 
-def _integer_division(name: str, text: str, function: Callable[..., Any]) -> Formula:
+def _whole_division(name: str, text: str, function: Callable[..., Any]) -> Formula:
     return Formula(
         name,
         text,
         functools.partial(_divided, name),
         function,
-        INTEGERS,
-        tolerance=EXACT,
-        sampled=INTEGERS,
-        draws=(draws.whole_range, draws.small),
+        NUMBERS,
+        # where a driver rounds a multiply-add twice, a remainder is as far off as its quotient is great
+        tolerance={**TOLERANCE, "f32": 1e-9},
+        sampled=NUMBERS[1:],
+        draws=(draws.great, draws.small),
         flops=8.0,
     )
+
+
+def _power(a: Any, b: Any) -> Any:
+    """NumPy's, which refuses integers to negative powers."""
+    if a.dtype.kind != "i":
+        return np.power(a, b)
+    ones = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0))
+    return np.where(b < 0, ones, np.power(a, np.maximum(b, 0)))
 
 
 ROWS = (
@@ -76,7 +88,18 @@ ROWS = (
     Formula("divide", "y = a / b", lambda k, a, b: a / b, np.divide, FLOATS, tolerance=TOLERANCE),
     _extreme("minimum", np.minimum, INTEGERS[:3]),
     _extreme("maximum", np.maximum, INTEGERS[4:7]),
-    _integer_division("floor_divide", "y = floor(a / b); 0 where b is 0", np.floor_divide),
-    _integer_division("remainder", "y = a - floor(a / b) b; 0 where b is 0", np.remainder),
+    _whole_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide),
+    _whole_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder),
+    Formula(
+        "power",
+        "y = a^b; of integers to a negative power 0, but for 1 and -1",
+        powers.power,
+        _power,
+        NUMBERS,
+        tolerance=TOLERANCE,
+        sampled=(f64, f16, i8, i32, i64, u8),
+        draws=(draws.bases, draws.powers),
+        flops=60.0,
+    ),
 )
 OPS = family(ROWS, __name__)

@@ -55,6 +55,7 @@ class Formula:
     draws: tuple[formula_samples.Draw, ...] = ()
     sampled: tuple[DType, ...] = ()
     structure: bool = False
+    supports: Callable[[ops.NodeSpec, ops.Target], str | None] = lambda node, target: None
     samples: Callable[[], Iterable[ops.Sample]] | None = None
     error_samples: Callable[[], Iterable[ops.ErrorSample]] | None = None
     flops: float = 1.0

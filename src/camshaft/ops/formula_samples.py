@@ -47,6 +47,29 @@ def small(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
     return rng.integers(-4 if dtype.kind == "i" else 0, 5, n).astype(dtype.numpy)
 
 
+def great(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
+    """Integers over their whole range; floats of which one in three is of any size."""
+    if dtype.is_integer:
+        return whole_range(rng, dtype, n)
+    return np.where(np.arange(n) % 3 == 0, any_size(rng, dtype, n), normal(rng, dtype, n)).astype(dtype.numpy)
+
+
+def bases(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
+    """Small whole numbers; floats of which one in eight is below 0."""
+    if dtype.is_integer:
+        return small(rng, dtype, n)
+    drawn = positive(rng, dtype, n)
+    return np.where(np.arange(n) % 8 == 0, -drawn, drawn).astype(dtype.numpy)
+
+
+def powers(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
+    """Whole numbers from -3 to 20, every other of the floats with a fraction."""
+    whole = rng.integers(-3 if dtype.kind != "u" else 0, 21 if dtype.is_integer else 3, n)
+    if dtype.is_integer:
+        return whole.astype(dtype.numpy)
+    return np.where(np.arange(n) % 2 == 0, whole, rng.normal(size=n)).astype(dtype.numpy)
+
+
 def halves(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
     """Multiples of a half."""
     return (rng.integers(-20, 21, n) / 2).astype(dtype.numpy)
