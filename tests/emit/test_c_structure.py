@@ -168,7 +168,17 @@ def texts():
 def test_text_compiles_without_warnings(compiler, machine, tmp_path):
     require(which(compiler), f"no {compiler}")
     meant = [flag for flag in FLAGS if flag.startswith(("-fwrapv", "-ffp", "-fno-math", "-fno-trap"))]
-    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", *meant, machine, "-fsyntax-only"]
+    # both sides of an `and` are computed, as the language has no branch there
+    strict = [
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-bitwise-instead-of-logical",
+        *meant,
+        machine,
+        "-fsyntax-only",
+    ]
     files = []
     for name, text in texts():
         files.append(tmp_path / f"{name}.c")

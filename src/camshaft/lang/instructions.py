@@ -62,10 +62,23 @@ def _dot4(acc: Any, a: Any, b: Any) -> Any:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """Rounded once where the dtype is f32: the product of two is exact in f64."""
+    """Rounded once: f32 by way of f64, where products are exact; f64 by what its product and its sum lost."""
     if a.dtype == np.float32:
         return (np.float64(a) * np.float64(b) + np.float64(c)).astype(np.float32)
-    return a * b + c
+    product = a * b
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    lost = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+    total = product + c
+    back = total - product
+    lost = lost + ((product - (total - back)) + (c - back))
+    return total + np.where(np.isfinite(lost), lost, 0.0)
+
+
+def _halves(a: Any) -> tuple[Any, Any]:
+    """An f64 as the sum of two of 26 bits (Veltkamp)."""
+    scaled = a * 134217729.0
+    high = scaled - (scaled - a)
+    return high, a - high
 
 
 def _cast(a: Any, to: DType) -> Any:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f16, f64, i8, i32, i64, u8, u64
+from camshaft.dtypes import DType, as_dtype, f16, f64, i8, i32, i64, u8, u64
 from camshaft.lang import ir
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import formula_samples as draws
+from camshaft.ops import op as ops
 from camshaft.ops import powers
 from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, UNSIGNED, Formula, family
 
@@ -58,17 +59,24 @@ def _divided(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
     return k.select(zero, 0, k.select(turned, by_minus_one, plain))
 
 
-def _whole_division(name: str, text: str, function: Callable[..., Any]) -> Formula:
+def _rounds_once(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Why the target has no exact remainders of floats, or None."""
+    if target.backend == "webgpu" and as_dtype(node.inputs[0].dtype).is_float:
+        return "a remainder is exact where a multiply-add rounds once; WGSL's drivers round it twice"
+    return None
+
+
+def _whole_division(name: str, text: str, function: Callable[..., Any], draw: draws.Draw) -> Formula:
     return Formula(
         name,
         text,
         functools.partial(_divided, name),
         function,
         NUMBERS,
-        # where a driver rounds a multiply-add twice, a remainder is as far off as its quotient is great
-        tolerance={**TOLERANCE, "f32": 1e-9},
+        tolerance=TOLERANCE,
         sampled=NUMBERS[1:],
-        draws=(draws.great, draws.small),
+        draws=(draw, draws.small),
+        supports=_rounds_once,
         flops=8.0,
     )
 
@@ -88,8 +96,8 @@ ROWS = (
     Formula("divide", "y = a / b", lambda k, a, b: a / b, np.divide, FLOATS, tolerance=TOLERANCE),
     _extreme("minimum", np.minimum, INTEGERS[:3]),
     _extreme("maximum", np.maximum, INTEGERS[4:7]),
-    _whole_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide),
-    _whole_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder),
+    _whole_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide, draws.whole_range),
+    _whole_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder, draws.great),
     Formula(
         "power",
         "y = a^b; of integers to a negative power 0, but for 1 and -1",

@@ -140,7 +140,11 @@ def op_of(row: Formula, module: str) -> ops.Op:
         formula=row.text,
         infer=lambda specs, attrs: _infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, build, tunables=elementwise.tunables(build)),),
+        variants=(
+            ops.KernelVariant(
+                "row_blocks", elementwise.BACKENDS, build, row.supports, tunables=elementwise.tunables(build)
+            ),
+        ),
         samples=row.samples or (lambda: formula_samples.samples(row)),
         error_samples=row.error_samples or (lambda: formula_samples.error_samples(row)),
         tolerance=row.tolerance,
