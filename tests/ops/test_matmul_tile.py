@@ -83,3 +83,21 @@ def test_who_cannot_have_it_says_why() -> None:
     reason = f"wants {LEAST_NBYTES} bytes of workgroup memory; 8192 are there"
     assert TILE.supports(node(64, 64, 64), small) == reason
     assert {"scalar", "simd", "c", "blas"}.isdisjoint(TILE.backends)
+
+
+@pytest.mark.parametrize("dtypes", [("f32", "f32"), ("bf16", "bf16")])
+def test_every_value_of_a_tunable_is_right_or_refused(dtypes) -> None:
+    given, target, tried = sample(dtypes, 70, 40, 130, True), SimulatedDevice(), 0
+    assert TILE.tunables is not None
+    for name, values in TILE.tunables.values.items():
+        for value in values:
+            chosen = TILE.with_values({name: value})
+            if chosen.supports(node_of(OP, given), target) is None:
+                found = check_sample(OP, chosen, target, given)
+                assert found.max_error <= found.tolerance, f"{name}={value}: {found.max_error}"
+                tried += 1
+    assert tried > 8
+    crowded = TILE.with_values({"rows": 128, "columns": 128, "step": 16, "threads": 64})
+    assert crowded.supports(node_of(OP, given), target) == "256 sums a thread; wanted at most 64"
+    large = TILE.with_values({"rows": 128, "columns": 128, "step": 64, "threads": 256})
+    assert "a workgroup has 49152" in (large.supports(node_of(OP, given), target) or "")

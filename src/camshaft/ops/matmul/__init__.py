@@ -115,7 +115,7 @@ OP = ops.Op(
     variants=(
         ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
-        ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost),
+        ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
     ),

@@ -10,17 +10,19 @@ from collections.abc import Callable
 
 from camshaft.dtypes import bf16, f16, i64
 from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
+from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.lanes import matrix_of
-from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
+from camshaft.ops.matmul.shapes import only_floats, sizes_of
 from camshaft.ops.spec import bound
 from camshaft.ops.workgroup import has_threads, workgroup_nbytes
 
 BACKENDS = frozenset({"webgpu", "cuda", "metal", "null"})
 SIDES = (16, 32, 64)
 STEP = 16
+# Sums of a thread that stay in registers (lang/tiles_expand.py).
+MOST_SUMS = 64
 # Blocks of 16 of both operands for 64 x 64 in f32, twice: what every WebGPU adapter has.
 LEAST_NBYTES = 2 * 2 * 64 * STEP * 4
 
@@ -82,17 +84,32 @@ def _in_turn(
         multiply(last % 2)
 
 
-def tile_of(s: Sizes) -> tuple[int, int]:
-    """Rows and columns of a workgroup's tile: the least that holds the product, up to 64."""
+def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Rows and columns of a workgroup's tile: the least that holds the product, up to 64. A block's depth: 32 for 16 bits on CUDA
+    GPUs, where that is 4 copies of 16 bytes a row."""
+    s = sizes_of(node)
     m, n = (next((side for side in SIDES if side >= size), SIDES[-1]) for size in (bound(s.rows), s.columns))
-    return m, n
+    return {"rows": m, "columns": n, "step": 2 * STEP if _in_halves(node, target) else STEP, "threads": target.lanes}
 
 
-def blocks_of(node: ops.NodeSpec, target: ops.Target) -> dict[str, int]:
-    """How deep a block is, and how many an operand has. CUDA GPUs copy in the background; 32 of 16 bits are 4 copies a row."""
-    if target.backend != "cuda":
-        return {"step": STEP, "buffers": 1}
-    return {"step": 2 * STEP if all(spec.dtype in (f16, bf16) for spec in node.inputs) else STEP, "buffers": 2}
+def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """Blocks that pass the workgroup's memory, or sums the registers."""
+    size = 2 if _in_halves(node, target) else 4  # WGSL holds every element in 4 bytes there
+    nbytes = size * _buffers(target) * values["step"] * (values["rows"] + values["columns"])
+    if nbytes > workgroup_nbytes(target):
+        return f"blocks of {nbytes} bytes; a workgroup has {workgroup_nbytes(target)}"
+    sums = values["rows"] * values["columns"] // values["threads"]
+    return f"{sums} sums a thread; wanted at most {MOST_SUMS}" if sums > MOST_SUMS else None
+
+
+def _in_halves(node: ops.NodeSpec, target: ops.Target) -> bool:
+    """Whether blocks are of 16-bit floats that a CUDA GPU's matrix units take."""
+    return target.backend == "cuda" and all(spec.dtype in (f16, bf16) for spec in node.inputs)
+
+
+def _buffers(target: ops.Target) -> int:
+    """Blocks of an operand: CUDA GPUs copy the next while one is multiplied."""
+    return 2 if target.backend == "cuda" else 1
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -106,23 +123,37 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """A program per product and tile."""
+    return build_with(node, target, defaults(node, target))
+
+
+def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    """As `build`, with a value for each tunable."""
     s = sizes_of(node)
-    rows, (m, n) = bound(s.rows), tile_of(s)
+    rows, m, n = bound(s.rows), values["rows"], values["columns"]
     arrays = (
         ops.read(0, shape=(s.a_matrices * rows, s.depth)),
         ops.read(1, shape=s.b_shape),
         ops.write(0, shape=(s.matrices * rows, s.columns)),
     )
     sizes = {"rows": rows, "columns": s.columns, "depth": s.depth, "transposed": s.transposed}
-    shape = {"m": m, "n": n, **blocks_of(node, target)}
+    shape = {"m": m, "n": n, "step": values["step"], "buffers": _buffers(target)}
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows, m), ops.Cells(s.columns, n))
-    return ops.Build((ops.Launch(multiply_tiles, arrays, grid, {**sizes, **shape, **s.constants()}, s.extents),))
+    constants: dict[str, Constant] = {**sizes, **shape, **s.constants()}
+    return ops.Build((ops.Launch(multiply_tiles, arrays, grid, constants, s.extents, values["threads"]),))
+
+
+TUNABLES = ops.Tunables(
+    {"rows": (16, 32, 64, 128), "columns": (16, 32, 64, 128), "step": (16, 32, 64), "threads": (32, 64, 128, 256)},
+    defaults,
+    build_with,
+    refusal,
+)
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Whole tiles at 4 multiply-adds a thread and nanosecond. On llvmpipe, 16 rows: 0.3 a nanosecond in all, others 0.03 to 0.06
     (transposed b); 256 cubed: 1.0, others 0.02 and 0.7. No GPU was measured."""
-    s = sizes_of(node)
-    m, n = tile_of(s)
+    s, values = sizes_of(node), defaults(node, target)
+    m, n = values["rows"], values["columns"]
     cells = -(-bound(s.rows) // m) * m * -(-s.columns // n) * n
     return s.matrices * cells * s.depth / (4 * target.lanes)
