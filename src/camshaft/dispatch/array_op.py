@@ -14,7 +14,8 @@ from camshaft.backends.device import HOST
 from camshaft.backends.registry import device
 from camshaft.dispatch import array_layout, elementwise_call, native_call, native_shaped, shaped_call
 from camshaft.dispatch.call_ir import flat_ir
-from camshaft.dispatch.call_shaped_ir import MOST_INPUTS, shaped_ir
+from camshaft.dispatch.call_shaped_ir import shaped_ir
+from camshaft.dispatch.call_shaped_words import MOST_INPUTS
 from camshaft.dispatch.elementwise_call import AnyLength, Resolved
 from camshaft.dispatch.flat import flat_kernel, flat_node, n_inputs, n_sample_inputs
 from camshaft.dispatch.numpy_forms import count_of

@@ -9,52 +9,26 @@ shape's, goes to the op's Python function.
 from __future__ import annotations
 
 from camshaft.dispatch import array_layout as layout
+from camshaft.dispatch.call_shaped_output import shaped_output_lines
 from camshaft.dispatch.call_shaped_run import LAUNCH_WORDS, RUN_STEPS, finish_lines, ready_lines, step_lines
-from camshaft.dispatch.call_words import ROWS_AT, conjunction, field, word
-
-MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 12, 3
-# An input's part of the key: its dtype's address, its number of axes, their sizes.
-KEY_WORDS = 2 + MOST_AXES
-# Attributes by keyword, as the addresses of name and value; a row holds on to both, so equal addresses are the same objects.
-MOST_ATTRIBUTES = 2
-ATTRIBUTE_WORDS = 2 * MOST_ATTRIBUTES
-ROW = (
-    *(f"key{i}" for i in range(MOST_INPUTS * KEY_WORDS)),
-    *(f"attribute{i}" for i in range(ATTRIBUTE_WORDS)),
-    "nbytes0",
-    "nbytes1",
-    "nbytes2",
-    "in_place0",
-    "in_place1",
-    "in_place2",
-    "out_dtype",
-    "out_axes",
-    *(f"out_size{i}" for i in range(MOST_AXES)),
-    "out_nbytes",
-    "release",
-    "share",
-    "scratch_nbytes",
-    "n_steps",
-    "steps",
+from camshaft.dispatch.call_shaped_words import (
+    ATTRIBUTE_WORDS,
+    KEY_WORDS,
+    MOST_ARGUMENTS,
+    MOST_ATTRIBUTES,
+    MOST_AXES,
+    MOST_STEPS,
+    MULTIPLIER,
+    N_BASES,
+    NO_BASE,
+    OUT_BASE,
+    ROW_BITS,
+    ROW_WORDS,
+    SCRATCH_BASE,
+    STEP_WORDS,
+    shaped_row,
 )
-ROW_WORDS, ROW_BITS = 44, 6
-# A step: entry, programs, number of arguments, then for each of those the index of a base and the bytes added to it.
-STEP_WORDS = 3 + 2 * MOST_ARGUMENTS
-# Bases: three inputs, the output, scratch, and 0.
-OUT_BASE, SCRATCH_BASE, NO_BASE, N_BASES = 3, 4, 5, 6
-MULTIPLIER = 0x9E3779B97F4A7C15
-
-
-def row_index(key: list[int]) -> int:
-    """The row of a key, as the code below has it."""
-    found = 0
-    for value in key:
-        found = ((found ^ value) * MULTIPLIER) % 2**64
-    return found >> (64 - ROW_BITS)
-
-
-def _row(name: str, kind: str = "i64") -> list[str]:
-    return field(f"row.{name}", kind, "%row", 8 * ROW.index(name))
+from camshaft.dispatch.call_words import ROWS_AT, field, word
 
 
 def _given(n: int) -> list[str]:
@@ -172,7 +146,7 @@ def _find(n: int) -> list[str]:
     last = "0"
     for i, name in enumerate(names):
         lines += [
-            *_row(name),
+            *shaped_row(name),
             f"%other{i} = xor i64 %k{i}, %row.{name}",
             f"%others{i} = or i64 {last}, %other{i}",
         ]
@@ -182,87 +156,6 @@ def _find(n: int) -> list[str]:
         f"%known = icmp eq i64 {last}, 0",
         "br i1 %known, label %output, label %slow.path",
     ]
-
-
-def _output(n: int) -> list[str]:
-    usable = layout.C_ORDER | layout.ALIGNED | layout.WRITEABLE
-    mask = (usable | layout.COPY_BACK | layout.WARN) - 2**32
-    sizes = 8 * ROW.index("out_size0")
-    lines = [
-        "output:",
-        *_row("out_dtype", "ptr"),
-        *_row("out_axes"),
-        f"%sizes = getelementptr i8, ptr %row, i64 {sizes}",
-        "br i1 %has.out, label %check.out, label %make.out",
-        "make.out:",
-        *word("empty"),
-        *word("scalar_of"),
-        "%has.scalars = icmp ne ptr %scalar_of, null",
-        "%has.empty = icmp ne ptr %empty, null",
-        "%can.make = and i1 %has.scalars, %has.empty",
-        "br i1 %can.make, label %making, label %slow.path",
-        "making:",
-        *word("incref"),
-        "call void %incref(ptr %row.out_dtype)",
-        "%made.axes = trunc i64 %row.out_axes to i32",
-        "%made = call ptr %empty(i32 %made.axes, ptr %sizes, ptr %row.out_dtype, i32 0)",
-        "%no.memory = icmp eq ptr %made, null",
-        "br i1 %no.memory, label %failed, label %made.out",
-        "made.out:",
-        *field("made.data", "ptr", "%made", layout.DATA),
-        "br label %arguments",
-        "check.out:",
-        *field("out.type", "ptr", "%out", layout.TYPE),
-        "%out.is.array = icmp eq ptr %out.type, %array_type",
-        "br i1 %out.is.array, label %out.array, label %slow.path",
-        "out.array:",
-        *field("out.dtype", "ptr", "%out", layout.DESCR),
-        *field("out.flags", "i32", "%out", layout.FLAGS),
-        *field("out.nd", "i32", "%out", layout.ND),
-        *field("out.dims", "ptr", "%out", layout.DIMENSIONS),
-        *field("out.data", "ptr", "%out", layout.DATA),
-        "%out.axes = zext i32 %out.nd to i64",
-        "%out.right = icmp eq ptr %out.dtype, %row.out_dtype",
-        f"%out.bits = and i32 %out.flags, {mask}",
-        f"%out.usable = icmp eq i32 %out.bits, {usable}",
-        "%out.same.axes = icmp eq i64 %out.axes, %row.out_axes",
-        *conjunction("out.fits", ["%out.right", "%out.usable", "%out.same.axes"]),
-        "br i1 %out.fits, label %out.size, label %slow.path",
-        "out.size:",
-        "%o = phi i64 [ 0, %out.array ], [ %o.next, %out.more ]",
-        "%o.left = icmp ult i64 %o, %out.axes",
-        "br i1 %o.left, label %out.compare, label %apart",
-        "out.compare:",
-        "%o.at = getelementptr i64, ptr %out.dims, i64 %o",
-        "%o.size = load i64, ptr %o.at",
-        "%o.row.at = getelementptr i64, ptr %sizes, i64 %o",
-        "%o.row = load i64, ptr %o.row.at",
-        "%o.same = icmp eq i64 %o.size, %o.row",
-        "%o.next = add i64 %o, 1",
-        "br i1 %o.same, label %out.more, label %slow.path",
-        "out.more:",
-        "br label %out.size",
-        "apart:",
-        *_row("out_nbytes"),
-        "%out.first = ptrtoint ptr %out.data to i64",
-        "%out.end = add i64 %out.first, %row.out_nbytes",
-    ]
-    for i in range(n):
-        lines += [
-            *_row(f"nbytes{i}"),
-            f"%first{i} = ptrtoint ptr %data{i} to i64",
-            f"%end{i} = add i64 %first{i}, %row.nbytes{i}",
-            f"%below{i} = icmp ule i64 %end{i}, %out.first",
-            f"%above{i} = icmp ule i64 %out.end, %first{i}",
-            *_row(f"in_place{i}"),
-            f"%may.be{i} = icmp ne i64 %row.in_place{i}, 0",
-            f"%begins{i} = icmp eq i64 %first{i}, %out.first",
-            f"%alike{i} = and i1 %may.be{i}, %begins{i}",
-            f"%beside{i} = or i1 %below{i}, %above{i}",
-            f"%safe{i} = or i1 %beside{i}, %alike{i}",
-        ]
-    lines += conjunction("safe", [f"%safe{i}" for i in range(n)])
-    return [*lines, "br i1 %safe, label %arguments, label %slow.path"]
 
 
 def shaped_ir(symbol: str, n: int, state_slot: int) -> str:
@@ -282,11 +175,11 @@ def shaped_ir(symbol: str, n: int, state_slot: int) -> str:
     ]
     for i in range(n):
         lines += _input(i)
-    lines += [*_find(n), *_output(n), *ready_lines(OUT_BASE, SCRATCH_BASE, NO_BASE)]
+    lines += [*_find(n), *shaped_output_lines(n), *ready_lines(OUT_BASE, SCRATCH_BASE, NO_BASE)]
     lines += [*step_lines(STEP_WORDS, MOST_ARGUMENTS), *finish_lines()]
-    early = [line for name in ("scratch_nbytes", "n_steps", "release", "share") for line in _row(name)]
+    early = [line for name in ("scratch_nbytes", "n_steps", "release", "share") for line in shaped_row(name)]
     at = lines.index("arguments:") + 3
-    lines[at:at] = [*early, *_row("steps", "ptr")]
+    lines[at:at] = [*early, *shaped_row("steps", "ptr")]
     text = "\n".join(line if line.endswith(":") else f"  {line}" for line in lines)
     return (
         f"define ptr @{symbol}(ptr %self, ptr %args, i64 %n, ptr %names) nounwind {{\n{text}\n}}\n{RUN_STEPS}"

@@ -1,4 +1,4 @@
-"""Rows of the builtins whose kernels are compiled for each shape. Between call_shaped_ir.py and array_op.py."""
+"""Rows of the builtins whose kernels are compiled for each shape. Between call_shaped_words.py and array_op.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dispatch import call_shaped_ir as layout
+from camshaft.dispatch import call_shaped_words as layout
 from camshaft.dispatch.call_words import ROWS_AT
 from camshaft.dispatch.native_call import State
 from camshaft.dispatch.runners import HostRunner
