@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from camshaft.backends.cpu import device
 from camshaft.backends.cpu.compile import host_target
 from camshaft.dispatch.claims import Claim
 from camshaft.dispatch.evidence import Ledger
-from camshaft.store.living import LEASE_PREFIX, Living
+from camshaft.store.living import LEASE_PREFIX, Living, locked
 from camshaft.store.objects import Counts, ObjectStore
 from camshaft.store.store import store
 from tests.store.processes import N_KERNELS, adds
@@ -185,6 +187,38 @@ def test_a_store_without_leases_serves_as_well(cache: Path, monkeypatch: pytest.
     forget(monkeypatch)
     assert adds(7, ("one",)) == [7]
     assert device.counts.loaded == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks of POSIX")
+def test_a_file_system_without_locks_serves_as_well(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    assert adds(7, ("one",)) == [7]
+    with store().locked("evidence"):
+        pass
+    store().settle()
+    assert store().counters.read()["objects"].misses == 1
+    assert list((cache / "state").glob(LEASE_PREFIX + "*")) == []
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    taken, done = threading.Event(), []
+
+    def second() -> None:
+        taken.wait()
+        with locked(tmp_path / "lock"):
+            done.append("second")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with locked(tmp_path / "lock"):
+        taken.set()
+        thread.join(0.2)
+        done.append("first")
+    thread.join()
+    assert done == ["first", "second"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

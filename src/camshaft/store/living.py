@@ -6,6 +6,7 @@ use, so nothing is in use that is older than the start of the oldest living proc
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -25,15 +26,22 @@ else:
 LEASE_PREFIX = "lease-"
 
 
+# What says that another has the lock (Windows: the last one, after ten seconds), and that a file system has none.
+_TAKEN = frozenset({errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK})
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+
+
 def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Takes the lock of an open file; False where another process has it and `wait` is False."""
+    """Takes the lock of an open file; False where another process has it and `wait` is False. OSError where there are none."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except (BlockingIOError, PermissionError):
-        return False
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return False
+        raise
     return True
 
 
@@ -41,17 +49,26 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
 def locked(path: Path) -> Iterator[None]:
     """Holds the lock of a file, made if need be in a folder that is there, against all others of the machine.
 
-    StoreError when the file cannot be made or the file system has no locks.
+    Where the file system has no locks, as some of networks, there is none to hold: of what two processes keep at once, one's is
+    then lost and made again. StoreError when the file cannot be made.
     """
     with naming(path, "cannot be locked"):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
         with naming(path, "cannot be locked"):
-            while not _lock(descriptor, wait=True):  # Windows gives up after ten seconds
-                pass
+            _wait_for(descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    try:
+        while not _lock(descriptor, wait=True):
+            pass
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 class Living:
@@ -75,8 +92,13 @@ class Living:
         private_folder(self.folder)
         while True:
             descriptor, name = tempfile.mkstemp(prefix=LEASE_PREFIX, dir=self.folder)
-            # Whoever sweeps may have found it before it was locked, and removed it.
-            if _lock(descriptor, wait=True) and os.fstat(descriptor).st_nlink > 0:
+            try:
+                kept = _lock(descriptor, wait=True) and _is_there(descriptor)
+            except OSError:
+                os.close(descriptor)
+                os.unlink(name)
+                raise
+            if kept:
                 return os.getpid(), Path(name), descriptor
             os.close(descriptor)
 
@@ -99,6 +121,11 @@ class Living:
             mine = self._held is not None and self._held[1] == path
             return since if mine or not _removed_as_dead(path) else None
         return None
+
+
+def _is_there(descriptor: int) -> bool:
+    """Whether nobody who swept removed the file before it was locked; on Windows nobody can while it is open."""
+    return sys.platform == "win32" or os.fstat(descriptor).st_nlink > 0
 
 
 def _removed_as_dead(path: Path) -> bool:
