@@ -12,12 +12,13 @@ from camshaft.ops.op import KernelVariant, Op
 # family's module -> the ops that are rows of it
 _FAMILY_ROWS = {
     "binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
-    "unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf erf sin cos "
+    "unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "
     "isnan ceil trunc floor round",
     "comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or logical_xor "
     "logical_not",
     "reduction": "sum mean prod max min dot",
     "argmax": "argmax argmin",
+    "pieces": "concat split outer",
 }
 FAMILIES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _FAMILY_ROWS.items()}
 _HOMES = {name: module for module, names in FAMILIES.items() for name in names}

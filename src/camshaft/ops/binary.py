@@ -19,7 +19,7 @@ from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, UNSI
 INTEGERS = (*SIGNED, *UNSIGNED)
 
 
-def _wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
+def wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
     """In i64 by way of u64: the language's i64 are indexes, which must not overflow."""
     if a.dtype != i64:
         return k.apply(instruction, a, b)
@@ -27,7 +27,7 @@ def _wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value
 
 
 def _arithmetic(name: str, sign: str, function: Callable[..., Any], structure: bool = False) -> Formula:
-    compute = functools.partial(_wrapping, name)
+    compute = functools.partial(wrapping, name)
     sampled = NUMBERS[1:] if structure else ()
     return Formula(
         name, f"y = a {sign} b", compute, function, NUMBERS, tolerance=EXACT, sampled=sampled, structure=structure

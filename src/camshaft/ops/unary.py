@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import boolean, f16, f64, i8, i32, i64
+from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
 from camshaft.lang import ir
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import formula_samples as draws
+from camshaft.ops import op as ops
 from camshaft.ops.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, Formula, family
 
 _TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
@@ -33,6 +34,12 @@ def _function(
 def _erf(x: Any) -> Any:
     """Element by element in f64: NumPy has none."""
     return np.array([erf(v) for v in np.ravel(x).astype(np.float64).tolist()]).reshape(np.shape(x))
+
+
+def _capped(dtype: DType, attrs: ops.Attrs) -> DType:
+    cap = attrs.get("cap")
+    ops.expect(isinstance(cap, float) and cap > 0, "softcap", f"cap {cap}", "cap, a float above 0")
+    return dtype
 
 
 # The reference's own erf is of f64.
@@ -94,6 +101,16 @@ ROWS = (
         compute=lambda k, x: 0.5 * x * (1.0 + k.erf(x * sqrt(0.5))),
         tolerance=_ERF_TOLERANCE,
         flops=20.0,
+    ),
+    _function(
+        "softcap",
+        "y = cap tanh(x / cap)",
+        lambda x, cap: cap * np.tanh(x / cap),
+        compute=lambda k, x, cap: cap * k.tanh(x / cap),
+        attrs=("cap",),
+        given={"cap": 2.5},
+        gives=_capped,
+        flops=14.0,
     ),
     _function("erf", "y = erf x", _erf, tolerance=_ERF_TOLERANCE, flops=20.0),
     _function("sin", "y = sin x", np.sin, draws.any_size, flops=20.0),

@@ -1,0 +1,56 @@
+"""What the table test cannot say of elementwise ops and reductions: how exact long sums are, and what shares a kernel."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch.run import run_variant
+from camshaft.dtypes import f32
+from camshaft.extent import Extent
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.spec import TensorSpec
+
+
+def computed(name, *arrays, backend="simd", **attrs):
+    op = ops.get(name)
+    specs = tuple(TensorSpec(a.shape, f32) for a in arrays)
+    node = NodeSpec(specs, op.infer(specs, attrs), attrs)
+    return run_variant(op.variants[0], node, cpu_device(backend), arrays)[0]
+
+
+@pytest.mark.parametrize("backend", ["scalar", "simd"])
+def test_a_sum_of_ten_million_is_as_exact_as_numpys(backend):
+    x = np.random.default_rng(0).random(10**7, np.float32)
+    truth = math.fsum(x.tolist())
+    ours = abs(float(computed("sum", x, backend=backend)) - truth)
+    assert ours <= max(abs(float(x.sum()) - truth), truth * 2.0**-24)
+
+
+def test_columns_are_summed_as_exactly():
+    x = np.random.default_rng(1).random((10**6, 3), np.float32)
+    truth = x.sum(0, dtype=np.float64)
+    np.testing.assert_allclose(computed("sum", x, axes=0), truth, rtol=2.0**-23)
+
+
+def test_operands_that_step_alike_are_one_axis():
+    """A flat kernel serves any shape: what remains of equal shapes is one axis, of a bias a row."""
+    from camshaft.ops.broadcasting import steps_of, walk
+
+    def walked(*shapes):
+        specs = [TensorSpec(s, f32) for s in shapes]
+        return walk(shapes[0], [steps_of(spec, shapes[0]) for spec in specs])
+
+    flat = walked((2, 3, 5), (2, 3, 5))
+    assert (flat.middle, flat.columns, flat.steps) == ((), 30, ((0, 1), (0, 1)))
+    bias = walked((2, 3, 5), (5,))
+    assert (bias.middle, bias.columns, bias.steps) == ((6,), 5, ((0, 5, 1), (0, 0, 1)))
+    column = walked((2, 3, 5), (3, 1))
+    assert (column.middle, column.columns) == ((2, 3), 5)
+    tokens = Extent("tokens", 16)
+    assert walked((tokens,), (tokens,)).columns == tokens
+    assert walked((tokens, 5), (tokens, 5)).outer == tokens
