@@ -61,17 +61,18 @@ def _print(machine: RuntimeCapabilities, backends: Mapping[str, BackendValidatio
 
 def _section(console: Console, title: str, lines: list[tuple[str, str]]) -> None:
     """A title, and lines of a name and a text that is wrapped beside it; nothing for no lines."""
+    from rich.padding import Padding
     from rich.table import Table
 
     if not lines:
         return
     console.print(title, style="bold")
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(max_width=max(console.width // 2, 20), overflow="fold")
+    table.add_column(max_width=max(console.width // 2 - 2, 20), overflow="fold")
     table.add_column(overflow="fold")
     for name, text in lines:
-        table.add_row(f"  {name}", text)
-    console.print(table)
+        table.add_row(name, text)
+    console.print(Padding(table, (0, 0, 0, 2)))
     console.print()
 
 
