@@ -53,7 +53,7 @@ def _refuse_unwritten(thunks: Sequence[Thunk]) -> None:
     for thunk in thunks:
         written.update(use.slice.buffer for use in thunk.uses if use.access == "write")
         for use in thunk.uses:
-            if use.slice.buffer.lifetime is Lifetime.TEMP and use.slice.buffer not in written:
+            if use.slice.nbytes and use.slice.buffer.lifetime is Lifetime.TEMP and use.slice.buffer not in written:
                 raise PlanError(
                     f"thunk {thunk.name!r} reads temporary {use.slice.buffer.name!r} before any write to it"
                 )
