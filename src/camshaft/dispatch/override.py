@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from camshaft.backends.registry import Backend, canonical, present_backend
 from camshaft.dispatch.claims import all_claims
@@ -16,6 +18,11 @@ from camshaft.settings import setting
 _UNSET = "unset"
 _context: contextvars.ContextVar[str | None] = contextvars.ContextVar("camshaft_backend", default=_UNSET)
 _process: str | None = None
+# Every call of `table` asks whether CAMSHAFT_BACKEND is set, and os.environ takes a microsecond to say no: CPython's has a
+# dictionary beneath that says so in 30 ns. Where there is none, os.environ is asked.
+_ENVIRON = os.environ
+_VARIABLES: Any = getattr(_ENVIRON, "_data", _ENVIRON)
+_KEY: Any = getattr(_ENVIRON, "encodekey", str)("CAMSHAFT_BACKEND")
 
 
 def check_override(name: str) -> str:
@@ -57,6 +64,8 @@ def get_backend_override() -> str | None:
         return local
     if _process is not None:
         return _process
+    if _KEY not in _VARIABLES and os.environ is _ENVIRON:
+        return None
     wanted = setting("backend")
     return None if wanted is None else _from_environment(wanted)
 

@@ -77,7 +77,8 @@ def _table(override: str | None) -> DispatchTable:
 
 def table(override: str | None = None) -> DispatchTable:
     """The table of a backend, or, without a name, of the override that holds here (see get_backend_override)."""
-    return _table(get_backend_override() if override is None else check_override(override))
+    wanted = get_backend_override() if override is None else check_override(override)
+    return _tables.get(wanted) or _table(wanted)
 
 
 def get_dispatch_table() -> DispatchTable:
