@@ -41,10 +41,10 @@ class Work:
     read_nbytes: int
     layer_weights: int
 
-    def generate_nbytes(self, n: int) -> float:
-        """Bytes per token when generating `n`: the weights, and keys and values in f16 at the mean length."""
+    def generate_nbytes(self, n: int, sequences: int = 1) -> float:
+        """Bytes per token when generating `n`: weights, which `sequences` share, and keys and values at the mean length."""
         c = self.config
-        return self.read_nbytes + 2.0 * c.n_layers * 2 * c.n_kv_heads * c.head_dim * (n / 2)
+        return self.read_nbytes / sequences + 2.0 * c.n_layers * 2 * c.n_kv_heads * c.head_dim * (n / 2)
 
     def prompt_ops(self, n: int) -> tuple[float, float]:
         """8-bit and f32 operations per token of a prompt of `n`: every weight of the layers, and causal attention."""
@@ -129,8 +129,9 @@ def run(
 def row(task: Task, side: SideProcess, found: dict[tuple[str, str], Any], work: Work, top: roof.Roof) -> dict[str, Any]:
     """One side's figures for one task, with the share of the roof and, for camshaft, the peer's."""
     rate = found[side.name, task.op]
+    sequences = task.order.get("together", 1)
     ints, floats = work.prompt_ops(task.n) if task.op == "prompt" else (0.0, 0.0)
-    nbytes = work.generate_nbytes(task.n) if task.op == "generate" else 0.0
+    nbytes = work.generate_nbytes(task.n // sequences, sequences) if "generate" in task.order else 0.0
     made = {
         "bench": "language_model",
         "op": task.op,
@@ -155,7 +156,7 @@ def compare(options: argparse.Namespace, threads: int, work: Work, tasks: Sequen
     before = roof.measure(threads)
     pythons = {"llama.cpp": options.peer_python, "camshaft": sys.executable}
     names = SIDES[1:] if options.no_peer else SIDES
-    context = options.prompt_tokens + options.generate_tokens + 1
+    context = options.prompt_tokens + options.generate_tokens * max(options.sequences or [1]) + 1
     with ExitStack() as stack:
         sides = [
             stack.enter_context(SideProcess(pythons[name], name, options.path, threads, context)) for name in names
@@ -204,6 +205,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--generate-tokens", type=int, default=128)
+    parser.add_argument(
+        "--sequences", type=int, nargs="*", default=[], help="also so many generating together, up to 16"
+    )
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0.1, help="seconds of rest before each turn")
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama-cpp-python")
@@ -216,10 +220,13 @@ def main() -> None:
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     work, text = work_of(options.path)
     prompt = (text * (options.prompt_tokens // len(text) + 1))[: options.prompt_tokens]
-    tasks = (
+    tasks: tuple[Task, ...] = (
         Task("prompt", len(prompt), {"prompt": prompt}),
         Task("generate", options.generate_tokens, {"generate": options.generate_tokens, "after": prompt[:1]}),
     )
+    for count in options.sequences:
+        order = {"together": count, "generate": options.generate_tokens, "after": prompt[:1]}
+        tasks += (Task(f"generate x {count}", count * options.generate_tokens, order),)
     made = [row for threads in options.threads for row in compare(options, threads, work, tasks)]
     print(report(made))
     rows.write(options.json, made)
