@@ -1,0 +1,20 @@
+"""Which samples a table test tries where each costs much: few of a family's row, as rows share their kernels' frame."""
+
+from __future__ import annotations
+
+from camshaft import ops
+from camshaft.ops.op import Op, Sample
+
+# Rows that stand for their families: every shape, every dtype.
+STANDING = ("add", "sum")
+
+
+def is_row(op: Op) -> bool:
+    """Whether few of the op's samples will do."""
+    return ops.group_of(op.name) in ops.FAMILIES and op.name not in STANDING
+
+
+def in_turn(op: Op) -> list[Sample]:
+    """All samples: the first and the last before those between, so that few of them are unlike."""
+    first, *rest = op.samples()
+    return [first, *rest[-1:], *rest[:-1]]
