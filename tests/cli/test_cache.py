@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,24 @@ def test_files_in_the_folders_places(cli: Any, tmp_path: Path, monkeypatch: pyte
     (tmp_path / "objects").write_text("no folder")
     one_line(cli("cache"), str(tmp_path / "objects"), "cannot be read")
     one_line(cli("cache", "clear"), str(tmp_path / "objects"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on a file's size there")
+def test_doctor_on_a_full_disk_is_one_line_and_leaves_no_verdict(tmp_path: Path) -> None:
+    import resource
+
+    def no_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    source = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    environment = os.environ | {"CAMSHAFT_CACHE_DIR": str(tmp_path), "PYTHONPATH": source}
+    command = [sys.executable, "-m", "camshaft.cli", "doctor"]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, env=environment, text=True, preexec_fn=no_files, timeout=240, **pipes)
+    first, last = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, first) == (2, "", "camshaft: proving kernels")
+    assert "cannot be written: File too large (CAMSHAFT_CACHE_DIR moves the cache)" in last
+    assert list((tmp_path / "evidence").glob("*/*")) == []
 
 
 def test_the_bound_is_held_over_processes(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
