@@ -6,8 +6,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from camshaft import ops
+from camshaft.backends.blas.library import openblas_path
+from camshaft.dispatch import select as selection
+from camshaft.dispatch.claims import Claim
+from camshaft.dispatch.evidence import Verdict
 from camshaft.dispatch.measurements import measurements
 from camshaft.dispatch.select import select
+from camshaft.dtypes import f32
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.spec import Layout, TensorSpec
 from camshaft.tune import nodes
 from camshaft.tune.candidates import Candidate
 from camshaft.tune.rounds import BenchmarkConfig, Timing
@@ -123,6 +131,37 @@ def test_a_rival_that_is_no_faster_beyond_noise_does_not_win(played: Callable[[d
     op = op_with(SLEEPS, ways=(RIGHT,))
     nodes.tune_node(op, NODE)
     assert select(op, NODE).variant.name == "right_but_slow"
+
+
+def test_a_choice_without_an_override_finds_the_others_measured_too(
+    played: Callable[[dict[str, float]], Race], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tuned for blas alone, it would know blas's times only, and choose that whatever simd takes. All is proved by decree."""
+
+    def prove(rows: Sequence[Claim]) -> dict[Claim, Verdict]:
+        return {c: Verdict(c.op, c.variant, c.backend, "proved") for c in rows}
+
+    for module in (nodes, selection):
+        monkeypatch.setattr(module, "prove", prove)
+    played({"(blas)": 300.0, "lanes": 200.0})
+    matmul = ops.get("matmul")
+    a = TensorSpec((33, 33), f32)
+    node = NodeSpec((a, a), (a,), {})
+    if openblas_path() is None:
+        pytest.skip("scipy-openblas32 is not installed")
+    tuned = nodes.tune_node(matmul, node, "blas")
+    assert tuned is not None
+    assert tuned.after == "blas (blas)"
+    stored = {m.variant: m.ns for m in measurements().at(matmul, node)}
+    assert stored == {"blas": 300.0, "numpy": 300.0, "lanes": 200.0, "tiled": 100.0}
+    assert select(matmul, node).variant.name == "tiled"
+
+
+def test_an_unknown_layout_is_reported_and_not_searched(played: Callable[[dict[str, float]], Race]) -> None:
+    played({})
+    odd = Layout("odd", lambda spec: (("data", f32, spec.bounds),))
+    node = NodeSpec((TensorSpec((33,), f32, odd),), NODE.outputs, {})
+    assert nodes.tune_node(op_with(ways=(RIGHT,), passes=(1, SLOW)), node) is None
 
 
 def test_nothing_to_choose_is_nothing_to_tune() -> None:

@@ -51,9 +51,12 @@ class Compiler:
         return [self._compile(candidate) for candidate in candidates]
 
     def _compile(self, candidate: Candidate) -> Compiled:
+        try:
+            asked = {"claim": asdict(candidate.claim), "node": node_json(candidate.node)}
+        except BackendError as error:
+            return Compiled(failed=str(error))
         if self._child is None:
             self._child = _Child()
-        asked = {"claim": asdict(candidate.claim), "node": node_json(candidate.node)}
         try:
             said = self._child.ask(asked, self._timeout_s)
         except queue.Empty:

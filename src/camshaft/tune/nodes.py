@@ -75,6 +75,14 @@ class _Work:
     def fail(self, candidate: Candidate, reason: str) -> None:
         self.failures.append(Failure(candidate.label, reason))
 
+    def compiled(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those that compile for the node."""
+        made = list(zip(candidates, self.compiler.compile(candidates), strict=True))
+        for candidate, became in made:
+            if became.failed is not None:
+                self.fail(candidate, became.failed)
+        return [candidate for candidate, became in made if became.failed is None]
+
 
 def tune_node(
     op: Op,
@@ -96,7 +104,8 @@ def tune_node(
     config = config or BenchmarkConfig()
     with Compiler(timeout_s) as compiler:
         work = _Work(op, node, inputs_for(op, node), config, compiler, beam or settings().beam)
-        return _tune(work, ours, others)
+        ours, others = work.compiled(ours), work.compiled(others)
+        return _tune(work, ours, others) if ours else None
 
 
 def shape_text(node: NodeSpec) -> str:
@@ -132,9 +141,11 @@ def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
             finalists += [(ratios[candidate.label] * ratio, tuned) for ratio, tuned in _search(work, candidate)]
     finalists.sort(key=lambda finalist: finalist[0])
     winner, before, after, gain = _final(work, reference, [c for _, c in finalists[:FINALISTS]], timings[0])
-    everybody = zip((*ours, *others), timings, strict=True)
-    slower = [(c, max(t.median_ns, before)) for c, t in everybody if c is not reference and c.label != winner.label]
-    _keep(work, [(reference, before), *([(winner, after)] if winner is not reference else []), *slower])
+    slower = [
+        (c, max(t.median_ns, before)) for c, t in zip(ours, timings, strict=False) if c not in (reference, winner)
+    ]
+    free = [(c, t.median_ns) for c, t in zip(others, timings[len(ours) :], strict=True)]
+    _keep(work, [(reference, before), *([(winner, after)] if winner is not reference else []), *slower, *free])
     shape = shape_text(work.node)
     times = reference.label, before, winner.label, after, gain, work.noise
     threads = thread_count(work.config.threads)
@@ -190,7 +201,7 @@ def _final(
         now, then, again = work.race([reference, finalist, reference], config)
         ratio, before = then.ratio_to(now), now.median_ns
         work.noise = max(LEAST_NOISE, _noise(now, again))
-        if ratio > 1 - work.noise:
+        if ratio * (1 + work.noise) > 1:
             continue
         claim = replace(finalist.claim, kinds=None)
         verdict = prove([claim])[claim]
@@ -201,7 +212,7 @@ def _final(
 
 
 def _keep(work: _Work, times: Iterable[tuple[Candidate, float]]) -> None:
-    """Stores the times. Who is not faster than the reference beyond noise counts as no faster."""
+    """Stores the times. A rival that is not faster than the reference beyond noise was given the reference's time."""
     threads = thread_count(work.config.threads)
     made: list[Measurement] = [measurement(work.op, c.variant, c.backend, work.node, ns, threads) for c, ns in times]
     measurements().replace_site(work.op, work.node, made)

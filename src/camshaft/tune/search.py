@@ -48,7 +48,7 @@ def beam_search(
         spelled |= fresh
         timed = _ranked(ratios)
         kept = [spelled[text] for _, text in timed[:width]]
-        if timed[0][0] > best * (1 - noise):
+        if timed[0][0] * (1 + noise) > best:
             break
         best = timed[0][0]
     return Found(tuple((ratio, spelled[text]) for ratio, text in _ranked(ratios)), len(ratios) - 1)
