@@ -107,7 +107,7 @@ def memory_of(buffers: Sequence[Buffer], plan: MemoryPlan | None) -> dict[Buffer
 
 
 @given(st.data(), placed_lists(), st.integers(0, 2**32))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_order_that_waits_and_segments_allow_gives_the_same_bytes(
     data: st.DataObject, thunks: list[Thunk], seed: int
 ) -> None:
