@@ -39,9 +39,11 @@ class ArrayOverflowError(ShapeError, OverflowError):
 
 def operand(value: Any) -> Operand:
     """An ndarray of the value's own memory where it shares it (DLPack, `__array__`, the buffer protocol), else of a copy; a
-    Python int or float as it is."""
+    Python int or float as it is. ArrayTypeError for what lies elsewhere or would lose something."""
     if type(value) is np.ndarray or type(value) in _WEAK:
         return value  # type: ignore[no-any-return]
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArrayTypeError("a masked array would lose its mask; wanted an ndarray, such as its .filled(0)")
     if _speaks_dlpack(value):
         return _from_dlpack(value)
     array: Array = np.asarray(value)
