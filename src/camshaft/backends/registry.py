@@ -119,9 +119,9 @@ _ROWS = (
     _on_cpu("simd", "cpu", ("simd",), lambda: cpu_device("simd"), *_LLVM),
     _on_cpu("blas", "cpu:blas", ("blas", "simd"), _blas_device, *_LLVM, "backends/blas/*.py"),
     _module_row("c", *_C_FAMILY, "emit/c.py", "emit/c_*.py", "emit/llvm_functions.py", "backends/cpu/*.py"),
-    _module_row("webgpu", *_C_FAMILY, "emit/wgsl*.py"),
+    _module_row("webgpu", *_C_FAMILY, "emit/wgsl*.py", "emit/llvm_*.py"),
     _module_row("cuda", *_LLVM, "emit/nvptx*.py"),
-    _module_row("metal", *_C_FAMILY, "emit/msl*.py"),
+    _module_row("metal", *_C_FAMILY, "emit/msl*.py", "emit/llvm_erf.py"),
     _module_row("null", "emit/*.py", indexed=False, runs=False),
 )
 # Names of devices that are not their backend's own.

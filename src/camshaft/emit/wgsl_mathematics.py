@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from camshaft.emit.c_family_text import polynomial
 from camshaft.emit.llvm_erf import ERF
-from camshaft.emit.llvm_trigonometry import COS, SIN, TWO_OVER_PI
+from camshaft.emit.llvm_far_turns import TWO_OVER_PI
+from camshaft.emit.llvm_trigonometry import COS, SIN
 
 # 32 bits a word, after a word of zeros
 _WORDS = [w >> shift & 0xFFFFFFFF for w in TWO_OVER_PI for shift in (32, 0)][1:9]

@@ -38,7 +38,8 @@ class Formula:
 
     The first `conditions` operands are booleans, the others of one of `dtypes`. `gives`: the result's dtype from the operands'
     and the attributes; None: as the operands. `draws`: what each operand is drawn with for samples (the last one repeats);
-    `sampled`: their dtypes beside f32; `structure`: samples of all shapes too; or `samples` gives its own. `supports`: as a variant's.
+    `sampled`: their dtypes beside f32; `structure`: samples of all shapes too; or `samples` gives its own. `supports` as a
+    variant's.
     """
 
     name: str
