@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from camshaft.dispatch import claims, evidence, proof
+from camshaft.dispatch.child_process import ChildProcess
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
 from camshaft.errors import StoreError
@@ -68,7 +69,8 @@ def test_a_crash_that_does_not_come_again_is_no_failure(
 
 def test_what_follows_a_failure_is_proved_by_another_process(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
-    monkeypatch.setattr(proof._Child, "_read", lambda child, read=proof._Child._read: (started.append(0), read(child)))
+    read = ChildProcess._read
+    monkeypatch.setattr(ChildProcess, "_read", lambda child: (started.append(0), read(child)))
     monkeypatch.setattr(proof, "thread_count", lambda: 1)
     found = verdicts("right", "writes_past_its_output", "native", "right_but_slow")
     assert [v.status for v in found.values()] == ["proved", "failed", "proved", "proved"]

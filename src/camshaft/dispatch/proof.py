@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import queue
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import IO, Any
+from typing import Self
 
 from camshaft.backends.registry import Backend, backend_named, backends
+from camshaft.dispatch.child_process import ChildProcess
 from camshaft.dispatch.claims import Claim, all_claims
 from camshaft.dispatch.evidence import BackendValidation, Verdict, ledger, summary
-from camshaft.errors import BackendError, StoreError
-from camshaft.settings import settings, thread_count
+from camshaft.errors import StoreError
+from camshaft.settings import thread_count
 
 Progress = Callable[[int, int], None]
 
 SAMPLE_TIMEOUT_S = 60.0
-_START_TIMEOUT_S = 120.0
-_END_TIMEOUT_S = 5.0
 _KEEP_EVERY_S = 1.0  # what an interruption may lose; a write takes some milliseconds
 _CLAIMS_PER_CHILD = 4
 # Signals that no kernel raises: the operating system or a person ended the process.
@@ -150,78 +144,29 @@ class _Child:
 
     def __init__(self) -> None:
         self.alive, self.crashed = True, False
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-            "CAMSHAFT_CACHE_DIR": str(settings().cache_dir.absolute()),
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "camshaft.dispatch.proof_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            text=True,
-            encoding="utf-8",
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._process = ChildProcess("camshaft.dispatch.proof_child", "proves kernels")
 
-    def __enter__(self) -> _Child:
-        try:
-            line = self._lines.get(timeout=_START_TIMEOUT_S)
-        except queue.Empty:
-            line = None
-        if line is None:
-            self.alive = False
-            message = f"a process that proves kernels cannot be run: {self._death()}"
-            self.__exit__()
-            raise BackendError(message)
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self.alive and not any(error):
-            self._end()
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
-        self._errors.close()
-
-    def _end(self) -> None:
-        """Lets the process end by itself, which adds what it found in the store to the counts."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError, subprocess.TimeoutExpired):
-            self._process.stdin.close()
-            self._process.wait(_END_TIMEOUT_S)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+            self._process.leave()
+        self._process.end()
 
     def judge(self, claim: Claim, timeout_s: float) -> Verdict:
         """What the child says, or that it died, or that it was silent for longer than a sample may take. StoreError where the
         store could not be used in it."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone: the reader finds that too
-            self._process.stdin.write(json.dumps(asdict(claim)) + "\n")
-            self._process.stdin.flush()
+        self._process.ask(asdict(claim))
         sample: str | None = None
         while True:
             try:
-                line = self._lines.get(timeout=timeout_s)
+                said = self._process.answer(timeout_s)
             except queue.Empty:
                 return self._failed(claim, sample, f"hung: silent for {timeout_s:g} s")
-            if line is None:
+            if said is None:
                 self.crashed = True
-                return self._failed(claim, sample, f"crashed its process: {self._death()}")
-            said: dict[str, Any] = json.loads(line)
+                return self._failed(claim, sample, f"crashed its process: {self._process.death()}")
             if "store" in said:
                 raise StoreError(said["store"])
             if "verdict" in said:
@@ -235,12 +180,3 @@ class _Child:
         lasting = -self._process.returncode not in _ENDED_BY_OTHERS if self._process.returncode is not None else True
         where = f" in sample '{sample}'" if sample else ""
         return Verdict(claim.op, claim.variant, claim.backend, "failed", what + where, sample=sample, lasting=lasting)
-
-    def _death(self) -> str:
-        self._process.kill()  # for one that only hung at its start
-        code = self._process.wait()
-        self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        if code < 0:
-            return signal.Signals(-code).name
-        return f"exit status {code}" + (f" ({said[-1]})" if said else "")
