@@ -58,7 +58,7 @@ def exchange(k, x, out, *, word, n):
     if word == "reversed":
         out[lane] = k.shuffle(value, width - 1 - lane)
     elif word == "loaded":
-        out[lane] = k.shuffle(value, value.to(i64) % width)
+        out[lane] = k.shuffle(value, value.to(i32).to(i64) % width)  # WGSL takes no u32 for an index unseen
     elif word == "broadcast":
         out[lane] = value + k.broadcast(value, width // 2)
     else:
