@@ -1,26 +1,20 @@
-"""NumPy's shapes that ops do not have: vectors and empty matrices in a product, and its words for errors. For shaped_call.py."""
+"""NumPy's shapes and dtypes that ops do not have: vectors and empty matrices in a product, and its words for errors.
+
+For shaped_call.py; reductions are in numpy_reductions.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from camshaft.dispatch.operands import Array, ArrayValueError
+from camshaft.dispatch.numpy_reductions import REDUCTIONS, Form, axes_of, reduction
+from camshaft.dispatch.operands import Array, ArrayTypeError, ArrayValueError, Dtype
 
-_REDUCTIONS = frozenset(("sum", "mean", "prod", "max", "min"))
 _SIGNATURE = "(n?,k),(k,m?)->(n?,m?)"
-
-
-@dataclass(frozen=True)
-class Form:
-    """The arrays to call the op on; `shape` is the result's, which is all zeros without a run where an operand is `empty`."""
-
-    arrays: tuple[Array, ...]
-    shape: tuple[int, ...]
-    empty: bool
 
 
 def _matmul(arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
@@ -45,7 +39,20 @@ def _matmul(arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
         what = "operands could not be broadcast together with remapped shapes [original->remapped]"
         raise ArrayValueError(f"{what}: {text}  and requested shape {_text((*rows, *columns))}") from None
     shape = (*batch, *rows, *columns)
-    return Form((left, right), shape, 0 in left.shape or 0 in right.shape)
+    computed, returned = _product_dtypes(left.dtype, right.dtype)
+    ready = np.zeros(shape, np.result_type(a, b)) if 0 in left.shape or 0 in right.shape else None
+    return Form(tuple(x.astype(computed or x.dtype, copy=False) for x in (left, right)), shape, ready, returned)
+
+
+def _product_dtypes(a: Dtype, b: Dtype) -> tuple[Dtype | None, Dtype | None]:
+    """What to compute in and to return, None where that is the operands' own. Integers wrap in i32 as in fewer bits, and the sum
+    of a product of booleans is their disjunction unless 2^32 of them are true."""
+    if a.kind not in "iufb" or b.kind not in "iufb":
+        return None, None
+    common = np.result_type(a, b)
+    if common.kind in "iub" and common.itemsize <= 4:
+        return np.dtype(np.int32), common
+    return (None, None) if a == b else (common, common)
 
 
 def _text(shape: Sequence[int | None]) -> str:
@@ -53,7 +60,10 @@ def _text(shape: Sequence[int | None]) -> str:
     return f"({inner}{',' if len(shape) == 1 else ''})"
 
 
-_FORMS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Form | None]] = {"matmul": _matmul}
+_FORMS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Form | None]] = {
+    "matmul": _matmul,
+    **{name: partial(reduction, name) for name in REDUCTIONS},
+}
 
 
 def form_of(op: str, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
@@ -73,12 +83,25 @@ def check_core(op: str, out: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     raise ArrayValueError(f"{op}: out has the shape {out}; wanted {wanted}")
 
 
-def attributes_of(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as the op names them, where NumPy's function of that name says `axis`; lists as tuples."""
-    named = {"axes" if name == "axis" and op in _REDUCTIONS else name: value for name, value in attrs.items()}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
+def attributes_of(op: str, attrs: Mapping[str, Any], n_axes: int) -> dict[str, Any]:
+    """Attributes as the op names them, where NumPy's function of that name says `axis`; NumPy's numbers as Python's, lists as
+    tuples. ArrayTypeError for what cannot be one, ArrayAxisError for an axis that an array of so many lacks."""
+    plain = {name: _plain(op, name, value) for name, value in attrs.items()}
+    return axes_of(op, plain, n_axes) if op in REDUCTIONS else plain
+
+
+def _plain(op: str, name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return tuple(_plain(op, name, x) for x in value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ArrayTypeError(f"{op}: {name} is a {type(value).__name__}; wanted numbers, text or a tuple") from None
+    return value
 
 
 def count_of(op: str, given: int) -> int:
     """How many operands NumPy's function of that name takes before `out`; as many as were given where there is no form."""
-    return 2 if op in _FORMS else given
+    return 2 if op == "matmul" else given

@@ -21,6 +21,8 @@ Kind: TypeAlias = Callable[[Array], Any]
 _WEAK = (int, float)
 # Ops whose functions NumPy names otherwise.
 _NUMPY_NAMES = {"negate": "negative", "round": "rint"}
+_LOGIC = frozenset(("logical_and", "logical_or", "logical_xor", "logical_not"))
+_COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
 HALVES = (f16.numpy, bf16.numpy)
 _F32 = f32.numpy
 
@@ -153,8 +155,10 @@ def resolve(name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> tuple
     dtypes, returned = _numpys(name, kinds) or (_promoted(kinds, accepts), None)
     if not accepts(dtypes) and set(dtypes) <= set(HALVES) and accepts(wide := (_F32,) * len(dtypes)):
         return wide, returned or dtypes[0]
-    if returned == np.bool_ and not accepts(dtypes) and accepts(truths := (np.dtype(np.bool_),) * len(dtypes)):
-        return truths, returned  # logic: a number counts as whether it is not 0
+    if name in _LOGIC and not accepts(dtypes):
+        return (np.dtype(np.bool_),) * len(dtypes), returned  # a number counts as whether it is not 0
+    if name in _COMPARISONS and not accepts(dtypes):
+        raise ArrayTypeError(f"{name}: no kernel compares {' with '.join(map(str, dtypes))} exactly; wanted one dtype")
     return dtypes, returned
 
 

@@ -46,17 +46,20 @@ def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping
     """The output, a tuple of several, or None for an op that only writes in place."""
     op = chooser.op
     arrays = [_input(op, i, np.asarray(x)) for i, x in enumerate(operands)]
-    form = form_of(op.name, arrays, attrs)
+    given = attributes_of(op.name, attrs, arrays[0].ndim if arrays else 0)
+    form = form_of(op.name, arrays, given)
     if form is None:
-        return _call(chooser, operands, arrays, out, attrs)
+        return _call(chooser, operands, arrays, out, attrs, given)
     given_out = _first(op, out, form.shape)
-    if form.empty:
-        dtype = np.result_type(*arrays)
-        return _give(np.zeros(form.shape, dtype), given_out, dtype)
-    if all(x is y for x, y in zip(arrays, form.arrays, strict=True)):
-        return _call(chooser, operands, arrays, out, attrs)
-    result = np.reshape(_call(chooser, form.arrays, form.arrays, None, attrs), form.shape)
-    return _give(result, given_out, result.dtype)
+    if form.ready is None and all(x is y for x, y in zip(arrays, form.arrays, strict=True)):
+        return _call(chooser, operands, arrays, out, attrs, given)
+    result = form.ready
+    if result is None:
+        result = np.reshape(_call(chooser, form.arrays, form.arrays, None, attrs, given), form.shape)
+    returned = form.returned or result.dtype
+    if given_out is not None:
+        check_cast(op.name, returned, given_out.dtype)
+    return _give(result.astype(returned, copy=False), given_out, returned)
 
 
 def _first(op: Op, out: Any, shape: tuple[int, ...]) -> Array | None:
@@ -68,10 +71,9 @@ def _first(op: Op, out: Any, shape: tuple[int, ...]) -> Array | None:
 
 
 def _call(
-    chooser: Chooser, operands: Sequence[Operand], arrays: Sequence[Array], out: Any, attrs: Mapping[str, Any]
+    chooser: Chooser, operands: Sequence[Operand], arrays: Sequence[Array], out: Any, attrs: Attrs, given: Attrs
 ) -> Any:
     op = chooser.op
-    given = attributes_of(op.name, attrs)
     key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
     prepared = chooser.once(key, lambda: prepare(chooser, arrays, given))
     inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]

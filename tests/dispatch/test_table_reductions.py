@@ -1,0 +1,97 @@
+"""The table's reductions against NumPy where the ops stop: no elements, booleans, means of integers, axes of any kind."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft import table
+from camshaft.errors import CamshaftError
+
+REDUCTIONS = ("sum", "mean", "prod", "max", "min", "argmax", "argmin")
+SHAPES = ((), (3,), (0,), (2, 3), (0, 3), (3, 0))
+AXES = (None, 0, -1, 1, (0,), (0, 1), (0, 0), np.int64(0), "a", 1.0, 5)
+
+
+def outcome(function: Any, x: np.ndarray, **attrs: Any) -> Any:
+    """The result, or the error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return np.asarray(function(x, **attrs))
+    except (ValueError, TypeError) as error:
+        return error
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32])
+def test_any_shape_and_axis_as_numpy_has_them(name: str, dtype: Any) -> None:
+    for shape in SHAPES:
+        x = (np.arange(np.prod(shape, dtype=int)) % 3).reshape(shape).astype(dtype)
+        for axis in AXES:
+            attrs = {"axis": axis, "keepdims": bool(axis == 0)}
+            wanted, got = outcome(getattr(np, name), x, **attrs), outcome(getattr(table(), name), x, **attrs)
+            what = f"{shape} over {axis!r}: {got!r}, wanted {wanted!r}"
+            if isinstance(wanted, Exception):
+                allowed = not shape and axis in (0, -1)  # NumPy's sum takes those, its mean does not
+                kinds = tuple(k for k in (IndexError, ValueError, TypeError) if isinstance(wanted, k))
+                assert allowed or (isinstance(got, kinds) and isinstance(got, CamshaftError)), what
+                continue
+            if name.startswith("arg"):
+                wanted = wanted.astype(np.int32)
+            assert getattr(got, "dtype", None) == wanted.dtype, what
+            np.testing.assert_array_equal(got, wanted, what)
+
+
+def test_axes_that_change_after_a_call() -> None:
+    x, axes = np.ones((2, 3, 4), np.float32), [0]
+    for _ in range(3):
+        assert table().sum(x, axis=axes).shape == (3, 4)
+    axes[0] = 2
+    assert table().sum(x, axis=axes).shape == (2, 3)
+
+
+def test_attributes_that_say_too_much_or_are_no_numbers() -> None:
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(TypeError, match="takes axis or axes; got both"):
+        table().sum(x, axis=0, axes=0)
+    with pytest.raises(TypeError, match="axis is a ndarray; wanted numbers, text or a tuple"):
+        table().sum(x, axis=np.array([0]))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+        table().mean(x > 0, depth=1)
+
+
+def test_out_of_a_reduction_that_numpy_casts() -> None:
+    x, out = np.array([[True, False], [False, False]]), np.ones(2, bool)
+    assert table().max(x, axis=1, out=out) is out
+    assert out.tolist() == [True, False]
+    with pytest.raises(TypeError, match="Cannot cast ufunc 'mean' output"):
+        table().mean(x, axis=1, out=out)
+    with pytest.raises(ValueError, match="wanted \\(2,\\)"):
+        table().mean(x, axis=1, out=np.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.uint32])
+def test_products_of_narrow_integers_wrap_as_numpys(dtype: Any) -> None:
+    a = (np.arange(51) * 50).reshape(3, 17).astype(dtype)
+    b = (np.arange(85) * 70).reshape(17, 5).astype(dtype)
+    got = table().matmul(a, b)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, a @ b)
+
+
+def test_comparisons_never_compare_truths() -> None:
+    huge, signed = np.array([0, 5, 2**64 - 1], np.uint64), np.array([0, -5, -1])
+    days = np.array(["2020-01-01", "2020-01-02"], "M8[D]")
+    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+        compare = getattr(table(), name)
+        for a, b in ((huge, signed), (signed, huge), (signed, 1j), (days, days[::-1])):
+            with pytest.raises(TypeError, match=f"{name}: no kernel compares .* exactly"):
+                compare(a, b)
+        np.testing.assert_array_equal(compare(huge, np.uint32(5)), getattr(np, name)(huge, np.uint32(5)))
+        truths = np.array([True, False])
+        np.testing.assert_array_equal(compare(truths, truths[::-1]), getattr(np, name)(truths, truths[::-1]))
+    np.testing.assert_array_equal(table().logical_and(huge, signed), np.logical_and(huge, signed))
