@@ -68,6 +68,14 @@ def test_devices_are_listed_with_limits_and_indexes_past_them_refused() -> None:
     assert registered("webgpu:0") is registered("webgpu")
 
 
+def test_a_buffer_is_counted_in_whole_words() -> None:
+    device, greatest = the_device(), the_device().limits["buffer"]
+    with pytest.raises(
+        BackendError, match=rf"^webgpu: a buffer of {greatest // 4 * 4 + 4} bytes; the greatest of .*\d$"
+    ):
+        device.allocate(greatest // 4 * 4 + 1)
+
+
 def test_a_lost_device_says_so_everywhere() -> None:
     device = own_device()
     memory, kernel = device.allocate(N * 4), add_kernel(device)

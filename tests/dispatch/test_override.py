@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from camshaft.backends.blas import library
+from camshaft.backends.registry import device
 from camshaft.dispatch import backend, get_backend_override, override, set_backend_override
 from camshaft.dispatch.claims import all_claims
 from camshaft.dispatch.evidence import Verdict, ledger
@@ -52,6 +53,19 @@ def test_unknown_and_absent_names_are_refused(ask) -> None:
     with pytest.raises(BackendError, match="backend 'metal' is absent: "):
         ask("metal")
     assert get_backend_override() is None
+
+
+@pytest.mark.parametrize("name", [None, 3, b"cpu"])
+def test_a_device_has_a_name(name) -> None:
+    with pytest.raises(BackendError, match=r"no backend or device .*; wanted a name, as 'cpu' or 'webgpu:1'"):
+        device(name)
+
+
+@pytest.mark.parametrize("number", ["00", "01", "-1", "1.5", "\u0661", "\u00b2", "9" * 5000])
+def test_a_number_has_one_spelling_so_that_a_device_is_made_once(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("camshaft.backends.webgpu.device.absent", lambda: None)
+    with pytest.raises(BackendError, match="wanted webgpu or webgpu:NUMBER"):
+        device(f"webgpu:{number}")
 
 
 def test_the_environment_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

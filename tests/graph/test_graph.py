@@ -52,6 +52,22 @@ def test_shapes_are_refused_when_the_graph_is_made() -> None:
         graph.input("z", (2,), "float23")
 
 
+@pytest.mark.parametrize("shape", [(-1, 8), (2.0, 8), "28", 8, None])
+def test_a_shape_is_a_list_of_whole_numbers(shape) -> None:
+    with pytest.raises(ShapeError, match=r"input 'x': got the shape .*; wanted a list of whole numbers, 0 or more"):
+        Graph().input("x", shape, "f32")
+    assert Graph().input("x", [np.int64(2), 8], "f32").shape == (2, 8)
+
+
+def test_an_output_is_one_tensor_of_the_graph() -> None:
+    graph, other = Graph(), Graph().input("x", (2, 8), "f32")
+    made = graph.custom(print, [graph.input("x", (2, 8), "f32")], [((2, 8), "f32")])
+    for wrong in (made, other, None):
+        with pytest.raises(ShapeError, match=r"output 'y': got .*; wanted one tensor of this graph"):
+            graph.output("y", wrong)
+    assert repr(other) == "the input 'x' f32[2, 8]"
+
+
 def test_an_op_that_does_not_exist_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="no op 'cabbage'"):
         _ = cs.cabbage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import re
 import sys
 import tracemalloc
 from collections import Counter
@@ -128,6 +129,7 @@ def test_the_callers_memory_is_used_for_what_it_names_and_for_temporaries() -> N
     [
         ({"z": np.zeros(4, np.float32)}, "memory for z"),
         ({"x": np.zeros((4, DIM), np.float32)}, "memory for 'x' came as float32"),
+        ({"x": None}, "memory for 'x' came as NoneType; wanted an array or a DeviceArray"),
         ({"x": np.zeros(X.shape, np.float64)}, "memory for 'x' came as float64"),
         ({"y": np.zeros((DIM, 512), np.float32).T}, "contiguous"),
     ],
@@ -357,3 +359,17 @@ def test_weights_do_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("camshaft.plan.weights.mmap.mmap", Refusing)
     with cs.compile(block(), threads=1) as plan:
         assert np.isfinite(next(iter(plan.run(x=X[:3]).values()))).all()
+
+
+@pytest.mark.parametrize("exponent", [58, 61])  # NumPy has a MemoryError for one, a ValueError for the other
+def test_out_of_memory_says_how_much(exponent: int) -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (1 << exponent,), "f32")
+    graph.custom(print, [x], [])
+    with pytest.raises(PlanError, match=f"out of memory: x needs {4 << exponent} bytes"):
+        cs.compile(graph, threads=1)
+
+
+def test_a_plan_is_shown_in_one_line() -> None:
+    with cs.compile(block(), threads=1) as plan:
+        assert re.fullmatch(r"ExecutionPlan\(x -> .*y.*; \d+ thunks\)", repr(plan))

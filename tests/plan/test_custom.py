@@ -11,7 +11,7 @@ import pytest
 import camshaft as cs
 from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.dtypes import f32
-from camshaft.errors import ShapeError
+from camshaft.errors import PlanError, ShapeError
 from camshaft.ops.spec import TensorSpec
 from tests.support.fake_device import FakeDevice, Fakes
 
@@ -116,6 +116,30 @@ def test_what_a_function_raises_comes_out_of_run() -> None:
         plan.run(x=X)
 
 
+@pytest.mark.parametrize("function", [lambda x, y: x * 2, lambda x, y: (None, x + 1), lambda x, y: x.sum()])
+def test_what_a_function_returns_instead_of_writing_it_is_no_silent_loss(function: Any) -> None:
+    with cs.compile(between(function, None), threads=1) as plan, pytest.raises(PlanError, match="to write its outputs"):
+        plan.run(x=X)
+
+
+def test_a_function_may_return_what_it_wrote() -> None:
+    with cs.compile(between(lambda x, y: np.multiply(x, 2, out=y), None), threads=1) as plan:
+        written = plan.run(x=X)
+    with cs.compile(between(lambda x, y: np.copyto(y, x * 2), None), threads=1) as plan:
+        copied = plan.run(x=X)
+    assert all(np.array_equal(written[name], copied[name]) for name in copied)
+
+
+def test_a_function_pointer_of_cffi_is_native_code() -> None:
+    ffi = pytest.importorskip("cffi").FFI()
+    ffi.cdef("double sin(double);")
+    found = ffi.dlopen(None).sin
+    graph, x = graph_and_input()
+    graph.custom(found, [x], [x.spec], programs=4)  # never run: it has another signature
+    call = graph.nodes[-1].op.call
+    assert (call.address, call.programs) == (int(ffi.cast("uintptr_t", found)), 4)
+
+
 def test_no_pass_takes_a_function_away() -> None:
     calls = []
     graph = cs.Graph()
@@ -142,7 +166,9 @@ def graph_and_input() -> tuple[cs.Graph, cs.Tensor]:
         (print, [7], {}, r"mine: got the output 7; wanted a TensorSpec or \(shape, dtype\)"),
         (print, [], {"updates": [1]}, r"mine: got updates \[1\]; wanted indexes of its 1 inputs"),
         (print, [], {"updates": [0]}, "mine: updates input 0, x, in place; wanted a state"),
+        (print, [((-4, 8), "f32")], {}, r"mine's output: got the shape \(-4, 8\); wanted a list of whole numbers"),
         (print, [], {"programs": 4}, "mine: got 4 programs; a Python function runs once"),
+        (print, [], {"programs": 1.5}, "mine: got 1.5 programs; wanted a whole number or an Extent"),
         (0, [], {}, "mine: got address 0x0 with 1 programs"),
     ],
 )

@@ -102,6 +102,26 @@ REFUSED: dict[str, Callable[[], object]] = {
     ),
     r"rows: got \[3, 5\) of f32\[4, 24\]": compiled(lambda g, x: g.rows(x, 3, 5)),
     "output 'y' is x\\[1:2\\]; wanted a whole tensor": compiled(lambda g, x: g.output("y", g.rows(x, 1, 2))),
+    r"got the shape \(-4, 8\); wanted a list of whole numbers, 0 or more": compiled(
+        lambda g, x: g.buffer("b", (-4, 8), "f32")
+    ),
+    "got the shape 4; wanted a list": compiled(lambda g, x: g.reshape(x, 4)),
+    r"rows: got \[0.0, 2.0\)": compiled(lambda g, x: g.rows(x, 0.0, 2.0)),
+    "'silu' got after='ab'; wanted a list of nodes of this graph or their names": compiled(
+        lambda g, x: g.node("silu", x, after="ab")
+    ),
+    "got after=the node 'a'; wanted a list": compiled(
+        lambda g, x: g.node("silu", x, after=g.node("silu", x, name="a"))
+    ),
+    r"got after=\[the input 'x' f32\[4, 24\]\]": compiled(lambda g, x: g.node("silu", x, after=[x])),
+    r"got into=\[the node 'a'\]; wanted a list of states or buffers": compiled(
+        lambda g, x: g.node("silu", x, into=[g.node("silu", x, name="a")])
+    ),
+    "output 'y' is b, which no node writes": compiled(lambda g, x: g.output("y", g.buffer("b", (4, DIM), "f32"))),
+    "no backend or device ''": compiled(lambda g, x: g.copy(x, "")),
+    "no backend or device None; wanted a name": compiled(lambda g, x: g.node("silu", x, device=None)),
+    r"state 's': got \(4, 8\); wanted a TensorSpec": compiled(lambda g, x: g.state("s", (4, 8))),
+    "memory for 'x' came as NoneType; wanted an array": compiled(lambda g, x: None, memory={"x": None}),
     "goes to a device or into a tensor": compiled(lambda g, x: g.copy(x)),
     "'silu' reads b, which no node before it writes": compiled(lambda g, x: g.node("silu", g.buffer("b", (4,), "f32"))),
     "memory for 'x' lies on fake:0; wanted it on host": given_elsewhere,

@@ -10,6 +10,7 @@ import pytest
 
 import camshaft as cs
 from camshaft.errors import PlanError
+from camshaft.plan import submission
 from tests.support.fake_device import FakeDevice, Fakes
 
 X = np.arange(8, dtype=np.float32).reshape(1, 8)
@@ -94,6 +95,33 @@ def test_a_closed_plan_takes_no_runs_and_ends_those_in_its_queue() -> None:
     assert queued.done()
     with pytest.raises(PlanError, match="closed"):
         plan.submit(x=X).wait(30)
+
+
+def test_callers_at_once_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, others, real = set(), [], submission.ThreadPoolExecutor
+
+    def late(*args: object) -> object:
+        if not others:  # another caller comes between
+            others.append(None)
+            others.append(plan.submit(x=X))
+        return real(*args)
+
+    graph = cs.Graph()
+    x = graph.input("x", (1, 8), "f32")
+    graph.custom(lambda x: threads.add(threading.get_ident()), [x], [])
+    monkeypatch.setattr(submission, "ThreadPoolExecutor", late)
+    with cs.compile(graph, threads=1) as plan:
+        plan.submit(x=X).wait(30)
+        others[1].wait(30)
+    assert len(threads) == 1
+
+
+def test_a_host_thunk_does_not_wait_for_a_run_of_its_own_plan() -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (1, 8), "f32")
+    graph.custom(lambda x: plan.submit().wait(), [x], [])
+    with cs.compile(graph, threads=1) as plan, pytest.raises(PlanError, match="may need its own workers"):
+        plan.run(x=X)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def _module_row(name: str, *sources: str, indexed: bool = True, runs: bool = Tru
         return reason
 
     def make(suffix: str) -> Device:
-        if indexed and not (suffix or "0").isdecimal():
+        if indexed and not _INDEX.fullmatch(suffix or "0"):
             raise BackendError(f"no device {name}:{suffix}; wanted {name} or {name}:NUMBER")
         made: Device = module().make(int(suffix or 0) if indexed else suffix)
         return made
@@ -128,6 +129,8 @@ _ROWS = (
 ALIASES = {"cpu": "simd", "cpu:scalar": "scalar", "cpu:blas": "blas", "cpu:c": "c"}
 # What a plan without an override chooses from.
 DEFAULT_ORDER = ("simd", "blas")
+# One spelling for each: a device is made once.
+_INDEX = re.compile("0|[1-9][0-9]{0,8}")
 _lock = threading.RLock()
 _devices: dict[tuple[str, str], Device] = {}
 
@@ -152,6 +155,8 @@ def backends() -> Mapping[str, Backend]:
 def _parse(name: str) -> tuple[Backend, str]:
     """The backend that a name speaks of, and what follows its colon."""
     rows = backends()
+    if not isinstance(name, str):
+        raise BackendError(f"no backend or device {name!r}; wanted a name, as 'cpu' or 'webgpu:1'")
     base, _, suffix = name.partition(":")
     found = rows.get(ALIASES.get(name, name))
     if found is not None:

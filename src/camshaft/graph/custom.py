@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
@@ -10,9 +11,10 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.errors import ShapeError
+from camshaft.errors import PlanError, ShapeError
+from camshaft.extent import Extent
 from camshaft.ops.op import Attrs, Build, HostCall, KernelVariant, NodeSpec, Op, Target
-from camshaft.ops.spec import Dim, TensorSpec
+from camshaft.ops.spec import Dim, TensorSpec, dims
 
 Array = np.ndarray[Any, Any]
 Spec = TensorSpec | tuple[Sequence[Dim], object]
@@ -80,13 +82,15 @@ def _spec(name: str, spec: Spec) -> TensorSpec:
         return spec
     try:
         shape, dtype = spec
-        return TensorSpec(tuple(shape), as_dtype(dtype))
+        return TensorSpec(dims(f"{name}'s output", shape), as_dtype(dtype))
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{name}: got the output {spec!r}; wanted a TensorSpec or (shape, dtype)") from error
 
 
 def _call(name: str, function: object, programs: Dim) -> HostCall | PointerCall:
     address = _address(function)
+    if not isinstance(programs, (int, Extent)):
+        raise ShapeError(f"{name}: got {programs!r} programs; wanted a whole number or an Extent")
     if address is not None:
         if address <= 0 or (isinstance(programs, int) and programs < 1):
             raise ShapeError(f"{name}: got address {address:#x} with {programs} programs; wanted both above 0")
@@ -97,7 +101,7 @@ def _call(name: str, function: object, programs: Dim) -> HostCall | PointerCall:
         )
     if programs != 1:
         raise ShapeError(f"{name}: got {programs} programs; a Python function runs once")
-    return HostCall(_python(function), active=True)
+    return HostCall(_python(name, function), active=True)
 
 
 def _address(function: object) -> int | None:
@@ -108,11 +112,27 @@ def _address(function: object) -> int | None:
         return function
     if isinstance(function, _NATIVE):
         return ctypes.cast(cast(Any, function), ctypes.c_void_p).value or 0
-    return None
+    return _cffi_address(function)
 
 
-def _python(function: Callable[..., object]) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
+def _cffi_address(function: object) -> int | None:
+    """Where a function pointer of cffi leads, which is callable too; its module is there if there is such a pointer."""
+    cffi = sys.modules.get("_cffi_backend")
+    if cffi is None or not isinstance(function, cffi._CDataBase) or cffi.typeof(function).kind != "function":
+        return None
+    return int(cffi.cast(cffi.new_primitive_type("uintptr_t"), function))
+
+
+def _python(name: str, function: Callable[..., object]) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
     def run(node: NodeSpec, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        function(*inputs, *outputs)
+        _refuse_lost(name, function(*inputs, *outputs), (*inputs, *outputs))
 
     return run
+
+
+def _refuse_lost(name: str, returned: object, given: Sequence[Array]) -> None:
+    """PlanError if a function returned values of its own, which nobody would read. (NumPy's `out=` returns what it wrote.)"""
+    for value in returned if isinstance(returned, (tuple, list)) else (returned,):
+        new = isinstance(value, np.ndarray) and not any(np.may_share_memory(value, array) for array in given)
+        if new or isinstance(value, np.generic):
+            raise PlanError(f"{name}: the function returned {type(value).__name__}; wanted it to write its outputs")

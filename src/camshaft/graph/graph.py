@@ -18,7 +18,7 @@ from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.graph.custom import Spec, custom_op
 from camshaft.ops.op import Attrs, NodeSpec, Op
-from camshaft.ops.spec import Dim, TensorSpec
+from camshaft.ops.spec import Dim, TensorSpec, dims
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Kind = Literal["input", "constant", "state", "value", "view"]
@@ -56,6 +56,9 @@ class Tensor:
     @property
     def shape(self) -> tuple[Dim, ...]:
         return self.spec.shape
+
+    def __repr__(self) -> str:
+        return f"the {self.kind} {self.name!r} {self.spec}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +126,13 @@ class Graph:
 
     def input(self, name: str, shape: Sequence[Dim], dtype: object) -> Tensor:
         """A tensor given to every run. `shape` may hold Extents."""
-        spec = TensorSpec(tuple(shape), as_dtype(dtype))
+        spec = TensorSpec(dims(f"input {name!r}", shape), as_dtype(dtype))
         return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self))
 
     def state(self, name: str, spec: TensorSpec) -> Tensor:
         """A tensor whose bytes survive runs and that nodes may update in place; its memory is given when the plan is bound."""
+        if not isinstance(spec, TensorSpec):
+            raise ShapeError(f"state {name!r}: got {spec!r}; wanted a TensorSpec")
         return self._once(self.states, name, Tensor(spec, name, "state", graph=self))
 
     def constant(self, name: str, value: Array | Source, spec: TensorSpec | None = None) -> Tensor:
@@ -141,7 +146,7 @@ class Graph:
 
     def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
         """The same bytes in another shape: a view, which makes no thunk. Extents, and axes before one, stay as they are."""
-        spec = TensorSpec(tuple(shape), x.spec.dtype)
+        spec = TensorSpec(dims("reshape", shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
         kept = max(
@@ -196,7 +201,9 @@ class Graph:
         return self.apply(op, inputs, {}, name)
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
-        """Names a tensor as a result of the run."""
+        """Names a tensor as a result of the run. ShapeError for what is none of this graph's."""
+        if not isinstance(tensor, Tensor) or tensor.graph is not self:
+            raise ShapeError(f"output {name!r}: got {tensor!r}; wanted one tensor of this graph")
         return self._once(self.outputs, name, tensor)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TypeAlias
+from operator import index
+from typing import Any, TypeAlias, cast
 
 from camshaft.dtypes import DType, u8
 from camshaft.errors import ShapeError
@@ -52,6 +53,17 @@ def _row_major(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ..
 
 
 ROWS = Layout("rows", _row_major)
+
+
+def dims(what: str, shape: object) -> tuple[Dim, ...]:
+    """A caller's shape as a tuple. ShapeError if it is no sequence of whole numbers, 0 or more, and Extents."""
+    try:
+        found = tuple(d if isinstance(d, Extent) else index(d) for d in cast(Iterable[Any], shape))
+    except TypeError:
+        found = (-1,)
+    if any(not isinstance(d, Extent) and d < 0 for d in found):
+        raise ShapeError(f"{what}: got the shape {shape!r}; wanted a list of whole numbers, 0 or more, and Extents")
+    return found
 
 
 @dataclass(frozen=True)

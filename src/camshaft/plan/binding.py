@@ -13,7 +13,7 @@ from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.plan.memory import MemoryPlan
 from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule
-from camshaft.plan.workers import aligned_bytes
+from camshaft.plan.workers import host_memory
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Memory = np.ndarray[Any, np.dtype[Any]] | memoryview | bytearray | bytes | int
@@ -59,7 +59,7 @@ def _as_bytes(buffer: Buffer, given: Memory, written: bool) -> Bytes:
 
 def _bind_arena(memory: MemoryPlan, given: np.ndarray[Any, np.dtype[Any]] | None) -> Bytes:
     if given is None:
-        return aligned_bytes(memory.arena_nbytes, memory.alignment)
+        return host_memory("the arena", memory.arena_nbytes, memory.alignment)
     arena = Buffer("the arena", memory.arena_nbytes, Lifetime.TEMP, memory.alignment)
     return _as_bytes(arena, given, written=True)
 

@@ -22,10 +22,10 @@ from camshaft.graph.custom import Spec, custom_op
 from camshaft.graph.graph import Node, Source, Tensor, root
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.quantized_matmul.packing import INTERLEAVED, interleaved
-from camshaft.ops.spec import Dim, TensorSpec
+from camshaft.ops.spec import Dim, TensorSpec, dims
 from camshaft.plan.compile import bind_lowered, extents_of_graph
 from camshaft.plan.device_memory import DeviceArray
-from camshaft.plan.execution_node import TRANSFER, ExecutionNode, PlacedTensors
+from camshaft.plan.execution_node import TRANSFER, ExecutionNode, PlacedTensors, listed
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.held import given_memory
 from camshaft.plan.memory import make_schedule
@@ -69,7 +69,8 @@ class ExecutionGraph:
 
     def buffer(self, name: str, shape: Sequence[Dim], dtype: object, device: str = "cpu") -> Tensor:
         """Memory for values of one run, which nodes write `into`, whole or by `rows`."""
-        return self._on(device, Tensor(TensorSpec(tuple(shape), as_dtype(dtype)), name, "value", graph=self._graph))
+        spec = TensorSpec(dims(f"buffer {name!r}", shape), as_dtype(dtype))
+        return self._on(device, Tensor(spec, name, "value", graph=self._graph))
 
     def constant(self, name: str, value: Array | Source, spec: TensorSpec | None = None) -> Tensor:
         """A tensor that never changes, at hand on every device. One in a block format is packed as the kernels want it."""
@@ -85,7 +86,8 @@ class ExecutionGraph:
         """Rows [first, last) of a plain tensor along its first axis, which is no Extent: the same bytes; makes no thunk."""
         tensor = self._tensor("rows", x)
         n_rows = tensor.shape[0] if tensor.spec.is_plain and tensor.shape else 0
-        if isinstance(n_rows, Extent) or not 0 <= first < last <= n_rows:
+        whole = isinstance(first, int) and isinstance(last, int)
+        if isinstance(n_rows, Extent) or not whole or not 0 <= first < last <= n_rows:
             raise ShapeError(
                 f"rows: got [{first}, {last}) of {tensor.spec}; wanted rows of a plain tensor that has them"
             )
@@ -95,7 +97,8 @@ class ExecutionGraph:
         return view
 
     def output(self, name: str, x: Operand) -> Tensor:
-        """Names a tensor as a result of the run; read where it lies. PlanError for rows that are not the first."""
+        """Names a tensor as a result of the run; one that lies on a device is not read back: it is the plan's `away[name]`.
+        PlanError for rows that are not the first."""
         tensor = self._tensor("output", x)
         if self._placement.offset(tensor):
             raise PlanError(f"execution graph: output {name!r} is {tensor.name}; wanted a whole tensor")
@@ -149,10 +152,11 @@ class ExecutionGraph:
     ) -> ExecutionNode:
         """A copy of a tensor's bytes to a device, or into a tensor as large, wherever that lies. Between two devices outside of
         the host it takes two: by way of the CPU."""
-        if (device is None) == (into is None):
+        if device is not None and into is None:
+            return self._add(TRANSFER, [x], {}, device, after, None, name)
+        if device is not None or not isinstance(into, Tensor):
             raise PlanError("execution graph: a copy goes to a device or into a tensor; wanted one of the two")
-        where = device if into is None else self._placement.device(into)
-        return self._add(TRANSFER, [x], {}, where or "cpu", after, None if into is None else [into], name)
+        return self._add(TRANSFER, [x], {}, self._placement.device(into), after, [into], name)
 
     def _add(
         self,
@@ -167,6 +171,7 @@ class ExecutionGraph:
         label = name or self._free(op.name)
         if label in self._nodes:
             raise PlanError(f"execution graph: there is a node {label!r} already; wanted another name")
+        earlier = listed(label, "after", after, (ExecutionNode, str), "nodes of this graph or their names")
         tensors = tuple(self._tensor(label, x, f"{label}.{i}") for i, x in enumerate(inputs))
         specs = op.infer(tuple(t.spec for t in tensors), attrs)
         for index in op.updates:
@@ -174,7 +179,7 @@ class ExecutionGraph:
         outputs = self._outputs(label, specs, device) if into is None else self._given(label, specs, into)
         node = Node(op, tensors, outputs, dict(attrs), label, device)
         self._graph.nodes.append(node)
-        made = self._nodes[label] = ExecutionNode(node, tuple(after))
+        made = self._nodes[label] = ExecutionNode(node, earlier)
         return made
 
     def _free(self, name: str) -> str:
@@ -188,6 +193,7 @@ class ExecutionGraph:
         )
 
     def _given(self, label: str, specs: Sequence[TensorSpec], into: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        into = listed(label, "into", into, (Tensor,), "states or buffers")
         if [t.spec for t in into] != list(specs):
             came, wanted = (", ".join(map(str, found)) or "nothing" for found in ([t.spec for t in into], specs))
             raise ShapeError(f"{label}: got memory for {came}; wanted it for {wanted}")
@@ -240,7 +246,7 @@ class ExecutionGraph:
         named = [(n.name, [self._named(n, a) for a in n.after]) for n in self.nodes]
         placed = lower_placed(self._graph, self._placement, given)
         order = order_nodes(named, placed.thunks, sync)
-        check_made([self._graph.nodes[number] for number in order.numbers])
+        check_made([self._graph.nodes[number] for number in order.numbers], self._graph.outputs)
         placed.put(order.numbers)
         watch_lowered(placed.lowered)
         made = make_schedule(placed.lowered.thunks, extents_of_graph(self._graph), order.after, order.before)

@@ -27,6 +27,9 @@ class ExecutionNode:
     def name(self) -> str:
         return self.node.name
 
+    def __repr__(self) -> str:
+        return f"the node {self.name!r}"
+
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """What it makes, in the op's order."""
@@ -38,6 +41,13 @@ class ExecutionNode:
         if len(self.outputs) != 1:
             raise PlanError(f"execution graph: {self.name!r} has {len(self.outputs)} outputs; wanted a node with one")
         return self.outputs[0]
+
+
+def listed(node: str, what: str, given: object, kinds: tuple[type, ...], wanted: str) -> tuple[Any, ...]:
+    """What a caller listed for a node, as a tuple. PlanError for one alone (a string is no list of names) or another kind."""
+    if isinstance(given, (list, tuple)) and all(isinstance(item, kinds) for item in given):
+        return tuple(given)
+    raise PlanError(f"execution graph: {node!r} got {what}={given!r}; wanted a list of {wanted}")
 
 
 class PlacedTensors(Graph):

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class ExecutionPlan:
     """A graph that is bound and ready to run. `inputs`, `outputs` and `states` are views of its memory, by name; a state on a
-    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that the caller gave as DeviceArrays.
+    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that lie on a device, as DeviceArrays.
     `graph` is what was ground, after the passes, and `choices` are those of its nodes."""
 
     bound: Runnable
@@ -42,6 +42,10 @@ class ExecutionPlan:
     compile_s: float = 0.0
     origins: Sequence[Origin] = field(default=(), repr=False)
     _submitter: Submitter = field(default_factory=Submitter, repr=False)
+
+    def __repr__(self) -> str:
+        thunks = len(self.bound.schedule.thunks)
+        return f"ExecutionPlan({', '.join(self.inputs)} -> {', '.join(self.outputs)}; {thunks} thunks)"
 
     def set_extent(self, extent: Extent, value: int) -> None:
         """Makes `value` the active value of an extent for later runs. PlanError out of 0 to its bound."""
@@ -71,6 +75,9 @@ class ExecutionPlan:
 
     def _check(self, name: str, value: Array, active: dict[Extent, int]) -> None:
         """Adds to `active` what the value's shape says of extents."""
+        if name in self.away:
+            there = self.away[name].device.name
+            raise PlanError(f"run: input {name!r} lies on {there}; wanted its bytes there (plan.away[{name!r}].write)")
         if name not in self.inputs:
             raise PlanError(f"run: no input {name!r}; this plan has {', '.join(self.inputs) or 'none'}")
         memory, spec = self.inputs[name], self.specs[name]

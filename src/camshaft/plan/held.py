@@ -17,7 +17,7 @@ from camshaft.plan.lower import Lowered
 from camshaft.plan.schedule import Buffer, Lifetime
 from camshaft.plan.spaces import is_unified
 from camshaft.plan.weights import Weights
-from camshaft.plan.workers import aligned_bytes
+from camshaft.plan.workers import host_memory
 
 Array = np.ndarray[Any, Any]
 
@@ -60,6 +60,10 @@ def _checked(tensor: Tensor, name: str, given: Array | DeviceArray) -> Array | D
         if given.spec.dtype != spec.dtype or given.nbytes < spec.nbytes:
             raise PlanError(f"compile: memory for {name!r} came as {given.spec} on {given.device.name}; wanted {spec}")
         return given
+    if not isinstance(given, np.ndarray):
+        raise PlanError(
+            f"compile: memory for {name!r} came as {type(given).__name__}; wanted an array or a DeviceArray"
+        )
     dtype = spec.parts[0].dtype.numpy if spec.is_plain else np.dtype(np.uint8)
     if given.dtype not in (dtype, np.uint8) or not given.flags.c_contiguous or given.nbytes < spec.nbytes:
         raise PlanError(
@@ -98,7 +102,7 @@ def _add(held: Held, buffer: Buffer, memory: Array | Memory) -> None:
 
 def _made(buffer: Buffer, devices: Mapping[str, Device], own: list[Memory]) -> Array | Memory:
     if buffer.space == HOST:
-        return aligned_bytes(buffer.nbytes, 64)
+        return host_memory(buffer.name, buffer.nbytes, 64)
     own.append(devices[buffer.space].allocate(buffer.nbytes))
     return own[-1]
 

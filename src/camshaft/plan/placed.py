@@ -86,14 +86,17 @@ def lower_placed(graph: Graph, placement: Placement, given: Mapping[Tensor, obje
     return Placed(lowered, choices, thunks, origins)
 
 
-def check_made(nodes: Iterable[Node]) -> None:
-    """PlanError where a node, in this order, reads a value that none before it wrote any part of."""
+def check_made(nodes: Iterable[Node], outputs: Mapping[str, Tensor]) -> None:
+    """PlanError where a node, in this order, reads a value that none before it wrote any part of; or an output is such."""
     made: set[Tensor] = set()
     for node in nodes:
         for tensor in node.inputs:
             if root(tensor).kind == "value" and root(tensor) not in made:
                 raise PlanError(f"{_named(node)} reads {tensor.name}, which no node before it writes")
         made.update(root(t) for t in node.outputs)
+    for name, tensor in outputs.items():
+        if root(tensor).kind == "value" and root(tensor) not in made:
+            raise PlanError(f"execution graph: output {name!r} is {tensor.name}, which no node writes")
 
 
 def _check_given(given: Mapping[Tensor, object], homes: Mapping[Tensor, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import PlanError
+from camshaft.plan.host import inside_host_thunk
 
 Results = dict[str, np.ndarray[Any, Any]]
 
@@ -29,7 +30,12 @@ class Submission:
         self.result(timeout)
 
     def result(self, timeout: float | None = None) -> Results:
-        """The outputs by name, this run's own copies. Raises as `wait`."""
+        """The outputs by name, this run's own copies. Raises as `wait`; PlanError where a host thunk's function would wait
+        without end for what may wait for the workers it is called by."""
+        if timeout is None and inside_host_thunk() and not self._future.done():
+            raise PlanError(
+                "a host thunk's function waited, without a timeout, for a run that may need its own workers"
+            )
         try:
             return self._future.result(timeout)
         except TimeoutError:
@@ -42,19 +48,21 @@ class Submitter:
     """The thread that takes a plan's submitted runs one by one, started by the first. A forked child starts its own."""
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
-        self._process = 0
+        self._threads: dict[int, ThreadPoolExecutor] = {}  # by process
 
     def submit(self, run: Callable[[], Results]) -> Submission:
         """Queues a run. PlanError once the plan is closed."""
-        if self._thread is None or self._process != os.getpid():
-            self._thread, self._process = ThreadPoolExecutor(1, "camshaft-submit"), os.getpid()
+        process = os.getpid()
+        thread = self._threads.get(process)
+        if thread is None:  # of several callers at once, all get the executor of one; the others never start a thread
+            thread = self._threads.setdefault(process, ThreadPoolExecutor(1, "camshaft-submit"))
         try:
-            return Submission(self._thread.submit(run))
+            return Submission(thread.submit(run))
         except RuntimeError as error:
             raise PlanError("the plan is closed") from error
 
     def close(self) -> None:
         """Ends the thread, after all that is queued."""
-        if self._thread is not None and self._process == os.getpid():
-            self._thread.shutdown()
+        thread = self._threads.get(os.getpid())
+        if thread is not None:
+            thread.shutdown()

@@ -32,6 +32,14 @@ def aligned_bytes(nbytes: int, alignment: int) -> np.ndarray[Any, np.dtype[np.ui
     return whole[start : start + nbytes]
 
 
+def host_memory(what: str, nbytes: int, alignment: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """As `aligned_bytes`, for what a plan needs. PlanError that says how much where there is not as much."""
+    try:
+        return aligned_bytes(nbytes, alignment)
+    except (MemoryError, ValueError) as error:  # NumPy's ValueError: more than any address
+        raise PlanError(f"out of memory: {what} needs {nbytes} bytes") from error
+
+
 def available_cores() -> int:
     """The cores this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)

@@ -13,7 +13,7 @@ from camshaft.backends.webgpu.copies import CopyKernels
 from camshaft.backends.webgpu.faults import Faults
 from camshaft.backends.webgpu.kernel import WebGpuKernel, counts
 from camshaft.backends.webgpu.lowering import Lowered, lower
-from camshaft.backends.webgpu.memory import WebGpuMemory
+from camshaft.backends.webgpu.memory import WebGpuMemory, words_nbytes
 from camshaft.backends.webgpu.native import native
 from camshaft.backends.webgpu.run import WebGpuRun
 from camshaft.emit.wgsl_module import WgslTarget
@@ -129,10 +129,9 @@ class WebGpuDevice:
 
     def allocate(self, nbytes: int) -> WebGpuMemory:
         """Zeroed memory. BackendError past the adapter's greatest buffer or when there is none left."""
-        if nbytes > self.limits["buffer"]:
-            raise BackendError(
-                f"{self.name}: a buffer of {nbytes} bytes; the greatest of {self.adapter.name} is {self.limits['buffer']}"
-            )
+        whole, most = words_nbytes(nbytes), self.limits["buffer"]
+        if whole > most:
+            raise BackendError(f"{self.name}: a buffer of {whole} bytes; the greatest of {self.adapter.name} is {most}")
         return WebGpuMemory(self, nbytes)
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> WebGpuRun:
