@@ -79,6 +79,28 @@ _PAST = _COPIES + "  %past = getelementptr float, ptr %out, i64 %n\n  store floa
 _HANGS = "  br label %again\nagain:\n  store volatile float 0.0, ptr %out\n  br label %again"
 
 
+# y = 2 x + y of whatever lay there; on guard bytes, which are tiny numbers, nobody sees it.
+_ADDS = _COPIES.replace("%twice = fadd float %value, %value", "%old = load float, ptr %to\n  %both = fadd float %value, %value\n  %twice = fadd float %both, %old")  # fmt: skip  # noqa: E501
+# y = 2 x where the output begins a cache line, else x: as kernels written for a plan's arena might.
+_ALIGNED = _COPIES.replace(
+    "  br label %loop\nloop:",
+    """  %where = ptrtoint ptr %out to i64
+  %rest = and i64 %where, 63
+  %even = icmp eq i64 %rest, 0
+  %factor = select i1 %even, float 2.0, float 1.0
+  br label %loop
+loop:""",
+).replace("fadd float %value, %value", "fmul float %value, %factor")
+
+
+def _every_second(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
+    _calls.append(1)
+    np.multiply(inputs[0], 2 if len(_calls) % 2 else 3, out=outputs[0])
+
+
+_calls: list[int] = []
+
+
 def _crash(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
     ctypes.string_at(0)
 
@@ -148,6 +170,9 @@ OP = ops.Op(
         _native("writes_past_its_output", _PAST),
         _native("native", _COPIES + "  ret void"),
         _native("hangs", _HANGS),
+        _native("adds_to_what_lay_there", _ADDS + "  ret void"),
+        _native("right_on_cache_lines_only", _ALIGNED + "  ret void"),
+        _host("wrong_every_second_time", _every_second),
         _host("crashes", _crash),
         _host("exits", _exit),
         _host("killed", _killed),

@@ -43,6 +43,8 @@ def test_every_planted_fault_is_found_and_nothing_else(cache: Path) -> None:
     assert "error" in reasons["wrong_in_last_ragged_element"]
     assert "sample 'n=1'" in reasons["wrong_in_last_ragged_element"]
     assert "wrote outside of its tensor" in reasons["writes_past_its_output"]
+    for name in ("adds_to_what_lay_there", "right_on_cache_lines_only", "wrong_every_second_time"):
+        assert reasons[name].endswith("in sample 'n=16, run again on NaN and off a cache line'")
     assert reasons["hangs"] == "hung: silent for 4 s in sample 'n=16'"
     assert reasons["crashes"].startswith("twice crashed its process: ")
     assert reasons["exits"] == "twice crashed its process: exit status 7 in sample 'n=16'"

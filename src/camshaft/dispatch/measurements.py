@@ -10,14 +10,15 @@ import hashlib
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import log2
 from pathlib import Path
 from typing import Any
 
-from camshaft.dispatch.claims import Claim, claim_of, kinds_of, machine_key
-from camshaft.errors import StoreError
+from camshaft.backends.registry import present_backend
+from camshaft.dispatch.claims import Claim, all_claims, claim_of, kinds_of, machine_key
+from camshaft.errors import CamshaftError, StoreError
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
 from camshaft.ops.spec import bound
@@ -170,11 +171,13 @@ class Measurements:
     def _fresh(self, found: Measurement, claim: Claim) -> Measurement | None:
         if found.key == claim.key():
             return found
-        same = [
-            m for m in self._load().values() if (m.op, m.variant, m.backend) == (claim.op, claim.variant, claim.backend)
-        ]
-        now = {m.id: replace(claim, kinds=m.form.split()[0], values=m.values).key() for m in same}
-        self.drop([m for m in same if m.key != now[m.id]], "its kernel changed since; tune again")
+        # What changed one kernel changed most: all are looked at now, so that a plan warns once.
+        rows = self._load().values()
+        known = {
+            _place(c): c for backend in {m.backend for m in rows} if _is_here(backend) for c in all_claims(backend)
+        }
+        known[_place(claim)] = claim
+        self.drop([m for m in rows if m.key != _key_now(m, known)], "its kernel changed since; tune again")
         return None
 
     def _site(self, op: Op, node: NodeSpec) -> Site:
@@ -208,6 +211,24 @@ class Measurements:
         rows = document.get("measurements")
         made = [m for row in rows if (m := _measurement(row))] if isinstance(rows, list) else []
         return {m.id: m for m in made}
+
+
+def _place(found: Claim | Measurement) -> tuple[str, str, str]:
+    return found.op, found.variant, found.backend
+
+
+def _key_now(row: Measurement, known: Mapping[tuple[str, str, str], Claim]) -> str:
+    """The key that a row would have if it were measured now; its own where nobody can say, as of a backend that is absent."""
+    claim = known.get(_place(row))
+    return row.key if claim is None else replace(claim, kinds=row.form.split()[0], values=row.values).key()
+
+
+def _is_here(backend: str) -> bool:
+    try:
+        present_backend(backend)
+    except CamshaftError:
+        return False
+    return True
 
 
 def _document_key() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,28 @@ Array = np.ndarray[Any, Any]
 Key = tuple[str, int]
 
 
-def guarded(spec: TensorSpec, guard_nbytes: int = GUARD_NBYTES) -> Array:
-    """Bytes for a tensor, 64-byte aligned, between guard bytes; the tensor's bytes too are set to the guard."""
+@dataclass(frozen=True)
+class Ground:
+    """What a run finds: the byte that outputs and scratch are full of, and whether plain tensors begin one element past a
+    multiple of 64 bytes, as the arrays of a caller may."""
+
+    fill: int = GUARD_BYTE
+    shifted: bool = False
+
+
+# As f32, bytes of 0xA5 are -3e-16: what adds to an output that it never set is right on them, but not on these, which are NaN.
+OTHER_GROUND = Ground(0xFF, shifted=True)
+
+
+def guarded(spec: TensorSpec, guard_nbytes: int = GUARD_NBYTES, ground: Ground | None = None) -> Array:
+    """Bytes for a tensor, 64-byte aligned, between guard bytes; the tensor's bytes too are set to the guard, or as the ground
+    has it."""
     span = -(-spec.nbytes // 4) * 4 + 2 * guard_nbytes
-    raw = np.full(span + 64, GUARD_BYTE, np.uint8)
+    raw = np.full(span + 128, GUARD_BYTE, np.uint8)
     start = -raw.ctypes.data % 64
+    if ground is not None:
+        start += spec.parts[0].dtype.numpy.itemsize if ground.shifted and spec.is_plain else 0
+        raw[start + guard_nbytes : start + guard_nbytes + spec.nbytes] = ground.fill
     return raw[start : start + span]
 
 
@@ -68,6 +86,7 @@ def run_variant(
     device: Device,
     inputs: Sequence[Array],
     extents: Mapping[Extent, int] | None = None,
+    ground: Ground | None = None,
 ) -> tuple[Array, ...]:
     """Outputs of the variant (at their bounds), then the new values of the inputs that it updates in place.
 
@@ -78,7 +97,7 @@ def run_variant(
     specs: dict[Key, TensorSpec] = {("input", i): s for i, s in enumerate(node.inputs)}
     specs |= {("output", i): s for i, s in enumerate(node.outputs)}
     specs |= {("scratch", i): s for i, s in enumerate(() if isinstance(build, HostCall) else build.scratch)}
-    memories = {key: guarded(spec, guard) for key, spec in specs.items()}
+    memories = {key: guarded(spec, guard, ground) for key, spec in specs.items()}
     for i, array in enumerate(inputs):
         raw = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         memories["input", i][guard : guard + len(raw)] = raw
