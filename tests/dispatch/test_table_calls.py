@@ -15,7 +15,7 @@ import pytest
 
 import camshaft as cs
 from camshaft import DispatchTable, table
-from camshaft.dispatch import array_layout, parallel
+from camshaft.dispatch import array_layout, array_op, native_shaped, parallel
 from camshaft.errors import CamshaftError
 
 F32 = np.float32
@@ -305,3 +305,20 @@ def test_a_host_thunk_may_call_the_table_whose_workers_its_plan_has() -> None:
     with cs.compile(graph, threads=2) as plan:
         plan.run(x=np.ones(4, F32))
     assert seen == [8.0 * SHARED]
+
+
+def test_ever_new_shapes_and_attributes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_op, "MOST_REMEMBERED", 8)
+    monkeypatch.setattr(native_shaped, "MOST_HELD", 0)
+    t = DispatchTable(None)
+    x = draw(40, 2)
+    for _ in range(2):
+        for n in range(1, 21):
+            np.testing.assert_allclose(t.sum(x[:n], axis=0), x[:n].sum(0), rtol=1e-5)
+            np.testing.assert_allclose(t.softcap(x, cap=1.0 + n), (1.0 + n) * np.tanh(x / (1.0 + n)), rtol=1e-5)
+            for _ in range(4):
+                np.testing.assert_array_equal(t.add(x[:n], x[0]), x[:n] + x[0])
+    for op in (t.sum, t.softcap, t.add):
+        held = op.__self__
+        assert max(len(held._calls), len(held._resolved), len(held._kernels), len(held._seen)) <= 8
+    np.testing.assert_array_equal(t.add(x, x), x + x)

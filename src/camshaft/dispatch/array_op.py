@@ -40,6 +40,9 @@ from camshaft.ops.op import NodeSpec, Op
 Attrs = Mapping[str, Any]
 
 
+# Calls, shapes or attributes that an op remembers: past them the oldest go, whose kernels come from the store when they are
+# wanted again. What native calls point to stays.
+MOST_REMEMBERED = 1024
 # Uses of shapes that broadcast before kernels are compiled for them, which takes some 10 ms.
 ENOUGH = 2
 _HELP = "Arrays in, arrays out; `out` is written and returned."
@@ -51,6 +54,14 @@ def _flat_text(n: int, symbol: str, slot: int) -> str:
 
 def _shaped_text(n: int, symbol: str, slot: int) -> str:
     return shaped_ir(symbol, n, slot)
+
+
+def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    """Keeps the newest, an eighth less than the most where it was full."""
+    if len(known) >= MOST_REMEMBERED:
+        for old in list(known)[: MOST_REMEMBERED // 8]:
+            known.pop(old, None)
+    known[key] = value
 
 
 def anything(choice: Choice, node: NodeSpec) -> None:
@@ -66,6 +77,7 @@ class ArrayOp:
         "_calls",
         "_kernels",
         "_lock",
+        "_plain",
         "_python",
         "_resolved",
         "_seen",
@@ -91,6 +103,7 @@ class ArrayOp:
         self._lock = threading.RLock()
         self._calls: dict[Hashable, Prepared] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
+        self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.State | None = None
         self._shaped: native_call.State | None = None
@@ -159,7 +172,7 @@ class ArrayOp:
         if found is None:
             with self._lock:
                 found = self._calls.get(key) or make()
-                self._calls[key] = found
+                _remember(self._calls, key, found)
         return found
 
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
@@ -188,7 +201,8 @@ class ArrayOp:
             accepts = functools.partial(self._accepts, attrs=attrs)
             kernel_of = functools.partial(self._kernel, attrs=attrs)
             how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
-            self._resolved[key] = how
+            with self._lock:
+                _remember(self._resolved, key, how)
         if self._is_familiar(how, operands, out):
             return shaped_call.call(self, operands, out, attrs)
         return elementwise_call.call(self.op.name, how, operands, out)
@@ -205,8 +219,11 @@ class ArrayOp:
         if not spread or not fits or (out is not None and out.shape != np.broadcast_shapes(*shapes)):
             return False
         key = shapes, how.dtypes
-        self._seen[key] = self._seen.get(key, 0) + 1
-        return self._seen[key] > ENOUGH
+        count = self._seen.get(key, 0) + 1
+        if count <= ENOUGH + 1:
+            with self._lock:
+                _remember(self._seen, key, count)
+        return count > ENOUGH
 
     def _accepts(self, dtypes: Dtypes, attrs: Attrs) -> bool:
         try:
@@ -216,12 +233,16 @@ class ArrayOp:
         return True
 
     def _kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
-        key = dtypes, tuple(sorted(attrs.items()))
-        found = self._kernels.get(key)
+        known = self._kernels if attrs else self._plain
+        key = (dtypes, tuple(sorted(attrs.items()))) if attrs else dtypes
+        found = known.get(key)
         if found is None:
             with self._lock:
-                found = self._kernels.get(key) or self._make_kernel(dtypes, attrs)
-                self._kernels[key] = found
+                found = known.get(key) or self._make_kernel(dtypes, attrs)
+                if attrs:
+                    _remember(self._kernels, key, found)
+                else:  # rows of native calls have the addresses of these; there are as many as sets of dtypes
+                    self._plain[dtypes] = found
         return found
 
     def _make_kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:

@@ -18,9 +18,10 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 SHAPED_WORDS = layout.ROW_WORDS << layout.ROW_BITS
 # Work from which other Python threads go on meanwhile.
 RELEASE_NS = 2000.0
-# What rows point to, by what was prepared. Calls may be under way when another shape takes a row, so it stays.
+# What rows point to, by what was prepared. Calls may be under way when another shape takes a row, so it stays; a program of ever
+# new shapes fills this, and then no more.
 _kept: dict[int, tuple[Prepared, Words, int]] = {}
-# Attributes whose addresses are in rows. A program that computes a new float for each call fills this, and then no more.
+# Attributes whose addresses are in rows; likewise.
 _held: dict[tuple[int, ...], dict[str, Any]] = {}
 MOST_HELD = 4096
 _CONSTANTS = (bool, int, float, str, type(None))
@@ -36,7 +37,9 @@ def add_row(
     `elementwise`: an element of the output comes from those at its own place, so it may be written where it was read.
     """
     run = prepared.run
-    if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run) or not _hold(attrs):
+    if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run):
+        return
+    if (id(prepared) not in _kept and len(_kept) >= MOST_HELD) or not _hold(attrs):
         return
     key, pairs = _key(arrays), _pairs(attrs)
     at = ROWS_AT + layout.row_index(key + pairs) * layout.ROW_WORDS
