@@ -50,6 +50,18 @@ def break_and_go_on(k, x, y, out):
     out[0, 0] = 1
 
 
+@broken("AttributeError: 'Tracer' object has no attribute 'cosh'")
+def a_word_that_there_is_none_of(k, x, y, out):
+    for c in k.lanes(64):
+        out[0, c] = k.cosh(x[0, c])  # here
+
+
+@broken("TypeError: ")
+def a_function_of_numpy(k, x, y, out):
+    for c in k.lanes(64):
+        out[0, c] = np.exp(x[0, c])  # here
+
+
 @broken("has no truth")
 def if_on_a_traced_value(k, x, y, out):
     if x[0, 0] > 0:  # here
@@ -338,13 +350,15 @@ def test_a_broken_rule_is_named_with_kernel_and_line(function, message):
     assert str(raised.value).startswith(f"kernel {function.__name__}, line {here(function)}: ")
 
 
-def test_an_exception_in_a_loop_body_is_raised_as_itself():
+def test_an_exception_in_a_loop_body_is_told_with_its_line_and_not_as_a_loop_left():
     def fails(k, x, y, out):
         for c in k.lanes(64):
-            out[0, c] = x[0, c] * [1.0][3]
+            out[0, c] = x[0, c] * [1.0][3]  # here
 
-    with pytest.raises(IndexError):
+    words = rf"^kernel fails, line {here(fails)}: IndexError: list index out of range$"
+    with pytest.raises(KernelError, match=words) as raised:
         kernel(fails).trace(ARRAYS)
+    assert isinstance(raised.value.__cause__, IndexError)
     assert not ir.recorders
 
 

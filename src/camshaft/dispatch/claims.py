@@ -146,7 +146,10 @@ def _module_path(name: str) -> Path:
     path = _package_path(name)
     if path is not None:
         return path
-    file = getattr(sys.modules.get(name) or importlib.import_module(name), "__file__", None)
+    try:
+        file = getattr(sys.modules.get(name) or importlib.import_module(name), "__file__", None)
+    except ImportError as error:
+        raise BackendError(f"module {name}, which registers a variant, cannot be imported: {error}") from error
     if file is None:
         raise BackendError(f"module {name} has no source file to take a digest of")
     return Path(file)

@@ -13,7 +13,7 @@ from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
 from camshaft.dispatch.measurements import measurements as stored
 from camshaft.dispatch.proof import prove
-from camshaft.dispatch.run import refusal_of
+from camshaft.dispatch.variant_answers import cost_on, refusal_on
 from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 
@@ -154,7 +154,7 @@ def _candidates(
             continue
         for variant in (tuned for v in variants for tuned in _tuned(op, v, name, node, measurements)):
             target = device(name)
-            refusal = variant.supports(node, target) or refusal_of(variant, node, target)
+            refusal = refusal_on(op, variant, node, target)
             if refusal is not None:
                 losers.append(_loser(variant, name, refusal))
                 continue
@@ -162,7 +162,7 @@ def _candidates(
             measured = stored().ns(op, claim, node) if measurements is None else measurements(claim, node)
             if variant.values and measured is None:
                 continue  # dropped just now: its kernel changed
-            estimated = variant.cost(node, target)
+            estimated = cost_on(op, variant, node, target)
             candidates.append(_Candidate(variant, name, target, claim, measured, estimated))
     return sorted(candidates, key=lambda c: c.rank), losers
 

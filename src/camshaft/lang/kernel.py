@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from camshaft.dtypes import i64
-from camshaft.errors import KernelError
+from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
 from camshaft.lang import tracer as tracing
 
@@ -54,6 +54,10 @@ class Kernel:
             values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
             given = [tracing.Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
             self.function(tracer, *given, **(constants or {}))
+        except CamshaftError:
+            raise
+        except Exception as error:  # a word that there is none of, NumPy on a traced value
+            raise tracer.foreign(error) from error
         finally:
             ir.recorders.pop()
         if tracer.broken or tracer.block is not tracer.body:

@@ -38,6 +38,14 @@ class Recorder:
         """An error that names the kernel and the line of its source."""
         return KernelError(f"kernel {self.name}, line {self.line()}: {message}")
 
+    def foreign(self, error: Exception) -> KernelError:
+        """The error for an exception of Python's that came out of the kernel, with the last of its lines on the way."""
+        line, trace = 0, error.__traceback__
+        while trace is not None:
+            line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == self.filename else line
+            trace = trace.tb_next
+        return KernelError(f"kernel {self.name}, line {line}: {type(error).__name__}: {error}")
+
     def left_early(self, line: int) -> KernelError:
         """The error for a loop, begun at `line`, that Python code left."""
         return KernelError(

@@ -88,12 +88,13 @@ def register_variant(op: str, variant: KernelVariant, module: str | None = None)
     """Adds a way to compute an op of camshaft. Plans made later prove it like any other and choose it where it is the fastest.
 
     A child process that proves the variant imports `module` (by default the one that defines `variant.build`), which must then
-    register it. Registering the same variant again changes nothing. BackendError for an unknown op, a name that the op has
-    already, or a module that cannot be imported by name because it is a script.
+    register it. Registering the same variant again changes nothing. BackendError for an unknown op, what is no variant of
+    backends, a name that the op has already, or a module that cannot be imported by name because it is a script.
     """
-    home = module or variant.build.__module__
     if op not in NAMES:
         raise BackendError(f"register_variant: no op {op!r}; wanted one of {', '.join(NAMES)}")
+    _check_variant(variant)
+    home = module or variant.build.__module__
     if home == "__main__":
         raise BackendError(
             f"register_variant: {variant.name} is defined in a script; wanted a module that can be imported"
@@ -105,3 +106,20 @@ def register_variant(op: str, variant: KernelVariant, module: str | None = None)
         if variant.name in names:
             raise BackendError(f"register_variant: {op} has a variant {variant.name!r} already")
         _registered[op] = (*_registered.get(op, ()), (variant, home))
+
+
+def _check_variant(variant: KernelVariant) -> None:
+    """BackendError for what nobody could choose: no name, no backends, or the names of devices for theirs."""
+    if not isinstance(variant, KernelVariant) or not isinstance(variant.name, str) or not variant.name:
+        raise BackendError(f"register_variant: got {variant!r}; wanted a KernelVariant with a name")
+    from camshaft.backends.registry import ALIASES  # here: an op alone needs no devices
+
+    names = variant.backends
+    if not isinstance(names, (set, frozenset)) or not names or not all(isinstance(name, str) for name in names):
+        raise BackendError(f"register_variant: {variant.name} is for {names!r}; wanted a frozenset of backends' names")
+    for name in sorted(names):
+        if name in ALIASES or ":" in name:
+            backend = ALIASES.get(name, name.partition(":")[0])
+            raise BackendError(
+                f"register_variant: {variant.name} is for the device {name!r}; wanted its backend, {backend!r}"
+            )
