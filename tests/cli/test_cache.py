@@ -161,6 +161,7 @@ def test_doctor_on_a_full_disk_is_one_line_and_leaves_no_verdict(tmp_path: Path)
 
     source = os.pathsep.join(p or os.getcwd() for p in sys.path)
     environment = os.environ | {"CAMSHAFT_CACHE_DIR": str(tmp_path), "PYTHONPATH": source}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode cut short would break every later process
     command = [sys.executable, "-m", "camshaft.cli", "doctor"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     done = subprocess.run(command, env=environment, text=True, preexec_fn=no_files, timeout=240, **pipes)

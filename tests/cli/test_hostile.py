@@ -114,6 +114,8 @@ def start(cache: Path, model: Path, *options: str, **more: Any) -> subprocess.Po
     command = [sys.executable, "-m", "camshaft.cli", "generate", str(model), "--raw", "-p", "a b", "-n", "3"]
     source = os.pathsep.join(p or os.getcwd() for p in sys.path)
     environment = os.environ | {"CAMSHAFT_CACHE_DIR": str(cache), "PYTHONPATH": source}
+    # Where files may not grow, Python 3.11 leaves bytecode cut short, which every later process would fail on.
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     full = [*command, "--greedy", "--threads", "1", *options]
     return subprocess.Popen(full, env=environment, encoding="utf-8", **pipes, **more)
