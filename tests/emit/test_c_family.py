@@ -188,3 +188,23 @@ def test_divisions_use_what_is_known_of_their_operands():
     x = np.zeros(9, np.int32)
     body = body_of(text_of(divisions, [x, x.copy()], n=9))
     assert "c / 3 + c % 8 + (i >> 3u) + (i & 7) + floor_divide_i32(i, 3)" in body
+
+
+@kernel
+def mirrored(k, x, out, *, n):
+    staged = k.scratch(f32, n)
+    lane, thread = k.scratch(f32, n), k.scratch(f32, n)  # two on a line keep their numbers
+    for c in k.lanes(n):
+        staged[c] = x[c]
+        lane[c] = x[c]
+        thread[c] = x[c]
+    k.barrier()
+    for c in k.lanes(n):
+        out[c] = k.gather(staged, n - 1 - c) + lane[c] + thread[c]
+
+
+def test_scratch_has_the_name_that_the_source_gives_it():
+    arrays = [np.zeros(70, np.float32), np.zeros(70, np.float32)]
+    text = emit(to_simt(trace(mirrored, arrays, n=70), 32), TARGET).text
+    assert "var<workgroup> staged: array<f32, 70>;" in text
+    assert "a1[a1_start + c] = staged[69 - c] + scratch1[c] + scratch2[c];" in text

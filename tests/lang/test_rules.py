@@ -62,6 +62,12 @@ def a_function_of_numpy(k, x, y, out):
         out[0, c] = np.exp(x[0, c])  # here
 
 
+@broken("16777216 bytes of scratch: at most 1048576")
+def much_scratch(k, x, y, out):
+    held = k.scratch(f32, 1 << 22)  # here
+    held[0] = 1.0
+
+
 @broken("has no truth")
 def if_on_a_traced_value(k, x, y, out):
     if x[0, 0] > 0:  # here

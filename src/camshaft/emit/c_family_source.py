@@ -77,6 +77,12 @@ def names_of(body: ir.Block, path: str) -> dict[ir.Value | ir.Var, str]:
     return found
 
 
+def name_of_array(array: ir.Array, path: str) -> str:
+    """The name that the source gives scratch, where one alone is assigned to; an array's own else."""
+    _, targets = source_names(path).assigned.get(array.line, (0, ())) if array.scratch else (0, ())
+    return targets[0] if len(targets) == 1 else array.name
+
+
 def _blocks(block: ir.Block) -> Iterator[ir.Block]:
     yield block
     for item in block.statements:

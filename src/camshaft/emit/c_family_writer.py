@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from camshaft.dtypes import DType
 from camshaft.emit.c_family_range import NonNegative
-from camshaft.emit.c_family_source import Names, formula, names_of, source_line
+from camshaft.emit.c_family_source import Names, formula, name_of_array, names_of, source_line
 from camshaft.emit.c_family_text import Text
 from camshaft.emit.c_family_uses import uses_of
 from camshaft.errors import KernelError
@@ -66,7 +66,7 @@ class CFamilyWriter:
         self.uses = uses_of(kernel.body)
         self.nonnegative = NonNegative(kernel.body)
         self.entry = self.names.new(kernel.name)
-        self.array_names = {array: self.names.new(array.name) for array in (*kernel.arrays, *arrays)}
+        self.array_names = {a: self.names.new(name_of_array(a, kernel.source_file)) for a in (*kernel.arrays, *arrays)}
         self.scalar_names = [self.names.new(name) for name in kernel.scalars]
         self.program_names = [self.names.new(self._program_name(axis)) for axis in range(len(kernel.grid))]
         self.var_names: dict[ir.Var, str] = {}

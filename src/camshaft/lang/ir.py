@@ -76,13 +76,14 @@ class Value(Operators):
 
 @dataclass(eq=False)
 class Array:
-    """An array inside a kernel: a parameter (`scratch` False) or workgroup scratch."""
+    """An array inside a kernel: a parameter (`scratch` False) or workgroup scratch, made on a `line` of its source."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     writable: bool
     scratch: bool = False
+    line: int = 0
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -60,7 +60,8 @@ class _Walk:
 
     def scratch(self) -> None:
         total = sum(prod(a.shape) * a.dtype.nbytes for a in self.kernel.scratch)
-        self.require(total <= MAX_SCRATCH_NBYTES, 0, f"{total} bytes of scratch: at most {MAX_SCRATCH_NBYTES}")
+        line = max((a.line for a in self.kernel.scratch), default=0)
+        self.require(total <= MAX_SCRATCH_NBYTES, line, f"{total} bytes of scratch: at most {MAX_SCRATCH_NBYTES}")
 
     # --- blocks --------------------------------------------------------------------------------------------------
     def block(self, block: ir.Block, index: ir.Value | None = None) -> None:

@@ -17,7 +17,7 @@ class MemoryWords(Arithmetic):
     # --- memory ----------------------------------------------------------------------------------------------------
     def scratch(self, dtype: DType, *shape: int) -> Array:
         """Workgroup memory of this program, not initialized."""
-        array = ir.Array(f"scratch{len(self.scratches)}", dtype, shape, writable=True, scratch=True)
+        array = ir.Array(f"scratch{len(self.scratches)}", dtype, shape, writable=True, scratch=True, line=self.line())
         self.scratches.append(array)
         return Array(array)
 
