@@ -37,10 +37,12 @@ def test_an_override_takes_effect_in_every_op_it_speaks_of_or_says_why_not(name:
             "matmul": table().choice("matmul", a, b).backend,
             "add": table().choice("add", a, a).backend,
             "softmax": table().choice("softmax", a).backend,
+            "dot": table().choice("dot", a[0], a[1]).backend,
         }
+        np.testing.assert_allclose(table().dot(a[0], a[1]), a[0] @ a[1], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(table().matmul(a, b), a @ b, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(table().add(a, a), a + a, rtol=1e-6)
-    assert chosen["matmul"] == name
+    assert chosen["matmul"] == chosen["dot"] == name
     assert {chosen["add"], chosen["softmax"]} == {"simd" if name == "blas" else name}
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
+from camshaft.ops import dot_blas, reducing, reduction_samples
 from camshaft.ops import op as ops
-from camshaft.ops import reducing, reduction_samples
 from camshaft.ops.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.lane_widths import lanes_of
 from camshaft.ops.reducing import Fold, fold_of, pairs_text, partial_spec
@@ -23,7 +23,8 @@ from camshaft.ops.spec import Dim, TensorSpec
 
 @dataclass(frozen=True)
 class Reduction:
-    """`kind` of fold: sum, product, max or min. `gives`: the result's dtype; `mean` divides by the number of elements."""
+    """`kind` of fold: sum, product, max or min. `gives`: the result's dtype; `mean` divides by the number of elements; `others`:
+    variants beside the folds."""
 
     name: str
     text: str
@@ -33,6 +34,7 @@ class Reduction:
     gives: Callable[[DType], DType] = lambda dtype: dtype
     mean: bool = False
     arity: int = 1
+    others: tuple[ops.KernelVariant, ...] = ()
     tolerance: Mapping[str, float] = field(
         default_factory=lambda: {"f32": 1e-12, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
     )
@@ -143,7 +145,7 @@ def op_of(row: Reduction) -> ops.Op:
         formula=row.text,
         infer=lambda specs, attrs: infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes_of(build)),),
+        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes_of(build)), *row.others),
         samples=lambda: reduction_samples.samples(row),
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,
@@ -159,6 +161,6 @@ ROWS = (
     Reduction("prod", "y = product over axes of x", "product", np.prod, gives=counted, tolerance=_IN_F32),
     Reduction("max", "y = max over axes of x, NaN where there is one", "max", np.max),
     Reduction("min", "y = min over axes of x, NaN where there is one", "min", np.min),
-    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2),
+    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2, others=(dot_blas.VARIANT,)),
 )
 OPS = {row.name: op_of(row) for row in ROWS}
