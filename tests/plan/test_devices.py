@@ -111,6 +111,19 @@ def test_explain_shows_copies_devices_and_arenas(fakes: Fakes) -> None:
         assert len(copies) == len(set(copies)), "each version of a value is copied once"
 
 
+def test_explain_names_the_backend_of_the_cpu_that_a_node_was_placed_on() -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (4, 8), "f32")
+    with graph.on("cpu:scalar"):
+        h = cs.silu(x)
+    with graph.on("cpu"):
+        graph.output("y", cs.add(h, x))
+    with cs.compile(graph, threads=1) as plan:
+        silu, add = plan.explain().splitlines()[1:3]
+    assert "; on cpu:scalar: " in silu
+    assert " on " not in add
+
+
 def test_between_two_devices_a_value_goes_through_the_host(fakes: Fakes) -> None:
     with cs.compile(block(("fake:0", "fake:1", "fake:1", "fake:1")), threads=1) as plan:
         names = [t.name for t in plan.bound.schedule.thunks if t.kind == "copy"]

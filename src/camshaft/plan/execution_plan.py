@@ -53,7 +53,7 @@ class ExecutionPlan:
 
     def run(self, **inputs: object) -> dict[str, Array]:
         """Copies the named inputs in, runs every thunk, and gives views of the outputs (valid until the next run), but for
-        those that stay on a device (`away`).
+        those that stay on a device (`away`). For one thread at a time, as inputs and outputs are the plan's: several `submit`.
 
         An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
         shape or dtype that is not the graph's; an input that is not named keeps its last value.

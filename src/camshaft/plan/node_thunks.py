@@ -142,8 +142,10 @@ def _kernel_thunk(
         slices.append(words.slice())
         uses.append(BufferUse(words.slice(), "read"))
     args: tuple[BufferSlice | Extent, ...] = (*slices, *made.scalars)
-    op, variant, space = choice.op.name, choice.variant.label, choice.device.space
-    return Thunk(name, op, variant, choice.reason, "kernel", made.code, args, tuple(uses), made.programs, space)
+    op, variant, device = choice.op.name, choice.variant.label, choice.device
+    # A thunk's own device is where its bytes are: the CPU's other backends (cpu:c, ...) have no other place to be named.
+    reason = choice.reason if device.space != HOST or device.name == "cpu" else f"on {device.name}: {choice.reason}"
+    return Thunk(name, op, variant, reason, "kernel", made.code, args, tuple(uses), made.programs, device.space)
 
 
 def _uses(
