@@ -80,6 +80,16 @@ METHODS = {
 }
 
 
+def check_dispatcher(dispatcher: object) -> None:
+    """BackendError for what can compute nothing, a class in place of its object, or an object without a name to be shown by."""
+    methods = tuple(dict.fromkeys(METHODS.values()))
+    if isinstance(dispatcher, type) or not any(callable(getattr(dispatcher, method, None)) for method in methods):
+        raise BackendError(f"dispatcher: got {dispatcher!r}; wanted an object with any of {', '.join(methods)}")
+    name = getattr(dispatcher, "name", None)
+    if not isinstance(name, str) or not name:
+        raise BackendError(f"dispatcher: got {type(dispatcher).__name__} with the name {name!r}; wanted a string")
+
+
 def dispatched(dispatcher: KernelDispatch, op: Op) -> Choice | None:
     """The choice that hands an op's nodes to the dispatcher, as host thunks; None where it has no method for them."""
     method = getattr(dispatcher, METHODS.get(op.name, ""), None) if op.name in METHODS else None
@@ -106,6 +116,10 @@ def _call(name: str, method: Callable[..., Failed]) -> Callable[[NodeSpec, Seque
         buffers = [DispatchBuffer(s, a) for s, a in zip(specs, (*inputs, *outputs), strict=True)]
         failed = method(*buffers, **node.attrs)
         if failed is not None:
+            if not isinstance(failed, (Exception, str)):
+                failed = (
+                    f"it gave {type(failed).__name__}; wanted None, an error or its text, and the result in out.array"
+                )
             wrong = failed if isinstance(failed, CamshaftError) else BackendError(f"{name}: {failed}")
             raise wrong from (failed if isinstance(failed, Exception) else None)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.dispatch.kernel_dispatch import KernelDispatch
+from camshaft.dispatch.kernel_dispatch import KernelDispatch, check_dispatcher
 from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.dispatch.select import Choice
 from camshaft.errors import PlanError
@@ -93,6 +93,8 @@ def compile_all(
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     override = check_override(backend) if backend is not None else get_backend_override()
+    if dispatcher is not None:
+        check_dispatcher(dispatcher)
     ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
     if (settings().tune if tune is None else tune) and dispatcher is None:
         hook("tune_graphs")(ready, override, thread_count(threads))
