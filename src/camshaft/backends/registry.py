@@ -12,13 +12,13 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from camshaft.backends.blas.library import absent as blas_absent
 from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.device import CpuDevice, cpu_device
 from camshaft.backends.device import Device, DeviceInfo
-from camshaft.errors import BackendError
+from camshaft.errors import BackendError, CamshaftError
 
 ENTRY_POINTS = "camshaft.backends"
 
@@ -139,17 +139,48 @@ _devices: dict[tuple[str, str], Device] = {}
 def backends() -> Mapping[str, Backend]:
     """Every backend by name: camshaft's own, then those that installed packages bring (entry points `camshaft.backends`).
 
-    BackendError for an entry point that is no Backend, or whose name is taken.
+    BackendError for an entry point that does not load or is no Backend, or whose name is taken.
     """
     rows = {row.name: row for row in _ROWS}
     for point in entry_points(group=ENTRY_POINTS):
-        found = point.load()
+        found = _asked(f"the entry point {point.value}", point.load)
         if not isinstance(found, Backend):
             raise BackendError(f"the entry point {point.value} is a {type(found).__name__}; wanted a camshaft Backend")
         if found.name in rows or found.name in ALIASES:
             raise BackendError(f"the entry point {point.value} brings a backend {found.name!r}, which there is already")
-        rows[found.name] = found
+        rows[found.name] = _guarded(found)
     return MappingProxyType(rows)
+
+
+def _guarded(row: Backend) -> Backend:
+    """A backend from elsewhere whose failures say whose they are; one that cannot list its devices is listed with the reason."""
+    whose = f"backend {row.name!r}"
+
+    def make(suffix: str) -> Device:
+        made = _asked(whose, row.make, suffix)
+        if not hasattr(made, "lanes"):
+            raise BackendError(f"{whose} made {type(made).__name__} as the device {suffix!r}; wanted a camshaft Device")
+        return cast(Device, made)
+
+    def infos() -> tuple[DeviceInfo, ...]:
+        try:
+            found = _asked(whose, lambda: tuple(row.devices()))
+        except BackendError as error:
+            return (DeviceInfo(row.name, row.name, "", str(error)),)
+        wrong = next((info for info in found if not isinstance(info, DeviceInfo)), None)
+        reason = f"{whose} listed {wrong!r} among its devices; wanted DeviceInfo"
+        return found if wrong is None else (DeviceInfo(row.name, row.name, "", reason),)
+
+    return dataclasses.replace(row, make=make, devices=infos, absent=lambda: _asked(whose, row.absent))
+
+
+def _asked(whose: str, function: Callable[..., Any], *args: object) -> Any:
+    try:
+        return function(*args)
+    except CamshaftError:
+        raise
+    except Exception as error:
+        raise BackendError(f"{whose} failed: {type(error).__name__}: {error}") from error
 
 
 def _parse(name: str) -> tuple[Backend, str]:
