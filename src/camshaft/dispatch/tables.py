@@ -21,7 +21,8 @@ Check = Callable[[Choice, NodeSpec], None]
 class DispatchTable:
     """Frozen: the ops under one override, as attributes, each made when it is first asked for and then kept.
 
-    A table once held never changes: what it chose for shapes, dtypes and attributes it keeps. An attribute is a function of
+    A table once held never changes: what it chose for shapes, dtypes and attributes it keeps (of ever new ones, the last
+    MOST_REMEMBERED to an op). An attribute is a function of
     arrays; its `__self__` is the ArrayOp, which tells its choices.
     """
 
