@@ -108,6 +108,13 @@ def test_a_dump_speaks_each_backends_language(backend: str, monkeypatch: pytest.
     assert all(word in text for text in sources)
 
 
+def test_a_folder_that_takes_no_dump_is_named_with_its_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CAMSHAFT_DUMP", str(tmp_path / "file"))
+    with pytest.raises(SettingError, match=r"^CAMSHAFT_DUMP=.*file: .* cannot be written"):
+        cs.compile(graph(1))
+
+
 def test_an_edited_kernel_runs_in_place_of_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys, wanted: np.ndarray
 ) -> None:

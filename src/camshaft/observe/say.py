@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from camshaft.errors import SettingError, StoreError
 from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
 from camshaft.observe.profile import Profile
 from camshaft.observe.rows import Row
@@ -74,7 +75,14 @@ def rates(row: Row) -> str:
 
 
 def dump(plan: ExecutionPlan, folder: Path) -> None:
-    """Writes the plan's schedule, to a file of a new number, and the files of every kernel."""
+    """Writes the plan's schedule, to a file of a new number, and the files of every kernel. SettingError where it cannot."""
+    try:
+        _write(plan, folder)
+    except StoreError as error:
+        raise SettingError(f"CAMSHAFT_DUMP={folder}: {error}") from error
+
+
+def _write(plan: ExecutionPlan, folder: Path) -> None:
     with naming(folder, "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         numbers = [
