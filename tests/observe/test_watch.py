@@ -110,8 +110,8 @@ def test_a_dump_speaks_each_backends_language(backend: str, monkeypatch: pytest.
 
 def test_a_folder_that_takes_no_dump_is_named_with_its_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("CAMSHAFT_DUMP", str(tmp_path / "file"))
-    with pytest.raises(SettingError, match=r"^CAMSHAFT_DUMP=.*file: .* cannot be written"):
+    monkeypatch.setenv("CAMSHAFT_DUMP", str(tmp_path / "file" / "dump"))
+    with pytest.raises(SettingError, match=r"^CAMSHAFT_DUMP=.*dump: .*cannot be written"):
         cs.compile(graph(1))
 
 
