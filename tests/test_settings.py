@@ -94,3 +94,9 @@ def test_a_setting_of_the_ladder_that_cannot_be_used_is_refused(
     monkeypatch.setenv(f"CAMSHAFT_{variable}", text)
     with pytest.raises(SettingError, match=f"CAMSHAFT_{variable}={text}: wanted {wanted}"):
         settings()
+
+
+@pytest.mark.parametrize("threads", [0, 1025, "2", 1.5])
+def test_threads_are_a_whole_number(threads) -> None:
+    with pytest.raises(SettingError, match=f"^threads={threads!r}: wanted 1 to 1024$"):
+        thread_count(threads)

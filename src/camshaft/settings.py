@@ -264,8 +264,8 @@ def settings() -> Settings:
 def thread_count(requested: int | None = None) -> int:
     """How many workers to use: what was asked for, else CAMSHAFT_THREADS, else the cores this process may use."""
     if requested is not None:
-        if not 1 <= requested <= 1024:
-            raise SettingError(f"threads={requested}: wanted 1 to 1024")
+        if not isinstance(requested, int) or not 1 <= requested <= 1024:
+            raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
         return requested
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
