@@ -18,7 +18,7 @@ from camshaft.dispatch.call_shaped_ir import shaped_ir
 from camshaft.dispatch.call_shaped_words import MOST_INPUTS
 from camshaft.dispatch.elementwise_call import AnyLength, Resolved
 from camshaft.dispatch.flat import flat_kernel, flat_node, n_inputs, n_sample_inputs
-from camshaft.dispatch.numpy_forms import count_of
+from camshaft.dispatch.numpy_forms import attributes_of, count_of
 from camshaft.dispatch.operands import (
     Array,
     ArrayTypeError,
@@ -194,6 +194,7 @@ class ArrayOp:
         return inputs[:n], inputs[n]
 
     def _elementwise(self, operands: Sequence[Operand], out: Array | None, attrs: Attrs) -> Any:
+        attrs = attributes_of(self.op.name, attrs, 0) if attrs else attrs
         kinds = kinds_of(operands)
         key = kinds, tuple(sorted(attrs.items()))
         how = self._resolved.get(key)
