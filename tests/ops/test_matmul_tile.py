@@ -14,7 +14,7 @@ from camshaft.ops.launch import signature
 from camshaft.ops.matmul.tile import LEAST_NBYTES
 from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
-from tests.support.simulated_gpu import SimulatedDevice
+from tests.support.simulated_gpu import LIMITS, SimulatedDevice
 
 OP = ops.get("matmul")
 TILE = next(variant for variant in OP.variants if variant.name == "tile")
@@ -79,7 +79,7 @@ def test_where_lanes_are_threads_it_is_chosen_for_many_rows(name) -> None:
 
 def test_who_cannot_have_it_says_why() -> None:
     assert TILE.supports(node(64, 64, 64), make("")) == "takes devices whose lanes are threads of a workgroup"
-    small = SimulatedDevice(limits={"workgroup_memory": 8192})
+    small = SimulatedDevice(limits=LIMITS | {"workgroup_memory": 8192})
     reason = f"wants {LEAST_NBYTES} bytes of workgroup memory; 8192 are there"
     assert TILE.supports(node(64, 64, 64), small) == reason
     assert {"scalar", "simd", "c", "blas"}.isdisjoint(TILE.backends)

@@ -157,6 +157,10 @@ def simulated(kernel, seed: int = 1) -> SimulatedKernel:
 _made: dict[tuple, SimulatedKernel] = {}
 
 
+# The driver aligns to 256 bytes; 16 are what the widest access wants.
+LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES, "alignment": 16}
+
+
 @dataclass(frozen=True)
 class SimulatedDevice:
     """What dispatch/run.py wants of a device; `lanes` threads a workgroup, `seed` draws the order of threads."""
@@ -167,7 +171,7 @@ class SimulatedDevice:
     name: str = "simulated"
     features: frozenset[str] = frozenset()
     space: str = "host"
-    limits: Mapping[str, int] = field(default_factory=lambda: {"workgroup_memory": MOST_SHARED_NBYTES})
+    limits: Mapping[str, int] = field(default_factory=lambda: dict(LIMITS))
 
     def compile(self, kernel, arrays, scalars, constants, grid, lanes=None) -> SimulatedKernel:
         key = (kernel, repr(arrays), tuple(scalars), repr(sorted(constants.items())), repr(grid), lanes or self.lanes)

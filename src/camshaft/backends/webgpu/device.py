@@ -131,7 +131,10 @@ class WebGpuDevice:
         """Zeroed memory. BackendError past the adapter's greatest buffer or when there is none left."""
         whole, most = words_nbytes(nbytes), self.limits["buffer"]
         if whole > most:
-            raise BackendError(f"{self.name}: a buffer of {whole} bytes; the greatest of {self.adapter.name} is {most}")
+            words = "" if nbytes > most else f" ({whole} in whole words)"
+            raise BackendError(
+                f"{self.name}: a buffer of {nbytes} bytes{words}; the greatest of {self.adapter.name} is {most}"
+            )
         return WebGpuMemory(self, nbytes)
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> WebGpuRun:
