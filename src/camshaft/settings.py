@@ -79,7 +79,7 @@ def _folder(text: str) -> Path:
         if not stat.S_ISDIR(os.stat(text).st_mode):
             raise _Refused("a folder")
     except OSError:
-        pass
+        pass  # not there yet, or not to be looked at: who makes it says so
     return Path(text)
 
 

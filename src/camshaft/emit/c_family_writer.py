@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -53,7 +54,7 @@ class Source(Protocol):
     def source_file(self) -> str: ...
 
 
-class CFamilyWriter:
+class CFamilyWriter(ABC):
     """Holds what is known of each value while text is written."""
 
     dialect: ClassVar[Dialect]
@@ -84,21 +85,21 @@ class CFamilyWriter:
         return next((self.wanted[v] for v in named if v.attr == axis and v in self.wanted), f"program{axis}")
 
     # --- what a dialect gives ----------------------------------------------------------------------------------------
+    @abstractmethod
     def literal(self, value: float | int | bool, dtype: DType) -> Text:
         """A constant."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, array: ir.Array, at: Text, value: ir.Value) -> Text:
         """Element `at` of an array, as a value of `value.dtype` (and width)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
         """Writes the statement array[at] = value."""
-        raise NotImplementedError
 
+    @abstractmethod
     def atomic(self, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
         """The atomic of lang/atomics.py that `value` is, on element `at`: an expression that is the old element."""
-        raise NotImplementedError
 
     def type_name(self, dtype: DType) -> str:
         """The type of a value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
 
@@ -184,16 +185,12 @@ class MslEmitter(CFamilyEmitter):
         self.flush()
         return call(name, operand, *more, room, Text("lane"))
 
-    def value_atomic(self, value: ir.Value) -> Text:
+    def atomic(self, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
         array, kind = value.attr
-        row = ATOMICS[kind]
-        operands = self.operands(value.args[: row.operands])
-        at = self.linear(array, value.args[row.operands :])
-        self.flush(frozenset({array}))
         space = "device" if array in self.kernel.arrays else "threadgroup"
         held = "atomic_int" if array.dtype == i32 else "atomic_uint"
         address = Text(f"({space} {held}*)&{self.array_names[array]}[{at.code}]")
-        cell = row.msl[array.dtype.kind]
+        cell = ATOMICS[kind].msl[array.dtype.kind]
         if isinstance(cell, Absent):
             raise self.fail(value.line, cell.reason)
         if not cell.startswith("expand:"):
