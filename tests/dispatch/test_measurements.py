@@ -12,7 +12,15 @@ from camshaft import ops
 from camshaft.dispatch import claims, select
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
-from camshaft.dispatch.measurements import Measurements, _document_key, form_of, measurement, measurements, sizes_of
+from camshaft.dispatch.measurements import (
+    Measurement,
+    Measurements,
+    _document_key,
+    form_of,
+    measurement,
+    measurements,
+    sizes_of,
+)
 from camshaft.dtypes import f16, f32
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
@@ -187,6 +195,23 @@ def test_what_threads_and_processes_add_is_merged() -> None:
         thread.join()
     theirs.add([measurement(MATMUL, LANES, "simd", nodes[0], 1.0, 1)])
     assert theirs.kept().n_measurements == 33
+
+
+def test_nobody_writes_between_anothers_reading_and_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = Measurements(store()), Measurements(store())
+    rows = [measurement(MATMUL, TILED, "simd", product(size, size, size), 1.0, 1) for size in (8, 16)]
+    read, begun, others = mine._read, threading.Event(), threading.Thread(target=lambda: theirs.add(rows[1:]))
+
+    def slow_read() -> dict[str, Measurement]:
+        found = read()
+        others.start()  # who would write now if nothing held it off
+        begun.wait(0.2)
+        return found
+
+    monkeypatch.setattr(mine, "_read", slow_read)
+    mine.add(rows[:1])
+    others.join(30)
+    assert Measurements(store()).kept().n_measurements == 2
 
 
 def test_new_times_of_a_site_take_the_place_of_its_backends_old_ones() -> None:

@@ -134,7 +134,11 @@ def test_scratch_is_written_before_it_is_read():
         k.barrier()
         out[0] = part[9]
 
-    faulty(r"depends on scratch: element \(9,\) of scratch0, read at line \d+, was never", reads_first, [floats(N)])
+    faulty(
+        r"depends on scratch: element \(9,\) of scratch0 \(made at line \d+\), read at line \d+, was never",
+        reads_first,
+        [floats(N)],
+    )
 
 
 def test_a_hole_is_followed_through_variables_scratch_and_reductions():

@@ -133,3 +133,22 @@ def test_a_forked_child_submits_too() -> None:
             ok = np.array_equal(plan.submit(x=X).result(20)["y"], 2 * X)
             os._exit(0 if ok else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_plan_that_runs_refuses_a_second_run_and_submits_wait_for_their_turn() -> None:
+    plan, begun, go = gated()
+    results: list[np.ndarray] = []
+    thread = threading.Thread(target=lambda: results.append(plan.run(x=X)["y"].copy()))
+    thread.start()
+    assert begun.wait(30)
+    with pytest.raises(
+        PlanError, match=r"run: the plan is running already; wanted one run at a time \(submit\(\) queues"
+    ):
+        plan.run(x=X + 1)
+    queued = plan.submit(x=X + 2)
+    go.set()
+    thread.join(30)
+    assert np.array_equal(results[0], X)  # the refused run's inputs never came in
+    assert np.array_equal(queued.result(30)["y"], X + 2)
+    assert np.array_equal(plan.run(x=X + 3)["y"], X + 3)
+    plan.close()

@@ -10,7 +10,8 @@ import hashlib
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from math import log2
 from pathlib import Path
@@ -128,12 +129,12 @@ class Measurements:
 
     def add(self, made: Iterable[Measurement]) -> None:
         """Keeps measurements in place of older ones of their ids. StoreError when they cannot be written."""
-        with self._lock:
+        with self._alone():
             self._write(self._read() | {m.id: m for m in made})
 
     def replace_site(self, op: Op, node: NodeSpec, made: Iterable[Measurement]) -> None:
         """Keeps these as all that is known of their backends at the node's sizes. StoreError as above."""
-        with self._lock:
+        with self._alone():
             fresh = {m.id: m for m in made}
             backends = {m.backend for m in fresh.values()}
             gone = {m.id for m in self.at(op, node) if m.backend in backends}
@@ -148,7 +149,8 @@ class Measurements:
             first, more = next(iter(gone.values())), len(gone) - 1
             what = f"{first.op} {first.variant} {first.values}".rstrip() + (f" and {more} more" if more else "")
             try:
-                self._write({id: m for id, m in self._read().items() if id not in gone})
+                with self._alone():
+                    self._write({id: m for id, m in self._read().items() if id not in gone})
             except StoreError as error:
                 self._index({id: m for id, m in self._load().items() if id not in gone})
                 reason = f"{reason}; for this process alone: {error}"
@@ -162,11 +164,17 @@ class Measurements:
 
     def clear(self) -> int:
         """Forgets all; how many there were."""
-        with self._lock:
-            n = len(self._load())
+        with self._alone():
+            n = len(self._read())
             if n:
                 self._write({})
             return n
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """From reading the document to writing it nobody else may, in this process or another: two that tune keep both's rows."""
+        with self._lock, self._store.locked("measurements"):
+            yield
 
     def _fresh(self, found: Measurement, claim: Claim) -> Measurement | None:
         if found.key == claim.key():

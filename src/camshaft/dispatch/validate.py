@@ -130,6 +130,10 @@ def error_between(got: Array, want: Array, tolerance: float) -> float:
         return float("inf")
     if not finite.any():
         return 0.0
-    squares = (a[finite] - b[finite]) ** 2
-    scale = float((b[finite] ** 2).mean()) or 1e-30
+    a, b = a[finite], b[finite]
+    # in units of the greatest: squares of f64 beyond 1e154 would be infinite. A power of two, so that nothing is rounded.
+    unit = 2.0 ** np.clip(np.frexp(np.abs(b).max())[1], -1000, 1000)
+    with np.errstate(over="ignore"):
+        squares = (a / unit - b / unit) ** 2
+    scale = float(((b / unit) ** 2).mean()) or 1e-30
     return max(float(squares.mean()) / scale, float(squares.max()) / scale / WORST_ELEMENT**2)

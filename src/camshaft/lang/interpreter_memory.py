@@ -29,6 +29,7 @@ class Memory:
 
     def __init__(self, kernel: ir.KernelIR, array: ir.Array, data: Any, counts: Counts, stored: bool) -> None:
         self.kernel, self.array, self.data, self.counts = kernel, array, data, counts
+        self.name = f"{array.name} (made at line {array.line})" if array.scratch else array.name
         self.shape, self.strides = array.shape, array.strides
         self.written = np.zeros(data.size, np.bool_) if array.scratch else None
         self.by_lane = Tracker(data.size, "lanes") if stored else None
@@ -74,7 +75,7 @@ class Memory:
         return flat
 
     def outside(self, line: int, axis: int, index: int, lane: str) -> VerifyError:
-        place = f"index {index} of {self.array.name} along axis {axis} is outside its {self.shape[axis]}"
+        place = f"index {index} of {self.name} along axis {axis} is outside its {self.shape[axis]}"
         return self.fail(line, f"{place} (shape {self.shape}, program {self.program}, {lane})")
 
     def vector_place(self, line: int, indices: Sequence[Any], count: int) -> Any:
@@ -117,7 +118,7 @@ class Memory:
         flat = self.place(line, indices, active)
         if np.ndim(flat) == 0:
             if np.ndim(value):
-                raise self.fail(line, f"every lane stores another value to one element of {self.array.name}")
+                raise self.fail(line, f"every lane stores another value to one element of {self.name}")
             self.note_write(line, flat, ALL_LANES, hole)
             self.data[flat] = self.narrow(value)
             return
@@ -143,7 +144,7 @@ class Memory:
         same = np.flatnonzero(np.diff(flat[order]) == 0)
         if same.size:
             first, second = order[same[0]], order[same[0] + 1]
-            place = f"element {self.spell(int(flat[first]))} of {self.array.name}"
+            place = f"element {self.spell(int(flat[first]))} of {self.name}"
             raise self.fail(line, f"lanes {who[first]} and {who[second]} both store {place} (program {self.program})")
 
     def spell(self, flat: int) -> tuple[int, ...]:
@@ -162,14 +163,14 @@ class Memory:
             return None
         missing = ~self.written[flat]
         at = flat if np.ndim(flat) == 0 else flat[int(np.argmax(missing))]
-        place = f"element {self.spell(int(at))} of {self.array.name}, read at line {line},"
+        place = f"element {self.spell(int(at))} of {self.name}, read at line {line},"
         return Hole(missing, f"{place} was never written (program {self.program})")
 
     def note_write(self, line: int, flat: Any, who: Any, hole: Hole | None) -> None:
         if self.written is None:
             self.counts.stores += np.size(flat)
             if hole is not None:
-                raise self.fail(line, f"what is stored to {self.array.name} depends on scratch: {hole.origin}")
+                raise self.fail(line, f"what is stored to {self.name} depends on scratch: {hole.origin}")
         else:
             self.written[flat] = True if hole is None else ~hole.where
         if self.by_lane is not None:
@@ -181,7 +182,7 @@ class Memory:
         """The flat element that one lane (or ALL_LANES: the program) is about to change."""
         flat = int(self.place(line, indices, None))
         if self.written is not None and not self.written[flat]:
-            place = f"element {self.spell(flat)} of {self.array.name}"
+            place = f"element {self.spell(flat)} of {self.name}"
             raise self.fail(line, f"an atomic on {place}, which was never written (program {self.program})")
         if self.by_lane is not None:
             self.race(line, self.by_lane, self.by_lane.atomic(flat, lane, line))
@@ -192,7 +193,7 @@ class Memory:
     def race(self, line: int, tracker: Tracker, found: Race | None) -> None:
         if found is None:
             return
-        place = f"element {self.spell(found.element)} of {self.array.name}"
+        place = f"element {self.spell(found.element)} of {self.name}"
         between = " without a barrier between" if tracker.of == "lanes" else ""
         now = f"{self.who(tracker, found.me)} {found.now} {place}"
         before = f"{self.who(tracker, found.other)} {found.before} at line {found.other_line}"

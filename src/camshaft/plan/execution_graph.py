@@ -28,11 +28,13 @@ from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.execution_node import TRANSFER, ExecutionNode, PlacedTensors, listed
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.held import given_memory
+from camshaft.plan.hooks import hook
 from camshaft.plan.memory import make_schedule
 from camshaft.plan.node_order import order_nodes
 from camshaft.plan.placed import Placement, check_made, lower_placed
 from camshaft.plan.watched import watch_lowered
 from camshaft.plan.weights import Weights
+from camshaft.settings import settings, thread_count
 
 Array = np.ndarray[Any, Any]
 
@@ -228,8 +230,9 @@ class ExecutionGraph:
         weights: Weights | None = None,
         memory: Mapping[str, Array | DeviceArray] | None = None,
         arena: Array | None = None,
+        tune: bool | None = None,
     ) -> ExecutionPlan:
-        """Grinds the graph into an ExecutionPlan, as `camshaft.compile` does; `memory`, `weights` and `arena` as there.
+        """Grinds the graph into an ExecutionPlan, as `camshaft.compile` does; `memory`, `weights`, `arena` and `tune` as there.
 
         `sync` says what waits. 'hazards': a node for those it comes `after`, and for earlier ones that touch the same bytes.
         'each': besides, every node for the one before it. 'explicit': a node for those it comes `after` and no other; then two
@@ -244,6 +247,8 @@ class ExecutionGraph:
         if unknown:
             raise PlanError(f"execution graph: memory for {', '.join(unknown)}, which it does not name")
         named = [(n.name, [self._named(n, a) for a in n.after]) for n in self.nodes]
+        if settings().tune if tune is None else tune:
+            hook("tune_graphs")([self._graph], None, thread_count(threads))
         placed = lower_placed(self._graph, self._placement, given)
         order = order_nodes(named, placed.thunks, sync)
         check_made([self._graph.nodes[number] for number in order.numbers], self._graph.outputs)

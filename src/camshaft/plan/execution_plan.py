@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -42,6 +44,7 @@ class ExecutionPlan:
     compile_s: float = 0.0
     origins: Sequence[Origin] = field(default=(), repr=False)
     _submitter: Submitter = field(default_factory=Submitter, repr=False)
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __repr__(self) -> str:
         thunks = len(self.bound.schedule.thunks)
@@ -56,11 +59,22 @@ class ExecutionPlan:
         those that stay on a device (`away`). For one thread at a time, as inputs and outputs are the plan's: several `submit`.
 
         An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
-        shape or dtype that is not the graph's; an input that is not named keeps its last value.
+        shape or dtype that is not the graph's, and while the plan runs; an input that is not named keeps its last value.
         """
-        self._take(inputs)
-        self.bound.run()
-        return {name: self._active(name, array) for name, array in self.outputs.items()}
+        with self._alone():
+            self._take(inputs)
+            self.bound.run()
+            return {name: self._active(name, array) for name, array in self.outputs.items()}
+
+    @contextmanager
+    def _alone(self, *, wait: bool = False) -> Iterator[None]:
+        """Holds the plan's inputs and outputs; PlanError where another run does, unless it waits."""
+        if not self._turn.acquire(blocking=wait):
+            raise PlanError("run: the plan is running already; wanted one run at a time (submit() queues them)")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _take(self, inputs: Mapping[str, object]) -> None:
         """Copies the named inputs in, and sets the extents that their shapes tell."""
@@ -113,14 +127,22 @@ class ExecutionPlan:
     def profile(self, *, runs: int = 20, warmup: int = 3, **inputs: object) -> Any:
         """An observe.profile.Profile: where the time went in `runs` runs with time stamps on these inputs (the last ones, if not
         named), after `warmup` more. A state that a run changes is changed by each. SettingError for no runs."""
-        self._take(inputs)
-        return hook("profile")(self, runs=runs, warmup=warmup)
+        with self._alone():
+            self._take(inputs)
+            return hook("profile")(self, runs=runs, warmup=warmup)
 
     def submit(self, **inputs: object) -> Submission:
         """As `run`, in a thread of the plan's own: what comes back can be waited for. Runs queue in the order of their
         submits, each with the inputs as they are now; extents are those that hold when its turn comes."""
         values = {name: np.array(value) for name, value in inputs.items()}
-        return self._submitter.submit(lambda: {name: array.copy() for name, array in self.run(**values).items()})
+
+        def run() -> dict[str, Array]:
+            with self._alone(wait=True):
+                self._take(values)
+                self.bound.run()
+                return {name: self._active(name, array).copy() for name, array in self.outputs.items()}
+
+        return self._submitter.submit(run)
 
     def close(self) -> None:
         """Lets go of the plan's memory, after a run in progress; `inputs` and `outputs` stay readable. It cannot run again, and

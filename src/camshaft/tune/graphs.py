@@ -58,10 +58,11 @@ def tune_uses(uses: Iterable[Use], config: BenchmarkConfig, progress: Progress |
 
 
 def uses_of(graphs: Sequence[Graph], override: str | None) -> list[Use]:
-    """Each distinct use once, in order; callers' own functions are none. Weights of graphs that share them count once."""
+    """Each distinct use once, in order; callers' own functions and copies are none. Weights that graphs share count once."""
     kept = {base.name: nbytes for g in graphs for node in g.nodes for base, nbytes in _kept(node).items()}
     large = sum(kept.values()) > last_cache_nbytes()
-    made = [_use(node, override, large) for g in graphs for node in g.nodes if not isinstance(node.op, CustomOp)]
+    nodes = [node for g in graphs for node in g.nodes if node.op.variants and not isinstance(node.op, CustomOp)]
+    made = [_use(node, override, large) for node in nodes]
     return list({use.key: use for use in made}.values())
 
 
