@@ -1,0 +1,71 @@
+"""docs/own_kernels.md: the module and its uses run as they stand there, and what the page says of them holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from camshaft.lang.tracer import Tracer
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "own_kernels.md").read_text("utf-8")
+MODULE, USE, WRONG = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def started(script: str, folder: Path, module: str = MODULE, **more: str) -> subprocess.CompletedProcess[str]:
+    """A script that ran beside the module."""
+    (folder / "row_affine.py").write_text(module, "utf-8")
+    path = os.pathsep.join((str(ROOT / "src"), str(folder)))
+    environment = os.environ | {"PYTHONPATH": path, "CAMSHAFT_CACHE_DIR": str(folder / "cache")} | more
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def printed(script: str, folder: Path, **more: str) -> str:
+    """What one that ended well printed."""
+    done = started(script, folder, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+CHECK = """
+x, s = given
+y = plan_run(x=x, scale=s)
+z = x * s[:, None] + np.linspace(0, 1, 640, dtype=np.float32)
+assert np.allclose(y, z / (1 + np.exp(-z)), rtol=1e-5, atol=1e-6)
+"""
+
+
+@pytest.mark.parametrize("backend", ["simd", "scalar"])
+def test_the_op_runs_and_is_right(backend: str, tmp_path: Path) -> None:
+    keep = '    plan_run = lambda **given: plan.run(**given)["y"].copy()\n'
+    check = "".join(f"    {line}\n" for line in CHECK.strip().splitlines())
+    out = printed(USE + keep + check, tmp_path, CAMSHAFT_BACKEND=backend)
+    assert "(7, 640)" in out
+    assert "row_affine: row_affine/one_row_per_program" in out
+
+
+def test_the_interpreter_names_the_line(tmp_path: Path) -> None:
+    right, wrong = printed(WRONG, tmp_path).strip().splitlines()
+    assert "programs=2" in right
+    line = next(i for i, text in enumerate(MODULE.splitlines(), 1) if "out[row, c] =" in text)
+    assert f"kernel one_row_per_program, line {line}: index 20 of" in wrong
+
+
+def test_a_wrong_kernel_is_a_reason_and_not_the_end(tmp_path: Path) -> None:
+    module = MODULE.replace("x[row, c] * s + shift[c]", "x[row, c] * s + shift[0]")
+    assert module != MODULE
+    done = started(USE, tmp_path, module)
+    assert done.returncode == 1
+    assert "row_affine" in done.stderr.splitlines()[-1]
+    assert "one_row_per_program" in done.stderr.splitlines()[-1]
+
+
+def test_the_words_of_the_table_exist() -> None:
+    words = set(re.findall(r"\bk\.(\w+)", PAGE.split("## The language in one table")[1]))
+    assert {"lanes", "accumulator", "tile"} <= words
+    assert not {word for word in words if not hasattr(Tracer, word)}
