@@ -34,6 +34,7 @@ class Settings:
     validate: bool = False
     interpret: bool = False
     trace: Path | None = None
+    cpu_features: str | None = None
 
     @property
     def watched(self) -> bool:
@@ -83,6 +84,11 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+# emit/cpu_levels.py says what each of them has
+CPU_LEVELS = (
+    *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
+    *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),
+)
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 LEAST_CACHE_NBYTES = 16 << 20  # one model's kernels take 0.5 MB, one object up to some hundred kB
 
@@ -234,6 +240,14 @@ TABLE = (
         "nothing is traced",
         "Writes what every worker did in every run there when the process ends, for Perfetto or chrome://tracing.",
         _file,
+    ),
+    Setting(
+        "CAMSHAFT_CPU_FEATURES",
+        "cpu_features",
+        "a level of CPU features",
+        "all that the CPU has",
+        "Kernels of `cpu` use no instruction above that level (the levels are in backends.md); read once a process.",
+        _one_of(*CPU_LEVELS),
     ),
 )
 

@@ -47,7 +47,7 @@ CPUS = {
     for cpu in (
         Cpu("cortex-a53", frozenset({"neon"}), "cortex-a53"),
         Cpu("cortex-a76", frozenset({"neon", "dotprod"}), "cortex-a76"),
-        Cpu("neoverse-n2", frozenset({"neon", "dotprod", "i8mm"}), "max"),
+        Cpu("neoverse-n2", frozenset({"neon", "dotprod", "i8mm", "bf16"}), "max"),
     )
 }
 

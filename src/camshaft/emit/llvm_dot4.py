@@ -12,6 +12,12 @@ from camshaft.emit.llvm_typed import Typed
 
 # the x86 byte dot products: words a call takes -> intrinsic (AVX-VNNI has the two narrow ones)
 _VNNI = {n: f"llvm.x86.avx512.vpdpbusd.{32 * n}" for n in (4, 8, 16)}
+# words a call takes -> x86's products of bytes with sums of two in 16 bits (SSSE3 on), and of 16-bit numbers in 32
+_PMADD = {
+    4: ("llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
+    8: ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
+    16: ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
+}
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,8 @@ class _Way:
 
 
 def dot4(t: Typed, acc: str, a: str, b: str, small: bool = False) -> str:
-    """acc + sum over 4 bytes of u8(a) * s8(b); `small` says that every byte of a is below 128, which spares work on NEON."""
+    """acc + sum over 4 bytes of u8(a) * s8(b); `small` says that every byte of a is below 128, which spares work
+    where there is no such instruction."""
     way = next((w for w in _WAYS if w.features <= t.target.features), None)
     if way is not None and t.n >= 4:
         return _in_pieces(t, way.widest, (acc, a, b), lambda part, x, y, z: way.piece(part, x, y, z, small))
@@ -73,18 +80,35 @@ def _vnni_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
     return _byte_dot(t, _VNNI[t.n], acc, a, b)
 
 
-def _pmaddwd_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
-    words, shorts = t.type_of(), f"<{2 * t.n} x i16>"
-    name = "llvm.x86.avx2.pmadd.wd" if t.n == 8 else "llvm.x86.sse2.pmadd.wd"
-    t.declare(name, f"declare {words} @{name}({shorts}, {shorts})")
-    ua, sb = (t.line(f"bitcast {words} {x} to {shorts}") for x in (a, b))
+def _pmadd_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
+    """By 16-bit products: two instructions for bytes below 128, of which two products fit 16 bits (127 * 128 * 2 < 2^15)."""
+    by_bytes, by_shorts = _PMADD[t.n]
+    if small and t.target.features >= {"sse4.1"}:
+        octets, shorts = f"<{4 * t.n} x i8>", f"<{2 * t.n} x i16>"
+        t.declare(by_bytes, f"declare {shorts} @{by_bytes}({octets}, {octets})")
+        u, s = (t.line(f"bitcast {t.type_of()} {x} to {octets}") for x in (a, b))
+        pairs = t.line(f"call {shorts} @{by_bytes}({octets} {u}, {octets} {s})")
+        return t.op("add", acc, _sums_of_products(t, by_shorts, pairs, "splat (i16 1)"))
+    return _wide_pmadd(t, by_shorts, acc, a, b)
+
+
+def _wide_pmadd(t: Typed, by_shorts: str, acc: str, a: str, b: str) -> str:
+    """Any bytes, widened to 16 bits: the even ones, then the odd ones."""
+    shorts = f"<{2 * t.n} x i16>"
+    ua, sb = (t.line(f"bitcast {t.type_of()} {x} to {shorts}") for x in (a, b))
     even_u = t.line(f"and {shorts} {ua}, splat (i16 255)")
     odd_u = t.line(f"lshr {shorts} {ua}, splat (i16 8)")
     even_s = t.line(f"ashr {shorts} {t.line(f'shl {shorts} {sb}, splat (i16 8)')}, splat (i16 8)")
     odd_s = t.line(f"ashr {shorts} {sb}, splat (i16 8)")
-    even = t.line(f"call {words} @{name}({shorts} {even_u}, {shorts} {even_s})")
-    odd = t.line(f"call {words} @{name}({shorts} {odd_u}, {shorts} {odd_s})")
+    even, odd = (_sums_of_products(t, by_shorts, u, s) for u, s in ((even_u, even_s), (odd_u, odd_s)))
     return t.op("add", t.op("add", acc, even), odd)
+
+
+def _sums_of_products(t: Typed, name: str, a: str, b: str) -> str:
+    """Products of neighbouring 16-bit numbers, added by pairs in 32 bits."""
+    words, shorts = t.type_of(), f"<{2 * t.n} x i16>"
+    t.declare(name, f"declare {words} @{name}({shorts}, {shorts})")
+    return t.line(f"call {words} @{name}({shorts} {a}, {shorts} {b})")
 
 
 def _usdot_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
@@ -141,8 +165,9 @@ def _pairs_of_bytes(t: Typed, words: str) -> str:
 _WAYS = (
     _Way(frozenset({"avx512vnni", "avx512vl"}), 16, _vnni_piece),
     _Way(frozenset({"avxvnni"}), 8, _vnni_piece),
-    _Way(frozenset({"avx2"}), 8, _pmaddwd_piece),
-    _Way(frozenset({"sse2"}), 4, _pmaddwd_piece),
+    _Way(frozenset({"avx512bw", "avx512vl"}), 16, _pmadd_piece),
+    _Way(frozenset({"avx2"}), 8, _pmadd_piece),
+    _Way(frozenset({"sse2"}), 4, _pmadd_piece),
     _Way(frozenset({"neon", "i8mm"}), 4, _usdot_piece),
     _Way(frozenset({"neon", "dotprod"}), 4, _sdot_piece),
     _Way(frozenset({"neon"}), 4, _smull_piece),

@@ -1,4 +1,4 @@
-"""What LLVM does not find out of an AArch64 host (22.1 names neither): the byte dot products. Used by backends/cpu/compile.py.
+"""What LLVM does not find out of an AArch64 host (22.1 names none of these): its dot and matrix products. Used by compile.py.
 
 Linux says it in two words of bits, macOS by names.
 """
@@ -11,8 +11,12 @@ import sys
 
 _HWCAP, _HWCAP2 = 16, 26
 # feature -> (word of bits, bit): the kernel's asm/hwcap.h
-_BITS = {"dotprod": (0, 20), "i8mm": (1, 13)}
-_NAMES = {"dotprod": b"hw.optional.arm.FEAT_DotProd", "i8mm": b"hw.optional.arm.FEAT_I8MM"}
+_BITS = {"dotprod": (0, 20), "i8mm": (1, 13), "bf16": (1, 14)}
+_NAMES = {
+    "dotprod": b"hw.optional.arm.FEAT_DotProd",
+    "i8mm": b"hw.optional.arm.FEAT_I8MM",
+    "bf16": b"hw.optional.arm.FEAT_BF16",
+}
 
 
 def features_of(hwcap: int, hwcap2: int) -> frozenset[str]:

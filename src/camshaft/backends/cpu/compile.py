@@ -11,7 +11,9 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from camshaft.backends.cpu.arm import host_features
+from camshaft.backends.cpu.features import usable
 from camshaft.errors import BackendError
+from camshaft.settings import setting
 
 llvm_lock = threading.RLock()  # LLVM's passes and loaders are not safe in two threads
 
@@ -33,12 +35,16 @@ class HostTarget:
 
 @functools.cache
 def host_target() -> HostTarget:
-    """The target of this process's CPU, with every feature LLVM found on it."""
+    """The target of this process's CPU, with every feature found on it that may be used.
+
+    SettingError where CAMSHAFT_CPU_FEATURES asks for more than there is.
+    """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     version = ".".join(str(part) for part in llvm.llvm_version_info)
     found = llvm.get_host_cpu_features().flatten()
     features = ",".join(part for part in (found, *(f"+{name}" for name in sorted(host_features()))) if part)
+    features = usable(features, setting("cpu_features"))
     return HostTarget(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version, llvmlite.__version__)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import MODULE_FLAGS, NativeLibrary, compile_module, host_target, load_kernel
+from camshaft.backends.cpu.features import names
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.llvm import emit
 from camshaft.emit.target import CpuTarget, native_lanes
@@ -173,7 +174,7 @@ def _machine_key() -> str:
 @functools.cache
 def cpu_device(backend: str = "simd") -> CpuDevice:
     """This machine's CPU, as 'simd' or 'scalar'."""
-    features = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
+    features = names(host_target().features)
     lanes = 1 if backend == "scalar" else native_lanes(features)
     name = "cpu:scalar" if backend == "scalar" else "cpu"
     return CpuDevice(name, backend, lanes, features, platform.machine().lower())

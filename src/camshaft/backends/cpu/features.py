@@ -1,0 +1,67 @@
+"""Which features of this CPU kernels may use: what LLVM finds, less what the system keeps back or CAMSHAFT_CPU_FEATURES cuts.
+
+Used by compile.py, whose `host_target` everything else asks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable
+
+from camshaft.emit.cpu_levels import LEVELS, CpuLevel
+from camshaft.errors import SettingError
+
+# x86's vector extensions past SSE: by prefix, and those of other names that bring AVX with them
+_PREFIXES = ("avx", "amx-")
+_WITH_AVX = frozenset({"fma", "fma4", "f16c", "xop", "vaes", "vpclmulqdq", "sha512", "sm3", "sm4"})
+# arch_prctl's number on x86-64, its request for a part of the register state, and the part that is tiles' (asm/prctl.h)
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
+
+
+def usable(found: str, level: str | None, ask: Callable[[], bool] | None = None) -> str:
+    """LLVM's feature string `found` ("+avx2,-amx-tile,...") of what kernels may use, cut to a level of emit/cpu_levels.py.
+
+    `ask` gets the system's leave to use AMX's tiles, by default `permitted`. SettingError if this CPU is below the level.
+    """
+    flags = [part for part in found.split(",") if part]
+    if level is not None:
+        flags = _cut(flags, LEVELS[level])
+    if "+amx-tile" in flags and not (ask or permitted)():
+        flags = [f"-{part[1:]}" if part[1:].startswith("amx-") else part for part in flags]
+    return ",".join(flags)
+
+
+def names(features: str) -> frozenset[str]:
+    """The features that a feature string turns on."""
+    return frozenset(part[1:] for part in features.split(",") if part.startswith("+"))
+
+
+def _cut(flags: list[str], level: CpuLevel) -> list[str]:
+    there = {part[1:] for part in flags if part.startswith("+")}
+    if lacking := sorted(level.features - there):
+        known = [name for name, other in LEVELS.items() if other.features <= there]
+        raise SettingError(
+            f"CAMSHAFT_CPU_FEATURES={level.name}: this CPU lacks {', '.join(lacking)}; wanted one of {', '.join(known)}"
+        )
+    above = frozenset[str]().union(*(x.features for x in LEVELS.values() if x.architecture == level.architecture))
+    kept = [f"-{part[1:]}" if _is_above(part[1:], above, level) else part for part in flags]
+    # LLVM's name of the CPU brings features of its own, which the string may not mention
+    return kept + [f"-{name}" for name in sorted(above - level.features - there)]
+
+
+def _is_above(name: str, above: frozenset[str], level: CpuLevel) -> bool:
+    return name not in level.features and (name in above or name.startswith(_PREFIXES) or name in _WITH_AVX)
+
+
+def permitted() -> bool:
+    """Asks the system for the use of AMX's tiles by this process, its threads and children; False where it refuses.
+
+    Linux gives that state to who asks (Documentation/arch/x86/xstate.rst). Elsewhere camshaft does not know how to ask.
+    """
+    if sys.platform != "linux" or platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    call = ctypes.CDLL(None).syscall
+    call.restype, call.argtypes = ctypes.c_long, [ctypes.c_long] * 3
+    return bool(call(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0)
