@@ -145,6 +145,17 @@ def test_dot4_wraps():
     agree(bytes_dot, [a, b, np.zeros(500, np.int32)])
 
 
+@kernel
+def looked_up(k, words, out):
+    for c in k.lanes(words.shape[0]):
+        out[c] = k.byte_lookup(words[c], range(-128, 128, 16))
+
+
+def test_byte_lookup():
+    words = np.random.default_rng(7).integers(0, 2**32, 500, dtype=np.uint32)
+    agree(looked_up, [words, np.zeros(500, np.uint32)])
+
+
 # --- threads ---------------------------------------------------------------------------------------------------------
 @kernel
 def reductions(k, x, out, total, *, n):

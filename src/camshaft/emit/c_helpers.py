@@ -1,4 +1,4 @@
-"""All helpers that C text may call, by name: byte dot products, 16-bit floats, atomics, and those of c_functions and c_library.
+"""All helpers that C text may call, by name: byte dot products and look-ups, 16-bit floats, atomics, and those of its neighbours.
 
 Used by emit/c_values.py.
 """
@@ -86,6 +86,20 @@ def dot4(lib: Library, form: Form) -> str:
     return define_text(typ, name, parameters, body)
 
 
+def byte_lookup(lib: Library, form: Form) -> str:
+    """Bytes of the 16 in a, b, c, d by the 4-bit indexes in the bytes of x: a word by masks of an index's bits 2 and 3."""
+    typ = lib.type_of(form)
+    body = f"""{typ} y = x ^ x;
+for (int shift = 0; shift < 32; shift += 8) {{
+    const {typ} index = x >> shift;
+    const {typ} second = -((index >> 2) & 1u), upper = -((index >> 3) & 1u);
+    const {typ} low = a ^ ((a ^ b) & second), high = c ^ ((c ^ d) & second);
+    y |= (((low ^ ((low ^ high) & upper)) >> ((index & 3u) << 3)) & 255u) << shift;
+}}
+return y;"""
+    return define_text(typ, f"byte_lookup_{form.name}", ", ".join(f"{typ} {name}" for name in "xabcd"), body)
+
+
 def truncate(lib: Library, form: Form) -> str:
     """f32 to i32, element by element: saturates; NaN gives 0."""
     body = """const {F} inside = choose_{s}((x > -0x1p31f) & (x < 0x1p31f), x, splat_{s}(0.0f));
@@ -152,6 +166,7 @@ MAKERS: dict[str, Maker] = {
     **{name: written(name) for name in TEMPLATES},
     "fma": fma,
     "dot4": dot4,
+    "byte_lookup": byte_lookup,
     "atomic_add": _atomic("atomic_add", "old + x"),
     "atomic_min": _atomic("atomic_min", "x < old ? x : old"),
     "atomic_max": _atomic("atomic_max", "x > old ? x : old"),

@@ -8,6 +8,7 @@ from camshaft.dtypes import DType, i64
 from camshaft.emit import llvm_index, llvm_math
 from camshaft.emit.llvm_atomic import AtomicEmitter
 from camshaft.emit.llvm_dot4 import dot4
+from camshaft.emit.llvm_lookup import shuffled
 from camshaft.emit.llvm_values import Affine, Rep, integer, literal, scalar_type, vector_type
 from camshaft.lang import ir
 from camshaft.lang.instructions import INSTRUCTIONS
@@ -48,6 +49,10 @@ class DataEmitter(AtomicEmitter):
         if lowering == "expand:dot4":
             acc, a, b = names
             return Rep(dot4(typed, acc, a, b, small=_bytes_below_128(value.args[1])), n)
+        if lowering == "expand:byte_lookup" and all(word.op == "const" for word in value.args[1:]):
+            found = shuffled(typed, names[0], [int(word.attr) for word in value.args[1:]])
+            if found is not None:
+                return Rep(found, n)
         if lowering.startswith("expand:"):
             return Rep(llvm_math.EXPANSIONS[lowering[7:]](typed, *names), n)
         if lowering.startswith("llvm."):
@@ -94,7 +99,9 @@ class DataEmitter(AtomicEmitter):
 
 
 def _bytes_below_128(value: ir.Value) -> bool:
-    """Whether it is known of a word's bytes, as of 4-bit codes: a mask leaves out their top bits."""
+    """Whether it is known of a word's bytes, as of 4-bit codes: a mask or a table leaves out their top bits."""
+    if value.op == "byte_lookup":
+        return all(word.op == "const" and not int(word.attr) & 0x80808080 for word in value.args[1:])
     return value.op == "and" and any(a.op == "const" and not int(a.attr) & 0x80808080 for a in value.args)
 
 

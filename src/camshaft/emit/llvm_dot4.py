@@ -34,7 +34,7 @@ def dot4(t: Typed, acc: str, a: str, b: str, small: bool = False) -> str:
     where there is no such instruction."""
     way = next((w for w in _WAYS if w.features <= t.target.features), None)
     if way is not None and t.n >= 4:
-        return _in_pieces(t, way.widest, (acc, a, b), lambda part, x, y, z: way.piece(part, x, y, z, small))
+        return in_pieces(t, way.widest, (acc, a, b), lambda part, x, y, z: way.piece(part, x, y, z, small))
     result = acc
     for byte in range(4):
         u = t.op("and", t.op("lshr", a, t.const(8 * byte)), t.const(255))
@@ -50,7 +50,7 @@ def dp4a(t: Typed, acc: str, a: str, b: str) -> str:
     return t.line(f"call i32 @{name}(i32 {a}, i32 {b}, i32 {acc})")
 
 
-def _in_pieces(t: Typed, widest: int, names: tuple[str, ...], piece: Callable[..., str]) -> str:
+def in_pieces(t: Typed, widest: int, names: tuple[str, ...], piece: Callable[..., str]) -> str:
     """Splits vectors wider than an instruction takes, applies it to each part, and joins the results."""
     if t.n <= widest:
         return piece(t, *names)
@@ -62,7 +62,7 @@ def _in_pieces(t: Typed, widest: int, names: tuple[str, ...], piece: Callable[..
             t.line(f"shufflevector {t.type_of()} {n}, {t.type_of()} poison, <{half.n} x i32> <{indices}>")
             for n in names
         ]
-        halves.append(_in_pieces(half, widest, tuple(parts), piece))
+        halves.append(in_pieces(half, widest, tuple(parts), piece))
     order = ", ".join(f"i32 {i}" for i in range(t.n))
     pair = f"{half.type_of()} {halves[0]}, {half.type_of()} {halves[1]}"
     return t.line(f"shufflevector {pair}, <{t.n} x i32> <{order}>")

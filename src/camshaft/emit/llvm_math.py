@@ -1,7 +1,8 @@
 """What the instruction table's "expand:NAME" means in LLVM, and casts. Used by emit/llvm_data.py.
 
 Each expansion takes a Typed writer and operand names, all of one LLVM type, and gives the result's name. exp, log and tanh are in
-llvm_functions.py, erf in llvm_erf.py, sin and cos in llvm_trigonometry.py, the byte dot product in llvm_dot4.py.
+llvm_functions.py, erf in llvm_erf.py, sin and cos in llvm_trigonometry.py, the byte dot product in llvm_dot4.py, look-ups of
+bytes in llvm_lookup.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.emit.llvm_dot4 import dot4, dp4a
 from camshaft.emit.llvm_erf import erf
 from camshaft.emit.llvm_functions import exp, log, tanh
+from camshaft.emit.llvm_lookup import byte_lookup, prmt
 from camshaft.emit.llvm_shorts import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from camshaft.emit.llvm_trigonometry import cos, sin
 from camshaft.emit.llvm_typed import Typed
@@ -62,6 +64,8 @@ EXPANSIONS: dict[str, Callable[..., str]] = {
     "remainder": remainder,
     "dot4": dot4,
     "dp4a": dp4a,
+    "byte_lookup": byte_lookup,
+    "prmt": prmt,
 }
 
 

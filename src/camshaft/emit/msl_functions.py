@@ -66,6 +66,16 @@ inline int dot4_i32(int acc, uint a, uint b) {
     acc += int((a >> 16) & 255u) * (int(b << 8) >> 24);
     return acc + int(a >> 24) * (int(b) >> 24);
 }"""
+_BYTE_LOOKUP = """\
+inline uint byte_lookup_u32(uint x, uint a, uint b, uint c, uint d) {
+    uint y = 0u;
+    for (uint shift = 0u; shift < 32u; shift += 8u) {
+        const uint index = x >> shift;
+        const uint low = (index & 4u) != 0u ? b : a, high = (index & 4u) != 0u ? d : c;
+        y |= ((((index & 8u) != 0u ? high : low) >> ((index & 3u) << 3)) & 255u) << shift;
+    }
+    return y;
+}"""
 _BF16_TO_F32 = """\
 inline float bf16_to_f32(ushort bits) {
     return as_type<float>(uint(bits) << 16);
@@ -131,6 +141,7 @@ FUNCTIONS: dict[str, str] = {
     "tanh_f32": _TANH,
     "erf_f32": _ERF,
     "dot4_i32": _DOT4,
+    "byte_lookup_u32": _BYTE_LOOKUP,
     "bf16_to_f32": _BF16_TO_F32,
     "f32_to_bf16": _F32_TO_BF16,
     "cast_f32_bf16": _CAST_BF16,

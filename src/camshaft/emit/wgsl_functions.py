@@ -84,6 +84,17 @@ FUNCTIONS: dict[str, str] = {
     let low = i32(a & 255u) * extractBits(s, 0u, 8u) + i32((a >> 8u) & 255u) * extractBits(s, 8u, 8u);
     return sum + low + i32((a >> 16u) & 255u) * extractBits(s, 16u, 8u) + i32(a >> 24u) * extractBits(s, 24u, 8u);
 }""",
+    # byte i & 15 of the 16 in a, b, c, d for each byte i
+    "byte_lookup_u32": """fn byte_lookup_u32(x: u32, a: u32, b: u32, c: u32, d: u32) -> u32 {
+    var y = 0u;
+    for (var at = 0u; at < 32u; at += 8u) {
+        let index = x >> at;
+        let second = (index & 4u) != 0u;
+        let word = select(select(a, b, second), select(c, d, second), (index & 8u) != 0u);
+        y |= ((word >> ((index & 3u) << 3u)) & 255u) << at;
+    }
+    return y;
+}""",
     # u s = (u - 128) s + 128 s, and u - 128 in a signed byte is u with its top bit turned
     "dot4_packed_i32": """fn dot4_packed_i32(sum: i32, a: u32, b: u32) -> i32 {
     return sum + dot4I8Packed(a ^ 0x80808080u, b) + 128 * dot4I8Packed(0x01010101u, b);

@@ -106,4 +106,5 @@ C_FAMILY: dict[str, dict[str, Column]] = {
         "msl": dict.fromkeys("fiu", "as_type<{T}>({0})"),
     },
     "dot4": _expanded("dot4", "iu"),
+    "byte_lookup": _expanded("byte_lookup", "u"),
 }

@@ -61,6 +61,14 @@ def _dot4(acc: Any, a: Any, b: Any) -> Any:
     return acc + (u * s).sum(-1, dtype=np.int32)
 
 
+def _byte_lookup(indexes: Any, *table: Any) -> Any:
+    """For each byte i of a u32 word, byte i & 15 of the 16 that the four words of the table hold, lowest first."""
+    words, *parts = (np.array(x, np.uint32) for x in np.broadcast_arrays(indexes, *table))
+    octets = np.stack(parts, -1).view(np.uint8)
+    found = np.take_along_axis(octets, (words[..., None].view(np.uint8) & 15).astype(np.int64), -1)
+    return found.view(np.uint32)[..., 0]
+
+
 def _fma(a: Any, b: Any, c: Any) -> Any:
     """Rounded once: f32 by way of f64, where products are exact; f64 by what its product and its sum lost."""
     if a.dtype == np.float32:
@@ -151,9 +159,10 @@ _ROWS = (
     Instruction("cast", 1, "fiub", "attr", _cast, _same("expand:cast", "fiub")),
     Instruction("bitcast", 1, "fiu", "attr", _bitcast, _same("bitcast", "fiu")),
     Instruction("dot4", 3, "iu", "same", _dot4, _same("expand:dot4", "iu")),
+    Instruction("byte_lookup", 5, "u", "same", _byte_lookup, {"u": "expand:byte_lookup"}),
 )
 # Cells of the PTX column that differ from LLVM's.
-_PTX: dict[str, Column] = {"dot4": _same("expand:dp4a", "iu")}
+_PTX: dict[str, Column] = {"dot4": _same("expand:dp4a", "iu"), "byte_lookup": {"u": "expand:prmt"}}
 
 
 def _joined(row: Instruction) -> Instruction:

@@ -101,6 +101,8 @@ def _instruction(scope: Scope, value: ir.Value, row: Instruction) -> None:
 def _wanted(row: Instruction, dtypes: tuple[DType, ...], result: DType) -> tuple[DType, ...]:
     if row.name == "dot4":
         return (i32, u32, u32)
+    if row.name == "byte_lookup":
+        return (u32,) * row.arity
     if row.name == "select":
         return (boolean, dtypes[1], dtypes[1])
     return (dtypes[0],) * row.arity

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from camshaft.dtypes import DType, i32
+from collections.abc import Sequence
+
+from camshaft.dtypes import DType, i32, u32
 from camshaft.lang import ir
 from camshaft.lang.recorder import Number, Recorder
 
@@ -85,3 +87,13 @@ class Arithmetic(Recorder):
         if acc.dtype != i32 or a.dtype.name != "u32" or b.dtype.name != "u32":
             raise self.fail(f"dot4 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted i32, u32, u32")
         return self.apply("dot4", acc, a, b)
+
+    def byte_lookup(self, indexes: ir.Value, table: Sequence[int]) -> ir.Value:
+        """Bytes by 4-bit indexes: table[b & 15] for each byte b of a u32 word. `table`: 16 numbers from -128 to 255."""
+        if indexes.dtype != u32:
+            raise self.fail(f"byte_lookup by {indexes.dtype}: wanted u32")
+        if len(table) != 16 or not all(-128 <= entry <= 255 for entry in table):
+            raise self.fail(f"byte_lookup in {len(table)} numbers: wanted 16 from -128 to 255")
+        octets = bytes(entry & 255 for entry in table)
+        words = [self.const(int.from_bytes(octets[i : i + 4], "little"), u32) for i in range(0, 16, 4)]
+        return self.apply("byte_lookup", indexes, *words)

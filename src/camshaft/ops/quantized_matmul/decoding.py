@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from camshaft.formats import bits, k_blocks, small_blocks
+from camshaft.formats import bits, k_blocks
 
 Array = np.ndarray[Any, Any]
 
@@ -62,11 +62,11 @@ def q8_0(r: Array) -> Decoded:
 
 
 def iq4_nl(r: Array) -> Decoded:
-    return Decoded((bits.IQ4_VALUES + 128).astype(np.uint8)[_nibbles(r)], _one(r["d"]))
+    return Decoded(_nibbles(r), _one(r["d"]))
 
 
 def mxfp4(r: Array) -> Decoded:
-    return Decoded((bits.E2M1_DOUBLED + 12).astype(np.uint8)[_nibbles(r)], _one(small_blocks.e8m0_half(r["e"])))
+    return Decoded(_nibbles(r), _one(r["e"]))
 
 
 def _steps(r: Array) -> Array:
@@ -104,6 +104,5 @@ def q6_k(r: Array) -> Decoded:
 
 
 def iq4_xs(r: Array) -> Decoded:
-    codes = (bits.IQ4_VALUES + 128).astype(np.uint8)[_nibbles_of_32(r, 16)]
     scales = k_blocks.iq4_xs_scales(r["scales_l"], r["scales_h"]).astype(np.int8)
-    return Decoded(codes, scales, None, _one(r["d"]))
+    return Decoded(_nibbles_of_32(r, 16), scales, None, _one(r["d"]))

@@ -1,7 +1,8 @@
 """How quantized weights are packed once at load: 16 rows interleaved, so that a 32-bit lane holds 4 consecutive k of its row.
 
-A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). In a block of
-32 k, codes of n bits take n words a row: code word w, of 0 to 7, is k 4w..4w+3, a byte each, of which the packed words hold
+A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). Where a format has
+a `table`, what is packed is not the code but its place there, of 4 bits, which kernels look up (byte_lookup). In a block of 32 k,
+codes of n bits take n words a row: code word w, of 0 to 7, is k 4w..4w+3, a byte each, of which the packed words hold
 
 - 8 bits: all of it, in word w;
 - 4 to 6 bits: the low nibble, in word w % 4 (the high half of each byte for w over 3); 2 and 3 bits: the low two bits, in word
@@ -21,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f16, f32, i8, u8, u32
+from camshaft.dtypes import DType, f16, i8, u8, u32
 from camshaft.errors import ShapeError
+from camshaft.formats.bits import E2M1_DOUBLED, IQ4_VALUES
 from camshaft.formats.blocks import BlockFormat
 from camshaft.ops.quantized_matmul import decoding
 from camshaft.ops.quantized_matmul.pack_kernels import WORD_FORMATS, pack_words
@@ -39,7 +41,8 @@ _CHUNK_ROWS = 4096
 @dataclass(frozen=True)
 class PackedFormat:
     """`bits` a code, `group` k per scale, the scales' dtype (nested ones are 8-bit numbers); `zero_point` None where minima are
-    stored; `is_joint`: scale and minimum share a byte."""
+    stored; `is_joint`: scale and minimum share a byte; `table`: the 16 values that codes are looked up in, zero point added;
+    `is_exponent`: a scale is 2^(byte - 128)."""
 
     bits: int
     group: int
@@ -47,6 +50,8 @@ class PackedFormat:
     zero_point: int | None
     decode: Callable[[Array], decoding.Decoded]
     is_joint: bool = False
+    table: tuple[int, ...] | None = None
+    is_exponent: bool = False
 
     @property
     def has_minima(self) -> bool:
@@ -56,7 +61,7 @@ class PackedFormat:
     @property
     def is_nested(self) -> bool:
         """Whether scales are whole numbers of steps."""
-        return self.scale_dtype in (i8, u8)
+        return self.scale_dtype in (i8, u8) and not self.is_exponent
 
     @property
     def groups(self) -> int:
@@ -64,6 +69,8 @@ class PackedFormat:
         return BLOCK // self.group
 
 
+_IQ4 = tuple(int(value) + 128 for value in IQ4_VALUES)
+_E2M1 = tuple(int(value) + 12 for value in E2M1_DOUBLED)
 PACKED_FORMATS: dict[str, PackedFormat] = {
     "Q4_0": PackedFormat(4, 32, f16, 8, decoding.q4_0),
     "Q4_1": PackedFormat(4, 32, f16, None, decoding.q4_1),
@@ -75,9 +82,9 @@ PACKED_FORMATS: dict[str, PackedFormat] = {
     "Q4_K": PackedFormat(4, 32, u8, None, decoding.q4_k),
     "Q5_K": PackedFormat(5, 32, u8, None, decoding.q5_k),
     "Q6_K": PackedFormat(6, 16, i8, 32, decoding.q6_k),
-    "IQ4_NL": PackedFormat(8, 32, f16, 128, decoding.iq4_nl),
-    "IQ4_XS": PackedFormat(8, 32, i8, 128, decoding.iq4_xs),
-    "MXFP4": PackedFormat(5, 32, f32, 12, decoding.mxfp4),
+    "IQ4_NL": PackedFormat(4, 32, f16, 128, decoding.iq4_nl, table=_IQ4),
+    "IQ4_XS": PackedFormat(4, 32, i8, 128, decoding.iq4_xs, table=_IQ4),
+    "MXFP4": PackedFormat(4, 32, u8, 12, decoding.mxfp4, table=_E2M1, is_exponent=True),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from camshaft.dtypes import f32, i32
+from camshaft.dtypes import f32, i32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS, ROWS, SUPER, PackedFormat
@@ -27,11 +27,15 @@ class Packed:
 
     def code_words(self, load: Load, b: Value) -> list[Value]:
         """The block's 8 words of codes, each 4 consecutive k a byte each; `load(array, *at)` reads array[tile, *at, row]."""
-        return _words(lambda i: load(self.codes, b, i), self.form.bits)
+        words = _words(lambda i: load(self.codes, b, i), self.form.bits)
+        table = self.form.table
+        return words if table is None else [self.k.byte_lookup(word, table) for word in words]
 
     def scale(self, load: Load, b: Value, g: Index) -> tuple[Value, Value | None]:
         """Scale and, where it is stored, minimum of group g; `load` as above."""
         form = self.form
+        if form.is_exponent:
+            return self._power_of_two(load(self.scales, b, g)), None
         if not form.is_nested:
             return load(self.scales, b, g), load(self.extra, b, g) if form.has_minima else None
         step = load(self.extra, b // SUPER, 0)
@@ -42,6 +46,12 @@ class Packed:
             both = load(self.scales, b, g).to(i32)
             return (both & 15).to(f32) * step, (both >> 4).to(f32) * low
         return load(self.scales, b, 2 * g).to(f32) * step, load(self.scales, b, 2 * g + 1).to(f32) * low
+
+    def _power_of_two(self, e: Value) -> Value:
+        """2^(e - 128), as f32: its exponent's bits, but below 2^-126 one of the fraction's."""
+        exponent = e.to(u32)
+        small = self.k.minimum(exponent, 1) * 0x00200000 + 0x00200000
+        return self.k.bitcast(self.k.select(exponent < 2, small, (exponent - 1) << 23), f32)
 
     def scale_at(self, row: Value, b: Value, g: Index) -> tuple[Value, Value | None]:
         """Scale and minimum of group g of one row, where row and block may vary by lane."""
@@ -62,6 +72,9 @@ class Packed:
         bits = self.form.bits
         if bits == 8:
             return field(w, byte, 255)
+        if self.form.table is not None:
+            index = field(w % 4, byte + w // 4 * 4, 15)
+            return self.k.byte_lookup(index.to(u32), self.form.table).to(i32) & 255
         first, code = (4, field(w % 4, byte + w // 4 * 4, 15)) if bits >= 4 else (2, field(w // 4, byte + w % 4 * 2, 3))
         if bits - first == 1:
             return code | (field(first, byte + w, 1) << first)
