@@ -68,6 +68,6 @@ def prmt(t: Typed, indexes: str, *table: str) -> str:
     pairs = t.op("or", low, t.op("lshr", low, t.const(4)))  # bytes 0 and 2 hold two nibbles each
     nibbles = permuted(pairs, t.const(0), t.const(0x4420))
     chosen = t.op("and", nibbles, t.const(0x7777))
-    halves = [permuted(table[i], table[i + 1], chosen) for i in (0, 2)]
+    low_half, high_half = (permuted(table[i], table[i + 1], chosen) for i in (0, 2))
     upper = t.op("lshr", t.op("and", nibbles, t.const(0x8888)), t.const(1))
-    return permuted(*halves, t.op("or", upper, t.const(0x3210)))
+    return permuted(low_half, high_half, t.op("or", upper, t.const(0x3210)))
