@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from camshaft.cli import options
+from camshaft.cli.compare import run_comparison, threads_of
 from camshaft.cli.progress import Bar
 from camshaft.cli.run import command
 from camshaft.cli.show import print_columns, print_json
@@ -15,6 +17,29 @@ _PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Length of 
 _GenerateTokens = Annotated[int, typer.Option(min=2, metavar="N", help="Tokens to generate.")]
 _Repeat = Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each; median, least and most are shown.")]
 _Sequences = Annotated[int, typer.Option(min=1, metavar="N", help="Also measure N sequences generating together.")]
+_Threads = Annotated[
+    str | None, typer.Option(metavar="N", help="Workers; with --compare one number or several, such as 1,2.")
+]
+_Compare = Annotated[bool, typer.Option("--compare", help="Measure beside other libraries instead, a table of rows.")]
+_Only = Annotated[
+    str | None, typer.Option(metavar="GROUPS", help="With --compare: only these, such as models,executor.")
+]
+_Quick = Annotated[bool, typer.Option("--quick", help="With --compare: 2 rounds instead of 5.")]
+_Results = Annotated[
+    Path | None, typer.Option("--results", metavar="FILE", help="With --compare: keep the rows there, as JSON.")
+]
+_Markdown = Annotated[
+    Path | None, typer.Option("--markdown", metavar="FILE", help="With --compare: write the table there.")
+]
+_Resume = Annotated[
+    bool, typer.Option("--resume", help="With --compare: go on with the rows that --results FILE holds.")
+]
+_PeerPython = Annotated[
+    str | None, typer.Option(metavar="PYTHON", help="With --compare: the Python that has the other libraries.")
+]
+_AtMost = Annotated[
+    float | None, typer.Option("--at-most", metavar="S", min=0.0, help="With --compare: begin nothing after S seconds.")
+]
 _ROWS = {
     "prompt_tokens_per_s": "prompt, tokens/s",
     "generated_tokens_per_s": "generating, tokens/s",
@@ -32,17 +57,40 @@ def bench(
     repeat: _Repeat = 5,
     sequences: _Sequences = 1,
     backend: options.Backend = None,
-    threads: options.Threads = None,
+    threads: _Threads = None,
     activations: options.Activations = None,
     json: options.Json = False,
+    *,
+    compare: _Compare = False,
+    only: _Only = None,
+    quick: _Quick = False,
+    results: _Results = None,
+    markdown: _Markdown = None,
+    resume: _Resume = False,
+    peer_python: _PeerPython = None,
+    at_most: _AtMost = None,
 ) -> None:
-    """Measure how fast a model runs.
+    """Measure how fast a model runs; with --compare, many things beside other libraries.
 
     Prompt processing, generation, and the time from the start of a process to the first token of its text."""
+    if compare:
+        run_comparison(
+            only=only,
+            quick=quick,
+            threads=threads,
+            results_file=results,
+            markdown_file=markdown,
+            resume=resume,
+            peer_python=peer_python,
+            at_most_s=at_most,
+            json=json,
+        )
+        return
+    workers = None if threads is None else threads_of(threads)[0]
     from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
-    given = {"backend": backend, "threads": threads, "activations": activations}
+    given = {"backend": backend, "threads": workers, "activations": activations}
     with options.open_model(model, context=context, sessions=max(8, sequences), **given) as lm:
         with Bar(f"measuring {model}", unit="runs") as progress:
             speed = benchmark(lm, prompt_tokens, generate_tokens, repeat, progress)

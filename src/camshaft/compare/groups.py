@@ -1,0 +1,36 @@
+"""GROUPS: which rows there are, by the name that `--only` takes, and what is wanted of a family's geometric mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from camshaft.compare import executor_rows, language_rows
+from camshaft.compare.model_files import Watch
+from camshaft.compare.stand import Stand
+from camshaft.errors import CamshaftError
+
+Group = Callable[[int, Watch], Iterator[Stand]]
+"""The stands of a group for so many threads, each made when it is its turn."""
+
+GROUPS: dict[str, Group] = {
+    "models": language_rows.models,
+    "formats": language_rows.formats,
+    "sequences": language_rows.sequences,
+    "context": language_rows.context,
+    "executor": executor_rows.executor,
+    "busy": language_rows.busy,
+}
+WANTED_MEANS: dict[str, float] = {}
+
+
+class GroupError(CamshaftError):
+    """A group that does not exist."""
+
+
+def chosen(names: str | None) -> dict[str, Group]:
+    """Those of a text such as 'models,executor', all of them for None; in the table's order."""
+    wanted = [name.strip() for name in names.split(",")] if names is not None else list(GROUPS)
+    unknown = [name for name in wanted if name not in GROUPS]
+    if unknown or not wanted:
+        raise GroupError(f"--only {names}: there is no group {unknown[0]!r}; wanted some of {', '.join(GROUPS)}")
+    return {name: group for name, group in GROUPS.items() if name in wanted}

@@ -1,0 +1,95 @@
+"""The model files of the comparison: pulled, made from random weights or requantized once, kept in the cache folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from camshaft.compare.random_model import SHAPES, make
+from camshaft.formats.gguf import open_gguf
+from camshaft.models.architectures import architecture
+from camshaft.models.config import ModelConfig, read_config
+from camshaft.models.pull import resolve_model
+from camshaft.models.quantize import quantize
+from camshaft.settings import settings
+from camshaft.store.files import private_folder
+from camshaft.text.tokenizer import Tokenizer
+
+TEXT = "The river rose for three days, and on the fourth the miller carried his tools up to the loft and waited there. "
+FOLDER = "compare"
+Step = Callable[[int, int], None]
+Watch = Callable[[str], AbstractContextManager[Step]]
+"""Shows the progress of what takes a while, by its name."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the model's arithmetic is made of, by the file. `read_nbytes`: the weights that each token reads; `layer_weights`: how
+    many there are in the layers; `ids`: the text to read."""
+
+    path: Path
+    config: ModelConfig
+    read_nbytes: int
+    layer_weights: int
+    ids: tuple[int, ...]
+
+    def text(self, n: int) -> list[int]:
+        """So many tokens."""
+        return list((self.ids * (n // len(self.ids) + 1))[:n])
+
+    def generate_nbytes(self, n: int, sequences: int = 1, after: int = 0) -> float:
+        """Bytes per token when generating `n` after so many: weights, which `sequences` share, and keys and values (f16) at the
+        mean length."""
+        c = self.config
+        return self.read_nbytes / sequences + 2.0 * c.n_layers * 2 * c.n_kv_heads * c.head_dim * (after + n / 2)
+
+    def prompt_ops(self, n: int) -> tuple[float, float]:
+        """8-bit and f32 operations per token of a prompt of `n`: every weight of the layers, and causal attention."""
+        c = self.config
+        return 2.0 * self.layer_weights, 4.0 * c.n_layers * c.n_heads * c.head_dim * (n / 2)
+
+
+@cache
+def work_of(path: Path) -> Work:
+    """The model's work, and the ids of a text to read."""
+    with open_gguf(path) as file:
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+        config = read_config(file.metadata, architecture(file.metadata).name, tokenizer.n_vocab)
+        matrices = {name: t for name, t in file.tensors.items() if len(t.shape) == 2}
+        tied = "output.weight" not in matrices
+        read = sum(t.nbytes for name, t in matrices.items() if tied or name != "token_embd.weight")
+        layers = sum(t.shape[0] * t.shape[1] for name, t in matrices.items() if name.startswith("blk."))
+        return Work(path, config, read, layers, tuple(tokenizer.encode(TEXT)))
+
+
+def smollm2(watch: Watch) -> Path:
+    """SmolLM2-135M-Instruct in Q4_1, pulled on first use."""
+    with watch("pulling smollm2") as step:
+        return resolve_model("smollm2", step).resolve()
+
+
+def random_qwen(watch: Watch) -> Path:
+    """A file of Qwen2-0.5B's shape in Q4_K_M, of random weights: 397 MB, made in about a minute."""
+    path = _folder() / "qwen2-0.5b-random.Q4_K_M.gguf"
+    if not path.is_file():
+        with watch(f"making {path.name}") as step:
+            make(SHAPES["qwen2-0.5b"], smollm2(watch), path, "Q4_K_M", step)
+    return path
+
+
+def requantized(file_type: str, pure: bool, watch: Watch) -> Path:
+    """SmolLM2 in another file type."""
+    path = _folder() / f"smollm2.{file_type}{'-pure' * pure}.gguf"
+    if not path.is_file():
+        with watch(f"making {path.name}") as step:
+            quantize(smollm2(watch), path, file_type, pure=pure, progress=step)
+    return path
+
+
+def _folder() -> Path:
+    folder = settings().cache_dir / FOLDER
+    private_folder(folder)
+    return folder
