@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import camshaft
+from camshaft.generate.language_model import LanguageModel
+from camshaft.generate.sampling import Sampling
 
 MOST_SEQUENCES = 16
 
@@ -14,8 +15,8 @@ class Camshaft:
     """Takes the orders of llama_language.LlamaCpp, and times the same: a prompt up to the token after it, n tokens by n - 1."""
 
     def __init__(self, model: str, threads: int, context: int) -> None:
-        self.sampling = camshaft.Sampling(greedy=True)
-        self.model = camshaft.LanguageModel(model, threads=threads, context=context, sessions=MOST_SEQUENCES)
+        self.sampling = Sampling(greedy=True)
+        self.model = LanguageModel(model, threads=threads, context=context, sessions=MOST_SEQUENCES)
         self.version = f"camshaft {self.model.backend}"
         self.built_for = "this CPU"
         self.went_on_s: float | None = None
