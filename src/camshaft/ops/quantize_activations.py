@@ -1,7 +1,9 @@
 """quantize_activations: x [T, k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
 
-Done once per tensor and shared by every quantized_matmul that reads it (graph/passes/quantize.py). The sums, one per `group` k,
-serve weights that have a zero point or minima: sum (code s + m) q d = s d sum(code q) + m d sum(q).
+Done once per tensor and shared by every quantized_matmul that reads it and wants the same sums (graph/passes/quantize.py). Those,
+one per `group` k, serve weights that have a zero point z, or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
+sum (code s + m) q d = s d sum(code q) + m d sum(q). They come as the kernels add them: -z sum(q) in i32, or, where z is 0,
+d sum(q) in f32.
 """
 
 from __future__ import annotations
@@ -31,15 +33,22 @@ def _nearest(k: Tracer, x: Value, factor: Value) -> Value:
     return k.bitcast(k.fma(x, factor, ROUNDER), i32) - ROUNDER_BITS
 
 
-def _parts(group: int) -> Layout:
+def _parts(group: int, zero: int) -> Layout:
     def parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
         rows, k = spec.bounds
-        return (("codes", u32, (rows, k // 4)), ("scales", f32, (rows, k // BLOCK)), ("sums", i32, (rows, k // group)))
+        sums = ("sums", i32 if zero else f32, (rows, k // group))
+        return (("codes", u32, (rows, k // 4)), ("scales", f32, (rows, k // BLOCK)), sums)
 
-    return Layout(f"q8 sums of {group}", parts)
+    return Layout(f"q8 sums of {group}" + (f" by -{zero}" if zero else ""), parts)
 
 
-LAYOUTS = {group: _parts(group) for group in (16, 32)}
+# By group and zero point of the weights, 0 where they have minima.
+LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 4, 8, 12, 16, 32, 128)}
+
+
+def _as_added(whole: Value, scale: Value, zero: int) -> Value:
+    """A sum of codes as the products add it."""
+    return whole * -zero if zero else whole.to(f32) * scale
 
 
 @kernel
@@ -52,6 +61,7 @@ def blocks_in_registers(
     *,
     blocks: int,
     group: int,
+    zero: int,
     span: int,
 ) -> None:
     # a block of 32 is two vectors of 16; `span` blocks a program
@@ -68,15 +78,23 @@ def blocks_in_registers(
             k.store_vector(codes, quants[h], row, b * BLOCK + 16 * h)
         scales[row, b] = scale
         if group == 32:
-            sums[row, b] = k.vector_sum(quants[0] + quants[1])
+            sums[row, b] = _as_added(k.vector_sum(quants[0] + quants[1]), scale, zero)
         else:
             for h in (0, 1):
-                sums[row, b * 2 + h] = k.vector_sum(quants[h])
+                sums[row, b * 2 + h] = _as_added(k.vector_sum(quants[h]), scale, zero)
 
 
 @kernel
 def one_block_per_lane(
-    k: Tracer, x: KernelArray, codes: KernelArray, scales: KernelArray, sums: KernelArray, *, blocks: int, group: int
+    k: Tracer,
+    x: KernelArray,
+    codes: KernelArray,
+    scales: KernelArray,
+    sums: KernelArray,
+    *,
+    blocks: int,
+    group: int,
+    zero: int,
 ) -> None:
     row = k.program(0)
     for b in k.lanes(blocks):
@@ -88,12 +106,13 @@ def one_block_per_lane(
         quants = [_nearest(k, v, inverse) for v in values]
         for i, q in enumerate(quants):
             k.scatter(codes, q, row, b * BLOCK + i)
-        scales[row, b] = greatest * INVERSE_127
+        scale = greatest * INVERSE_127
+        scales[row, b] = scale
         for g in range(BLOCK // group):
             total = quants[g * group]
             for q in quants[g * group + 1 : (g + 1) * group]:
                 total = total + q
-            k.scatter(sums, total, row, b * (BLOCK // group) + g)
+            k.scatter(sums, _as_added(total, scale, zero), row, b * (BLOCK // group) + g)
 
 
 def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
@@ -107,11 +126,12 @@ def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
     return codes.reshape(x.shape), (greatest * np.float32(INVERSE_127))[..., 0]
 
 
-def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int) -> ops.Array:
+def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int, zero: int) -> ops.Array:
     """The bytes of the packed tensor."""
-    out = np.zeros(spec.nbytes, np.uint8)
-    sums = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1)
-    for part, values in zip(spec.parts, (codes, scales.astype(np.float32), sums.astype(np.int32)), strict=True):
+    out, scales = np.zeros(spec.nbytes, np.uint8), scales.astype(np.float32)
+    whole = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1, dtype=np.int32)
+    sums = whole * np.int32(-zero) if zero else whole.astype(np.float32) * scales.repeat(BLOCK // group, axis=-1)
+    for part, values in zip(spec.parts, (codes, scales, sums), strict=True):
         raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
         out[part.offset_nbytes : part.offset_nbytes + raw.size] = raw
     return out
@@ -126,29 +146,34 @@ def from_bytes(data: ops.Array, spec: TensorSpec) -> ops.Array:
     return (codes * scales).reshape(rows, k)
 
 
+def kind_of(attrs: ops.Attrs) -> tuple[int, int]:
+    """Group and zero point that the attributes ask for: a key of LAYOUTS."""
+    return attrs.get("group", 32), attrs.get("zero", 0)
+
+
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 1, "quantize_activations", specs, "x [T, k]")
-    x, group = specs[0], attrs.get("group", 32)
+    x, kind = specs[0], kind_of(attrs)
     good = x.is_plain and x.dtype == f32 and len(x.shape) == 2 and x.bounds[1] % BLOCK == 0
     ops.expect(good, "quantize_activations", x, "x of f32 [T, k], k a multiple of 32")
-    ops.expect(group in LAYOUTS, "quantize_activations", group, "group 16 or 32")
-    return (TensorSpec(x.shape, f32, LAYOUTS[group]),)
+    wanted = "group 16 or 32, zero 0 or a format's zero point"
+    ops.expect(kind in LAYOUTS, "quantize_activations", f"group {kind[0]}, zero {kind[1]}", wanted)
+    return (TensorSpec(x.shape, f32, LAYOUTS[kind]),)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    x, group = inputs[0], attrs.get("group", 32)
-    codes, scales = quantize(x)
-    return (to_bytes(codes, scales, TensorSpec(x.shape, f32, LAYOUTS[group]), group),)
+    x, kind = inputs[0], kind_of(attrs)
+    return (to_bytes(*quantize(x), TensorSpec(x.shape, f32, LAYOUTS[kind]), *kind),)
 
 
 SPAN = 16
 
 
 def _build(node: ops.NodeSpec, target: ops.Target, lanes: bool = False) -> ops.Build:
-    x, group = node.inputs[0], node.attrs.get("group", 32)
+    x, (group, zero) = node.inputs[0], kind_of(node.attrs)
     rows, k = x.bounds
     outputs = (ops.write(0, "codes", (rows, k), i8), ops.write(0, "scales"), ops.write(0, "sums"))
-    constants = {"blocks": k // BLOCK, "group": group}
+    constants = {"blocks": k // BLOCK, "group": group, "zero": zero}
     arrays = (ops.read(0), *outputs)
     if lanes:
         return ops.Build((ops.Launch(one_block_per_lane, arrays, (ops.Cells(x.shape[0]),), constants),))
@@ -158,15 +183,16 @@ def _build(node: ops.NodeSpec, target: ops.Target, lanes: bool = False) -> ops.B
 
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(3)
-    for rows, k, group in ((1, 32, 32), (3, 96, 16), (2, 544, 32), (5, 1056, 32)):
+    for rows, k, group, zero in ((1, 32, 32, 0), (3, 96, 16, 0), (2, 544, 32, 8), (5, 1056, 32, 128), (2, 96, 16, 32)):
         x = rng.normal(size=(rows, k)).astype(np.float32)
         x[0, :32] = 0
-        yield ops.Sample(f"{rows}x{k}/{group}", (x,), {"group": group})
+        yield ops.Sample(f"{rows}x{k}/{group}-{zero}", (x,), {"group": group, "zero": zero})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((2, 33), f32),), {}, "multiple of 32")
     yield ops.ErrorSample((TensorSpec((Extent("T", 2), 64), f32),), {"group": 8}, "group 16 or 32")
+    yield ops.ErrorSample((TensorSpec((2, 64), f32),), {"zero": 5}, "zero 0 or a format's")
 
 
 OP = ops.Op(

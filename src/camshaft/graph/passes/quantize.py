@@ -8,17 +8,20 @@ from camshaft.ops.quantized_matmul.packing import packed_format
 
 
 def quantize_activations(graph: Graph) -> Graph:
-    """quantized_matmul(x, w) becomes quantized_matmul(quantize_activations(x), w): one of these per x, group size and device."""
-    rewriter, made = Rewriter(graph), dict[tuple[Tensor, int, str | None], Tensor]()
+    """quantized_matmul(x, w) becomes quantized_matmul(quantize_activations(x), w): one of these per x, kind of
+    sums and device."""
+    rewriter, made = Rewriter(graph), dict[tuple[Tensor, tuple[int, int], str | None], Tensor]()
 
     def place(node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if node.op.name != "quantized_matmul" or not inputs[0].spec.is_plain:
             return None
-        x, group = inputs[0], packed_format(inputs[1].spec).group
-        key = x, group, node.device
+        x, kind = inputs[0], packed_format(inputs[1].spec).sums
+        key = x, kind, node.device
         if key not in made:
             quantizer = ops.get("quantize_activations")
-            (made[key],) = rewriter.new.apply(quantizer, (x,), {"group": group}, f"{x.name}.q8")
+            (made[key],) = rewriter.new.apply(
+                quantizer, (x,), dict(zip(("group", "zero"), kind, strict=True)), f"{x.name}.q8"
+            )
         return rewriter.new.apply(node.op, (made[key], inputs[1]), node.attrs, node.name)
 
     return rewriter.run(place)

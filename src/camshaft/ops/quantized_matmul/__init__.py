@@ -51,7 +51,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     form = packed_format(w)
     if _is_q8(x):
         ops.expect(
-            x.layout is q8.LAYOUTS[form.group], "quantized_matmul", x, f"sums of {form.group} for {w.dtype.name}"
+            x.layout is q8.LAYOUTS[form.sums], "quantized_matmul", x, f"{q8.LAYOUTS[form.sums].name} for {w.dtype.name}"
         )
     return (TensorSpec((x.shape[0], w.shape[0]), f32),)
 
@@ -170,9 +170,9 @@ def _case(name: str, rows: int, active: int, n: int, k: int, quantized: bool) ->
     x = rng.normal(size=(rows, k)).astype(np.float32)
     tokens = Extent("T", rows)
     dim: int | Extent = tokens if active < rows else rows
-    group = packed_format(plain).group
-    x_spec = TensorSpec((dim, k), f32, q8.LAYOUTS[group]) if quantized else TensorSpec((dim, k), f32)
-    given = q8.to_bytes(*q8.quantize(x), x_spec, group) if quantized else x
+    kind = packed_format(plain).sums
+    x_spec = TensorSpec((dim, k), f32, q8.LAYOUTS[kind]) if quantized else TensorSpec((dim, k), f32)
+    given = q8.to_bytes(*q8.quantize(x), x_spec, *kind) if quantized else x
     values = q8.from_bytes(given, x_spec) if quantized else x.astype(np.float64)
     weights = BLOCK_FORMATS[name].dequantize(raw.reshape(-1, BLOCK_FORMATS[name].block_nbytes)).reshape(n, k)
     wanted = values[:active] @ weights.astype(np.float64).T
@@ -203,7 +203,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     x, w = TensorSpec((2, 64), f32), TensorSpec((16, 64), BLOCK_FORMATS["Q4_0"])
     yield ops.ErrorSample((x, TensorSpec((16, 32), BLOCK_FORMATS["Q4_0"])), {}, r"w \[n, 64\]")
     yield ops.ErrorSample((x, TensorSpec((16, 64), BLOCK_FORMATS["IQ1_S"])), {}, "no kernel for weights of IQ1_S")
-    yield ops.ErrorSample((TensorSpec((2, 64), f32, q8.LAYOUTS[16]), w), {}, "sums of 32")
+    yield ops.ErrorSample((TensorSpec((2, 64), f32, q8.LAYOUTS[16, 8]), w), {}, "sums of 32 by -8")
 
 
 OP = ops.Op(

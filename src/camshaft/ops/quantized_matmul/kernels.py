@@ -48,14 +48,13 @@ def q8_tile(
         for g in range(form.groups):
             scale, minimum = weights.scale(mine.load, b, g)
             for total, t in zip(totals, tokens.places, strict=True):
-                step = x_scales[t, b]
-                q_sum = x_sums[t, b * form.groups + g]
-                dot = mine.spread(q_sum * -form.zero_point if form.zero_point else 0, i32)
+                step, q_sum = x_scales[t, b], x_sums[t, b * form.groups + g]
+                dot = mine.spread(q_sum if minimum is None else 0, i32)
                 for w in range(g * per_group, (g + 1) * per_group):
                     dot = k.dot4(dot, words[w], mine.spread(x_codes[t, b * 8 + w], u32))
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
                 if minimum is not None:
-                    total.set(k.fma(minimum, mine.spread(step * q_sum.to(f32)), total.value))
+                    total.set(k.fma(minimum, mine.spread(q_sum), total.value))
     tokens.store(mine, out, totals)
 
 
@@ -123,12 +122,12 @@ def q8_row(
         for g in range(groups):
             scale, minimum = weights.scale_at(row, b, g)
             q_sum = k.gather(x_sums, t, b * groups + g)
-            dot = q_sum * -(weights.form.zero_point or 0)
+            dot = q_sum if minimum is None else k.const(0, i32)
             for j in range(g * size, (g + 1) * size):
                 dot = dot + weights.code_at(row, b, j) * k.gather(x_codes, t, b * BLOCK + j)
             total += dot.to(f32) * (scale * x_scales[t, b])
             if minimum is not None:
-                total += minimum * (x_scales[t, b] * q_sum.to(f32))
+                total += minimum * q_sum
     out[t, row] = k.lanes_sum(total)
 
 

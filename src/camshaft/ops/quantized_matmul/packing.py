@@ -59,6 +59,11 @@ class PackedFormat:
         return self.zero_point is None
 
     @property
+    def sums(self) -> tuple[int, int]:
+        """The kind of sums of activations that it wants: a key of quantize_activations.LAYOUTS."""
+        return self.group, self.zero_point or 0
+
+    @property
     def is_nested(self) -> bool:
         """Whether scales are whole numbers of steps."""
         return self.scale_dtype in (i8, u8) and not self.is_exponent
