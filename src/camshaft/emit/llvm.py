@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from camshaft.emit.llvm_body import BodyEmitter
 from camshaft.emit.llvm_grid import program_lines, size_lines
+from camshaft.emit.llvm_units import native_tiles
 from camshaft.emit.llvm_values import array_name
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
@@ -17,7 +18,7 @@ from camshaft.lang.tiles_expand import expand_tiles
 
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one exported function `symbol`."""
-    kernel = expand_tiles(kernel, target.lanes)
+    kernel = expand_tiles(kernel, target.lanes, keep=native_tiles(kernel, target))
     body = BodyEmitter(kernel, target)
     body.emit()
     arrays = [f"ptr noalias {array_name(array.name)}" for array in kernel.arrays]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from camshaft.emit import llvm_index
+from camshaft.emit import llvm_index, llvm_units
 from camshaft.emit.llvm_data import DataEmitter
 from camshaft.emit.llvm_values import (
     Affine,
@@ -163,4 +163,5 @@ _STATEMENTS: dict[type, Callable[[BodyEmitter, Any], None]] = {
     ir.When: BodyEmitter.when,
     ir.Barrier: lambda e, item: e.barrier(item),
     ir.Prefetch: BodyEmitter.prefetch,
+    **llvm_units.STATEMENTS,
 }

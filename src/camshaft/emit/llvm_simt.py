@@ -30,7 +30,6 @@ class SimtEmitter(BodyEmitter, ABC):
         super().__init__(cast(ir.KernelIR, kernel), target)
         self.simt = kernel
         self.exchange_nbytes = 0
-        self.tiles: dict[ir.Tile, list[list[list[str]]]] = {}  # by piece, the variables of this thread
 
     # --- the machine -------------------------------------------------------------------------------------------------
     @abstractmethod

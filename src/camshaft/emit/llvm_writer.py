@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from camshaft.dtypes import DType, i64
 from camshaft.emit.llvm_typed import Typed
@@ -23,6 +24,7 @@ class Writer:
         self.declarations: dict[str, str] = {}
         self.reps: dict[ir.Value, Rep] = {}
         self.slots: dict[ir.Var, str] = {}
+        self.tiles: dict[ir.Tile, list[list[Any]]] = {}  # by piece, its variables
         self.mask: str | None = None
         self.mask_is_prefix = False
         self._count = 0

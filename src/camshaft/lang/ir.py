@@ -177,12 +177,14 @@ class Prefetch(Statement):
 
 @dataclass(eq=False)
 class Tile:
-    """Accumulators of f32, `rows` by `columns`, spread over the lanes as the target likes."""
+    """Accumulators, `rows` by `columns`, spread over the lanes as the target likes: of f32, or where `is_words` of f32 or i32."""
 
     rows: int
     columns: int
     block: Block
     line: int
+    dtype: DType = f32
+    is_words: bool = False
 
 
 @dataclass(eq=False)
@@ -194,7 +196,10 @@ class TileNew(Statement):
 
 @dataclass(eq=False)
 class TileMma(Statement):
-    """tile[i, j] += sum over p < depth of a[i, p] * b[p, j], `transposed`: b[j, p]; both from the element at `a_at`, `b_at`."""
+    """tile[i, j] += sum over p < depth of a[i, p] * b[p, j], `transposed`: b[j, p]; both from the element at `a_at`, `b_at`.
+
+    In a tile of words a and b are u32, and such a product is a sum itself: of 4 bytes, a's signed and b's not, or of 2 bf16.
+    """
 
     tile: Tile
     a: Array

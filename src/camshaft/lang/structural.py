@@ -2,7 +2,7 @@
 
 'emitter': the target's emitter. 'simt': lang/simt.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
 lang/tiles_expand.py rewrites it to other words (EXPANDED says why). 'matrix units': the emitter where a tile suits them
-(emit/llvm_tiles.py, emit/msl_tiles.py), else as 'tiles'. An Absent cell is a refusal. Joined in lang/instructions.py.
+(emit/llvm_tiles.py, llvm_units.py, msl_tiles.py), else as 'tiles'. An Absent cell is a refusal. Joined in lang/instructions.py.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ STATEMENTS: dict[str, dict[str, Cell]] = {
     **{name: _row() for name in ("VarNew", "VarSet", "Store", "Range", "When", "Barrier")},
     **{name: _row(simt="simt") for name in ("Lanes", "Prefetch")},
     **{
-        name: _row("tiles", "tiles", ptx="matrix units", msl="matrix units")
-        for name in ("TileNew", "TileMma", "TileScale", "TileStore")
+        name: _row("tiles", "tiles", llvm="matrix units", ptx="matrix units", msl="matrix units")
+        for name in ("TileNew", "TileMma", "TileStore")
     },
+    "TileScale": _row("tiles", "tiles", ptx="matrix units", msl="matrix units"),
     **{name: _row("tiles", "tiles", ptx="emitter") for name in ("AsyncCopy", "AsyncWait")},
 }
 # Why a target runs tiles and asynchronous copies in ordinary words: (tiles, copies).
 EXPANDED: dict[str, tuple[str, str]] = {
     "llvm": (
-        "AMX is not spoken: a process has to ask its system for it",
+        "CPUs' units take tiles of words alone (emit/llvm_units.py)",
         "loads run ahead by themselves",
     ),
     "c": ("C has no words for matrix units", "C has no words for copies in the background"),

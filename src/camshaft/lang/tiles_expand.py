@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, i32
 from camshaft.lang import ir
 from camshaft.lang.recorder import Number
 from camshaft.lang.tracer import Array, Tracer, Variable
@@ -86,12 +86,12 @@ class _Expander(Tracer):
         tile = item.tile
         count = max(tile.rows * tile.columns // self.width, 1)
         if count <= MOST_REGISTERS:
-            self.held[tile] = [self.var(0.0) for _ in range(count)]
+            self.held[tile] = [self.var(0, tile.dtype) for _ in range(count)]
             return
-        self.held[tile] = total = self.scratch(f32, tile.rows, tile.columns)
+        self.held[tile] = total = self.scratch(tile.dtype, tile.rows, tile.columns)
         for row in self.range(tile.rows):
             for column in self.lanes(tile.columns):
-                total[row, column] = 0.0
+                total[row, column] = self.const(0, tile.dtype)
 
     def place(self, tile: ir.Tile, i: int) -> tuple[Number, Number]:
         """Row and column of the lanes' accumulator i: the row a number where all lanes have it."""
@@ -147,7 +147,7 @@ class _Expander(Tracer):
                 read["a", left] = self.a_element(item, row, p)
             if ("b", right) not in read:
                 read["b", right] = self.b_element(item, p, column)
-            total.set(self.fma(read["a", left], read["b", right], total.value))
+            total.set(self.multiplied(item, read["a", left], read["b", right], total.value))
 
     def shared_by(self, tile: ir.Tile, i: int) -> tuple[int, int]:
         """Numbers that accumulators of a lane have in common which are of one row, and of one column."""
@@ -162,7 +162,17 @@ class _Expander(Tracer):
         for row in self.range(item.tile.rows):
             a = self.a_element(item, row, p)
             for column in self.lanes(item.tile.columns):
-                held[row, column] = self.fma(a, self.b_element(item, p, column), held[row, column])
+                b = self.b_element(item, p, column)
+                held[row, column] = self.multiplied(item, a, b, held[row, column])
+
+    def multiplied(self, item: ir.TileMma, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        """total + a * b, or what is a product of words: of bytes, or of pairs of bf16, whose bits are an f32's upper half."""
+        if not item.tile.is_words:
+            return self.fma(a, b, total)
+        if item.tile.dtype == i32:
+            return self.dot4(total, b, a)
+        lower = self.fma(self.bitcast(a << 16, f32), self.bitcast(b << 16, f32), total)
+        return self.fma(self.bitcast(a & 0xFFFF0000, f32), self.bitcast(b & 0xFFFF0000, f32), lower)
 
     def a_element(self, item: ir.TileMma, row: Number, p: ir.Value) -> ir.Value:
         return self.gather(Array(item.a), *_shifted(item.a_at, row, p))

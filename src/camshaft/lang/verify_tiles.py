@@ -29,7 +29,7 @@ def _mma(scope: Scope, item: ir.TileMma) -> None:
     sizes = (tile.rows, item.depth), ((tile.columns, item.depth) if item.transposed else (item.depth, tile.columns))
     for array, at, size in ((item.a, item.a_at, sizes[0]), (item.b, item.b_at, sizes[1])):
         wanted_index(scope, array, at, item.line)
-        if array.dtype.name not in ("f16", "bf16", "f32"):
+        if array.dtype.name not in (("u32",) if tile.is_words else ("f16", "bf16", "f32")):
             raise scope.fail(item.line, f"mma of {array.name} of {array.dtype}")
         _fits(scope, array, at, size, item.line)
 
@@ -42,13 +42,14 @@ def _fits(scope: Scope, array: ir.Array, at: tuple[ir.Value, ...], size: tuple[i
 
 
 def _scale(scope: Scope, item: ir.TileScale) -> None:
-    if item.factor.dtype != f32 or item.factor.width:
+    if item.factor.dtype != f32 or item.factor.width or item.tile.is_words:
         raise scope.fail(item.line, f"a tile scaled by {item.factor!r}: wanted one f32")
 
 
 def _store(scope: Scope, item: ir.TileStore) -> None:
     wanted_index(scope, item.array, item.indices, item.line)
-    if not item.array.writable or item.array.dtype.name not in ("f16", "bf16", "f32"):
+    dtypes = (item.tile.dtype.name,) if item.tile.is_words else ("f16", "bf16", "f32")
+    if not item.array.writable or item.array.dtype.name not in dtypes:
         raise scope.fail(item.line, f"a tile stored to {item.array.name} of {item.array.dtype}")
     _limits(scope, item)
 

@@ -5,7 +5,7 @@ A target with matrix units or asynchronous copies lowers them itself; everywhere
 
 from __future__ import annotations
 
-from camshaft.dtypes import f32, i64
+from camshaft.dtypes import DType, f32, i32, i64, u32
 from camshaft.lang import ir
 from camshaft.lang.handles import Array
 from camshaft.lang.recorder import Number
@@ -13,6 +13,8 @@ from camshaft.lang.words_atomic import AtomicWords
 
 # Sides of a tile and the depth of a multiply-add are multiples of this: what matrix units take.
 TILE_SIDE = 16
+# ... of a tile of words: CPUs' units take smaller pieces, two words deep at least.
+WORD_SIDE, WORD_DEPTH = 8, 2
 
 
 class Tile:
@@ -63,6 +65,37 @@ class Tile:
         words.append(ir.TileStore(words.line(), self.ir, array, words.indices(array, at), *limits))
 
 
+class WordTile:
+    """A tile of i32 or f32 accumulators that words are multiplied into. Its words are collectives and order nothing."""
+
+    def __init__(self, words: TileWords, tile: ir.Tile) -> None:
+        self._words, self.ir = words, tile
+
+    def mma(self, a: Array, a_at: tuple[Number, ...], b: Array, b_at: tuple[Number, ...], k: int) -> None:
+        """tile[i, j] += sum over p < k of the word product of a[a_at + (i, p)] and b[b_at + (p, j)].
+
+        That is a sum itself: into i32 of four s8 of a times u8 of b, exact and wrapping; into f32 of two bf16 of each, in an
+        order and with roundings that are the target's. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2.
+        """
+        words = self._words
+        for array in (a.ir, b.ir):
+            if array.dtype != u32 or len(array.shape) < 2:
+                raise words.fail(f"mma of words of {array.name}, {array.dtype} {array.shape}: wanted a matrix of u32")
+        if k <= 0 or k % WORD_DEPTH:
+            raise words.fail(f"mma of words with k = {k}: wanted a multiple of {WORD_DEPTH}")
+        starts = words.indices(a.ir, a_at), words.indices(b.ir, b_at)
+        words.append(ir.TileMma(words.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
+
+    def store(self, out: Array, at: tuple[Number, ...]) -> None:
+        """out[at + (i, j)] = tile[i, j], all of them; out has the tile's dtype."""
+        words, array = self._words, out.ir
+        if not array.writable or array.dtype != self.ir.dtype or len(array.shape) < 2:
+            raise words.fail(
+                f"a tile of words stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of {self.ir.dtype}"
+            )
+        words.append(ir.TileStore(words.line(), self.ir, array, words.indices(array, at)))
+
+
 class TileWords(AtomicWords):
     """Tiles and asynchronous copies."""
 
@@ -78,6 +111,18 @@ class TileWords(AtomicWords):
         tile = ir.Tile(rows, columns, self.block, self.line())
         self.append(ir.TileNew(tile.line, tile))
         return Tile(self, tile)
+
+    def word_tile(self, rows: int, columns: int, dtype: DType) -> WordTile:
+        """A tile of zeros, of i32 for words of bytes or f32 for words of bf16. rows and columns: multiples of 8."""
+        if self.in_lanes:
+            raise self.fail("a tile inside k.lanes")
+        if min(rows, columns) <= 0 or rows % WORD_SIDE or columns % WORD_SIDE or dtype not in (i32, f32):
+            raise self.fail(
+                f"a tile of words, {rows} x {columns} of {dtype}: wanted multiples of {WORD_SIDE} of i32 or f32"
+            )
+        tile = ir.Tile(rows, columns, self.block, self.line(), dtype, True)
+        self.append(ir.TileNew(tile.line, tile))
+        return WordTile(self, tile)
 
     def async_copy(
         self,

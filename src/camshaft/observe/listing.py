@@ -75,6 +75,11 @@ def _copy(t: _Lister, s: Any) -> str:
     return f"copy {s.destination.name} = {t.at(s.source, s.indices)}{ends}"
 
 
+def _tile_new(t: _Lister, s: Any) -> str:
+    words = f" of {s.tile.dtype} by words" if s.tile.is_words else ""
+    return f"tile {t.name(s.tile, 'm')} = 0 [{s.tile.rows}, {s.tile.columns}]{words}"
+
+
 def _tile_store(t: _Lister, s: Any) -> str:
     return f"{t.at(s.array, s.indices)} = {t.name(s.tile, 'm')}{t.maybe('rows', s.rows)}{t.maybe('columns', s.columns)}"
 
@@ -93,7 +98,7 @@ _STATEMENTS: dict[type[ir.Statement], Callable[[_Lister, Any], str]] = {
     ir.When: lambda t, s: f"when {t.name(s.condition)}:",
     ir.Barrier: lambda t, s: "barrier",
     ir.Prefetch: lambda t, s: f"prefetch {t.at(s.array, s.indices)}",
-    ir.TileNew: lambda t, s: f"tile {t.name(s.tile, 'm')} = 0 [{s.tile.rows}, {s.tile.columns}]",
+    ir.TileNew: _tile_new,
     ir.TileMma: _mma,
     ir.TileScale: lambda t, s: f"{t.name(s.tile, 'm')} *= {t.name(s.factor)}",
     ir.TileStore: _tile_store,
