@@ -1,4 +1,4 @@
-"""Packed weights: how many bytes they take, and that rows past the end are zero."""
+"""Packed weights: how many bytes they take, that the kernel packs as NumPy does, and that rows past the end are zero."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from camshaft.dispatch.validate import check_sample
 from camshaft.dtypes import i32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.quantized_matmul import random_blocks
+from camshaft.ops.quantized_matmul.pack_kernels import pack_rows, pack_tiles
 from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS, interleaved, pack
 from camshaft.ops.spec import TensorSpec
+from tests.support import packing_reference
+from tests.support.emit_harness import agree
 
 
 @pytest.mark.parametrize("name", PACKED_FORMATS)
@@ -33,6 +36,52 @@ def test_rows_past_the_end_are_zero_whatever_lay_there(name: str) -> None:
     again = np.zeros(whole.nbytes, np.uint8)
     pack(raw, whole, again)
     np.testing.assert_array_equal(out, again)
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+def test_the_kernel_packs_as_numpy_does(name: str) -> None:
+    block = BLOCK_FORMATS[name]
+    for n, k in ((1, 256), (16, 512), (37, 768)):
+        spec = interleaved(TensorSpec((n, k), block))
+        raw = np.random.default_rng(n).integers(0, 256, block.row_nbytes(k) * n).astype(np.uint8)
+        out = np.full(spec.nbytes, 255, np.uint8)
+        pack(raw, spec, out)
+        np.testing.assert_array_equal(out, packing_reference.pack(raw, spec))
+        askew = np.zeros(raw.size + 1, np.uint8)
+        askew[1:] = raw
+        pack(askew[1:], spec, out)
+        np.testing.assert_array_equal(out, packing_reference.pack(raw, spec))
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+def test_nothing_past_the_weights_is_read(name: str) -> None:
+    # the interpreter and guard bytes watch the bounds; 3 records a row leave the last one inside of a word
+    block = BLOCK_FORMATS[name]
+    n, k = 3, 3 * block.block_size
+    spec = interleaved(TensorSpec((n, k), block))
+    raw = np.random.default_rng(1).integers(0, 256, block.row_nbytes(k) * n).astype(np.uint8)
+    words = np.zeros(-(-raw.size // 4), np.uint32)
+    words.view(np.uint8)[: raw.size] = raw
+    parts = {p.name: np.zeros(p.nbytes // p.dtype.nbytes, f"u{p.dtype.nbytes}") for p in spec.parts}
+    extra = parts.get("steps", parts.get("minima", np.zeros(1, np.uint16)))
+    scalars = {"n": n, "records": 3, "last": words.size - 1}
+    arrays, bits = [words, parts["codes"], parts["scales"], extra], spec.part("codes").shape[2]
+    found = agree(pack_rows, arrays, outputs=3, scalars=scalars, block=name, bits=bits, widths=(1, 16))
+    wanted = packing_reference.pack(raw, spec)
+    for part, values in zip(spec.parts, found, strict=False):
+        np.testing.assert_array_equal(
+            values.view(np.uint8), wanted[part.offset_nbytes : part.offset_nbytes + part.nbytes], part.name
+        )
+
+
+def test_tiles_are_packed_apart() -> None:
+    spec = interleaved(TensorSpec((70, 64), BLOCK_FORMATS["Q5_0"]))
+    raw = random_blocks("Q5_0", 70, 64, seed=3)
+    whole, pieces = np.zeros(spec.nbytes, np.uint8), np.zeros(spec.nbytes, np.uint8)
+    pack(raw, spec, whole)
+    for first, last in ((3, 5), (0, 1), (1, 3)):
+        pack_tiles(raw, spec, pieces, first, last)
+    np.testing.assert_array_equal(whole, pieces)
 
 
 def test_every_exponent_of_mxfp4() -> None:

@@ -1,108 +1,121 @@
-"""Kernels that interleave weights whose codes lie in the file as the packed layout wants them: Q4_0, Q4_1, Q8_0.
+"""The kernel that packs weights: blocks of a file (raw_blocks.py) into the layout of packing.py, 16 rows a program.
 
-Other block formats are taken apart by NumPy in packing.py, which also says what the layout is.
+Sizes are run-time numbers, so that a format is compiled once for weights of every shape.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
-from camshaft.dtypes import DType, u16, u32
+from camshaft.dtypes import u8, u16, u32
+from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.lang import ir
+from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
+from camshaft.ops.quantized_matmul.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import TensorSpec
 
-ROWS = 16
+ROWS = 16  # rows interleaved: the 32-bit lanes of a 512-bit vector
+BLOCK = 32  # k per block of the packed layout
+_ANY = 1 << 40  # elements: the arrays' sizes are known when the kernel runs
 Memory = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class WordFormat:
-    """A block in the file as `size` elements of `word`: the first holds the scale (and the minimum above it), the rest codes.
-    `flip` is xored into each 32-bit word of codes."""
-
-    word: DType
-    size: int
-    has_minimum: bool = False
-    flip: int = 0
-
-
-WORD_FORMATS: dict[str, WordFormat] = {
-    "Q4_0": WordFormat(u16, 9),
-    "Q4_1": WordFormat(u32, 5, has_minimum=True),
-    "Q8_0": WordFormat(u16, 17, flip=0x80808080),
-}
-
-
 @kernel
-def interleave_rows(
+def pack_rows(
     k: Tracer,
     raw: Array,
     codes: Array,
     scales: Array,
-    minima: Array,
+    extra: Array,
+    n: Value,
+    records: Value,
+    last: Value,
     *,
-    n: int,
-    blocks: int,
-    words: int,
-    size: int,
-    first: int,
-    wide: bool,
-    flip: int,
-    has_minimum: bool,
+    block: str,
+    bits: int,
 ) -> None:
-    # a lane is one of the tile's 16 rows; rows past n are zero. Halves of 32-bit raw words come first-low.
-    tile = k.program(0)
-    for b in k.range(blocks):
+    # a lane is one of the tile's 16 rows of so many `records`; rows past n are zero; `last` is the last word of raw
+    tile, form = k.program(0), RAW_FORMATS[block]
+    nbytes, blocks = BLOCK_FORMATS[block].block_nbytes, BLOCK_FORMATS[block].block_size // BLOCK
+    for b in k.range(records):
+        place = tile * records + b
         for r in k.lanes(ROWS):
             row = tile * ROWS + r
-            inside, source = row < n, k.minimum(row, n - 1)
-            for w in range(words):
-                if wide:
-                    word = k.gather(raw, source, b * size + (first + w))
-                else:
-                    low, high = (k.gather(raw, source, b * size + (first + 2 * w + i)) for i in (0, 1))
-                    word = low | (high << 16)
-                codes[tile, b, w, r] = k.select(inside, word ^ flip, 0)
-            head = k.select(inside, k.gather(raw, source, b * size), 0)
-            scales[tile, b, r] = head & 0xFFFF
-            if has_minimum:
-                minima[tile, b, r] = head >> 16
+            inside = row < n
+            record = Record(k, raw, (k.minimum(row, n - 1) * records + b) * nbytes, last, block)
+
+            def store(array: Array, values: list[Value], at: Value, r: Value = r, inside: Value = inside) -> None:
+                for i, value in enumerate(values):
+                    array[(at * len(values) + i) * ROWS + r] = k.select(inside, value, 0)
+
+            for j in range(blocks):
+                at = place * blocks + j
+                store(codes, packed_words(form.codes(record, j), bits), at)
+                store(scales, form.scales(record, j), at)
+                if form.minima is not None:
+                    store(extra, form.minima(record, j), at)
+            if form.steps is not None:
+                store(extra, form.steps(record), place)
 
 
-def pack_words(data: Memory, name: str, spec: TensorSpec, out: Memory) -> None:
-    """The file's bytes of a weight [n, k] into `out` (spec.nbytes of the packed spec), both uint8. Runs on this thread."""
-    form, (n, columns) = WORD_FORMATS[name], spec.bounds
-    tiles, blocks, words = -(-n // ROWS), columns // 32, spec.part("codes").shape[2]
-    code = _compiled(name, n, tiles, blocks, words)
-    codes, scales = (out.ctypes.data + spec.part(part).offset_nbytes for part in ("codes", "scales"))
-    minima = out.ctypes.data + spec.part("minima").offset_nbytes if form.has_minimum else scales
-    args = np.array([data.ctypes.data, codes, scales, minima], np.int64)
-    code(args.ctypes.data, 0, tiles)
+def packed_words(codes: list[Value], bits: int) -> list[Value]:
+    """A block's 8 words of codes, a byte each, as the `bits` words of packing.py."""
+    if bits == 8:
+        return codes
+    first = 4 if bits >= 4 else 2
+    words = [_joined(codes[i::4], first) for i in range(4)] if first == 4 else _pairs(codes, 0)
+    if bits - first == 1:
+        words.append(_joined([(code >> first) & 0x01010101 for code in codes], 1))
+    if bits - first == 2:
+        words += _pairs(codes, first)
+    return words
 
 
-def _compiled(name: str, n: int, tiles: int, blocks: int, words: int) -> CpuKernel:
-    form = WORD_FORMATS[name]
-    heads = (tiles, blocks, ROWS)
+def _pairs(codes: list[Value], shift: int) -> list[Value]:
+    """Two bits of each code, four words in one."""
+    two = [(code >> shift if shift else code) & 0x03030303 for code in codes]
+    return [_joined(two[:4], 2), _joined(two[4:], 2)]
+
+
+def _joined(words: list[Value], bits: int) -> Value:
+    """Words whose bytes have so many bits, one above the other in each byte; what is above them in the first is cut off."""
+    total = words[0] & (0x01010101 * ((1 << bits) - 1))
+    for i, word in enumerate(words[1:], 1):
+        total = total | ((word & (0x01010101 * ((1 << bits) - 1))) << (bits * i))
+    return total
+
+
+def pack_tiles(data: Memory, spec: TensorSpec, out: Memory, first: int, last: int) -> None:
+    """Tiles [first, last) of 16 rows of a weight [n, k]: the file's bytes into `out` (spec.nbytes of the packed spec).
+
+    Both are uint8. Runs on this thread, without the GIL.
+    """
+    name, (n, columns) = spec.dtype.name, spec.bounds
+    records = columns // BLOCK_FORMATS[name].block_size
+    if data.ctypes.data % 4:  # a caller's array: what is mapped from a file lies on 32 bytes
+        data = data.copy()
+    places = {part.name: out.ctypes.data + part.offset_nbytes for part in spec.parts}
+    extra = places.get("steps", places.get("minima", places["scales"]))
+    numbers = np.array([n, records, (data.nbytes - 1) // 4], np.int64)
+    sizes = [numbers.ctypes.data + 8 * i for i in range(numbers.size)]
+    blocks = np.array([data.ctypes.data, places["codes"], places["scales"], extra, *sizes], np.int64)
+    _compiled(name, spec)(blocks.ctypes.data, first, last)
+
+
+def _compiled(name: str, spec: TensorSpec) -> CpuKernel:
+    scale = u8 if spec.part("scales").dtype.nbytes == 1 else u16
     arrays = (
-        ir.ArrayParam("raw", form.word, (n, blocks * form.size)),
-        ir.ArrayParam("codes", u32, (tiles, blocks, words, ROWS), True),
-        ir.ArrayParam("scales", u16, heads, True),
-        ir.ArrayParam("minima", u16, heads, form.has_minimum),
+        ir.ArrayParam("raw", u32, (_ANY,)),
+        ir.ArrayParam("codes", u32, (_ANY,), True),
+        ir.ArrayParam("scales", scale, (_ANY,), True),
+        ir.ArrayParam("extra", u16, (_ANY,), True),
     )
-    constants = {
-        "n": n,
-        "blocks": blocks,
-        "words": words,
-        "size": form.size,
-        "first": 1,
-        "wide": form.word is u32,
-        "flip": form.flip,
-        "has_minimum": form.has_minimum,
-    }
-    return cpu_device().compile(interleave_rows, arrays, (), constants, (ir.GridDim(tiles),))
+    constants = {"block": name, "bits": spec.part("codes").shape[2]}
+    return cpu_device().compile(
+        pack_rows, arrays, ("n", "records", "last"), constants, (ir.GridDim(scalar="n", divisor=ROWS),)
+    )
