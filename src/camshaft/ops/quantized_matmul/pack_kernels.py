@@ -14,7 +14,7 @@ from camshaft.dtypes import u8, u16, u32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.lang import ir
 from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
+from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops.quantized_matmul.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import TensorSpec
@@ -115,7 +115,7 @@ def _compiled(name: str, spec: TensorSpec) -> CpuKernel:
         ir.ArrayParam("scales", scale, (_ANY,), True),
         ir.ArrayParam("extra", u16, (_ANY,), True),
     )
-    constants = {"block": name, "bits": spec.part("codes").shape[2]}
+    constants: dict[str, Constant] = {"block": name, "bits": spec.part("codes").shape[2]}
     return cpu_device().compile(
         pack_rows, arrays, ("n", "records", "last"), constants, (ir.GridDim(scalar="n", divisor=ROWS),)
     )

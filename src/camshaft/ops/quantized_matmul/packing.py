@@ -24,7 +24,9 @@ import numpy as np
 from camshaft.dtypes import DType, f16, i8, u8, u32
 from camshaft.errors import ShapeError
 from camshaft.formats.bits import E2M1_DOUBLED, IQ4_VALUES
-from camshaft.ops.quantized_matmul.pack_kernels import BLOCK, ROWS, pack_tiles
+from camshaft.ops.quantized_matmul.pack_kernels import BLOCK as BLOCK
+from camshaft.ops.quantized_matmul.pack_kernels import ROWS as ROWS
+from camshaft.ops.quantized_matmul.pack_kernels import pack_tiles
 from camshaft.ops.spec import Layout, TensorSpec
 
 SUPER = 8  # blocks that share the steps of nested scales
