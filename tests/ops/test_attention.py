@@ -131,11 +131,12 @@ def node(tokens, length, heads=9, kv_heads=3, head_dim=64) -> NodeSpec:
         (1, {}, "split_keys"),
         (Extent("tokens", 8), {}, "split_keys"),
         (8, {"heads": 32, "kv_heads": 32, "head_dim": 128}, "split_keys"),
-        (9, {}, "tiled"),
+        (16, {}, "split_keys"),
+        (17, {}, "tiled"),
         (Extent("tokens", 512), {"heads": 14, "kv_heads": 2}, "tiled"),
         (512, {"heads": 8, "kv_heads": 1, "head_dim": 256}, "tiled"),
-        (512, {"head_dim": 20}, "one_query_per_program"),
-        (1, {"head_dim": 20}, "one_query_per_program"),
+        (512, {"head_dim": 20}, "tiled"),
+        (1, {"head_dim": 20}, "split_keys"),
     ],
 )
 def test_the_cheapest_variant(tokens, size, wanted) -> None:
@@ -146,15 +147,15 @@ def test_the_cheapest_variant(tokens, size, wanted) -> None:
 
 def test_refusals_say_why() -> None:
     device = cpu_device()
-    assert "at most 8 tokens" in VARIANTS["split_keys"].supports(node(9, 64), device)
-    assert "multiple of 16" in VARIANTS["tiled"].supports(node(9, 64, head_dim=20), device)
+    assert "at most 16 tokens" in VARIANTS["split_keys"].supports(node(17, 64), device)
     assert "workgroup memory" in VARIANTS["tiled"].supports(node(9, 64, heads=128, kv_heads=1, head_dim=128), device)
 
 
 def test_splits_are_few_even_in_long_caches() -> None:
-    assert keys_per_split(2048) == 256
-    assert keys_per_split(131072) == 2048
-    assert all(-(-n // keys_per_split(n)) <= 64 for n in (1, 16384, 16400, 10**6))
+    assert keys_per_split(2048, 256) == 256
+    assert keys_per_split(131072, 256) == 2048
+    assert keys_per_split(64, 1) == 128
+    assert all(-(-n // keys_per_split(n, 128)) <= 64 for n in (1, 8192, 8200, 10**6))
 
 
 HEADS = [((9, 3), 64), ((8, 8), 80), ((6, 2), 96), ((8, 2), 128), ((16, 1), 64)]

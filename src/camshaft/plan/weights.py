@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,11 @@ import numpy as np
 from camshaft.backends.device import Device, Memory
 from camshaft.graph.graph import Source, Tensor
 from camshaft.ops.quantized_matmul.packing import INTERLEAVED, pack
+from camshaft.plan.huge_pages import huge_pages
 from camshaft.plan.workers import aligned_bytes
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
-_HUGE_PAGE = 1 << 21
 
 
 class Weights:
@@ -32,7 +30,7 @@ class Weights:
         missing = {_key(t): t for t in constants if _key(t) not in self._held}
         tensors = list(missing.values())
         spans = [-(-t.spec.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_made(t) else 0 for t in tensors]
-        pool, places = _allocate(sum(spans)), np.cumsum([0, *spans])
+        pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans])
         pieces = [pool[start : start + t.spec.nbytes] for t, start in zip(tensors, places[:-1], strict=True)]
         with ThreadPoolExecutor(threads) as executor:
             for key, memory in zip(missing, executor.map(_load, tensors, pieces), strict=True):
@@ -93,15 +91,3 @@ def _load(tensor: Tensor, memory: Array) -> Array:
 
 def _load_alone(tensor: Tensor) -> Array:
     return _load(tensor, aligned_bytes(tensor.spec.nbytes if _is_made(tensor) else 0, _ALIGNMENT))
-
-
-def _allocate(nbytes: int) -> Array:
-    """Memory for packed weights, in huge pages where the system has them: fewer faults at load, fewer misses later."""
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    pages = mmap.mmap(-1, nbytes + _HUGE_PAGE, **private)  # shared ones, its default, get huge pages on few systems
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages refuses the advice
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    whole = np.frombuffer(pages, np.uint8)
-    start = -whole.ctypes.data % _HUGE_PAGE
-    return whole[start : start + nbytes]

@@ -110,11 +110,13 @@ def samples() -> Iterable[ops.Sample]:
     yield sample("2/1 heads of 256", [(0, p) for p in range(28, 40)], heads=(2, 1), head_dim=256)
     yield sample("12/1 heads of 32", [(0, p) for p in (0, 31, 15)], heads=(12, 1), head_dim=32)
     yield sample("3/3 heads of 20", [(0, p) for p in range(14, 21)], heads=(3, 3), head_dim=20, dtype=f32)
+    yield sample("4/2 heads of 24, 33 tokens", [(0, p) for p in range(33)], heads=(4, 2), head_dim=24)
+    yield sample("7/1 heads of 72, one token", [(0, 290)], heads=(7, 1), head_dim=72, dtype=bf16)
     turns = [(i % 2, 7 + i // 2 if i % 2 else 40 + i // 2) for i in range(19)]
     yield smol("two sequences in turn", turns)
     joined = [(0, p) for p in range(10)] + [(1, p) for p in range(80, 95)] + [(2, 3)]
     yield smol("three sequences in a row", joined, dtype=bf16)
-    yield smol("a batch of 5, one token each", [(s, 13 * s + 14) for s in range(5)])
+    yield smol("a batch of 13, one token each", [(s, 23 * s + 14) for s in range(13)])
 
 
 def error_samples() -> Iterable[ops.ErrorSample]:

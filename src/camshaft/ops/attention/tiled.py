@@ -20,7 +20,15 @@ from camshaft.lang.tiles import add_products, first_elements, greater, power_of_
 from camshaft.lang.tracer import Array, Number, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.attention.paged import Keys
-from camshaft.ops.attention.registers import LOG2_E, WIDTH, register_vectors
+from camshaft.ops.attention.registers import (
+    LOG2_E,
+    WIDTH,
+    columns_of,
+    even_steps,
+    inside,
+    padded,
+    register_vectors,
+)
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.workgroup import has_threads, workgroup_nbytes
 
@@ -61,7 +69,7 @@ class Shape:
     @property
     def scratch_nbytes(self) -> int:
         whole = -(-self.rows // WIDTH) * WIDTH
-        return 4 * (self.rows * (2 * self.head_dim + self.tile_keys + WIDTH) + 3 * whole)
+        return 4 * (self.rows * (2 * padded(self.head_dim) + self.tile_keys + WIDTH) + 3 * whole)
 
 
 def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
@@ -86,53 +94,50 @@ class _Tile:
 
     def __init__(self, k: Tracer, shape: Shape) -> None:
         self.k, self.shape = k, shape
-        self.query = k.scratch(f32, shape.rows, shape.head_dim)
-        self.total = k.scratch(f32, shape.rows, shape.head_dim)
+        self.query, self.total = (k.scratch(f32, shape.rows, padded(shape.head_dim)) for _ in range(2))
         self.scores = k.scratch(f32, shape.rows, shape.tile_keys)
         self.weights = k.scratch(f32, shape.rows, WIDTH)
         whole = -(-shape.rows // WIDTH) * WIDTH
         self.peaks, self.tops, self.shrinks = (k.scratch(f32, whole) for _ in range(3))
 
-    def columns(self) -> range:
-        return range(0, self.shape.head_dim, WIDTH)
-
-    def start(self, q: Array, first: Value, n_rows: Value, padded: Value, kv_head: Value, scale: float) -> None:
+    def start(self, q: Array, first: Value, n_rows: Value, whole: Value, kv_head: Value, scale: float) -> None:
         """Rows of q, scaled to powers of two; nothing seen yet. Rows past the last repeat it."""
-        k, group = self.k, self.shape.group
-        for row in k.range(padded):
+        k, group, head_dim = self.k, self.shape.group, self.shape.head_dim
+        for row in k.range(whole):
             source = k.minimum(row, n_rows - 1)
-            head = kv_head * group + source % group
-            for d in self.columns():
-                x = k.load_vector(q, first + source // group, head * self.shape.head_dim + d, width=WIDTH)
+            column = (kv_head * group + source % group) * head_dim
+            for d in columns_of(head_dim):
+                at = first + source // group, column + d
+                x = k.load_vector(q, *at, width=WIDTH, count=inside(head_dim, d))
                 k.store_vector(self.query, x * (scale * LOG2_E), row, d)
                 k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
             k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
             for start in range(0, self.shape.tile_keys, WIDTH):
                 k.store_vector(self.scores, k.splat(0.0, WIDTH), row, start)
-        for row in k.range(0, padded, WIDTH):
+        for row in k.range(0, whole, WIDTH):
             k.store_vector(self.peaks, k.splat(LOWEST, WIDTH), row)
             k.store_vector(self.tops, k.splat(LOWEST, WIDTH), row)
 
-    def score(self, padded: Value, keys: Keys) -> None:
+    def score(self, whole: Value, keys: Keys) -> None:
         """scores = query K: whole tiles by the widest register tile, others a block of keys at a time."""
         k, full = self.k, self.shape.key_vectors
         step = min(self.shape.block_vectors, full)
         with k.when(keys.n_blocks == full):
             for v in range(0, full, step):
                 blocks = [keys.block(v + i) for i in range(step)]
-                for row in k.range(0, padded, BLOCK_ROWS):
+                for row in k.range(0, whole, BLOCK_ROWS):
                     self._score_block(row, keys, blocks, [(v + i) * WIDTH for i in range(step)])
         with k.when(keys.n_blocks < full):
             for index in k.range(keys.n_blocks):
                 block = keys.block(index)
-                for row in k.range(0, padded, BLOCK_ROWS):
+                for row in k.range(0, whole, BLOCK_ROWS):
                     self._score_block(row, keys, [block], [index * WIDTH])
 
     def _score_block(self, row: Value, keys: Keys, blocks: list[Value], starts: Sequence[Number]) -> None:
         k = self.k
         sums = tile_of(k, BLOCK_ROWS, len(blocks), WIDTH)
         for d in k.range(self.shape.head_dim):
-            right = [keys.keys(block, d) for block in blocks]
+            right = [keys.keys(block, 0, d) for block in blocks]
             add_products(k, sums, [self.query[row + r, d] for r in range(BLOCK_ROWS)], right)
         for r, line in enumerate(sums):
             for start, total in zip(starts, line, strict=True):
@@ -152,15 +157,15 @@ class _Tile:
             greatest = greater(k, k.load_vector(self.scores, row, start, width=WIDTH), greatest)
         self.tops[row] = greater(k, k.vector_max(greatest), self.peaks[row])
 
-    def weigh(self, padded: Value) -> None:
+    def weigh(self, whole: Value) -> None:
         """The online softmax: scores become 2^(score - peak), weights their sums, shrinks what older sums shrink by."""
         k = self.k
-        for row in k.range(0, padded, WIDTH):
+        for row in k.range(0, whole, WIDTH):
             top = k.load_vector(self.tops, row, width=WIDTH)
             shrink = power_of_two(k, k.load_vector(self.peaks, row, width=WIDTH) - top)
             k.store_vector(self.shrinks, shrink, row)
             k.store_vector(self.peaks, top, row)
-        for row in k.range(padded):
+        for row in k.range(whole):
             peak = self.peaks[row]
             weight = k.load_vector(self.weights, row, 0, width=WIDTH) * self.shrinks[row]
             for start in range(0, self.shape.tile_keys, WIDTH):
@@ -169,14 +174,12 @@ class _Tile:
                 weight = weight + power
             k.store_vector(self.weights, weight, row, 0)
 
-    def mix(self, padded: Value, keys: Keys) -> None:
+    def mix(self, whole: Value, keys: Keys) -> None:
         """total = shrink total + scores V, by register tiles of rows times columns."""
-        k, columns = self.k, list(self.columns())
-        n_tiles = -(-len(columns) // self.shape.block_vectors)
-        step = -(-len(columns) // n_tiles)
-        for row in k.range(0, padded, BLOCK_ROWS):
-            for first in range(0, len(columns), step):
-                self._mix_block(row, keys, columns[first : first + step])
+        k, shape = self.k, self.shape
+        for row in k.range(0, whole, BLOCK_ROWS):
+            for columns in even_steps(shape.head_dim, shape.block_vectors):
+                self._mix_block(row, keys, columns)
 
     def _mix_block(self, row: Value, keys: Keys, columns: list[int]) -> None:
         k = self.k
@@ -187,7 +190,7 @@ class _Tile:
         for index in k.range(keys.n_blocks):
             block, start = keys.block(index), index * BLOCK_TOKENS
             for j in k.range(keys.in_block(index)):
-                right = [keys.values(block, j, d) for d in columns]
+                right = [keys.values(block, 0, j, d) for d in columns]
                 add_products(k, sums, [self.scores[row + r, start + j] for r in range(BLOCK_ROWS)], right)
         for r, line in enumerate(sums):
             for d, total in zip(columns, line, strict=True):
@@ -195,13 +198,13 @@ class _Tile:
 
     def finish(self, out: Array, first: Value, n_rows: Value, kv_head: Value) -> None:
         """out = total / sum of weights."""
-        k, group = self.k, self.shape.group
+        k, group, head_dim = self.k, self.shape.group, self.shape.head_dim
         for row in k.range(n_rows):
             inverse = 1.0 / k.vector_sum(k.load_vector(self.weights, row, 0, width=WIDTH))
-            column = (kv_head * group + row % group) * self.shape.head_dim
-            for d in self.columns():
+            column = (kv_head * group + row % group) * head_dim
+            for d in columns_of(head_dim):
                 x = k.load_vector(self.total, row, d, width=WIDTH) * inverse
-                k.store_vector(out, x, first + row // group, column + d)
+                k.store_vector(out, x, first + row // group, column + d, count=inside(head_dim, d))
 
 
 @kernel
@@ -233,17 +236,17 @@ def one_tile_per_program(
         with k.when((first == begin) | (slots[k.maximum(first - 1, begin)] != slots[first])):
             last, greatest = _run_from(k, first, end, slots, positions)
             n_rows = (last - first) * shape.group
-            padded = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
-            tile.start(q, first, n_rows, padded, kv_head, scale)
+            whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
+            tile.start(q, first, n_rows, whole, kv_head, scale)
             for base in k.range(0, greatest + 1, tile_keys):
                 count = k.minimum(greatest + 1 - base, tile_keys)
                 keys = Keys(k, k_cache, v_cache, block_table, slots[first].to(i64), kv_head, base, count)
-                tile.score(padded, keys)
-                for row in k.range(padded):
+                tile.score(whole, keys)
+                for row in k.range(whole):
                     token = first + k.minimum(row, n_rows - 1) // shape.group
                     tile.find_peaks(row, positions[token].to(i64) - base)
-                tile.weigh(padded)
-                tile.mix(padded, keys)
+                tile.weigh(whole)
+                tile.mix(whole, keys)
             tile.finish(out, first, n_rows, kv_head)
 
 
@@ -264,10 +267,8 @@ def _run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Arra
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Heads of whole vectors, a tile that fits the workgroup memory."""
+    """A tile that fits the workgroup memory."""
     shape = shape_of(node, target)
-    if shape.head_dim % WIDTH:
-        return f"takes head_dim a multiple of {WIDTH}, got {shape.head_dim}"
     if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} pass the workgroup memory"
     return None
