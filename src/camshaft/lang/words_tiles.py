@@ -14,7 +14,7 @@ from camshaft.lang.words_atomic import AtomicWords
 # Sides of a tile and the depth of a multiply-add are multiples of this: what matrix units take.
 TILE_SIDE = 16
 # ... of a tile of words: CPUs' units take smaller pieces, two words deep at least.
-WORD_SIDE, WORD_DEPTH = 8, 2
+WORD_SIDE, WORD_DEPTH = 4, 2
 
 
 class Tile:
@@ -113,7 +113,7 @@ class TileWords(AtomicWords):
         return Tile(self, tile)
 
     def word_tile(self, rows: int, columns: int, dtype: DType) -> WordTile:
-        """A tile of zeros, of i32 for words of bytes or f32 for words of bf16. rows and columns: multiples of 8."""
+        """A tile of zeros, of i32 for words of bytes or f32 for words of bf16. rows and columns: multiples of 4."""
         if self.in_lanes:
             raise self.fail("a tile inside k.lanes")
         if min(rows, columns) <= 0 or rows % WORD_SIDE or columns % WORD_SIDE or dtype not in (i32, f32):

@@ -15,7 +15,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.ops import op as ops
 from camshaft.ops import quantize_activations as q8
-from camshaft.ops.quantized_matmul import kernels
+from camshaft.ops.quantized_matmul import kernels, units
 from camshaft.ops.quantized_matmul.packing import (
     BLOCK,
     INTERLEAVED,
@@ -148,6 +148,21 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return max(0.028, 0.0072 * node.inputs[0].bounds[0]) * float(np.prod(node.inputs[1].bounds))
 
 
+def _build_units(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    return ops.Build((units.launch(node, target, weight_operands(node)),))
+
+
+def _units_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    if not _is_q8(node.inputs[0]):
+        return "takes quantized activations"
+    return units.refusal(node.inputs[0], target) or _packed_only(node, target)
+
+
+def _units_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    # not measured: half of the tile's instructions a weight and token
+    return 0.0036 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds))
+
+
 def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
     """Random blocks of a format, uint8, with scales that are ordinary numbers."""
     rng, block = np.random.default_rng(seed), BLOCK_FORMATS[name]
@@ -214,6 +229,7 @@ OP = ops.Op(
     variants=(
         ops.KernelVariant("tile", ops.VECTORS, _build_tile, _packed_only, _tile_cost, _TUNABLES),
         ops.KernelVariant("row", ops.EVERYWHERE, _build_row, _packed_only, _row_cost),
+        ops.KernelVariant("units", frozenset({"simd"}), _build_units, _units_only, _units_cost),
     ),
     samples=_samples,
     error_samples=_error_samples,
