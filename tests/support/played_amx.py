@@ -14,6 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from ml_dtypes import bfloat16
 
+from camshaft.backends.cpu.compile import compile_module, load_object
+from camshaft.backends.cpu.device import CpuDevice, CpuKernel
+from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.llvm import emit
+from camshaft.emit.target import CpuTarget
+from camshaft.lang.verify import verify
+
 SHORT, LONG, TILE, VOID = ctypes.c_int16, ctypes.c_int64, ctypes.c_int64, None
 BYTES = 1024
 CASTS = """
@@ -130,3 +137,23 @@ def played(text: str) -> tuple[str, Amx]:
             f"@played.{name}(", f"inttoptr (i64 {ctypes.cast(callback, ctypes.c_void_p).value} to ptr)("
         )
     return text, amx
+
+
+@dataclass(frozen=True)
+class PlayedDevice(CpuDevice):
+    """This CPU as one with AMX, whose tile instructions are played. `players`: one a kernel, as they are compiled."""
+
+    players: list[Amx] = field(default_factory=list)
+
+    def compile(self, kernel, arrays, scalars, constants, grid, lanes=None) -> CpuKernel:
+        traced = kernel.trace(arrays, scalars, constants, grid)
+        verify(traced)
+        text, amx = played(emit(traced, CpuTarget(self.architecture, lanes or self.lanes, self.features), "kernel"))
+        self.players.append(amx)
+        library = load_object(compile_module(text))
+        return CpuKernel(kernel.name, library.address("kernel"), library)
+
+
+def device() -> PlayedDevice:
+    """A machine of level `amx`; its kernels run where AVX-512 VNNI is."""
+    return PlayedDevice("cpu:amx", "simd", 16, LEVELS["amx"].features, "x86_64")

@@ -1,0 +1,51 @@
+"""Products on CPUs' matrix units: on AMX as NumPy plays it; test_aarch64.py runs NEON's under qemu."""
+
+from __future__ import annotations
+
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.emit.cpu_levels import LEVELS
+from camshaft.ops.quantized_matmul import PACKED_FORMATS, _case
+from tests.support.needs import require
+from tests.support.played_amx import device
+
+OP = ops.get("quantized_matmul")
+UNITS = next(v for v in OP.variants if v.name == "units")
+
+
+def run(op, variant, sample) -> dict[str, int]:
+    """How often each instruction was played in one run; the sample agrees with the op's reference."""
+    require(LEVELS["avx512-bf16"].features <= cpu_device().features, "the rest of such a kernel is AVX-512's")
+    machine = device()
+    checked = check_sample(op, variant, machine, sample)
+    assert checked.max_error <= checked.tolerance
+    assert not [line for amx in machine.players for line in amx.failed]
+    return machine.players[0].counts
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+def test_every_block_format_is_multiplied_by_amx(name) -> None:
+    sample = next(s for s in OP.samples() if s.name.startswith(f"{name} 29(7)") and s.name.endswith("q8"))
+    assert run(OP, UNITS, sample)["tdpbsud.internal"] > 0
+
+
+def test_two_pieces_of_tokens_share_the_weights() -> None:
+    """45 tokens are a tile of 32 and one that starts at 13; 33 rows are three tiles of 16."""
+    counts = run(OP, UNITS, _case("Q4_0", 45, 45, 33, 64, True))
+    blocks, tiles = 64 // 32, 2 * 3
+    assert counts["tdpbsud.internal"] == 2 * blocks * tiles
+    assert counts["tileloadd64.internal"] == 3 * blocks * tiles
+
+
+def test_who_has_no_unit_is_told() -> None:
+    samples = {s.name: s for s in OP.samples()}
+    node = node_of(OP, samples["Q4_0 29(7)x192x17 q8"])
+    assert UNITS.supports(node, device()) is None
+    few = node_of(OP, samples["Q4_0 13(13)x128x16 q8"])
+    assert UNITS.supports(few, device()) == "a tile of 16 tokens for 13"
+    floats = node_of(OP, samples["Q4_0 29(7)x192x17 f32"])
+    assert UNITS.supports(floats, device()) == "takes quantized activations"
+    assert "AMX" in (UNITS.supports(node, cpu_device("scalar")) or "")
