@@ -331,10 +331,19 @@ def test_the_default_model_packs_each_weight_once_and_quantizes_each_activation_
         for plan in (lm.plans.prompt, lm.plans.single):
             counted = Counter(t.op for t in plan.bound.schedule.thunks)
             # A layer quantizes what q, k and v read, what attention gives, what gate and up read, and what they give.
-            assert counted["quantize_activations"] == 4 * layers + 1
+            alone = plan is lm.plans.prompt  # the wanted rows lie between the last sum and its norm
+            norms = Counter({"rms_norm_q8": 1 + alone, "residual_norm_q8": 2 * layers - alone})
+            assert counted & norms == norms
+            assert counted["silu_multiply_q8"] == counted["quantize_activations"] == layers
             assert counted["quantized_matmul"] == 7 * layers + 1
-            assert counted["residual_norm"] >= 2 * layers - 1
-            assert counted["add"] + counted["residual_norm"] == 2 * layers
+            assert counted["add"] == alone
+            assert not counted.keys() & {"rms_norm", "residual_norm", "silu_multiply"}
+
+
+def test_a_token_takes_few_thunks_and_waits() -> None:
+    with LanguageModel(require_default_model(), threads=2, context=64) as lm:
+        schedule, layers = lm.plans.single.bound.schedule, lm.config.n_layers
+        assert (len(schedule.thunks), sum(schedule.waits)) == (16 * layers + 3, 12 * layers + 2)
 
 
 def test_seven_tokens_of_512_cost_seven_tokens_programs_in_a_model(tmp_path: Path) -> None:

@@ -86,22 +86,38 @@ def _compared(
     for index, (got, spec, want) in enumerate(zip(outputs, specs, wanted, strict=True)):
         if index < len(node.outputs):
             check_untouched(got, spec, sample.extents, f"{op.name} {variant.name} ({sample.name})", fill)
-        dtype = spec.dtype.name
-        tolerance = max(tolerance, op.tolerance.get(dtype, 0.0))
-        pairs = zip(_arrays(got, spec, sample.extents), _arrays(want, spec, {}), strict=True)
-        errors += [error_between(a, b, op.tolerance.get(dtype, 0.0)) for a, b in pairs]
+        allowed = tolerance_of(op, spec, want)
+        tolerance = max(tolerance, allowed)
+        pairs = zip(_arrays(got, spec, sample.extents, want), _arrays(want, spec, {}, want), strict=True)
+        errors += [error_between(a, b, allowed) for a, b in pairs]
     return Checked(sample.name, max(errors), tolerance, outputs)
+
+
+def by_numbers(spec: TensorSpec, want: Array) -> bool:
+    """Whether a reference gave the numbers that packed bytes stand for, and not the bytes."""
+    return not spec.is_plain and spec.layout.numbers is not None and want.dtype.kind == "f"
+
+
+def tolerance_of(op: Op, spec: TensorSpec, want: Array) -> float:
+    """What an output may differ by: as its dtype may, or its layout where numbers in the place of bytes are compared."""
+    return op.tolerance.get(spec.layout.name if by_numbers(spec, want) else spec.dtype.name, 0.0)
 
 
 def _active(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
     """The part of a plain tensor that the active extents cover; other layouts as they are."""
-    if not spec.is_plain:
-        return array
+    return _cut(array, spec, extents) if spec.is_plain else array
+
+
+def _cut(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
     return array[tuple(slice(extents.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
 
 
-def _arrays(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> list[Array]:
-    """What is compared: a plain tensor's active part, or the typed parts of another layout (not the padding between)."""
+def _arrays(array: Array, spec: TensorSpec, extents: Mapping[Extent, int], want: Array) -> list[Array]:
+    """What is compared: a plain tensor's active part, or the typed parts of another layout (not the padding between), or the
+    numbers that it stands for."""
+    if by_numbers(spec, want):
+        assert spec.layout.numbers is not None
+        return [_cut(array if array is want else spec.layout.numbers(array, spec), spec, extents)]
     if spec.is_plain:
         return [_active(array, spec, extents)]
     return [array[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dispatch.validate import error_between
+from camshaft.dispatch.validate import by_numbers, error_between, tolerance_of
 from camshaft.errors import ValidationError
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
@@ -50,7 +50,7 @@ def _validated(bound: Runnable, origin: Origin) -> None:
     changed = [(t.spec, b) for t, b in zip(node.outputs, origin.outputs, strict=True)]
     changed += [(node.inputs[i].spec, origin.inputs[i]) for i in op.updates]
     for (spec, buffer), want in zip(changed, wanted, strict=True):
-        tolerance = op.tolerance.get(spec.dtype.name, 0.0)
+        tolerance = tolerance_of(op, spec, want)
         for got, meant in _compared(_bytes(bound, buffer, spec), want, spec, active):
             error = error_between(got, meant, tolerance)
             if not error <= tolerance:
@@ -107,9 +107,13 @@ def _weights(tensor: Tensor) -> Array:
 
 
 def _compared(raw: Array, want: Array, spec: TensorSpec, active: Active) -> list[tuple[Array, Array]]:
-    """Pairs of what came and what was wanted: a plain tensor's active elements, or the rows of each part of a packed one."""
+    """Pairs of what came and what was wanted: a plain tensor's active elements, the rows of each part of a packed one, or the
+    numbers that it stands for."""
     if spec.is_plain:
         return [(_active(raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds), spec, active), want)]
+    if by_numbers(spec, want):
+        assert spec.layout.numbers is not None
+        return [(_active(spec.layout.numbers(raw, spec), spec, active), want)]
     small = TensorSpec(
         tuple(active.get(d, d.bound) if isinstance(d, Extent) else d for d in spec.shape), spec.dtype, spec.layout
     )

@@ -19,6 +19,7 @@ _FAMILY_ROWS = {
     "reduction": "sum mean prod max min dot",
     "argmax": "argmax argmin",
     "pieces": "concat split outer",
+    "quantizing": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }
 FAMILIES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _FAMILY_ROWS.items()}
 _HOMES = {name: module for module, names in FAMILIES.items() for name in names}

@@ -15,40 +15,12 @@ import numpy as np
 
 from camshaft.dtypes import DType, f32, i8, i32, u32
 from camshaft.extent import Extent
-from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.q8_blocks import BLOCK, INVERSE_127, Q8Out, store_block, store_block_of_lane
 from camshaft.ops.spec import Layout, TensorSpec
-
-BLOCK = 32
-INVERSE_127 = float(np.float32(1 / 127))
-# Added to a float of at most 2^22 in size, it leaves the nearest integer (ties to even) in the low bits.
-ROUNDER, ROUNDER_BITS = 12582912.0, 0x4B400000
-
-
-def _nearest(k: Tracer, x: Value, factor: Value) -> Value:
-    """x * factor, rounded once to i32: two instructions where a rounding and a saturating conversion take eight."""
-    return k.bitcast(k.fma(x, factor, ROUNDER), i32) - ROUNDER_BITS
-
-
-def _parts(group: int, zero: int) -> Layout:
-    def parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
-        rows, k = spec.bounds
-        sums = ("sums", i32 if zero else f32, (rows, k // group))
-        return (("codes", u32, (rows, k // 4)), ("scales", f32, (rows, k // BLOCK)), sums)
-
-    return Layout(f"q8 sums of {group}" + (f" by -{zero}" if zero else ""), parts)
-
-
-# By group and zero point of the weights, 0 where they have minima.
-LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 4, 8, 12, 16, 32, 128)}
-
-
-def _as_added(whole: Value, scale: Value, zero: int) -> Value:
-    """A sum of codes as the products add it."""
-    return whole * -zero if zero else whole.to(f32) * scale
 
 
 @kernel
@@ -60,7 +32,6 @@ def blocks_in_registers(
     sums: KernelArray,
     *,
     blocks: int,
-    group: int,
     zero: int,
     span: int,
 ) -> None:
@@ -68,20 +39,7 @@ def blocks_in_registers(
     row, first = k.program(0), k.program(1) * span
     for b in k.range(first, k.minimum(first + span, blocks)):
         halves = [k.load_vector(x, row, b * BLOCK + 16 * h, width=16) for h in (0, 1)]
-        # magnitudes compare as integers: one instruction a step where a float maximum that keeps NaN takes four
-        sizes = [k.bitcast(h, i32) & 0x7FFFFFFF for h in halves]
-        greatest = k.bitcast(k.vector_max(k.maximum(sizes[0], sizes[1])), f32)
-        scale = greatest * INVERSE_127
-        inverse = k.select(greatest > 0.0, 127.0 / greatest, 0.0)
-        quants = [_nearest(k, h, k.splat(inverse, 16)) for h in halves]
-        for h in (0, 1):
-            k.store_vector(codes, quants[h], row, b * BLOCK + 16 * h)
-        scales[row, b] = scale
-        if group == 32:
-            sums[row, b] = _as_added(k.vector_sum(quants[0] + quants[1]), scale, zero)
-        else:
-            for h in (0, 1):
-                sums[row, b * 2 + h] = _as_added(k.vector_sum(quants[h]), scale, zero)
+        store_block(k, halves, row, b, (Q8Out(codes, scales, sums, zero),))
 
 
 @kernel
@@ -93,26 +51,12 @@ def one_block_per_lane(
     sums: KernelArray,
     *,
     blocks: int,
-    group: int,
     zero: int,
 ) -> None:
     row = k.program(0)
     for b in k.lanes(blocks):
         values = [k.gather(x, row, b * BLOCK + i) for i in range(BLOCK)]
-        greatest = k.abs(values[0])
-        for v in values[1:]:
-            greatest = k.maximum(greatest, k.abs(v))
-        inverse = k.select(greatest > 0.0, 127.0 / greatest, 0.0)
-        quants = [_nearest(k, v, inverse) for v in values]
-        for i, q in enumerate(quants):
-            k.scatter(codes, q, row, b * BLOCK + i)
-        scale = greatest * INVERSE_127
-        scales[row, b] = scale
-        for g in range(BLOCK // group):
-            total = quants[g * group]
-            for q in quants[g * group + 1 : (g + 1) * group]:
-                total = total + q
-            k.scatter(sums, _as_added(total, scale, zero), row, b * (BLOCK // group) + g)
+        store_block_of_lane(k, values, row, b, (Q8Out(codes, scales, sums, zero),))
 
 
 def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
@@ -126,11 +70,17 @@ def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
     return codes.reshape(x.shape), (greatest * np.float32(INVERSE_127))[..., 0]
 
 
+def _sums(codes: ops.Array, scales: ops.Array, group: int, zero: int) -> ops.Array:
+    """The sums of groups of codes as products add them."""
+    whole = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1, dtype=np.int32)
+    by_scale: ops.Array = whole.astype(np.float32) * scales.repeat(BLOCK // group, axis=-1)
+    return whole * np.int32(-zero) if zero else by_scale
+
+
 def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int, zero: int) -> ops.Array:
     """The bytes of the packed tensor."""
     out, scales = np.zeros(spec.nbytes, np.uint8), scales.astype(np.float32)
-    whole = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1, dtype=np.int32)
-    sums = whole * np.int32(-zero) if zero else whole.astype(np.float32) * scales.repeat(BLOCK // group, axis=-1)
+    sums = _sums(codes, scales, group, zero)
     for part, values in zip(spec.parts, (codes, scales, sums), strict=True):
         raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
         out[part.offset_nbytes : part.offset_nbytes + raw.size] = raw
@@ -138,12 +88,27 @@ def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int, 
 
 
 def from_bytes(data: ops.Array, spec: TensorSpec) -> ops.Array:
-    """The float64 values [T, k] that the packed bytes stand for."""
+    """The float64 values [T, k] that the packed bytes stand for, NaN in groups whose sum is not that of their codes."""
     rows, k = spec.bounds
-    parts = {p.name: data[p.offset_nbytes : p.offset_nbytes + p.nbytes] for p in spec.parts}
-    codes = parts["codes"].view(np.int8).reshape(rows, k // BLOCK, BLOCK).astype(np.float64)
-    scales = parts["scales"].view(np.float32).reshape(rows, k // BLOCK, 1)
-    return (codes * scales).reshape(rows, k)
+    raw = {p.name: data[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts}
+    codes, scales = raw["codes"].view(np.int8).reshape(rows, k), raw["scales"].reshape(rows, k // BLOCK)
+    group, zero = next(kind for kind, layout in LAYOUTS.items() if layout is spec.layout)
+    right = _sums(codes, scales, group, zero) == raw["sums"].reshape(rows, k // group)
+    values = codes * scales.astype(np.float64).repeat(BLOCK, axis=-1)
+    return np.where(right.repeat(group, axis=-1), values, np.nan)
+
+
+def _parts(group: int, zero: int) -> Layout:
+    def parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
+        rows, k = spec.bounds
+        sums = ("sums", i32 if zero else f32, (rows, k // group))
+        return (("codes", u32, (rows, k // 4)), ("scales", f32, (rows, k // BLOCK)), sums)
+
+    return Layout(f"q8 sums of {group}" + (f" by -{zero}" if zero else ""), parts, from_bytes)
+
+
+# By group and zero point of the weights, 0 where they have minima.
+LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 4, 8, 12, 16, 32, 128)}
 
 
 def kind_of(attrs: ops.Attrs) -> tuple[int, int]:
@@ -169,15 +134,18 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 SPAN = 16
 
 
+def q8_operands(index: int, x: TensorSpec) -> tuple[ops.Operand, ops.Operand, ops.Operand]:
+    """Codes, scales and sums of output `index`, the q8 form of x, as kernels write them."""
+    return ops.write(index, "codes", x.bounds, i8), ops.write(index, "scales"), ops.write(index, "sums")
+
+
 def _build(node: ops.NodeSpec, target: ops.Target, lanes: bool = False) -> ops.Build:
-    x, (group, zero) = node.inputs[0], kind_of(node.attrs)
-    rows, k = x.bounds
-    outputs = (ops.write(0, "codes", (rows, k), i8), ops.write(0, "scales"), ops.write(0, "sums"))
-    constants = {"blocks": k // BLOCK, "group": group, "zero": zero}
-    arrays = (ops.read(0), *outputs)
+    x = node.inputs[0]
+    constants = {"blocks": x.bounds[1] // BLOCK, "zero": kind_of(node.attrs)[1]}
+    arrays = (ops.read(0), *q8_operands(0, x))
     if lanes:
         return ops.Build((ops.Launch(one_block_per_lane, arrays, (ops.Cells(x.shape[0]),), constants),))
-    grid = (ops.Cells(x.shape[0]), ops.Cells(k // BLOCK, SPAN))
+    grid = (ops.Cells(x.shape[0]), ops.Cells(x.bounds[1] // BLOCK, SPAN))
     return ops.Build((ops.Launch(blocks_in_registers, arrays, grid, constants | {"span": SPAN}),))
 
 

@@ -39,10 +39,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory: `parts` names its arrays as (name, dtype, shape) in order; each starts 64-byte aligned."""
+    """How a tensor lies in memory: `parts` names its arrays as (name, dtype, shape) in order; each starts 64-byte aligned.
+
+    `numbers(bytes, spec)`, where a layout has it, gives the float64 array that the bytes stand for: what is compared with a
+    reference that gives numbers instead of bytes."""
 
     name: str
     parts: Callable[[TensorSpec], tuple[tuple[str, DType, tuple[int, ...]], ...]]
+    numbers: Callable[[Any, TensorSpec], Any] | None = None
 
 
 def _row_major(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from camshaft import ops
 from camshaft.graph.graph import Graph, Node, Rewriter, Tensor, readers
+from camshaft.graph.passes.fuse_quantized import QUANTIZER
 from camshaft.ops.op import Op
 
 
@@ -12,7 +13,8 @@ def fuse(graph: Graph) -> Graph:
 
     The fused op takes first's inputs, then second's others (constants), and gives second's output, then first's.
     """
-    fused = {op.pattern: op for op in ops.all_ops() if op.pattern is not None}
+    found = {op.pattern: op for op in ops.all_ops() if op.pattern is not None}
+    fused = {pattern: op for pattern, op in found.items() if pattern[1] != QUANTIZER}  # those: fuse_quantized.py
     reading = readers(graph)
     rewriter = Rewriter(graph)
 
