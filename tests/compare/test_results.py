@@ -59,6 +59,14 @@ def test_a_row_tells_ratio_spread_share_and_what_is_met() -> None:
     assert row["rounds"] == 3
 
 
+def test_certain_peers_may_have_targets_of_their_own() -> None:
+    wanted = Target(against={"a": 1.0, "b": 1.5, "c": 9.0})
+    row = row_of(STAND, task(target=wanted), found([2.0], a=[3.0], b=[2.5]), None)
+    assert row["ratios"] == {"a": 1.5, "b": 1.25}
+    assert row["met"] == {"a": True, "b": False}
+    assert row["target"] == {"against": {"a": 1.0, "b": 1.5, "c": 9.0}}
+
+
 def test_a_figure_that_is_a_time_is_met_from_below() -> None:
     row = row_of(STAND, Task("add", {}, "ns", 100, Target(figure=15.0)), found([1.4e-6]), None)
     assert row["sides"][OURS]["ns"]["median"] == 14.0

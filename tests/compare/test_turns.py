@@ -22,12 +22,15 @@ class Played:
     def __init__(self, name: str, log: list[tuple[str, Any]], answers: list[Any]) -> None:
         self.name, self.log, self.answers = name, log, answers
         self.about = {"version": f"{name} 1"}
+        self.check: float | None = None
 
     def seconds(self, order: Mapping[str, Any]) -> float:
         self.log.append((self.name, dict(order)))
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
+        if isinstance(answer, tuple):
+            answer, self.check = answer
         return float(answer)
 
     def close(self) -> None:
@@ -82,6 +85,13 @@ def test_a_side_that_fails_at_a_task_is_absent_from_that_task_alone() -> None:
     assert found["a"].absent == {"peer": "too large"}
     assert found["a"].answers == {OURS: [5, 7]}
     assert found["b"].answers == {"peer": [2, 4], OURS: [6, 8]}
+
+
+def test_a_peer_that_computes_something_else_is_absent_and_says_what() -> None:
+    played = {"peer": [(9, 1.01), (1, 1.01), (2, 1.5)], OURS: [(9, 1.0), (3, 1.0), (4, 1.0)]}
+    _, found = play(stand(task("a")), played, rounds=2)
+    assert found["a"].absent == {"peer": "computes something else: 1.5, camshaft 1"}
+    assert found["a"].answers == {OURS: [3, 4]}
 
 
 def test_a_task_that_only_some_can_do_is_asked_of_those() -> None:

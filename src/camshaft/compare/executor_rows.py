@@ -14,6 +14,6 @@ MOST_NS = {1: 15.0, 2: 160.0}
 def executor(threads: int, watch: Watch) -> Iterator[Stand]:
     """Nanoseconds per add."""
     given = {"threads": threads}
-    sides = Side("ggml", "ggml_adds:Adds", given), Side(OURS, "ours_executor:Adds", given, peer=False)
+    sides = Side("ggml", "ggml:Adds", given), Side(OURS, "ours_executor:Adds", given, peer=False)
     wanted = Target(ratio=1.0, figure=MOST_NS.get(threads))
     yield Stand("executor", threads, sides, (Task("dependent adds of 16", {"adds": THUNKS}, "ns", THUNKS, wanted),))

@@ -24,10 +24,13 @@ class SideError(CamshaftError):
 
 
 class SideProcess:
-    """The child that runs a side. SideError, in its own words, when it is absent, fails or ends."""
+    """The child that runs a side. SideError, in its own words, when it is absent, fails or ends. `check` is what it said of its
+    last result, where it says something."""
+
+    check: float | None
 
     def __init__(self, side: Side, peer_python: str) -> None:
-        self.name = side.name
+        self.name, self.check = side.name, None
         python = peer_python if side.peer else sys.executable
         command = [python, str(PROGRAM), side.made_by, json.dumps(dict(side.given))]
         pipe = subprocess.PIPE
@@ -63,7 +66,9 @@ class SideProcess:
             self.process.stdin.flush()
         except BrokenPipeError:
             raise SideError(f"its process ended with status {self.process.wait(ENDING_S)}") from None
-        return float(self.answer()["s"])
+        said = self.answer()
+        self.check = said.get("check")
+        return float(said["s"])
 
     def close(self) -> None:
         """Lets the child end; one that does not is killed."""

@@ -53,9 +53,10 @@ def spread(side: dict[str, Any], unit: str) -> str:
     return f"{found['median']:.4g} ({found['min']:.4g} to {found['max']:.4g})"
 
 
-def wanted(target: dict[str, float], unit: str) -> str:
+def wanted(target: dict[str, Any], unit: str) -> str:
     """Of ratio and figure."""
     said = [f"{target['ratio']:g}"] if "ratio" in target else []
+    said += [f"{name} {ratio:g}" for name, ratio in target.get("against", {}).items()]
     said += [f"never under {target['floor']:g}"] if "floor" in target else []
     said += [f"{target['figure']:g} {unit}"] if "figure" in target else []
     return ", ".join(said)

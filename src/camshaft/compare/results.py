@@ -55,7 +55,7 @@ def row_of(stand: Stand, task: Task, found: Measured, roof: Roof | None) -> dict
     }
     row: dict[str, Any] = {"name": task.name, "group": stand.group, "threads": stand.threads, "unit": task.unit}
     row |= {"family": task.family, "busy": stand.busy, "rounds": found.rounds, "sides": sides, "absent": found.absent}
-    row |= {"target": {name: value for name, value in asdict(task.target).items() if value is not None}}
+    row |= {"target": {name: value for name, value in asdict(task.target).items() if value not in (None, {})}}
     row |= judged(task, found, roof)
     return row
 
@@ -72,6 +72,7 @@ def judged(task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
         best = min(peers, key=lambda name: peers[name])
         ratios = [theirs / mine for mine, theirs in zip(ours, found.answers[best], strict=False)]
         made |= {"best_peer": best, "ratio": round(peers[best] / median, 3)}
+        made["ratios"] = {name: round(theirs / median, 3) for name, theirs in peers.items()}
         made |= {"ratio_min": round(min(ratios), 3), "ratio_max": round(max(ratios), 3)}
     if roof is not None and (task.nbytes or task.ops):
         made["roof_share"] = round(roof.least_s(task.nbytes, task.ops) / median, 3)
@@ -89,6 +90,9 @@ def met(target: Target, made: dict[str, Any], figure: float, rate: bool) -> dict
     ):
         if wanted is not None and got is not None:
             said[name] = bool(got >= wanted)
+    said |= {
+        name: bool(made["ratios"][name] >= n) for name, n in target.against.items() if name in made.get("ratios", {})
+    }
     if target.figure is not None:
         said["figure"] = figure >= target.figure if rate else figure <= target.figure
     return said

@@ -47,10 +47,11 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Target:
-    """What is wanted, where it is: so many times the best peer, never under `floor`, such a share of the roof, such a figure in
-    the task's unit (at least of a rate, at most of a time)."""
+    """What is wanted, where it is: so many times the best peer, or certain peers (`against`), never under `floor`, such a share
+    of the roof, such a figure in the task's unit (at least of a rate, at most of a time)."""
 
     ratio: float | None = None
+    against: Mapping[str, float] = field(default_factory=dict)
     floor: float | None = None
     share: float | None = None
     figure: float | None = None

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from camshaft.compare.process import SideError, SideProcess, busy_core
-from camshaft.compare.stand import Side, Stand, Task
+from camshaft.compare.stand import OURS, Side, Stand, Task
 
 ROUNDS = 5
+TOLERANCE = 0.02  # of mean sizes: quantizers and bf16 differ by less
 Answers = dict[str, list[float]]
 """Seconds by side, a figure a round."""
 
@@ -21,6 +22,7 @@ class Running(Protocol):
 
     name: str
     about: dict[str, Any]
+    check: float | None
 
     def seconds(self, order: Mapping[str, Any]) -> float: ...
     def close(self) -> None: ...
@@ -115,16 +117,29 @@ def _turn(task: Task, found: Measured, sides: list[Running], pause_s: float, *, 
     """One turn of every side. A side that has more rounds than another is not asked again: turns stay beside each other."""
     order = task.order if counts or task.warm is None else task.warm
     fresh: dict[str, float] = {}
+    checks: dict[str, float | None] = {}
     for side in sides:
         if not task.takes(side.name) or side.name in found.absent:
             continue
         time.sleep(pause_s)  # until the other side's workers have stopped spinning
         try:
             fresh[side.name] = side.seconds(order)
+            checks[side.name] = side.check
         except SideError as error:
             _drop(found, side.name, error)
+    for name in _differing(checks):
+        _drop(found, name, SideError(f"computes something else: {checks[name]:.4g}, camshaft {checks[OURS]:.4g}"))
+        fresh.pop(name)
     for name, seconds in fresh.items() if counts else ():
         found.answers.setdefault(name, []).append(seconds)
+
+
+def _differing(checks: Mapping[str, float | None]) -> list[str]:
+    """The peers whose results are not of camshaft's mean size."""
+    ours = checks.get(OURS)
+    if ours is None:
+        return []
+    return [n for n, value in checks.items() if value is not None and not abs(value - ours) <= TOLERANCE * abs(ours)]
 
 
 def _drop(found: Measured, name: str, error: SideError) -> None:

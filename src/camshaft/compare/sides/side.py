@@ -2,7 +2,8 @@
 
 Run as `python side.py FILE:CLASS ARGUMENTS` with the arguments as a JSON object. An object of the class has `version` and
 `built_for`, and either `seconds(order)`, or `call(order)` for something to be called again and again, which is then timed here.
-The first line back is {"version", "built_for"} or {"absent": why}, each later one {"s": seconds} or {"failed": why}.
+The first line back is {"version", "built_for"} or {"absent": why}, each later one {"s": seconds} or {"failed": why}; "check" is a
+number that all sides should agree on.
 """
 
 from __future__ import annotations
@@ -46,23 +47,28 @@ def seconds_of(call: Callable[[], object], least_s: float) -> float:
 
 
 class Calls:
-    """A side that gives something to call for each order, kept between turns."""
+    """A side that gives something to call for each order, kept between turns, and may say of a result what is to be equal on all
+    sides (`check`, a number)."""
 
     def __init__(self, side: Any) -> None:
         self.side, self.known = side, dict[str, Callable[[], object]]()
+        self.checks: dict[str, float] = {}
 
-    def seconds(self, order: dict[str, Any]) -> float:
+    def seconds(self, order: dict[str, Any]) -> float | dict[str, float]:
         key = json.dumps(order, sort_keys=True)
         if key not in self.known:
-            self.known.clear()  # operands of one order at a time
             self.known[key] = self.side.call(order)
-        return seconds_of(self.known[key], LEAST_S)
+            if hasattr(self.side, "check"):
+                self.checks[key] = self.side.check(self.known[key]())
+        said = {"s": seconds_of(self.known[key], LEAST_S)}
+        return said | {"check": self.checks[key]} if key in self.checks else said
 
 
-def answer(seconds: Callable[[dict[str, Any]], float], line: str) -> dict[str, Any]:
+def answer(seconds: Callable[[dict[str, Any]], float | dict[str, float]], line: str) -> dict[str, Any]:
     """What goes back for a line."""
     try:
-        return {"s": seconds(json.loads(line))}
+        said = seconds(json.loads(line))
+        return said if isinstance(said, dict) else {"s": said}
     except Exception as error:  # whatever a peer raises is its answer
         return {"failed": told(error)}
 
