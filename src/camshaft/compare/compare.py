@@ -51,7 +51,8 @@ def compare(options: Options, results: Results, start: Start, watch: Watch) -> N
 def run_stand(stand: Stand, limits: Limits, results: Results, start: Start, watch: Watch) -> None:
     """One stand, on top of what is known of its tasks; the roof is measured before the first with so many threads."""
     known = {task.name: results.measured(stand.group, task.name, stand.threads) for task in stand.tasks}
-    names = ", ".join(task.name for task in stand.tasks)
+    first, others = stand.tasks[0].name, len(stand.tasks) - 1
+    names = first + (f" and {others} more" if others else "")
     total = limits.rounds * len(stand.tasks)
     with watch(f"{stand.group}, {stand.threads} thread{'s' * (stand.threads > 1)}: {names}") as step:
 
