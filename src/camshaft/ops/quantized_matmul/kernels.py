@@ -11,7 +11,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops.quantized_matmul.packing import BLOCK
-from camshaft.ops.quantized_matmul.rows import Rows, Tokens
+from camshaft.ops.quantized_matmul.rows import Rows, Tokens, dot_words
 from camshaft.ops.quantized_matmul.unpacking import packed
 
 
@@ -42,16 +42,16 @@ def q8_tile(
     per_group = 8 // form.groups
     for b in k.range(blocks):
         if ahead:
-            for w in range(form.bits):
-                k.prefetch(codes, mine.tile, b + ahead // form.bits, w, 0)
+            weights.prefetch(mine.tile, b, ahead)
         words = weights.code_words(mine.load, b)
         for g in range(form.groups):
             scale, minimum = weights.scale(mine.load, b, g)
             for total, t in zip(totals, tokens.places, strict=True):
                 step, q_sum = x_scales[t, b], x_sums[t, b * form.groups + g]
-                dot = mine.spread(q_sum if minimum is None else 0, i32)
-                for w in range(g * per_group, (g + 1) * per_group):
-                    dot = k.dot4(dot, words[w], mine.spread(x_codes[t, b * 8 + w], u32))
+                at = range(g * per_group, (g + 1) * per_group)
+                acted = [mine.spread(x_codes[t, b * 8 + w], u32) for w in at]
+                start = mine.spread(q_sum if minimum is None else 0, i32)
+                dot = dot_words(k, start, [words[w] for w in at], acted)
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
                 if minimum is not None:
                     total.set(k.fma(minimum, mine.spread(q_sum), total.value))

@@ -6,6 +6,8 @@ of memory together, as the vector does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from camshaft.dtypes import DType, f32
 from camshaft.lang.ir import Value
 from camshaft.lang.tracer import Array, Number, Tracer, Variable
@@ -49,6 +51,14 @@ class Rows:
             k.store_vector(out, total.value, token, self.first)
         else:
             k.store_vector(out, total.value, token, self.first, count=k.minimum(self.n - self.first, self.count))
+
+
+def dot_words(k: Tracer, start: Value, words: Sequence[Value], acted: Sequence[Value]) -> Value:
+    """start + the dot products of code words with words of activations, i32."""
+    dot = start
+    for word, x in zip(words, acted, strict=True):
+        dot = k.dot4(dot, word, x)
+    return dot
 
 
 class Tokens:

@@ -31,6 +31,12 @@ class Packed:
         table = self.form.table
         return words if table is None else [self.k.byte_lookup(word, table) for word in words]
 
+    def prefetch(self, tile: Value, b: Value, words: int) -> None:
+        """Hints that a block's codes, so many words (of 16 rows) ahead, are read soon. The scales' own stream needs none."""
+        later = b + words // self.form.bits
+        for w in range(self.form.bits):
+            self.k.prefetch(self.codes, tile, later, w, 0)
+
     def scale(self, load: Load, b: Value, g: Index) -> tuple[Value, Value | None]:
         """Scale and, where it is stored, minimum of group g; `load` as above."""
         form = self.form
@@ -38,14 +44,23 @@ class Packed:
             return self._power_of_two(load(self.scales, b, g)), None
         if not form.is_nested:
             return load(self.scales, b, g), load(self.extra, b, g) if form.has_minima else None
-        step = load(self.extra, b // SUPER, 0)
-        if not form.has_minima:
-            return load(self.scales, b, g).to(f32) * step, None
-        low = load(self.extra, b // SUPER, 1)
+        step, low = self.steps(load, b // SUPER)
+        scale, minimum = self.whole_scale(load, b, g)
+        return scale.to(f32) * step, None if minimum is None or low is None else minimum.to(f32) * low
+
+    def steps(self, load: Load, s: Value) -> tuple[Value, Value | None]:
+        """What a super-block's nested scales, and its minima where there are any, count in."""
+        return load(self.extra, s, 0), load(self.extra, s, 1) if self.form.has_minima else None
+
+    def whole_scale(self, load: Load, b: Value, g: Index) -> tuple[Value, Value | None]:
+        """Nested scale and, where it is stored, minimum of group g, as whole numbers (i32)."""
+        form = self.form
         if form.is_joint:
             both = load(self.scales, b, g).to(i32)
-            return (both & 15).to(f32) * step, (both >> 4).to(f32) * low
-        return load(self.scales, b, 2 * g).to(f32) * step, load(self.scales, b, 2 * g + 1).to(f32) * low
+            return both & 15, both >> 4
+        if form.has_minima:
+            return load(self.scales, b, 2 * g).to(i32), load(self.scales, b, 2 * g + 1).to(i32)
+        return load(self.scales, b, g).to(i32), None
 
     def _power_of_two(self, e: Value) -> Value:
         """2^(e - 128), as f32: its exponent's bits, but below 2^-126 one of the fraction's."""

@@ -1,0 +1,95 @@
+"""The tile of quantized_matmul for weights whose scales are nested: whole numbers a group, steps a super-block of 256 k.
+
+    y += step sum_blocks (d sum_groups scale (sum code q - zero_point sum q) + (low / step) minimum (d sum q))
+
+Up to d all is whole numbers. A product of theirs is cheap beside one of floats: on Zen 4 it shares one of its two ports with the
+byte dot products, a float's both. Both sums in one register a token leave room for 12 tokens.
+"""
+
+from __future__ import annotations
+
+from camshaft.dtypes import f32, i32, u32
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array, Tracer
+from camshaft.ops.quantized_matmul.packing import SUPER
+from camshaft.ops.quantized_matmul.rows import Rows, Tokens, dot_words
+from camshaft.ops.quantized_matmul.unpacking import packed
+
+
+@kernel
+def nested_tile(
+    k: Tracer,
+    x_codes: Array,
+    x_scales: Array,
+    x_sums: Array,
+    codes: Array,
+    scales: Array,
+    extra: Array,
+    out: Array,
+    *active: Value,
+    n: int,
+    blocks: int,
+    rows: int,
+    columns: int,
+    bound: int,
+    block: str,
+    ahead: int,
+) -> None:
+    # `rows` weights' rows x `columns` tokens a program; words `ahead` are prefetched
+    weights = packed(k, codes, scales, extra, block)
+    groups = weights.form.groups
+    mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
+    totals, parts = ([k.var(mine.spread(0.0)) for _ in tokens.places] for _ in range(2))
+    for s in k.range(blocks // SUPER):
+        step, low = weights.steps(mine.load, s)
+        some = step != 0.0
+        if low is not None:
+            step = k.select(some, step, mine.spread(1.0))
+            low = low / step
+        for part in parts:
+            part.set(mine.spread(0.0))
+        for i in k.range(SUPER):
+            b = s * SUPER + i
+            if ahead:
+                weights.prefetch(mine.tile, b, ahead)
+            words = weights.code_words(mine.load, b)
+            pairs = [weights.whole_scale(mine.load, b, g) for g in range(groups)]
+            if low is not None:
+                pairs = [(k.select(some, scale, mine.spread(0, i32)), minimum) for scale, minimum in pairs]
+            early = weights.form.is_joint and columns > 2  # eight products of codes or two of sums a token
+            if early:
+                words = [_scaled(word, pairs[w * groups // 8][0]) for w, word in enumerate(words)]
+            minima = [m.to(f32) * low for _, m in pairs if m is not None and low is not None]
+            for part, t in zip(parts, tokens.places, strict=True):
+                sums = [x_sums[t, b * groups + g] for g in range(groups)]
+                acted = [mine.spread(x_codes[t, b * 8 + w], u32) for w in range(8)]
+                if minima:
+                    for minimum, q_sum in zip(minima, sums, strict=True):
+                        part.set(k.fma(minimum, mine.spread(q_sum), part.value))
+                    sums = [k.const(0, i32)] * groups
+                starts = [mine.spread(q_sum, i32) for q_sum in sums]
+                if early:
+                    whole = dot_words(k, starts[0], words, acted)
+                else:
+                    whole = _times(k, starts, words, acted, [scale for scale, _ in pairs])
+                part.set(k.fma(whole.to(f32), mine.spread(x_scales[t, b]), part.value))
+        for total, part in zip(totals, parts, strict=True):
+            total.set(k.fma(step, part.value, total.value))
+    tokens.store(mine, out, totals)
+
+
+def _scaled(word: Value, scale: Value) -> Value:
+    """Four codes of 2 bits times a scale of 4: no byte passes 45."""
+    return word * scale.to(u32)
+
+
+def _times(k: Tracer, starts: list[Value], words: list[Value], acted: list[Value], scales: list[Value]) -> Value:
+    """The block's dot products in whole numbers, each group's times its scale."""
+    size, whole = 8 // len(scales), None
+    for g, (start, scale) in enumerate(zip(starts, scales, strict=True)):
+        at = slice(g * size, (g + 1) * size)
+        dot = dot_words(k, start, words[at], acted[at]) * scale
+        whole = dot if whole is None else whole + dot
+    assert whole is not None
+    return whole
