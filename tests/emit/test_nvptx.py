@@ -8,9 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from camshaft.backends.cuda.ptx import ptx
+from camshaft.dtypes import f32
 from camshaft.emit.nvptx import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
+from camshaft.lang import ir
+from camshaft.lang.kernel import kernel as traced
 from tests.support.needs import require
 from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined
@@ -20,6 +23,12 @@ LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
 TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits=LIMITS, space="cuda")
 # Kernels that keep more than the registers hold: none today. A row here says which, and why.
 SPILLS: frozenset[str] = frozenset()
+
+
+@traced
+def product_and_sum(k, x, y, out):
+    for c in k.lanes(100):
+        out[c] = k.rounded(x[c] * y[c]) + y[c]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +63,17 @@ def test_dot_products_of_bytes_and_conversions_are_instructions(texts) -> None:
     together = "\n".join(texts.values())
     for instruction in ("dp4a.u32.s32", "cvt.f32.f16", "fma.rn.f32", "shfl.sync.idx", "bar.sync", "min.NaN.f32"):
         assert instruction in together, instruction
+
+
+def test_a_rounded_product_names_the_rounding_after_it() -> None:
+    # ptxas fuses mul.f32 with add.f32, never with add.rn.f32
+    params = [ir.ArrayParam(name, f32, (100,), name == "out") for name in ("x", "y", "out")]
+    form = simt_form(product_and_sum.trace(params), LANES)
+    text = ptx(emit(form, GPU_TARGETS["sm_80"], "rounded"), GPU_TARGETS["sm_80"])
+    assert re.search(
+        r"mul\.f32 \t(%r\d+),.*?add\.rn\.f32 \t(%r\d+), \1,.*?add\.f32 \t%r\d+, (%r\d+, )?\2", text, re.DOTALL
+    )
+    assert "fma" not in text
 
 
 @pytest.mark.parametrize("processor", sorted(GPU_TARGETS))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from camshaft.dtypes import DType, bf16, f16, f32
+from camshaft.dtypes import DType, bf16, f16, f32, f64
 from camshaft.emit.llvm_dot4 import dot4, dp4a
 from camshaft.emit.llvm_erf import erf
 from camshaft.emit.llvm_functions import exp, log, tanh
@@ -25,6 +25,13 @@ def rsqrt(t: Typed, x: str) -> str:
 
 def isnan(t: Typed, x: str) -> str:
     return t.line(f"fcmp uno {t.type_of()} {x}, {x}")
+
+
+def rounded_ptx(t: Typed, x: str) -> str:
+    """x + -0.0 with its rounding named: ptxas may fuse a product with a sum only where neither's is, whatever LLVM says."""
+    name = f"llvm.nvvm.add.rn.{'d' if t.dtype == f64 else 'f'}"
+    t.declare(name, f"declare {t.type_of()} @{name}({t.type_of()}, {t.type_of()})")
+    return t.line(f"call {t.type_of()} @{name}({t.type_of()} {x}, {t.type_of()} {t.const(-0.0)})")
 
 
 def negate(t: Typed, x: str) -> str:
@@ -59,6 +66,7 @@ EXPANSIONS: dict[str, Callable[..., str]] = {
     "cos": cos,
     "isnan": isnan,
     "rsqrt": rsqrt,
+    "rounded_ptx": rounded_ptx,
     "negate": negate,
     "floor_divide": floor_divide,
     "remainder": remainder,

@@ -251,18 +251,31 @@ class Rewriter:
         raise ShapeError(f"graph: {tensor.name} ({tensor.kind}) is read before it is made")
 
     def run(self, place: Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]) -> Graph:
+        self.begin()
+        for node in self.old.nodes:
+            if not (node.outputs and all(t in self.map for t in node.outputs)):  # else a pass fused it into another
+                self.carry_node(node, place)
+        return self.end()
+
+    def begin(self) -> None:
+        """Inputs and states."""
         for name, tensor in self.old.inputs.items():
             self.map[tensor] = self.new._once(self.new.inputs, name, Tensor(tensor.spec, name, "input", graph=self.new))
         for name, tensor in self.old.states.items():
             self.map[tensor] = self.new.state(name, tensor.spec)
-        for node in self.old.nodes:
-            if node.outputs and all(t in self.map for t in node.outputs):
-                continue  # a pass made it already, fused into another
-            inputs = tuple(self.get(t) for t in node.inputs)
-            with self.new.on(node.device):
-                made = place(node, inputs)
-                outputs = self.new.apply(node.op, inputs, node.attrs, node.name) if made is None else made
-            self.map.update(zip(node.outputs, outputs, strict=True))
+
+    def carry_node(
+        self, node: Node, place: Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None] | None = None
+    ) -> None:
+        """A node as it is, or what `place` makes of it."""
+        inputs = tuple(self.get(t) for t in node.inputs)
+        with self.new.on(node.device):
+            made = None if place is None else place(node, inputs)
+            outputs = self.new.apply(node.op, inputs, node.attrs, node.name) if made is None else made
+        self.map.update(zip(node.outputs, outputs, strict=True))
+
+    def end(self) -> Graph:
+        """Results; the new graph."""
         for name, tensor in self.old.outputs.items():
             self.new.output(name, self.get(tensor))
         return self.new

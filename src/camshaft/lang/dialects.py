@@ -74,6 +74,8 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "ceil": _function("ceil"),
     "trunc": _function("trunc"),
     "round": _function("round", msl="rint"),
+    # no builtin of WGSL's or Metal's keeps a driver from fusing across it
+    "rounded": {"c": {"f": "expand:rounded"}, "wgsl": {"f": "{0}"}, "msl": {"f": "{0}"}},
     "exp": _function("exp", msl="precise::exp"),
     "log": _function("log", msl="precise::log"),
     # WGSL's own may overflow to NaN, and so may some of Metal's

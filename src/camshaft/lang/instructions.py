@@ -139,6 +139,7 @@ _ROWS = (
     Instruction("ceil", 1, "f", "same", np.ceil, {"f": "llvm.ceil"}),
     Instruction("trunc", 1, "f", "same", np.trunc, {"f": "llvm.trunc"}),
     Instruction("round", 1, "f", "same", np.rint, {"f": "llvm.roundeven"}),
+    Instruction("rounded", 1, "f", "same", np.positive, {"f": "llvm.arithmetic.fence"}),
     Instruction("exp", 1, "f", "same", np.exp, {"f": "expand:exp"}),
     Instruction("log", 1, "f", "same", np.log, {"f": "expand:log"}),
     Instruction("tanh", 1, "f", "same", np.tanh, {"f": "expand:tanh"}),
@@ -162,7 +163,11 @@ _ROWS = (
     Instruction("byte_lookup", 5, "u", "same", _byte_lookup, {"u": "expand:byte_lookup"}),
 )
 # Cells of the PTX column that differ from LLVM's.
-_PTX: dict[str, Column] = {"dot4": _same("expand:dp4a", "iu"), "byte_lookup": {"u": "expand:prmt"}}
+_PTX: dict[str, Column] = {
+    "dot4": _same("expand:dp4a", "iu"),
+    "byte_lookup": {"u": "expand:prmt"},
+    "rounded": {"f": "expand:rounded_ptx"},
+}
 
 
 def _joined(row: Instruction) -> Instruction:

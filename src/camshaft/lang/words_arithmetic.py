@@ -59,6 +59,10 @@ class Arithmetic(Recorder):
         """To the nearest integer, ties to even."""
         return self.apply("round", x)
 
+    def rounded(self, x: Number) -> ir.Value:
+        """x itself, which a CPU or PTX may not fuse with what reads it: a product is rounded before a sum takes it."""
+        return self.apply("rounded", x)
+
     def ceil(self, x: Number) -> ir.Value:
         return self.apply("ceil", x)
 

@@ -61,8 +61,8 @@ def module_of(name: str) -> str:
 
 
 def group_of(name: str) -> str:
-    """The family that an op is a row of; its own name where it has a file of its own."""
-    return _HOMES.get(name, name)
+    """The family that an op is a row of; its own name where it has a file of its own; 'chain' of a chain (ops/chain.py)."""
+    return _HOMES.get(name, name.partition(" ")[0])
 
 
 def all_ops() -> tuple[Op, ...]:

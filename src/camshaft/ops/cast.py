@@ -61,7 +61,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x,), {"to": "f12"}, "wanted to, the name of a dtype")
 
 
-_ROW = Formula(
+ROW = Formula(
     "cast",
     "y = x in another dtype",
     _compute,
@@ -74,4 +74,4 @@ _ROW = Formula(
     samples=_samples,
     error_samples=_error_samples,
 )
-OP = op_of(_ROW, __name__)
+OP = op_of(ROW, __name__)

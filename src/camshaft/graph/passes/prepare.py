@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from camshaft.graph.graph import Graph
+from camshaft.graph.passes.chains import fuse_chains
 from camshaft.graph.passes.fuse import fuse
 from camshaft.graph.passes.fuse_quantized import fuse_quantized
 from camshaft.graph.passes.layout import pack_weights
@@ -10,8 +11,9 @@ from camshaft.graph.passes.quantize import quantize_activations
 
 
 def prepare(graph: Graph, activations: str) -> Graph:
-    """The passes in order: fuse, quantize activations (mode 'q8') by the ops that make them where they can, pack weights."""
+    """The passes in order: fuse, quantize activations (mode 'q8') by the ops that make them where they can, chain elementwise
+    ops, pack weights."""
     graph = fuse(graph)
     if activations == "q8":
         graph = fuse_quantized(quantize_activations(graph))
-    return pack_weights(graph)
+    return pack_weights(fuse_chains(graph))
