@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def thunk_per_op() -> Iterator[None]:
+    """Elementwise ops stay single, for tests that count thunks and name them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAMSHAFT_CHAINS", "0")
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

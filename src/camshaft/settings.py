@@ -27,6 +27,7 @@ class Settings:
     c_compiler: str | None = None
     cache_nbytes: int = 512 << 20
     tune: bool = False
+    chains: bool = True
     beam: int = 4
     debug: int = 0
     dump: Path | None = None
@@ -180,6 +181,15 @@ TABLE = (
         "Plans measure their kernels at their exact shapes first, and keep what they find.",
         _switch,
         lambda: False,
+    ),
+    Setting(
+        "CAMSHAFT_CHAINS",
+        "chains",
+        "0 or 1",
+        "1",
+        "Plans join elementwise ops that read each other's results to one kernel; 0 leaves each its own, with the same bits.",
+        _switch,
+        lambda: True,
     ),
     Setting(
         "CAMSHAFT_BEAM",

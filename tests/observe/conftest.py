@@ -1,4 +1,4 @@
-"""Lets the tests of observe/ import their helpers by name; no setting of the caller's reaches them."""
+"""Lets the tests of observe/ import their helpers by name; no setting of the caller's reaches them, and each op keeps its thunk."""
 
 import sys
 from pathlib import Path
@@ -17,6 +17,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in TABLE:
         if row.variable != "CAMSHAFT_CACHE_DIR":
             monkeypatch.delenv(row.variable, raising=False)
+    monkeypatch.setenv("CAMSHAFT_CHAINS", "0")
 
 
 @pytest.fixture

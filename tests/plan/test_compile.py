@@ -24,6 +24,8 @@ from camshaft.plan.weights import Weights
 from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
 
+pytestmark = pytest.mark.usefixtures("thunk_per_op")
+
 DIM = 48
 TOKENS = cs.Extent("tokens", 512)
 RNG = np.random.default_rng(3)

@@ -22,6 +22,8 @@ from camshaft.plan.workers import aligned_bytes
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
 from tests.support.needs import require
 
+pytestmark = pytest.mark.usefixtures("thunk_per_op")
+
 RNG = np.random.default_rng(11)
 W = RNG.normal(size=DIM).astype(np.float32)
 M = RNG.normal(size=(DIM, DIM)).astype(np.float32)

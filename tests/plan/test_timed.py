@@ -23,6 +23,8 @@ from camshaft.plan.timed import SLACK_NS, clock, timed_run
 from camshaft.plan.wake import wake_row
 from tests.support.fake_device import FakeDevice, Fakes
 
+pytestmark = pytest.mark.usefixtures("thunk_per_op")
+
 ROW = wake_row()[0]
 
 

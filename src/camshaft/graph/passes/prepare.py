@@ -8,12 +8,15 @@ from camshaft.graph.passes.fuse import fuse
 from camshaft.graph.passes.fuse_quantized import fuse_quantized
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.quantize import quantize_activations
+from camshaft.settings import setting
 
 
 def prepare(graph: Graph, activations: str) -> Graph:
     """The passes in order: fuse, quantize activations (mode 'q8') by the ops that make them where they can, chain elementwise
-    ops, pack weights."""
+    ops (CAMSHAFT_CHAINS), pack weights."""
     graph = fuse(graph)
     if activations == "q8":
         graph = fuse_quantized(quantize_activations(graph))
-    return pack_weights(fuse_chains(graph))
+    if setting("chains"):
+        graph = fuse_chains(graph)
+    return pack_weights(graph)
