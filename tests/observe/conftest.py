@@ -1,4 +1,4 @@
-"""Lets the tests of observe/ import their helpers by name; no setting of the caller's reaches them, and each op keeps its thunk."""
+"""Lets the tests of observe/ import their helpers by name; no setting of the caller's reaches them; each op has its thunk."""
 
 import sys
 from pathlib import Path
