@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blas, lanes, tile, tiled
+from camshaft.ops.matmul import blas, blocked, lanes, tile, tiled
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
 
@@ -36,6 +36,10 @@ _SHAPES = (
     ((), 12, 64, 65, ()),
     ((), 25, 33, 300, ()),
     ((), 33, 34, 35, ()),
+    ((), 67, 21, 150, ()),
+    ((), 7, 1024, 70, ()),
+    ((), 14, 530, 129, ()),
+    ((2,), 15, 515, 130, (2,)),
     ((2, 1), 3, 9, 18, (2, 3)),
     ((3,), 7, 4, 5, ()),
     ((), 14, 4, 16, (2, 2)),
@@ -115,6 +119,7 @@ OP = ops.Op(
     variants=(
         ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
+        ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
         ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),

@@ -230,12 +230,7 @@ def _gemm(s: Sizes, values: ops.Values) -> ops.Build:
         {"rows": rows, "tile": tile, "depth": s.depth},
         s.extents,
     )
-    pack_b = ops.Launch(
-        pack_transposed if s.transposed else pack_columns,
-        (ops.read(1, shape=s.b_shape), ops.scratch(1, "write")),
-        (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(s.depth, pack_depth)),
-        {"columns": s.columns, "vectors": vectors, "depth": s.depth, "part": pack_depth},
-    )
+    pack_b = pack_b_launch(s, vectors, pack_depth, 1)
     multiply = ops.Launch(
         multiply_panels,
         (ops.scratch(0, "read"), ops.scratch(1, "read"), ops.write(0, shape=(s.matrices * rows, s.columns))),
@@ -244,6 +239,17 @@ def _gemm(s: Sizes, values: ops.Values) -> ops.Build:
         s.extents,
     )
     return ops.Build((pack_a, pack_b, multiply), (TensorSpec(packed_a, f32), TensorSpec(packed_b, f32)))
+
+
+def pack_b_launch(s: Sizes, vectors: int, pack_depth: int, scratch: int) -> ops.Launch:
+    """b to panels of so many vectors of columns, in a scratch tensor [matrices x panels, k, columns of a panel]."""
+    panels = -(-s.columns // (vectors * WIDTH))
+    return ops.Launch(
+        pack_transposed if s.transposed else pack_columns,
+        (ops.read(1, shape=s.b_shape), ops.scratch(scratch, "write")),
+        (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(s.depth, pack_depth)),
+        {"columns": s.columns, "vectors": vectors, "depth": s.depth, "part": pack_depth},
+    )
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -1,0 +1,163 @@
+"""matmul in blocks that stay in a core's caches: the sizes of tiles, blocks and groups for a node, and what they cost.
+
+The kernel is in blocked_kernel.py. b as [k, n] is read where it lies; as [n, k] it is packed to panels first, as in tiled.py.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from camshaft.dtypes import f32
+from camshaft.lang.verify import MAX_SCRATCH_NBYTES
+from camshaft.ops import op as ops
+from camshaft.ops.matmul import tiled
+from camshaft.ops.matmul.blocked_kernel import WIDTH, multiply_blocks, pack_panels
+from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
+from camshaft.ops.spec import TensorSpec, bound
+
+BACKENDS = frozenset({"simd", "c"})
+# Rows of a register tile by its vectors, where there are 32 registers of 16 elements. No more than 8 rows of a: at a distance of
+# 4096 bytes they share a set of the first cache, which has 8 ways (16 rows took twice as long there).
+TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
+# What a multiply-add takes in such a tile beside that of 6 x 4: loads of a and b that share the pipe (Zen 4).
+TILE_COST = {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}
+MOST_SUMS = 28
+# Legal depths, rows and columns of a program's blocks.
+PARTS, BLOCKS, GROUPS = (
+    (128, 256, 512, 1024, 2048),
+    (32, 48, 64, 96, 128, 192, 256, 384, 512),
+    (64, 128, 256, 512, 1024, 2048, 4096),
+)
+# A program's block of a, beside which a part of a panel fits a second cache of 1 MiB.
+BLOCK_NBYTES = 400 << 10
+# How many programs there are at least, where the columns make as many.
+PROGRAMS = 8
+# From so many rows and bytes of b on it is packed: fewer rows do not pay for that, a smaller b stays in the second cache.
+PACKED_ROWS, PACKED_NBYTES = 256, 1 << 20
+# Rows that a program of the packing takes: b is read along its rows.
+DEEP = 8
+
+
+def tile_of(s: Sizes, target: ops.Target) -> tuple[int, int]:
+    """Rows and vectors of the register tile: the pair that computes least past the edges."""
+    if target.lanes < WIDTH:
+        return min(6, bound(s.rows)), 1
+    vectors = min(TILE_ROWS, key=lambda v: TILE_COST[v] * -(-s.columns // (v * WIDTH)) * v)
+    return min(TILE_ROWS[vectors], bound(s.rows)), vectors
+
+
+def part_of(depth: int, part: int) -> int:
+    """The depth of a block: equal parts of at most `part`, in whole lines."""
+    equal = -(-depth // -(-depth // part))
+    return min(-(-equal // WIDTH) * WIDTH, depth)
+
+
+def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """The cost model's choice. `block` is a program's rows, `group` its columns, `part` the depth that it takes at a time."""
+    s = sizes_of(node)
+    rows, vectors = tile_of(s, target)
+    packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and 4 * prod(s.b_shape) > PACKED_NBYTES)
+    part = PARTS[-2] if packed else PARTS[-3]
+    most = BLOCK_NBYTES // (4 * part_of(s.depth, part))
+    block = max((n for n in BLOCKS if n <= min(bound(s.rows) / 4, most)), default=BLOCKS[0])
+    programs = -(-bound(s.rows) // block) * s.matrices
+    group = max((n for n in GROUPS if n * PROGRAMS <= s.columns * programs), default=GROUPS[0])
+    return {
+        "rows": rows,
+        "vectors": vectors,
+        "part": part,
+        "block": block,
+        "group": group,
+        "packed": int(packed),
+        "copied": int(node.inputs[0].dtype != f32),
+    }
+
+
+def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """Sums that pass the registers, tiles of more rows than there are, blocks that pass a program's scratch."""
+    s, sums = sizes_of(node), values["rows"] * values["vectors"]
+    if sums * max(WIDTH // target.lanes, 1) > MOST_SUMS:
+        return f"{sums} sums pass the registers"
+    if values["rows"] > bound(s.rows):
+        return f"a tile of {values['rows']} rows for {bound(s.rows)}"
+    if s.transposed and not values["packed"]:
+        return "b as [n, k] is read in panels"
+    part = part_of(s.depth, values["part"])
+    nbytes = 4 * (part + 2 * WIDTH) * (values["block"] + values["rows"]) * values["copied"]
+    return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
+
+
+def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Why not, or None."""
+    return only_floats(node)
+
+
+def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """One launch, after one that packs b where it lies as [n, k]."""
+    return build_with(node, target, defaults(node, target))
+
+
+def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    """As `build`, with a value for each tunable."""
+    s, vectors = sizes_of(node), values["vectors"]
+    panels = -(-s.columns // (vectors * WIDTH))
+    if not s.transposed and not values["packed"]:
+        return ops.Build((_multiply(s, values, ops.read(1, shape=s.b_shape)),))
+    packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), f32)
+    pack = tiled.pack_b_launch(s, vectors, tiled.PACK_DEPTH, 0) if s.transposed else _pack(s, vectors)
+    return ops.Build((pack, _multiply(s, values, ops.scratch(0, "read"))), (packed,))
+
+
+def _pack(s: Sizes, vectors: int) -> ops.Launch:
+    return ops.Launch(
+        pack_panels,
+        (ops.read(1, shape=s.b_shape), ops.scratch(0, "write")),
+        (ops.Cells(s.b_matrices), ops.Cells(s.depth, DEEP)),
+        {"columns": s.columns, "vectors": vectors, "depth": s.depth, "deep": DEEP},
+    )
+
+
+def _multiply(s: Sizes, values: ops.Values, b: ops.Operand) -> ops.Launch:
+    rows, vectors, part = bound(s.rows), values["vectors"], part_of(s.depth, values["part"])
+    n_tiles = -(-rows // values["rows"])
+    tile = values["rows"] if s.extents else -(-rows // n_tiles)
+    tall = n_tiles if s.extents else rows - n_tiles * (tile - 1)
+    block = -(-n_tiles // -(-n_tiles * tile // values["block"]))
+    width = vectors * WIDTH
+    n_panels = -(-s.columns // width)
+    panels = -(-n_panels // -(-n_panels * width // values["group"]))
+    constants = {
+        "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
+        "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),
+    }  # fmt: skip
+    arrays = ops.read(0, shape=(s.a_matrices * rows, s.depth)), b, ops.write(0, shape=(s.matrices * rows, s.columns))
+    by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
+    grid = (ops.Cells(s.matrices), by_rows, ops.Cells(n_panels, panels))
+    return ops.Launch(multiply_blocks, arrays, grid, {**constants, **s.constants()}, s.extents)
+
+
+TUNABLES = ops.Tunables(
+    {
+        "rows": (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16),
+        "vectors": (1, 2, 3, 4),
+        "part": PARTS,
+        "block": BLOCKS,
+        "group": GROUPS,
+        "copied": (0, 1),
+        "packed": (0, 1),
+    },
+    defaults,
+    build_with,
+    refusal,
+)
+
+
+def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """Measured on Zen 4: 3.4 multiply-adds per lane and nanosecond in whole tiles (of 3.6), b once at 25 bytes a nanosecond
+    where that takes longer, 100 ns a launch, packing b 0.6 ns an element."""
+    s, values = sizes_of(node), defaults(node, target)
+    width = values["vectors"] * WIDTH
+    work = float(s.matrices) * bound(s.rows) * s.depth * -(-s.columns // width) * width
+    computing = work * TILE_COST[values["vectors"]] / (3.4 * target.lanes)
+    packing = 0.6 * prod(s.b_shape) if s.transposed else 0.0
+    return max(computing, sum(spec.nbytes for spec in node.inputs) / 25) + packing + 100.0

@@ -1,0 +1,207 @@
+"""The kernel of matmul in blocks: a register tile over blocks of rows, columns and depth that stay in a core's caches.
+
+A program multiplies a block of rows with a group of panels of b (`vectors` vectors of columns each), `part` of the depth at a
+time, so that a panel's part stays in the second cache while the tiles of rows go over it. b is read where it lies, or from
+panels that were packed before. An element's products are added in the order of k, from 0 on in each part: results depend on
+`part` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array, Number, Tracer
+from camshaft.ops.matmul.lanes import matrix_of
+
+WIDTH = 16
+LINE = 16  # f32 elements of a cache line
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Rows in tiles: `tall` of `tile` rows, then shorter by one, so that no row is computed twice; with `active`, all are tall
+    and the last is cut."""
+
+    k: Tracer
+    rows: int
+    tile: int
+    tall: int
+    active: Value | None
+
+    @property
+    def count(self) -> int:
+        """How many tiles there are at the bound."""
+        short = self.rows - self.tall * self.tile
+        return -(-self.rows // self.tile) if self.active is not None else self.tall + short // max(self.tile - 1, 1)
+
+    @property
+    def has_short(self) -> bool:
+        """Whether there are tiles of tile - 1 rows."""
+        return self.active is None and self.tall < self.count
+
+    def first_row(self, t: Value) -> Value:
+        """Where tile t starts."""
+        return t * self.tile - self.k.maximum(t - self.tall, 0) if self.has_short else t * self.tile
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A panel's columns: where its vectors start, and how many columns each has (None: all of them, always)."""
+
+    starts: list[Value]
+    counts: list[Value] | list[None]
+
+
+@dataclass(frozen=True)
+class Product:
+    """What one program works on. `a_row`, `b_row` and `out_row` are the first rows of its matrices."""
+
+    k: Tracer
+    a: Array
+    b: Array
+    out: Array
+    left: Array | None
+    tiles: Tiles
+    first: Value
+    last: Value
+    a_row: Number
+    b_row: Number
+    out_row: Number
+    columns: int
+    vectors: int
+
+    def panel(self, p: Value) -> Columns:
+        """The panel of columns from p on."""
+        k, starts = self.k, [p + j * WIDTH for j in range(self.vectors)]
+        if self.columns % (self.vectors * WIDTH) == 0:
+            return Columns(starts, [None] * self.vectors)
+        counts = [k.maximum(self.columns - s, 0) for s in starts]
+        return Columns([k.minimum(s, self.columns - 1) for s in starts], counts)
+
+    def copy_rows(self, start: Number, length: int) -> None:
+        """The block of a into scratch: rows whose distance is a power of two would share a few cache sets."""
+        if self.left is None:
+            return
+        k, row = self.k, self.tiles.first_row(self.first)
+        last = self.tiles.first_row(self.last)
+        if self.tiles.active is not None:
+            last = k.minimum(last, self.tiles.active)
+        for r in k.range(row, last):
+            for c in k.lanes(length):
+                self.left[r - row, c] = self.a[self.a_row + r, start + c]
+
+    def weights(self, at: Columns, p: Value, d: Value) -> list[Value]:
+        """Row d of the panel."""
+        k = self.k
+        if len(self.b.shape) == 3:
+            panel = self.b_row + p // (self.vectors * WIDTH)
+            return [k.load_vector(self.b, panel, d, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
+        pairs = zip(at.starts, at.counts, strict=True)
+        return [k.load_vector(self.b, self.b_row + d, s, width=WIDTH, count=n) for s, n in pairs]
+
+    def factors(self, t: Value, height: int) -> list[Value]:
+        """The rows of tile t, as `x` takes them: of scratch, or of a."""
+        row, active = self.tiles.first_row(t), self.tiles.active
+        rows = [row + i for i in range(height)]
+        if active is not None:
+            rows = [self.k.minimum(r, active - 1) for r in rows]
+        if self.left is None:
+            return [self.a_row + r for r in rows]
+        first = self.tiles.first_row(self.first)
+        return [r - first for r in rows]
+
+    def tile(self, t: Value, height: int, p: Value, start: Number, length: int) -> None:
+        """A register tile: `height` rows of a and a panel of b, over `length` of the depth from `start` on."""
+        k, at, rows = self.k, self.panel(p), self.factors(t, height)
+        places = [self.out_row + self.tiles.first_row(t) + i for i in range(height)]
+        for place in places:
+            for s in at.starts:
+                k.prefetch(self.out, place, s)
+        sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
+        for d in k.range(length):
+            weights = self.weights(at, p, start + d)
+            for row, line in zip(rows, sums, strict=True):
+                x = k.splat(self.a[row, start + d] if self.left is None else self.left[row, d], WIDTH)
+                for total, w in zip(line, weights, strict=True):
+                    total.set(k.fma(x, w, total.value))
+        for i, (place, line) in enumerate(zip(places, sums, strict=True)):
+            values = [total.value for total in line]
+            if self.tiles.active is None:
+                self.store(place, at, values, start)
+            else:
+                with k.when(self.tiles.first_row(t) + i < self.tiles.active):
+                    self.store(place, at, values, start)
+
+    def store(self, row: Number, at: Columns, values: list[Value], start: Number) -> None:
+        """A row of sums: the first block's as they are, later ones added to what is there."""
+        k = self.k
+        for value, s, n in zip(values, at.starts, at.counts, strict=True):
+            added = value
+            if not (isinstance(start, int) and start == 0):
+                added = k.load_vector(self.out, row, s, width=WIDTH, count=n) + value
+            k.store_vector(self.out, added, row, s, count=n)
+
+    def multiply(self, p: Value, start: Number, length: int) -> None:
+        """All of the program's tiles of rows with one panel."""
+        k, tiles = self.k, self.tiles
+        for t in k.range(self.first, k.minimum(self.last, tiles.tall) if tiles.has_short else self.last):
+            self.tile(t, tiles.tile, p, start, length)
+        if tiles.has_short:
+            for t in k.range(k.maximum(self.first, tiles.tall), self.last):
+                self.tile(t, tiles.tile - 1, p, start, length)
+
+
+@kernel
+def multiply_blocks(
+    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, tall: int,
+    vectors: int, block: int, panels: int, part: int, copied: bool, batch: str, a_steps: str,
+    b_steps: str,
+) -> None:  # fmt: skip
+    # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels a program, `part` of the depth at a time
+    index, width = k.program(0), vectors * WIDTH
+    active = extent[0] if extent else None
+    tiles = Tiles(k, rows, tile, tall, active)
+    first, p0 = k.program(1) * block, k.program(2) * (panels * width)
+    # an odd number of lines apart
+    pitch = -(-part // (2 * LINE)) * 2 * LINE + LINE
+    left = k.scratch(f32, block * tile, pitch) if copied else None
+    b_rows = -(-columns // width) if len(b.shape) == 3 else depth
+    last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
+    product = Product(
+        k, a, b, out, left, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
+        matrix_of(index, batch, b_steps) * b_rows, index * rows, columns, vectors,
+    )  # fmt: skip
+    end = k.minimum(p0 + panels * width, columns)
+
+    def block_of(start: Number, length: int) -> None:
+        product.copy_rows(start, length)
+        for p in k.range(p0, end, width):
+            product.multiply(p, start, length)
+
+    whole = depth // part * part
+    block_of(0, min(part, depth))
+    if whole > part:
+        for start in k.range(part, whole, part):
+            block_of(start, part)
+    if depth > part and whole < depth:
+        block_of(whole, depth - whole)
+
+
+@kernel
+def pack_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, deep: int) -> None:
+    # packed[matrix, panel, k, c] = b[matrix, k, panel * NR + c]: `deep` rows a program, from their start to their end
+    matrix, first, width = k.program(0), k.program(1) * deep, vectors * WIDTH
+    panels = -(-columns // width)
+    for panel in k.range(panels):
+        starts = [panel * width + j * WIDTH for j in range(vectors)]
+        counts: list[Value | None] = [None] * vectors
+        if columns % width:
+            counts = [k.maximum(columns - s, 0) for s in starts]
+            starts = [k.minimum(s, columns - 1) for s in starts]
+        for d in k.range(first, k.minimum(first + deep, depth)):
+            for j, (s, n) in enumerate(zip(starts, counts, strict=True)):
+                values = k.load_vector(b, matrix * depth + d, s, width=WIDTH, count=n)
+                k.store_vector(packed, values, matrix * panels + panel, d, j * WIDTH)
