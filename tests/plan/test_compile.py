@@ -78,7 +78,13 @@ def test_rows_beyond_the_active_extent_stay_as_they_were() -> None:
 
 def test_views_make_no_thunk() -> None:
     with cs.compile(block(), threads=1) as plan:
-        assert [t.op for t in plan.bound.schedule.thunks] == ["rms_norm", "matmul", "silu", "add"]
+        ops = [t.op for t in plan.bound.schedule.thunks]
+        assert [op for op, before in zip(ops, ["", *ops], strict=False) if op != before] == [
+            "rms_norm",
+            "matmul",
+            "silu",
+            "add",
+        ]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -210,7 +216,8 @@ def test_explain_tells_variants_losers_waits_and_the_arena() -> None:
     with cs.compile(block(), threads=2) as plan:
         text, schedule = plan.explain(), plan.bound.schedule
         lines = text.splitlines()
-        assert lines[0].startswith(f"4 thunks, {sum(schedule.waits)} waits, 2 threads; arena ")
+        n_thunks = len(schedule.thunks)
+        assert lines[0].startswith(f"{n_thunks} thunks, {sum(schedule.waits)} waits, 2 threads; arena ")
         assert f"arena {plan.bound.memory_plan.arena_nbytes} bytes" in lines[0]
         for thunk, wait, line in zip(schedule.thunks, schedule.waits, lines[1:], strict=False):
             assert line.startswith("|") == wait
