@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from camshaft.compare import array_rows, executor_rows, language_rows
+from camshaft.compare import array_rows, executor_rows, language_rows, product_rows
 from camshaft.compare.model_files import Watch
 from camshaft.compare.stand import Stand
 from camshaft.errors import CamshaftError
@@ -17,6 +17,7 @@ GROUPS: dict[str, Group] = {
     "formats": language_rows.formats,
     "sequences": language_rows.sequences,
     "context": language_rows.context,
+    "products": product_rows.products,
     "matmul": array_rows.matmul,
     "elementwise": array_rows.elementwise,
     "executor": executor_rows.executor,

@@ -1,0 +1,55 @@
+"""Quantized products in camshaft, a plan of some after each other. A side of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from camshaft.formats.bits import Bytes
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.formats.tensor import FileTensor
+from camshaft.graph.graph import Graph
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.plan.compile import compile as ground
+
+PARTS = 64
+
+
+class Products:
+    """Orders: {"format", "m", "k", "n", "copies"}: so many products one after the other, each with weights of its own; the input
+    is quantized once, in the time that counts, as it is on other sides."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.version, self.built_for = "camshaft", "this CPU"
+
+    def call(self, order: dict[str, Any]) -> Callable[[], object]:
+        """A run of the plan. Weights are our own quantization of random numbers."""
+        m, k, n = (order[name] for name in ("m", "k", "n"))
+        rng = np.random.default_rng(0)
+        x, w = rng.standard_normal((n, k), np.float32), rng.standard_normal((m, k), np.float32)
+        row, blocks = BLOCK_FORMATS[order["format"]], quantized(order["format"], w)
+        graph = Graph()
+        given = graph.input("x", (n, k), "f32")
+        names = [f"w{copy}" for copy in range(order["copies"])]
+        made = {f"{t}.weight": FileTensor(t, (m, k), row, blocks.size, lambda: blocks, "memory") for t in names}
+        for name in names:
+            graph.output(f"y{name}", Checkpoint(made, graph).linear(given, name, m))
+        plan = ground(graph, activations="q8", threads=self.threads)
+        plan.run(x=x)
+        return lambda: plan.run()[f"y{names[-1]}"]
+
+    def check(self, given: Any) -> float:
+        """The mean size of what was computed last."""
+        return float(np.abs(given).mean(dtype=np.float64))
+
+
+def quantized(name: str, weights: np.ndarray[Any, Any]) -> Bytes:
+    """The matrix's blocks as they lie in a file, by several threads."""
+    row = BLOCK_FORMATS[name]
+    parts = np.array_split(weights.reshape(-1, row.block_size), PARTS)
+    with ThreadPoolExecutor() as pool:
+        return np.concatenate(list(pool.map(row.quantize, parts))).reshape(-1)
