@@ -181,7 +181,7 @@ def _place(cursor: Cursor, info: _TensorInfo, start: int, alignment: int) -> GGU
     def read() -> Bytes:
         return file.view(offset, info.nbytes)
 
-    return GGUFTensor(info.name, info.shape, info.format, info.nbytes, read, file.path, offset)
+    return GGUFTensor(info.name, info.shape, info.format, info.nbytes, read, file.path, offset, mapped=(file, offset))
 
 
 def _refuse_overlap(cursor: Cursor, tensors: Iterable[GGUFTensor]) -> None:

@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import struct
+from contextlib import suppress
 from typing import NoReturn
 
 import numpy as np
@@ -81,6 +82,20 @@ class MappedFile:
     def view(self, offset: int, nbytes: int) -> Bytes:
         """A range that is known to lie in the file, as read-only uint8 [nbytes] without a copy."""
         return np.frombuffer(self.mapping(), np.uint8, nbytes, offset)
+
+    def expect(self, offset: int, nbytes: int) -> None:
+        """Has the system read a range soon, where it takes such advice."""
+        self._advise("MADV_WILLNEED", offset, nbytes)
+
+    def release(self, offset: int, nbytes: int) -> None:
+        """Lets the pages of a range go, where the system takes such advice: whoever reads them again finds them in the file."""
+        self._advise("MADV_DONTNEED", offset, nbytes)
+
+    def _advise(self, advice: str, offset: int, nbytes: int) -> None:
+        start, end = offset // mmap.PAGESIZE * mmap.PAGESIZE, min(offset + nbytes, self.size)
+        if self._map is not None and hasattr(mmap, advice) and end > start:
+            with suppress(OSError):  # advice that a file system does not take
+                self._map.madvise(getattr(mmap, advice), start, end - start)
 
 
 class Cursor:

@@ -12,14 +12,14 @@ import numpy.typing as npt
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes, Floats
 from camshaft.formats.blocks import BlockFormat
-from camshaft.formats.mapped import shown
+from camshaft.formats.mapped import MappedFile, shown
 
 
 @dataclass(frozen=True, eq=False)
 class FileTensor:
     """A tensor's name, shape (NumPy order: the last axis is contiguous), format and bytes. Nothing is read before
     `data`, `blocks`, `array` or `dequantize` is called; each raises FormatError when the file was closed or the format
-    is one camshaft does not read yet."""
+    is one camshaft does not read yet. `mapped`: the file that `data` is a view of, and where it begins there."""
 
     name: str
     shape: tuple[int, ...]
@@ -27,6 +27,12 @@ class FileTensor:
     nbytes: int
     read: Callable[[], Bytes] = field(repr=False)
     path: str = field(repr=False)
+    mapped: tuple[MappedFile, int] | None = field(default=None, repr=False, kw_only=True)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `data` gives the mapped file itself, not a copy."""
+        return self.mapped is not None
 
     def data(self) -> Bytes:
         """The bytes as they lie in the file: read-only uint8 [nbytes], for GGUF a view of the mapped file."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from camshaft.backends.device import Device, Memory
 from camshaft.graph.graph import Source, Tensor
-from camshaft.ops.quantized_matmul.packing import INTERLEAVED, pack
+from camshaft.ops.quantized_matmul.packing import INTERLEAVED
 from camshaft.plan.huge_pages import huge_pages
+from camshaft.plan.loading import Piece, load_all, pieces
 from camshaft.plan.workers import aligned_bytes
 
 Array = np.ndarray[Any, Any]
@@ -26,15 +27,18 @@ class Weights:
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
-        """Loads what is not held yet, several at once: packing runs without the GIL."""
+        """Loads what is not held yet, several pieces at once."""
         missing = {_key(t): t for t in constants if _key(t) not in self._held}
         tensors = list(missing.values())
         spans = [-(-t.spec.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_made(t) else 0 for t in tensors]
         pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans])
-        pieces = [pool[start : start + t.spec.nbytes] for t, start in zip(tensors, places[:-1], strict=True)]
-        with ThreadPoolExecutor(threads) as executor:
-            for key, memory in zip(missing, executor.map(_load, tensors, pieces), strict=True):
-                self._held[key] = memory
+        found: dict[tuple[Source, str], Array] = {}
+        todo: list[Piece] = []
+        for (key, tensor), span, start in zip(missing.items(), spans, places[:-1], strict=True):
+            found[key] = pool[start : start + tensor.spec.nbytes] if span else _in_place(tensor)
+            todo += pieces(tensor, found[key]) if span else ()
+        load_all(todo, threads)
+        self._held |= found
 
     def upload(self, constants: Iterable[Tensor], device: Device, threads: int) -> None:
         """Puts what is not there yet into a device's memory. A few at a time are packed on the host, which keeps none."""
@@ -77,17 +81,14 @@ def _is_made(tensor: Tensor) -> bool:
     return tensor.spec.layout is INTERLEAVED or bool(tensor.source.data().ctypes.data % _ALIGNMENT)
 
 
-def _load(tensor: Tensor, memory: Array) -> Array:
+def _in_place(tensor: Tensor) -> Array:
     assert tensor.source is not None
-    data = tensor.source.data()
-    if tensor.spec.layout is INTERLEAVED:
-        pack(data, tensor.spec, memory)
-    elif data.ctypes.data % _ALIGNMENT:
-        memory[:] = data
-    else:
-        return data
-    return memory
+    return tensor.source.data()
 
 
 def _load_alone(tensor: Tensor) -> Array:
-    return _load(tensor, aligned_bytes(tensor.spec.nbytes if _is_made(tensor) else 0, _ALIGNMENT))
+    if not _is_made(tensor):
+        return _in_place(tensor)
+    memory = aligned_bytes(tensor.spec.nbytes, _ALIGNMENT)
+    load_all(list(pieces(tensor, memory)), 1)
+    return memory

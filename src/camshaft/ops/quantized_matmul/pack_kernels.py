@@ -5,6 +5,7 @@ Sizes are run-time numbers, so that a format is compiled once for weights of eve
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from camshaft.ops.spec import TensorSpec
 
 ROWS = 16  # rows interleaved: the 32-bit lanes of a 512-bit vector
 BLOCK = 32  # k per block of the packed layout
+LINE = 16  # words that memory gives at once
 _ANY = 1 << 40  # elements: the arrays' sizes are known when the kernel runs
 Memory = np.ndarray[Any, Any]
 
@@ -44,6 +46,10 @@ def pack_rows(
     nbytes, blocks = BLOCK_FORMATS[block].block_nbytes, BLOCK_FORMATS[block].block_size // BLOCK
     for b in k.range(records):
         place = tile * records + b
+        # the next tile's share: 16 rows are too many streams for the hardware to fetch ahead
+        ahead = (place + records) * (ROWS * nbytes // 4)
+        for line in range(0, ROWS * nbytes // 4, LINE):
+            k.prefetch(raw, k.minimum(ahead + line, last))
         for r in k.lanes(ROWS):
             row = tile * ROWS + r
             inside = row < n
@@ -104,18 +110,20 @@ def pack_tiles(data: Memory, spec: TensorSpec, out: Memory, first: int, last: in
     numbers = np.array([n, records, (data.nbytes - 1) // 4], np.int64)
     sizes = [numbers.ctypes.data + 8 * i for i in range(numbers.size)]
     blocks = np.array([data.ctypes.data, places["codes"], places["scales"], extra, *sizes], np.int64)
-    _compiled(name, spec)(blocks.ctypes.data, first, last)
+    scales = spec.part("scales").dtype.nbytes
+    _compiled(name, spec.part("codes").shape[2], scales)(blocks.ctypes.data, first, last)
 
 
-def _compiled(name: str, spec: TensorSpec) -> CpuKernel:
-    scale = u8 if spec.part("scales").dtype.nbytes == 1 else u16
+@functools.cache
+def _compiled(name: str, bits: int, scale_nbytes: int) -> CpuKernel:
+    """Kept here too: to find it by its sources takes 100 microseconds, of which a load has hundreds."""
     arrays = (
         ir.ArrayParam("raw", u32, (_ANY,)),
         ir.ArrayParam("codes", u32, (_ANY,), True),
-        ir.ArrayParam("scales", scale, (_ANY,), True),
+        ir.ArrayParam("scales", u8 if scale_nbytes == 1 else u16, (_ANY,), True),
         ir.ArrayParam("extra", u16, (_ANY,), True),
     )
-    constants: dict[str, Constant] = {"block": name, "bits": spec.part("codes").shape[2]}
+    constants: dict[str, Constant] = {"block": name, "bits": bits}
     return cpu_device().compile(
         pack_rows, arrays, ("n", "records", "last"), constants, (ir.GridDim(scalar="n", divisor=ROWS),)
     )

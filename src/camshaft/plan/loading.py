@@ -1,0 +1,136 @@
+"""Bytes of constants brought into memory piece by piece, several at once; the file's pages are given back behind. For weights.py.
+
+A piece's pages are asked for a few pieces before it is packed, so that the system reads while others are packed, and let go
+right after: beside the packed weights only some pieces of the file are in memory at a time.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from camshaft.formats.mapped import MappedFile
+from camshaft.formats.tensor import FileTensor
+from camshaft.graph.graph import Source, Tensor
+from camshaft.ops.quantized_matmul.pack_kernels import ROWS, pack_tiles
+from camshaft.ops.quantized_matmul.packing import INTERLEAVED, tiles_of
+from camshaft.ops.spec import TensorSpec
+
+Array = np.ndarray[Any, Any]
+# Of the file, a thread's turn: beside the packed weights so much per thread is in memory, and each turn's pages are given back
+# by a call or two, which interrupts the other threads.
+TURN_NBYTES = 1 << 22
+AHEAD = 4  # turns asked for before they come
+
+
+class Span(NamedTuple):
+    """Bytes [first, last) of a mapped file."""
+
+    file: MappedFile
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes [first, last) of a source, and their place: `tiles` of a packed weight, or the same bytes of plain memory."""
+
+    source: Source
+    spec: TensorSpec
+    memory: Array
+    first: int
+    last: int
+    tiles: tuple[int, int] | None
+
+    def load(self) -> None:
+        """Packs or copies it, without the GIL."""
+        data = self.source.data()
+        if self.tiles is None:
+            self.memory[self.first : self.last] = data[self.first : self.last]
+        else:
+            pack_tiles(data, self.spec, self.memory, *self.tiles)
+
+    def span(self) -> Span | None:
+        """Its place in a mapped file."""
+        mapped = self.source.mapped if isinstance(self.source, FileTensor) else None
+        return None if mapped is None else Span(mapped[0], mapped[1] + self.first, mapped[1] + self.last)
+
+
+def pieces(tensor: Tensor, memory: Array) -> Iterator[Piece]:
+    """A constant cut into pieces; whole where its file hands out copies."""
+    source, spec = tensor.source, tensor.spec
+    assert source is not None
+    whole = isinstance(source, FileTensor) and not source.is_mapped
+    if spec.layout is not INTERLEAVED:
+        step = spec.nbytes if whole else TURN_NBYTES
+        for first in range(0, spec.nbytes, step):
+            yield Piece(source, spec, memory, first, min(first + step, spec.nbytes), None)
+        return
+    n_tiles, total = tiles_of(spec), TensorSpec(spec.shape, spec.dtype).nbytes
+    tile_nbytes = total // spec.bounds[0] * ROWS
+    step = n_tiles if whole else max(1, TURN_NBYTES // tile_nbytes)
+    for first in range(0, n_tiles, step):
+        last = min(first + step, n_tiles)
+        yield Piece(source, spec, memory, first * tile_nbytes, min(last * tile_nbytes, total), (first, last))
+
+
+def turns(todo: Sequence[Piece]) -> list[list[Piece]]:
+    """Pieces in the order of the file, so many together that a turn has TURN_NBYTES of it or little more."""
+    made: list[list[Piece]] = []
+    room = 0
+    for piece in sorted(todo, key=_place):
+        if room <= 0:
+            made.append([])
+            room = TURN_NBYTES
+        made[-1].append(piece)
+        room -= piece.last - piece.first
+    return made
+
+
+def _place(piece: Piece) -> int:
+    span = piece.span()
+    return -1 if span is None else span.first
+
+
+def spans(turn: Sequence[Piece]) -> list[Span]:
+    """The places of a turn's pieces; neighbours, a page apart at most, are one."""
+    found: list[Span] = []
+    for span in filter(None, (piece.span() for piece in turn)):
+        if found and found[-1].file is span.file and 0 <= span.first - found[-1].last <= mmap.PAGESIZE:
+            found[-1] = found[-1]._replace(last=span.last)
+        else:
+            found.append(span)
+    return found
+
+
+def load_all(todo: Sequence[Piece], threads: int) -> None:
+    """Loads pieces, several turns at once. What a thread raises is raised here."""
+    order = turns(todo)
+    for turn in order[:AHEAD]:
+        _expect(turn)
+
+    def load(index: int) -> None:
+        if index + AHEAD < len(order):
+            _expect(order[index + AHEAD])
+        for piece in order[index]:
+            piece.load()
+        for span in spans(order[index]):
+            span.file.release(span.first, span.last - span.first)
+
+    if threads == 1:
+        for index in range(len(order)):
+            load(index)
+        return
+    with ThreadPoolExecutor(threads) as executor:
+        for _ in executor.map(load, range(len(order))):
+            pass
+
+
+def _expect(turn: Sequence[Piece]) -> None:
+    for span in spans(turn):
+        span.file.expect(span.first, span.last - span.first)
