@@ -1,0 +1,124 @@
+"""Loading: every byte once, turns of bounded size, pages of the file given back, and the memory that opening a model takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.formats.mapped import MappedFile
+from camshaft.formats.tensor import FileTensor
+from camshaft.graph.graph import Graph, Tensor
+from camshaft.ops.quantized_matmul.packing import interleaved, pack
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan import loading
+from camshaft.plan.weights import Weights
+from tests.support.models import require_default_model
+
+SMAPS = Path("/proc/self/smaps")
+
+
+def tensor(file: MappedFile, name: str, shape: tuple[int, int], offset: int, *, mapped: bool = True) -> Tensor:
+    block = BLOCK_FORMATS[name]
+    nbytes = shape[0] * block.row_nbytes(shape[1])
+    source = FileTensor(
+        f"{name}{offset}",
+        shape,
+        block,
+        nbytes,
+        lambda: file.view(offset, nbytes),
+        file.path,
+        mapped=(file, offset) if mapped else None,
+    )
+    plain = TensorSpec(shape, block.dtype or block)
+    return Graph().constant(source.name, source, plain if block.dtype else interleaved(plain))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> MappedFile:
+    path = tmp_path / "weights"
+    path.write_bytes(np.random.default_rng(1).bytes(24 << 20))
+    return MappedFile(path)
+
+
+def shapes(file: MappedFile) -> list[Tensor]:
+    """One of many turns, one of an odd number of rows, a plain one off 64 bytes, one whose file gives copies."""
+    made, offset = [], 32
+    for name, shape, mapped in (
+        ("Q8_0", (9000, 1024), True),
+        ("Q5_0", (37, 64), True),
+        ("F16", (3000, 999), True),
+        ("Q4_K", (100, 256), False),
+    ):
+        made.append(tensor(file, name, shape, offset, mapped=mapped))
+        offset += -(-made[-1].source.nbytes // 64) * 64
+    return made
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_weight_is_loaded_whole(file: MappedFile, threads: int) -> None:
+    weights, tensors = Weights(), shapes(file)
+    weights.prepare(tensors, threads)
+    for t in tensors:
+        want = t.source.data()
+        if t.spec.parts[0].name == "codes":
+            want = np.zeros(t.spec.nbytes, np.uint8)
+            pack(t.source.data(), t.spec, want)
+        np.testing.assert_array_equal(weights.memory(t), want)
+
+
+def test_pieces_are_every_byte_once_and_turns_are_bounded(file: MappedFile) -> None:
+    tensors = shapes(file)
+    todo = [p for t in tensors for p in loading.pieces(t, np.zeros(t.spec.nbytes, np.uint8))]
+    for t in tensors:
+        mine = [(p.first, p.last) for p in todo if p.source is t.source]
+        assert [first for first, _ in mine] == [0, *(last for _, last in mine[:-1])]
+        assert mine[-1][1] == t.source.nbytes
+    order = loading.turns(todo)
+    assert sorted(p.first for turn in order for p in turn) == sorted(p.first for p in todo)
+    assert max(sum(p.last - p.first for p in turn) for turn in order) < 2 * loading.TURN_NBYTES
+    given_back = [span for turn in order for span in loading.spans(turn)]
+    assert sum(span.last - span.first for span in given_back) >= sum(
+        t.source.nbytes for t in tensors if t.source.is_mapped
+    )
+    assert len(given_back) <= len(order) + 1
+
+
+def _resident_nbytes(path: str) -> int:
+    """Bytes of a mapped file that this process holds in memory."""
+    found, inside = 0, False
+    for line in SMAPS.read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            inside = line.endswith(path)
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="what is resident is asked of Linux")
+def test_the_files_pages_are_given_back(file: MappedFile) -> None:
+    tensors = shapes(file)
+    for t in tensors:
+        t.source.data().sum()
+    assert _resident_nbytes(file.path) > 12 << 20
+    Weights().prepare(tensors, 2)
+    assert _resident_nbytes(file.path) < 1 << 20
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the greatest memory of a process is asked of POSIX")
+def test_opening_a_model_takes_a_quarter_more_than_file_cache_and_arena_at_most() -> None:
+    folder = Path(__file__).parents[2] / "bench"
+    program = "import json, sys, loading; print(json.dumps(loading.measure_memory(sys.argv[1], 2)))"
+    model = str(require_default_model())
+    ended = subprocess.run(
+        [sys.executable, "-c", program, model], cwd=folder, stdout=subprocess.PIPE, check=True, text=True
+    )
+    found: dict[str, Any] = json.loads(ended.stdout)
+    assert found["share"] <= 1.25
+    assert found["weights_nbytes"] <= 1.1 * found["file_nbytes"]
