@@ -218,6 +218,7 @@ def test_a_worker_that_shares_its_callers_core_moves_away(monkeypatch: pytest.Mo
         moved.set()
 
     monkeypatch.setattr(workers, "_move", move_on_all_cores)
+    monkeypatch.setattr(pool, "_left_out", core)  # or the run itself would keep the worker off
     try:
         os.sched_setaffinity(0, {core})
         os.sched_setaffinity(worker, {core})
@@ -226,6 +227,24 @@ def test_a_worker_that_shares_its_callers_core_moves_away(monkeypatch: pytest.Mo
     finally:
         os.sched_setaffinity(0, allowed)
         os.sched_setaffinity(worker, allowed)
+
+
+@pytest.mark.skipif(not core_address() or workers.available_cores() < 2, reason="one core, or a system that sees to it")
+def test_workers_are_kept_off_their_callers_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, *_ = chain_plan(20, 3, 2)
+    plan.run()
+    pool, allowed = runner_for(2), os.sched_getaffinity(0)
+    assert isinstance(pool, WorkerPool)
+    worker = pool._threads[0].native_id
+    assert worker is not None
+    monkeypatch.setattr(pool, "_left_out", -1)
+    try:
+        for core in [*sorted(allowed)[:2]] * 2:
+            os.sched_setaffinity(0, {core})
+            plan.run()
+            assert os.sched_getaffinity(worker) == allowed - {core}
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_idle_workers_sleep() -> None:

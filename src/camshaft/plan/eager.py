@@ -5,11 +5,12 @@ camshaft.table comes from here; dispatch/ itself knows no workers and would run 
 
 from __future__ import annotations
 
-import ctypes
 import functools
 
 import numpy as np
 
+from camshaft.backends.cpu.compile import NativeLibrary, load_object
+from camshaft.backends.cpu.device import object_code
 from camshaft.dispatch import parallel
 from camshaft.dispatch.kernels import (
     dispatch_elementwise_generic,
@@ -23,6 +24,7 @@ from camshaft.dispatch.kernels import (
 )
 from camshaft.dispatch.tables import DispatchTable, get_dispatch_table, init_dispatch_table, select_kernels, table
 from camshaft.plan import executor_ir as layout
+from camshaft.plan import turns_ir as layout_of_turns
 from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.workers import Words, aligned_bytes, runner_for
 from camshaft.settings import thread_count
@@ -44,18 +46,32 @@ __all__ = [
 ]
 # Launches that are handed over at once; a call with more takes several turns.
 MOST_LAUNCHES = 16
-_LAUNCH_NBYTES, _RECORD_NBYTES = 8 * parallel.LAUNCH_WORDS, 8 * layout.RECORD_WORDS
+# Parts of a launch for each worker: small ones even out what disturbs one worker, large ones cost fewer atomics.
+PARTS_PER_WORKER = 16
+_LAUNCH_NBYTES, _TURN_NBYTES = 8 * parallel.LAUNCH_WORDS, 8 * layout_of_turns.TURN_WORDS
+
+
+@functools.cache
+def _take() -> NativeLibrary:
+    text = layout_of_turns.turns_ir()
+    return load_object(object_code(f"turns|{text}", lambda: text))
 
 
 class _Launcher:
-    """Runs launches with `threads` workers. A record begins with the three words of a launch, and waits for the one before."""
+    """Runs launches with `threads` workers, who take programs by turns. Each waits for the one before."""
 
     def __init__(self, threads: int) -> None:
         self._runner = runner_for(threads)
-        self._words: Words = aligned_bytes(MOST_LAUNCHES * _RECORD_NBYTES + 8, 128).view(np.int64)
-        self._words[:-1].reshape(MOST_LAUNCHES, -1)[:, layout.WAIT] = 1
-        self._records = self._words.ctypes.data
-        self._failed = self._records + MOST_LAUNCHES * _RECORD_NBYTES
+        turns: Words = aligned_bytes(MOST_LAUNCHES * _TURN_NBYTES, 128).view(np.int64)
+        self._turns = turns.reshape(MOST_LAUNCHES, -1)
+        self._turns[:, layout_of_turns.PARTS] = PARTS_PER_WORKER * threads
+        words: Words = aligned_bytes((MOST_LAUNCHES * layout.RECORD_WORDS + 1) * 8, 128).view(np.int64)
+        records = words[:-1].reshape(MOST_LAUNCHES, -1)
+        records[:, layout.WAIT] = 1
+        records[:, layout.ENTRY] = _take().address("camshaft_take")
+        records[:, layout.ARGS] = turns.ctypes.data + _TURN_NBYTES * np.arange(MOST_LAUNCHES)
+        records[:, layout.CONSTANT] = threads
+        self._words, self._records, self._failed = words, words.ctypes.data, words[-1:].ctypes.data
 
     def run(self, address: int, n: int) -> None:
         runner = self._runner
@@ -63,8 +79,8 @@ class _Launcher:
             for first in range(0, n, MOST_LAUNCHES):
                 count = min(n - first, MOST_LAUNCHES)
                 for i in range(count):
-                    source = address + (first + i) * _LAUNCH_NBYTES
-                    ctypes.memmove(self._records + i * _RECORD_NBYTES, source, _LAUNCH_NBYTES)
+                    self._turns[i, layout_of_turns.LAUNCH] = address + (first + i) * _LAUNCH_NBYTES
+                    self._turns[i, layout_of_turns.TAKEN] = 0
                 runner.launch(self._records, 0, count, self._failed)
 
 

@@ -31,7 +31,7 @@ PARTS, BLOCKS, GROUPS = (
 # A program's block of a, beside which a part of a panel fits a second cache of 1 MiB.
 BLOCK_NBYTES = 400 << 10
 # How many programs there are at least, where the columns make as many.
-PROGRAMS = 8
+PROGRAMS = 32
 # From so many rows and bytes of b on it is packed: fewer rows do not pay for that, a smaller b stays in the second cache.
 PACKED_ROWS, PACKED_NBYTES = 256, 1 << 20
 # Rows that a program of the packing takes: b is read along its rows.
