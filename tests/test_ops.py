@@ -62,5 +62,11 @@ def test_few_variants_are_for_one_target_alone() -> None:
     """docs/backends.md lists them."""
     every = [(op.name, v.name, v.backends - {"null"}) for op in ops.all_ops() for v in op.variants]
     alone = {(op, name) for op, name, backends in every if len(backends) == 1}
-    assert alone == {("matmul", "blas"), ("matmul", "numpy"), ("dot", "numpy"), ("quantized_matmul", "units")}
+    assert alone == {
+        ("matmul", "blas"),
+        ("matmul", "numpy"),
+        ("dot", "numpy"),
+        ("quantized_matmul", "units"),
+        ("matmul", "units"),
+    }
     assert len(alone) * 5 < len(every)

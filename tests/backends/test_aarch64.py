@@ -10,6 +10,7 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.arm import features_of
+from camshaft.dispatch.validate import node_of
 from tests.support.aarch64 import CPUS, EMULATOR, Executable, missing
 from tests.support.needs import require
 
@@ -18,16 +19,29 @@ OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.varian
 GROUPS = {
     name: [op for op in OPS if ops.group_of(op.name) == name] for name in {ops.group_of(op.name): 0 for op in OPS}
 }
+FEWEST = 4  # samples that a variant is proved on, where there are so many
 # Samples of a variant in the default run, evenly apart; the rest behind `soak`. A block format is a kernel of its own.
 SAMPLES = {"quantized_matmul": 13, "matmul": 16}
 # ... and of each row of a family: rows differ by the formula alone, and have no use for what CPUs differ in.
 ROW_SAMPLES = {"cortex-a76": 3}
 
 
-def chosen(op, n: int | None) -> list:
+def chosen(op, n: int | None, cpu) -> list:
+    """`n` samples (None: all), and more where a variant takes few of those: matrix units want whole tiles."""
     samples = list(op.samples())
-    if n is None or n >= len(samples):
-        return samples
+    found = samples if n is None or n >= len(samples) else spread(samples, n)
+    for variant in op.variants:
+        there = [s for s in samples if "simd" in variant.backends and takes(variant, op, s, cpu)]
+        few = FEWEST - sum(takes(variant, op, s, cpu) for s in found)
+        found += [s for s in there if all(s is not f for f in found)][: max(few, 0)]
+    return found
+
+
+def takes(variant, op, sample, cpu) -> bool:
+    return variant.supports(node_of(op, sample), cpu.device) is None
+
+
+def spread(samples: list, n: int) -> list:
     # samples come in short cycles (block format, activations, tokens): a step without a common divisor meets each phase
     step = next(s for s in range(len(samples) // n + 1, 2 * len(samples)) if gcd(s, len(samples)) == 1)
     return [samples[(i + 1) * step % len(samples)] for i in range(n)]
@@ -52,7 +66,7 @@ def prove(cpu, given, folder) -> Counter[tuple[str, str]]:
 
 
 def at_least(n, op, proved, cpu) -> None:
-    there = [v for v in op.variants if "simd" in v.backends and not (v.name == "units" and "i8mm" not in cpu.features)]
+    there = [v for v in op.variants if "simd" in v.backends and (v.name != "units" or "bf16" in cpu.features)]
     few = [v.name for v in there if proved[op.name, v.name] < n]
     assert not few, f"{op.name}: fewer than {n} samples proved of {few}: {dict(proved)}"
 
@@ -70,10 +84,10 @@ def test_variants_agree_with_the_reference(group, name, objects) -> None:
     folder = objects / f"{group}-{name}"
     folder.mkdir()
     n = ROW_SAMPLES.get(name, 1) if group in ops.FAMILIES else None
-    given = [(op, chosen(op, SAMPLES.get(op.name, n))) for op in GROUPS[group]]
+    given = [(op, chosen(op, SAMPLES.get(op.name, n), CPUS[name])) for op in GROUPS[group]]
     proved = prove(CPUS[name], given, folder)
     for op, samples in given:
-        at_least(min(4, len(samples)), op, proved, CPUS[name])
+        at_least(min(FEWEST, len(samples)), op, proved, CPUS[name])
 
 
 @pytest.mark.soak
@@ -82,7 +96,7 @@ def test_variants_agree_with_the_reference(group, name, objects) -> None:
 def test_all_samples_agree_with_the_reference(op, name, objects) -> None:
     folder = objects / f"all-{op.name}-{name}"
     folder.mkdir()
-    at_least(4, op, prove(CPUS[name], [(op, list(op.samples()))], folder), CPUS[name])
+    at_least(FEWEST, op, prove(CPUS[name], [(op, list(op.samples()))], folder), CPUS[name])
 
 
 @pytest.mark.parametrize("name", CPUS)

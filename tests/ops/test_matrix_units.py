@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from camshaft import ops
@@ -13,17 +15,20 @@ from tests.support.needs import require
 from tests.support.played_amx import device
 
 OP = ops.get("quantized_matmul")
+GROUNDS = 2  # a sample runs on two, with kernels made for each
 UNITS = next(v for v in OP.variants if v.name == "units")
 
 
-def run(op, variant, sample) -> dict[str, int]:
+def run(op, variant, sample) -> Counter[str]:
     """How often each instruction was played in one run; the sample agrees with the op's reference."""
     require(LEVELS["avx512-bf16"].features <= cpu_device().features, "the rest of such a kernel is AVX-512's")
     machine = device()
     checked = check_sample(op, variant, machine, sample)
     assert checked.max_error <= checked.tolerance
     assert not [line for amx in machine.players for line in amx.failed]
-    return machine.players[0].counts
+    played = sum((Counter(amx.counts) for amx in machine.players), Counter())
+    assert not any(n % GROUNDS for n in played.values())
+    return Counter({name: n // GROUNDS for name, n in played.items()})
 
 
 @pytest.mark.parametrize("name", PACKED_FORMATS)
@@ -49,3 +54,23 @@ def test_who_has_no_unit_is_told() -> None:
     floats = node_of(OP, samples["Q4_0 29(7)x192x17 f32"])
     assert UNITS.supports(floats, device()) == "takes quantized activations"
     assert "AMX" in (UNITS.supports(node, cpu_device("scalar")) or "")
+
+
+MATMUL = ops.get("matmul")
+BF16 = next(v for v in MATMUL.variants if v.name == "units")
+
+
+@pytest.mark.parametrize("sample", [s for s in MATMUL.samples() if s.name.startswith("bf16 ")], ids=lambda s: s.name)
+def test_bf16_is_multiplied_by_amx(sample) -> None:
+    rows, _, columns = (int(n) for n in sample.name.split()[1].split("x"))
+    depth = sample.inputs[0].shape[1]
+    counts = run(MATMUL, BF16, sample)
+    pieces = 4 * -(-rows // 32) * -(-columns // 32)
+    assert counts["tdpbf16ps.internal"] == pieces * -(-depth // 32)
+
+
+def test_what_the_unit_does_not_take_is_told() -> None:
+    samples = {s.name: s for s in MATMUL.samples()}
+    assert BF16.supports(node_of(MATMUL, samples["bf16 32x64x32"]), device()) is None
+    assert BF16.supports(node_of(MATMUL, samples["()33x34x35()"]), device()) == "takes bf16 by bf16"
+    assert "AMX" in (BF16.supports(node_of(MATMUL, samples["bf16 32x64x32"]), cpu_device("scalar")) or "")

@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blas, blocked, lanes, tile, tiled
+from camshaft.ops.matmul import blas, blocked, lanes, tile, tiled, units
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
 
@@ -62,6 +62,11 @@ def _samples() -> Iterable[ops.Sample]:
         pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
         yield ops.Sample(name, pair, {"transpose_b": True})
         yield ops.Sample(f"{name}, one row", (pair[0][:1], np.ascontiguousarray(pair[1].T)))
+    # for matrix units: whole tiles of 32, and ragged ones
+    for m, k, n in ((32, 64, 32), (37, 44, 33)):
+        left, right = (draw(*shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
+        yield ops.Sample(f"bf16 {m}x{k}x{n}", (left, right))
+        yield ops.Sample(f"bf16 {m}x{k}x{n} transposed", (left, right.T.copy()), {"transpose_b": True})
     yield from _other_samples(rng)
     yield from _special_samples(draw(35, 18), abs(draw(19, 18)) + 1, draw(18, 19))
 
@@ -120,6 +125,7 @@ OP = ops.Op(
         ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
         ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
+        ops.KernelVariant("units", frozenset({"simd"}), units.build, units.supports, units.cost),
         ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
