@@ -57,8 +57,9 @@ def test_one_token_stays_in_registers(name) -> None:
     assert not vector_stack_accesses(inner_loop(name, "Q4_0 1(1)x64x33 q8"))
 
 
-# Many tokens: bounds just above what LLVM 22's scheduler makes of tiles that fit on paper.
-SHARE = {"dotprod": 0.21, "i8mm": 0.1, "AVX-VNNI": 0.06, "AVX512-VNNI": 0.06}
+# Many tokens: bounds just above what LLVM 22's scheduler makes of tiles that fit on paper. Where there is i8mm, its matrix unit
+# takes them (ops/quantized_matmul/units.py).
+SHARE = {"dotprod": 0.16, "i8mm": 0.16, "AVX-VNNI": 0.06, "AVX512-VNNI": 0.06}
 
 
 @pytest.mark.parametrize("sample", ["Q4_0 13(13)x128x16 q8", "Q8_0 13(13)x128x16 q8"])

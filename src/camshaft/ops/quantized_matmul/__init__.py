@@ -6,6 +6,7 @@ Activations come as f32 or quantized once per tensor (quantize_activations). Ker
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ NARROW_TILE = (8, {"q8": 6, "f32": 5})
 # AVX2 alone, on Zen 4 cut down to it: 8 x 12 gives 153, 85 and 152 Gop/s for Q4_0, Q8_0 and Q4_K, 16 x 12 119, 81 and 137.
 AVX2_TILE = (8, {"q8": 12, "f32": 5})
 WIDEST_TILE = (ROWS, {"q8": 12, "f32": 6})
-# With 32 registers of 512 bits: 16 tokens are 1 to 3 % faster than 12 where codes are taken apart by few instructions, and 4 to 9
-# slower elsewhere, but for up to 16 tokens in all one tile is fastest, as weights come from memory and are taken apart once.
+# With 32 registers of 512 bits: 16 tokens are 1 to 3 % faster than 12 where codes are taken apart by few instructions and have a
+# zero point, elsewhere up to 9 % slower; of up to 16 tokens in all one tile is fastest: weights come and are taken apart once.
 MOST_TOKENS, EASY_BITS = 16, (4, 8)
 # On GPUs a row is a thread, and two warps share what they read of the tokens.
 THREADS = 64
@@ -84,7 +85,8 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     if has_threads(target):
         return {"rows": THREADS, "tokens": tokens, "ahead": 0}
     rows = ROWS if tokens == 1 else rows  # codes of one token meet no second one: whole lines of memory
-    return {"rows": rows, "tokens": tokens, "ahead": AHEAD if tokens == 1 and _is_q8(x) else 0}
+    once = tokens == x.bounds[0]  # weights that more tokens come to lie in a cache from then on
+    return {"rows": rows, "tokens": tokens, "ahead": AHEAD if once and _is_q8(x) else 0}
 
 
 def _tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
@@ -96,7 +98,7 @@ def _tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
 
 def _is_easy(w: TensorSpec) -> bool:
     form = packed_format(w)
-    return form.bits in EASY_BITS and form.group == BLOCK
+    return form.bits in EASY_BITS and form.group == BLOCK and not form.has_minima
 
 
 def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
@@ -129,7 +131,7 @@ def _build_tile_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values)
     x, w = node.inputs
     tokens, n, rows, columns = x.shape[0], w.bounds[0], values["rows"], values["tokens"]
     quantized = _is_q8(x)
-    inputs = (ops.read(0, "codes"), ops.read(0, "scales"), ops.read(0, "sums")) if quantized else (ops.read(0),)
+    inputs = tuple(ops.read(0, part.name, (prod(part.shape),)) for part in x.parts)
     constants = _constants(node) | {"n": n, "rows": rows, "columns": columns, "bound": x.bounds[0]}
     launch = ops.Launch(
         _tile_kernel(w, quantized),

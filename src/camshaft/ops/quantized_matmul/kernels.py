@@ -44,12 +44,14 @@ def q8_tile(
         if ahead:
             weights.prefetch(mine.tile, b, ahead)
         words = weights.code_words(mine.load, b)
+        code_at, scale_at = tokens.along(blocks * 8, b * 8), tokens.along(blocks, b)
+        sum_at = tokens.along(blocks * form.groups, b * form.groups)
         for g in range(form.groups):
             scale, minimum = weights.scale(mine.load, b, g)
-            for total, t in zip(totals, tokens.places, strict=True):
-                step, q_sum = x_scales[t, b], x_sums[t, b * form.groups + g]
-                at = range(g * per_group, (g + 1) * per_group)
-                acted = [mine.spread(x_codes[t, b * 8 + w], u32) for w in at]
+            at = range(g * per_group, (g + 1) * per_group)
+            for i, total in enumerate(totals):
+                step, q_sum = x_scales[scale_at[i]], x_sums[sum_at[i] + g]
+                acted = [mine.spread(x_codes[code_at[i] + w], u32) for w in at]
                 start = mine.spread(q_sum if minimum is None else 0, i32)
                 dot = dot_words(k, start, [words[w] for w in at], acted)
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
@@ -90,8 +92,8 @@ def f32_tile(
             for w in range(g * per_group, (g + 1) * per_group):
                 for byte in range(4):
                     code = ((words[w] >> (8 * byte)) & 255).to(i32).to(f32)
-                    for c, t in enumerate(tokens.places):
-                        value = mine.spread(x[t, b * BLOCK + 4 * w + byte])
+                    for c, place in enumerate(tokens.along(blocks * BLOCK, b * BLOCK)):
+                        value = mine.spread(x[place + (4 * w + byte)])
                         dots[c] = k.fma(code, value, dots[c])
                         sums[c] = sums[c] + value
             for total, dot, x_sum in zip(totals, dots, sums, strict=True):

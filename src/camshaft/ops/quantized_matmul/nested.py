@@ -61,9 +61,11 @@ def nested_tile(
             if early:
                 words = [_scaled(word, pairs[w * groups // 8][0]) for w, word in enumerate(words)]
             minima = [m.to(f32) * low for _, m in pairs if m is not None and low is not None]
-            for part, t in zip(parts, tokens.places, strict=True):
-                sums = [x_sums[t, b * groups + g] for g in range(groups)]
-                acted = [mine.spread(x_codes[t, b * 8 + w], u32) for w in range(8)]
+            code_at, scale_at = tokens.along(blocks * 8, b * 8), tokens.along(blocks, b)
+            sum_at = tokens.along(blocks * groups, b * groups)
+            for t, part in enumerate(parts):
+                sums = [x_sums[sum_at[t] + g] for g in range(groups)]
+                acted = [mine.spread(x_codes[code_at[t] + w], u32) for w in range(8)]
                 if minima:
                     for minimum, q_sum in zip(minima, sums, strict=True):
                         part.set(k.fma(minimum, mine.spread(q_sum), part.value))
@@ -73,7 +75,7 @@ def nested_tile(
                     whole = dot_words(k, starts[0], words, acted)
                 else:
                     whole = _times(k, starts, words, acted, [scale for scale, _ in pairs])
-                part.set(k.fma(whole.to(f32), mine.spread(x_scales[t, b]), part.value))
+                part.set(k.fma(whole.to(f32), mine.spread(x_scales[scale_at[t]]), part.value))
         for total, part in zip(totals, parts, strict=True):
             total.set(k.fma(step, part.value, total.value))
     tokens.store(mine, out, totals)
