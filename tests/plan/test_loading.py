@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from camshaft.dtypes import f32
+from camshaft.errors import FormatError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
@@ -125,3 +127,35 @@ def test_opening_a_model_takes_a_quarter_more_than_file_cache_and_arena_at_most(
     found: dict[str, Any] = json.loads(ended.stdout)
     assert found["share"] <= 1.25, ended.stdout
     assert found["weights_nbytes"] <= 1.1 * found["file_nbytes"]
+
+
+def test_what_was_begun_is_there_when_it_is_wanted_and_its_errors_are_raised(file: MappedFile) -> None:
+    weights, tensors = Weights(), shapes(file)
+    weights.begin(tensors[:2], 2)
+    weights.prepare(tensors, 2)
+    want = np.zeros(tensors[0].spec.nbytes, np.uint8)
+    pack(tensors[0].source.data(), tensors[0].spec, want)
+    np.testing.assert_array_equal(weights.memory(tensors[0]), want)
+    assert weights.nbytes == sum(t.spec.nbytes for t in tensors)
+
+    class Broken:
+        asked = 0
+
+        def data(self) -> np.ndarray:
+            self.asked += 1
+            if self.asked > 1:  # the first tells where it lies
+                raise FormatError("the file was closed")
+            return np.zeros(65, np.uint8)[1:]
+
+    broken = Graph().constant("w", Broken(), TensorSpec((16,), f32))
+    weights.begin([broken], 2)
+    with pytest.raises(FormatError, match="closed"):
+        weights.prepare([], 2)
+
+
+def test_one_thread_begins_nothing(file: MappedFile) -> None:
+    weights = Weights()
+    weights.begin(shapes(file), 1)
+    assert not weights.nbytes
+    weights.prepare([], 1)
+    assert not weights.nbytes

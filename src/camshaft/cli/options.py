@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from camshaft.cli.progress import Bar, Notice
+from camshaft.garbage import no_collection
 from camshaft.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def open_model(model: str, *, context: int, **given: Any) -> LanguageModel:
 
     with Bar(f"pulling {model}") as progress:
         resolve_model(model, progress)
-    with Notice(f"preparing {model} for this machine (once) ..."):
+    with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
         from camshaft.generate.language_model import LanguageModel
 
         return LanguageModel(model, context=context, **_given(given))

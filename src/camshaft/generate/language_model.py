@@ -18,6 +18,7 @@ import numpy as np
 from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf import open_gguf
+from camshaft.garbage import no_collection
 from camshaft.generate.batch import Batch, check_prompts
 from camshaft.generate.conversation import Conversation
 from camshaft.generate.generation import Generation, GenerationTimings, check_max_tokens, stop_strings
@@ -98,16 +99,17 @@ class LanguageModel:
             self.tokenizer = Tokenizer.from_gguf(self._file.metadata)
             self.config = read_config(self._file.metadata, made.name, self.tokenizer.n_vocab)
             loaded = time.perf_counter()
-            self.plans = ModelPlans(
-                self._file,
-                made,
-                self.config,
-                context=context,
-                n_slots=sessions,
-                quantized=ACTIVATIONS[activations],
-                backend=backend,
-                threads=self.threads,
-            )
+            with no_collection():
+                self.plans = ModelPlans(
+                    self._file,
+                    made,
+                    self.config,
+                    context=context,
+                    n_slots=sessions,
+                    quantized=ACTIVATIONS[activations],
+                    backend=backend,
+                    threads=self.threads,
+                )
         except MemoryError as error:
             self._file.close()
             raise ContextError(

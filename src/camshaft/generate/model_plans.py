@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from camshaft.backends.cpu.device import counts
 from camshaft.backends.device import HOST, Device
 from camshaft.backends.registry import device
 from camshaft.dtypes import f16, f32
@@ -20,6 +22,7 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf import GGUFFile
 from camshaft.generate.kv_cache import KVCache
 from camshaft.graph.graph import Graph
+from camshaft.graph.passes.layout import packed_constants
 from camshaft.models.architectures import Architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
@@ -67,14 +70,24 @@ class ModelPlans:
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self._file, self._architecture = file, architecture
         self._rope = Rotations(file.metadata, file.tensors, config, context)
-        # Both graphs before any memory: a file whose tensors do not fit its metadata fails here.
-        graphs = self._graph(self.prompt_tokens, self.logit_rows), self._graph(1, None)
+        # The graph before any memory: a file whose tensors do not fit its metadata fails here.
+        graph = self._graph(self.prompt_tokens, self.logit_rows)
+        if self.device is None:
+            self.weights.begin(packed_constants(graph), threads)
         self.logits = self._make_logits(TensorSpec((self.logit_rows.bound, config.vocab_size), f32))
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         started = time.perf_counter()
-        self.prompt, self.single = self._compile(graphs)
+        compiled = counts.compiled
+        self.prompt = self._compile([graph])[0]
+        if counts.compiled > compiled:  # the first start on this machine: all that it takes, now
+            _ = self.single
         self.compile_s = time.perf_counter() - started
         self._together: dict[int, tuple[ExecutionPlan, Extent]] = {}
+
+    @cached_property
+    def single(self) -> ExecutionPlan:
+        """The plan for single tokens, ground when it is first wanted: the first token of a prompt needs none."""
+        return self._compile([self._graph(1, None)])[0]
 
     def _compile(self, graphs: Sequence[Graph]) -> list[ExecutionPlan]:
         return compile_all(
@@ -147,7 +160,8 @@ class ModelPlans:
 
     def close(self) -> None:
         """Lets go of all plans, their weights and the cache's memory."""
-        for plan in (self.prompt, self.single, *(plan for plan, _ in self._together.values())):
+        ground = [self.__dict__[name] for name in ("prompt", "single") if name in self.__dict__]
+        for plan in (*ground, *(plan for plan, _ in self._together.values())):
             plan.close()
         self.weights.clear()
         self.cache.close()

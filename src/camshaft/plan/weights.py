@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,20 +25,42 @@ class Weights:
     def __init__(self) -> None:
         self._held: dict[tuple[Source, str], Array] = {}
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
+        self._begun: tuple[dict[tuple[Source, str], Array], Future[None]] | None = None
+
+    def begin(self, constants: Iterable[Tensor], threads: int) -> None:
+        """Starts to load what is not held yet beside the calling thread, which goes on with graphs and plans; with one thread
+        there is none to spare. `prepare` waits for it, and raises what it raised."""
+        self._finish()
+        if threads > 1:
+            found, todo = self._places(constants)
+            executor = ThreadPoolExecutor(1)
+            self._begun = found, executor.submit(load_all, todo, threads - 1)
+            executor.shutdown(wait=False)
+
+    def _finish(self) -> None:
+        if self._begun is not None:
+            (found, loading), self._begun = self._begun, None
+            loading.result()
+            self._held |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
         """Loads what is not held yet, several pieces at once."""
+        self._finish()
+        found, todo = self._places(constants)
+        load_all(todo, threads)
+        self._held |= found
+
+    def _places(self, constants: Iterable[Tensor]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
+        """Memory for what is not held yet, and the pieces that are to be loaded into it."""
         missing = {_key(t): t for t in constants if _key(t) not in self._held}
-        tensors = list(missing.values())
-        spans = [-(-t.spec.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_made(t) else 0 for t in tensors]
+        spans = [-(-t.spec.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_made(t) else 0 for t in missing.values()]
         pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans])
         found: dict[tuple[Source, str], Array] = {}
         todo: list[Piece] = []
         for (key, tensor), span, start in zip(missing.items(), spans, places[:-1], strict=True):
             found[key] = pool[start : start + tensor.spec.nbytes] if span else _in_place(tensor)
             todo += pieces(tensor, found[key]) if span else ()
-        load_all(todo, threads)
-        self._held |= found
+        return found, todo
 
     def upload(self, constants: Iterable[Tensor], device: Device, threads: int) -> None:
         """Puts what is not there yet into a device's memory. A few at a time are packed on the host, which keeps none."""
@@ -61,6 +83,7 @@ class Weights:
 
     def clear(self) -> None:
         """Lets go of all of them. Plans that were bound to them keep theirs until they are closed."""
+        self._begun = None
         self._held.clear()
         self._uploaded.clear()
 
