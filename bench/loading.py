@@ -8,9 +8,6 @@ process that opens the model, less that of one that imports camshaft and compile
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,6 +17,7 @@ from typing import Any
 import numpy as np
 import rows
 
+from camshaft.compare.sides.ours_loading import measure_memory
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
@@ -31,30 +29,6 @@ from camshaft.plan.weights import Weights
 
 COLUMNS = 4096
 ROWS = 4096  # of a tensor: about what a layer has
-
-# Linux counts what the parent held among a child's ru_maxrss, but not in its own VmHWM.
-_PEAK = """
-try:
-    print(int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024)
-except OSError:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
-"""
-_BASELINE = f"""
-import resource, sys, numpy as np, camshaft
-camshaft.LanguageModel
-graph = camshaft.Graph()
-x = graph.input("x", (64,), "f32")
-graph.output("y", camshaft.add(x, x))
-camshaft.compile(graph, threads=1).run(x=np.zeros(64, np.float32))
-{_PEAK}
-"""
-_MODEL = f"""
-import json, resource, sys, camshaft
-lm = camshaft.LanguageModel(sys.argv[1], threads=int(sys.argv[2]))
-found = lm.describe_plan()
-print(json.dumps([found.kv_cache_nbytes, found.arena_nbytes, found.weights_nbytes]))
-{_PEAK}
-"""
 
 
 def constants(file: MappedFile, name: str) -> list[Tensor]:
@@ -100,32 +74,6 @@ def _row(name: str, threads: int, rounds: Sequence[tuple[int, float, int]]) -> d
     return {"bench": "loading", "op": "pack", "format": name, "threads": threads, "GB/s": spread.rounded()}
 
 
-def _child(program: str, *arguments: str) -> list[str]:
-    ended = subprocess.run([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, check=True, text=True)
-    return ended.stdout.splitlines()
-
-
-def measure_memory(model: str, threads: int) -> dict[str, Any]:
-    """What opening the model takes at most beside camshaft itself, and its share of file, cache and arena."""
-    _child(_MODEL, model, str(threads))  # compiles and proves
-    (baseline,) = _child(_BASELINE)
-    sizes, peak = _child(_MODEL, model, str(threads))
-    cache, arena, weights = json.loads(sizes)
-    file = Path(model).stat().st_size
-    return {
-        "bench": "loading",
-        "op": "memory",
-        "model": Path(model).name,
-        "threads": threads,
-        "file_nbytes": file,
-        "weights_nbytes": weights,
-        "cache_nbytes": cache,
-        "arena_nbytes": arena,
-        "peak_nbytes": int(peak) - int(baseline),
-        "share": round((int(peak) - int(baseline)) / (file + cache + arena), 3),
-    }
-
-
 def report(packed: Sequence[dict[str, Any]], memory: Sequence[dict[str, Any]]) -> str:
     """The rows as tables."""
     lines = [
@@ -159,7 +107,10 @@ def main() -> None:
     options = parser.parse_args()
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     packed = measure_formats(options)
-    memory = [measure_memory(str(resolve_model(m).resolve()), max(options.threads)) for m in options.models]
+    paths = [str(resolve_model(m).resolve()) for m in options.models]
+    for path in paths:
+        measure_memory(path, max(options.threads))  # compiles and proves
+    memory = [measure_memory(path, max(options.threads)) for path in paths]
     print(report(packed, memory))
     rows.write(options.json, [*packed, *memory])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.compare import language_rows, model_files
+from camshaft.compare import language_rows, model_files, start_rows
 from camshaft.compare.groups import GROUPS
 from camshaft.compare.model_files import Watch, work_of
 from camshaft.compare.process import PROGRAM
@@ -27,6 +27,7 @@ def one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     for name in ("smollm2", "requantized"):
         monkeypatch.setattr(language_rows, name, found)
+    monkeypatch.setattr(start_rows, "MODELS", {"tiny": found})
     for name in ("SMOLLM2", "QWEN"):
         row = getattr(language_rows, name)
         monkeypatch.setattr(language_rows, name, type(row)(row.name, found, row.prompt, row.generate))

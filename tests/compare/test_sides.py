@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,12 @@ from camshaft.compare.groups import GROUPS, GroupError, chosen
 from camshaft.compare.process import PROGRAM, SideError, SideProcess, busy_core
 from camshaft.compare.results import row_of
 from camshaft.compare.sides import side as child
+from camshaft.compare.sides.starts import Starts
 from camshaft.compare.stand import OURS, Side
 from camshaft.compare.turns import Limits, Measured
 from tests.compare.support import no_watch
 
+OURS_FILES = ("ours_", "starts")  # the latter names the command alone
 FAKE = """
 class Whole:
     version, built_for = "fake 1", "nothing"
@@ -86,7 +89,17 @@ def test_the_child_needs_no_camshaft_and_its_folder_hides_no_library() -> None:
     names = {path.stem for path in PROGRAM.parent.glob("*.py")} - {"__init__"}
     assert not names & sys.stdlib_module_names
     for path in PROGRAM.parent.glob("*.py"):
-        assert "camshaft" not in path.read_text("utf-8").split('"""', 2)[2] or path.name.startswith("ours_")
+        assert "camshaft" not in path.read_text("utf-8").split('"""', 2)[2] or path.name.startswith(OURS_FILES)
+
+
+def test_a_start_is_timed_to_its_first_byte_and_must_end_well() -> None:
+    class Other(Starts):
+        def command(self, order: dict[str, Any]) -> list[str]:
+            return [sys.executable, "-c", order["program"]]
+
+    assert Other().seconds({"program": "print('x')"}) > 0
+    with pytest.raises(RuntimeError, match="no such file"):
+        Other().seconds({"program": "raise SystemExit('no such file')"})
 
 
 def test_calls_are_timed_until_they_take_long_enough() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from camshaft.compare import array_rows, executor_rows, language_rows, product_rows
+from camshaft.compare import array_rows, executor_rows, language_rows, product_rows, start_rows
 from camshaft.compare.model_files import Watch
 from camshaft.compare.stand import Stand
 from camshaft.errors import CamshaftError
@@ -21,6 +21,8 @@ GROUPS: dict[str, Group] = {
     "matmul": array_rows.matmul,
     "elementwise": array_rows.elementwise,
     "executor": executor_rows.executor,
+    "first-token": start_rows.first_token,
+    "loading": start_rows.loading,
     "busy": language_rows.busy,
 }
 WANTED_MEANS = {"f32 matmul": 1.0, "bf16 matmul": 1.0}
