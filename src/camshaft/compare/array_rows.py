@@ -113,15 +113,23 @@ def _elements(shape: list[int]) -> int:
     return count
 
 
-def elementwise(threads: int, watch: Watch) -> Iterator[Stand]:
-    """Softmax, norms and chains of 1024 rows of 4096."""
-    x, row = [ROWS, COLUMNS], [COLUMNS]
-    where = f"{ROWS} x {COLUMNS}"
-    tasks = [
+def passes(rows: int, columns: int) -> tuple[Task, ...]:
+    """Softmax, norms and chains of so many rows and columns."""
+    x, row = [rows, columns], [columns]
+    where = f"{rows} x {columns}"
+    norms = (
         _pass(f"softmax {where}", "softmax", {"x": x}),
         _pass(f"rms_norm {where}", "rms_norm", {"x": x, "weight": row}, eps=EPS),
         _pass(f"layer_norm {where}", "layer_norm", {"x": x, "weight": row, "bias": row}, eps=EPS),
+    )
+    chains = [
+        _pass(f"{name}, {where}", "chain", dict.fromkeys("abc", x), steps=[list(s) for s in steps])
+        for name, steps in CHAINS.items()
     ]
-    for name, steps in CHAINS.items():
-        tasks.append(_pass(f"{name}, {where}", "chain", dict.fromkeys("abc", x), steps=[list(s) for s in steps]))
-    yield Stand("elementwise", threads, sides(threads, NUMPY, TORCH, COMPILED, ONNX), tuple(tasks))
+    return (*norms, *chains)
+
+
+def elementwise(threads: int, watch: Watch) -> Iterator[Stand]:
+    """Softmax, norms and chains of 1024 rows of 4096."""
+    everybody = sides(threads, NUMPY, TORCH, COMPILED, ONNX)
+    yield Stand("elementwise", threads, everybody, passes(ROWS, COLUMNS))

@@ -7,7 +7,6 @@ what the helpers' names on them end in, {w} the number of elements.
 from __future__ import annotations
 
 import re
-from math import factorial
 
 import numpy as np
 
@@ -39,20 +38,19 @@ def _horner(name: str, x: str, coefficients: tuple[float, ...], form: Form) -> s
 
 
 def _exp(form: Form) -> str:
-    """x = n ln 2 + r, Taylor's polynomial in r, and 2^n in two factors so that subnormal results are right."""
+    """x = n ln 2 + r, a polynomial in r, and 2^n in two factors so that subnormal results are right."""
     f = FORMS[form.element.name]
-    low, high = number(f.exp_low, form), number(f.exp_high, form)
-    terms = tuple(1 / factorial(i) for i in range(f.exp_terms, -1, -1))
-    whole = "__builtin_convertvector({0}, {{I}})" if form.is_vector else "({{I}}){0}"
-    safe = f"choose_{{s}}(n == n, n, splat_{{s}}({number(0.0, form)}))"
-    return f"""// e^x: x = n ln 2 + r, Taylor's polynomial in r, and 2^n in two factors so that subnormal results are right
+    low, high, shifter = number(f.exp_low, form), number(f.exp_high, form), number(f.shifter, form)
+    return f"""// e^x: x = n ln 2 + r, a polynomial in r, and 2^n in two factors so that subnormal results are right
 x = choose_{{s}}(x < {low}, splat_{{s}}({low}), x);
 x = choose_{{s}}(x > {high}, splat_{{s}}({high}), x);
-const {{F}} n = round_{{s}}(x * {number(1.4426950408889634, form)});
+const {{F}} shifted = fma_{{s}}(x, splat_{{s}}({number(1.4426950408889634, form)}), splat_{{s}}({shifter}));
+const {{F}} n = shifted - {shifter};
 {{F}} r = fma_{{s}}(n, splat_{{s}}({number(-f.ln2_high, form)}), x);
 r = fma_{{s}}(n, splat_{{s}}({number(-f.ln2_low, form)}), r);
-{_horner("p", "r", terms, form)}
-const {{I}} whole = {whole.format(safe)};
+{_horner("p", "r", f.exp, form)}
+// n is in the low bits
+const {{I}} whole = bits_{{s}}_{{i}}(shifted) - bits_{{s}}_{{i}}(splat_{{s}}({shifter}));
 const {{I}} half = whole >> 1;
 const {{I}} rest = whole - half;
 return p * bits_{{i}}_{{s}}((half + {f.bias}) << {f.mantissa_bits}) * bits_{{i}}_{{s}}((rest + {f.bias}) << {f.mantissa_bits});"""

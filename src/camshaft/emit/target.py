@@ -36,6 +36,11 @@ class CpuTarget:
         return self._is_arm or not self.features.isdisjoint({"f16c", "avx512f", "zfhmin", "zfh"})
 
     @property
+    def has_scale(self) -> bool:
+        """Whether an instruction multiplies vectors by powers of two."""
+        return self._is_x86 and {"avx512f", "avx512vl"} <= self.features
+
+    @property
     def has_fma(self) -> bool:
         """Whether an instruction multiplies and adds with one rounding."""
         return not self._is_x86 or not self.features.isdisjoint({"fma", "fma4", "avx512f"})

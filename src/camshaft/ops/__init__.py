@@ -25,6 +25,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, 
 _HOMES = {name: module for module, names in FAMILIES.items() for name in names}
 NAMES = (
     "rms_norm",
+    "layer_norm",
     "matmul",
     "quantize_activations",
     "quantized_matmul",

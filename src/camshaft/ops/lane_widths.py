@@ -18,8 +18,14 @@ def lanes_of(build: Builder) -> ops.Tunables:
     )
 
 
+def row_lanes(columns: int, target: ops.Target) -> int | None:
+    """Lanes of a kernel that folds rows: four vectors of a CPU where a row has many, so that no sum waits for the one before.
+    None: the device's own."""
+    return 4 * target.lanes if target.backend == "simd" and columns >= 16 * target.lanes else None
+
+
 def wider(build: ops.Build, target: ops.Target, values: ops.Values) -> ops.Build:
-    """The build with the launches' width; the device's own is left to it."""
+    """The build with the launches' width; the device's own is left to the build."""
     if values["lanes"] == target.lanes:
         return build
     launches = tuple(replace(la, lanes=values["lanes"]) if isinstance(la, ops.Launch) else la for la in build.launches)

@@ -13,7 +13,7 @@ from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import elementwise
 from camshaft.ops import op as ops
-from camshaft.ops.lane_widths import lanes_of
+from camshaft.ops.lane_widths import lanes_of, row_lanes
 from camshaft.ops.spec import TensorSpec
 
 
@@ -22,8 +22,9 @@ def one_row_per_program(k: Tracer, x: KernelArray, out: KernelArray, *, dim: int
     # y[r, c] = exp(x[r, c] - max_c x[r]) / sum_c exp(x[r, c] - max_c x[r]); a NaN in a row makes all of it NaN
     row = k.program(0) * inner + k.program(1)
     highest, total = k.accumulator("max"), k.accumulator("sum")
-    for c in k.lanes(dim):
-        highest.combine(x[row, c])
+    for c in k.lanes(dim):  # passes over a NaN, one operation for three: the sum shows it
+        value, before = x[row, c], highest.value
+        highest.set(k.select(value > before, value, before))
     top = k.lanes_max(highest)
     for c in k.lanes(dim):
         power = k.exp(x[row, c] - top)
@@ -55,7 +56,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     flat = (int(np.prod(x.bounds)) // dim, dim)
     arrays = (ops.read(0, shape=flat), ops.write(0, shape=flat))
     grid = (ops.Cells(rows), ops.Cells(inner))
-    return ops.Build((ops.Launch(one_row_per_program, arrays, grid, {"dim": dim, "inner": inner}),))
+    constants = {"dim": dim, "inner": inner}
+    return ops.Build((ops.Launch(one_row_per_program, arrays, grid, constants, lanes=row_lanes(dim, target)),))
 
 
 def _samples() -> Iterable[ops.Sample]:
