@@ -231,7 +231,7 @@ def test_a_traced_plan_writes_its_runs_when_the_process_ends(tmp_path: Path) -> 
     assert {name for pid, name in counts if pid == 1} == {n.name for n in graph().nodes}
     assert {name for pid, name in counts if pid == 2} == {n.name for n in graph(1).nodes}
     programs = sum(e["args"]["programs"] for e in bars if (e["pid"], e["name"]) == (1, "blk.0.rms_norm"))
-    assert programs == 2 * len(X)
+    assert programs == 2 * 2 * len(X)  # in two runs, by either worker for itself: it is small
 
 
 def test_a_watched_schedule_shows_the_face_of_the_one_inside(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -352,7 +352,8 @@ def test_the_default_model_packs_each_weight_once_and_quantizes_each_activation_
 def test_a_token_takes_few_thunks_and_waits() -> None:
     with LanguageModel(require_default_model(), threads=2, context=64) as lm:
         schedule, layers = lm.plans.single.bound.schedule, lm.config.n_layers
-        assert (len(schedule.thunks), sum(schedule.waits)) == (16 * layers + 3, 12 * layers + 2)
+        # a wait before the norms, rope, attention, its merge, silu and ffn_down; at 64 positions a merge is every worker's
+        assert (len(schedule.thunks), sum(schedule.waits)) == (16 * layers + 3, 7 * layers)
 
 
 def test_seven_tokens_of_512_cost_seven_tokens_programs_in_a_model(tmp_path: Path) -> None:

@@ -21,15 +21,19 @@ Memory = np.ndarray[Any, np.dtype[Any]] | memoryview | bytearray | bytes | int
 
 @dataclass(frozen=True)
 class BoundMemory:
-    """Every buffer of the host's space as bytes at their final addresses. Holds on to the memory that was given as arrays."""
+    """Every buffer of the host's space as bytes at their final addresses. Holds on to the memory that was given as arrays.
+    Of `own` buffers each worker has one, `own_nbytes` after the last worker's; here are worker 0's."""
 
     arena: Bytes
     pieces: Mapping[Buffer, Bytes]
     addresses: Mapping[Buffer, int]
+    own: frozenset[Buffer] = frozenset()
+    own_nbytes: int = 0
 
-    def address(self, piece: BufferSlice) -> int:
-        """The address of the slice's first byte."""
-        return self.addresses[piece.buffer] + piece.offset
+    def address(self, piece: BufferSlice, worker: int = 0) -> int:
+        """The address of the slice's first byte, as the worker sees it."""
+        mine = worker * self.own_nbytes if piece.buffer in self.own else 0
+        return self.addresses[piece.buffer] + mine + piece.offset
 
     def bytes_of(self, piece: BufferSlice) -> Bytes:
         """The slice itself as a uint8 array [nbytes], no copy."""
@@ -119,4 +123,5 @@ def bind_memory(
     own = _bind_arena(memory, arena)
     pieces = dict(_placed(schedule, memory, own)) | dict(_given(schedule, buffers, written))
     _refuse_overlap(pieces, own, written)
-    return BoundMemory(own, pieces, {buffer: piece.ctypes.data for buffer, piece in pieces.items()})
+    addresses = {buffer: piece.ctypes.data for buffer, piece in pieces.items()}
+    return BoundMemory(own, pieces, addresses, memory.own, memory.own_nbytes)

@@ -18,6 +18,7 @@ from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.prepare import prepare
 from camshaft.plan.device_memory import DeviceArray
+from camshaft.plan.everywhere import run_everywhere
 from camshaft.plan.execute import BoundSchedule, bind
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.held import Held, given_memory, hold
@@ -119,7 +120,8 @@ def _grind(
     homes = {t: held.device.space if isinstance(held, DeviceArray) else HOST for t, held in given.items()}
     lowered = lower(graph, choices, homes)
     watch_lowered(lowered)
-    made = make_schedule(lowered.thunks, extents_of_graph(graph))
+    workers = thread_count(threads)
+    made = make_schedule(run_everywhere(lowered, workers), extents_of_graph(graph), workers=workers)
     return bind_lowered(graph, lowered, choices, made, threads, weights, given, arena, started)
 
 

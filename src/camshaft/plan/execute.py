@@ -151,9 +151,11 @@ def bind(
 
     `buffers` gives the memory of every CONSTANT, STATE and IO buffer: a contiguous array, a bytes-like value, or an
     address that the caller keeps valid. `arena` is the caller's memory for the temporaries, else the plan has its own.
-    PlanError when memory is missing, too small, misaligned, read-only where written or overlapping, or when the
-    schedule lacks a wait.
+    PlanError when memory is missing, too small, misaligned, read-only where written or overlapping, when there are more
+    threads than the arena has room for, or when the schedule lacks a wait.
     """
+    if memory_plan.own and threads > memory_plan.workers:
+        raise PlanError(f"a plan whose arena is for {memory_plan.workers} workers got {threads}")
     memory = bind_memory(schedule, memory_plan, arena, buffers or {})
     check_waits(schedule, memory_plan)
     return BoundSchedule(schedule, memory_plan, memory, threads)

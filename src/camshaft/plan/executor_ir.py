@@ -1,7 +1,8 @@
 """The executor's LLVM IR: it walks thunk records with all workers inside it, for every plan. Compiled by native.py.
 
 Layouts (int64 words), shared with workers.py and execute.py:
-  record   entry, args, constant, wait, home, number of factors, 3 x (extent address, divisor); 128 bytes
+  record   entry, args, constant, wait, home, number of factors, 3 x (extent address, divisor), stride; 128 bytes. Home is -1
+           where every worker runs all programs; a worker's args are `stride` bytes after those of the one before
   control  one per pool, a 128-byte line per group of writers, see the offsets below
 """
 
@@ -11,11 +12,13 @@ from string import Template
 
 from camshaft.plan.barrier_ir import AWAIT, BARRIER, CORES, pause_declaration, pause_ir
 from camshaft.plan.clock_ir import STAMP_ENTRIES, TIMED, clock_ir
-from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
+from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM, MAX_FACTORS
 from camshaft.plan.wake import WakeRow
 
 RECORD_WORDS = 16
 ENTRY, ARGS, CONSTANT, WAIT, HOME, N_FACTORS, FACTORS = range(7)
+STRIDE = FACTORS + 2 * MAX_FACTORS
+EVERYWHERE = -1
 
 # What the timed form writes for a worker and a thunk: ticks at start and end, programs run, the first of them. After a
 # worker's thunks comes one for its whole run, of which it writes the start. Nothing is written after the last barrier: the
@@ -135,6 +138,9 @@ share:
 turn:
   %home.at = getelementptr i64, ptr %record, i64 $HOME
   %home = load i64, ptr %home.at
+  %everywhere = icmp slt i64 %home, 0
+  br i1 %everywhere, label %launch, label %part
+part:
   %from = sub i64 %worker, %home
   %wrapped = add i64 %from, %workers
   %below = icmp slt i64 %from, 0
@@ -156,8 +162,8 @@ split:
   %size.split = add i64 %even, %extra.1
   br label %launch
 launch:
-  %start = phi i64 [ 0, %share ], [ %place, %one_each ], [ %start.split, %split ]
-  %size = phi i64 [ %n, %share ], [ %one, %one_each ], [ %size.split, %split ]
+  %start = phi i64 [ 0, %share ], [ 0, %turn ], [ %place, %one_each ], [ %start.split, %split ]
+  %size = phi i64 [ %n, %share ], [ %n, %turn ], [ %one, %one_each ], [ %size.split, %split ]
 ;timed  store i64 %size, ptr %stamp.size
 ;timed  %stamp.place = getelementptr i64, ptr %stamp, i64 $PLACE
 ;timed  store i64 %start, ptr %stamp.place
@@ -165,7 +171,11 @@ launch:
   br i1 %some, label %call, label %next
 call:
   %args.at = getelementptr i64, ptr %record, i64 $ARGS
-  %args = load ptr, ptr %args.at
+  %args.first = load ptr, ptr %args.at
+  %stride.at = getelementptr i64, ptr %record, i64 $STRIDE
+  %stride = load i64, ptr %stride.at
+  %args.skip = mul i64 %worker, %stride
+  %args = getelementptr i8, ptr %args.first, i64 %args.skip
   %kernel = load ptr, ptr %record
   %stop = add i64 %start, %size
   call void %kernel(ptr %args, i64 %start, i64 %stop)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.errors import PlanError
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk, own_buffers
 
 Range = tuple[int, int]
 
@@ -25,8 +25,10 @@ def byte_range(piece: BufferSlice, offsets: Mapping[Buffer, int]) -> tuple[objec
 
 @dataclass
 class Group:
-    """The thunks since the last wait: their numbers, and what they have read and written, per memory."""
+    """The thunks since the last wait: their numbers, and what they have read and written, per memory. `own` are buffers of which
+    each worker has its own, in the order of its thunks: they make nobody wait."""
 
+    own: frozenset[Buffer] = frozenset()
     numbers: set[int] = field(default_factory=set)
     read: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
     written: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
@@ -34,6 +36,8 @@ class Group:
     def conflict(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> BufferUse | None:
         """The first use that needs what is in the group to end before it."""
         for use in uses:
+            if use.slice.buffer in self.own:
+                continue
             memory, wanted = byte_range(use.slice, offsets)
             if _touches(self.written[memory], wanted):
                 return use
@@ -54,6 +58,8 @@ class Group:
     def add(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> None:
         """Counts these uses in."""
         for use in uses:
+            if use.slice.buffer in self.own:
+                continue
             memory, used = byte_range(use.slice, offsets)
             (self.written if use.access == "write" else self.read)[memory].append(used)
 
@@ -67,12 +73,12 @@ def _waits(
     keys: Iterable[str], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order
 ) -> tuple[bool, ...]:
     """True where a thunk conflicts with one of its key since that key's last wait, or follows it. In order, the fewest."""
-    waits = []
-    groups: dict[str, Group] = defaultdict(Group)
+    waits, own = [], own_buffers(thunks)
+    groups: dict[str, Group] = defaultdict(lambda: Group(own))
     for index, (key, thunk) in enumerate(zip(keys, thunks, strict=True)):
         waits.append(groups[key].must_end_before(index, thunk, offsets, after))
         if waits[-1]:
-            groups[key] = Group()
+            groups[key] = Group(own)
         groups[key].add_thunk(index, thunk, offsets)
     return tuple(waits)
 
@@ -96,9 +102,10 @@ def missing_wait(
 ) -> int | None:
     """The first thunk that conflicts with one of its device since the last of these waits, or follows it; None when they
     suffice."""
-    groups: dict[str, Group] = defaultdict(Group)
+    own = own_buffers(thunks)
+    groups: dict[str, Group] = defaultdict(lambda: Group(own))
     for index, (thunk, wait) in enumerate(zip(thunks, waits, strict=True)):
-        group = groups[thunk.device] = Group() if wait else groups[thunk.device]
+        group = groups[thunk.device] = Group(own) if wait else groups[thunk.device]
         if group.must_end_before(index, thunk, offsets, after):
             return index
         group.add_thunk(index, thunk, offsets)

@@ -12,7 +12,7 @@ from camshaft.extent import Extent
 from camshaft.plan import executor_ir as layout
 from camshaft.plan.binding import BoundMemory
 from camshaft.plan.native import native_executor
-from camshaft.plan.schedule import BufferSlice, Schedule, Thunk
+from camshaft.plan.schedule import BufferSlice, Schedule, Thunk, own_buffers
 from camshaft.plan.workers import Words, aligned_bytes
 
 MAX_PROGRAMS = 2**62
@@ -22,18 +22,23 @@ EntryOf = Callable[[Thunk], int]
 def homes(schedule: Schedule, workers: int) -> Iterator[int]:
     """The worker that gets the first program of each thunk.
 
-    Between two waits the next thunk starts where the last one's programs ended, so that small thunks spread.
+    Between two waits the next thunk starts where the last one's programs ended, so that small thunks spread. EVERYWHERE for
+    one that each worker runs whole.
     """
     turn = 0
     for thunk, wait in zip(schedule.thunks, schedule.waits, strict=True):
         turn = 0 if wait else turn
+        if thunk.everywhere:
+            yield layout.EVERYWHERE
+            continue
         yield turn
         turn = (turn + thunk.programs.bound) % workers
 
 
-def argument_words(thunk: Thunk, memory: BoundMemory, extents: Mapping[Extent, int]) -> list[int]:
-    """The thunk's argument block: addresses of slices and of active values; memmove's also size, function."""
-    words = [memory.address(arg) if isinstance(arg, BufferSlice) else extents[arg] for arg in thunk.args]
+def argument_words(thunk: Thunk, memory: BoundMemory, extents: Mapping[Extent, int], worker: int = 0) -> list[int]:
+    """The thunk's argument block: addresses of slices, where each has its own those of the worker, and of active values;
+    memmove's also size, function."""
+    words = [memory.address(arg, worker) if isinstance(arg, BufferSlice) else extents[arg] for arg in thunk.args]
     if thunk.kind == "copy" and thunk.entry is None:
         memmove = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
         words += [thunk.uses[0].slice.nbytes, memmove]
@@ -52,11 +57,19 @@ def _entry(thunk: Thunk, host_entry: EntryOf) -> int:
 
 
 def _fill(
-    record: Words, thunk: Thunk, entry: int, args: int, wait: bool, home: int, extents: Mapping[Extent, int]
+    record: Words,
+    thunk: Thunk,
+    entry: int,
+    args: int,
+    stride: int,
+    wait: bool,
+    home: int,
+    extents: Mapping[Extent, int],
 ) -> None:
     if thunk.programs.bound > MAX_PROGRAMS:
         raise PlanError(f"thunk {thunk.name!r} may have {thunk.programs.bound} programs; the executor takes 2**62")
     record[[layout.ENTRY, layout.ARGS, layout.CONSTANT]] = entry, args, thunk.programs.constant
+    record[layout.STRIDE] = stride
     record[[layout.WAIT, layout.HOME, layout.N_FACTORS]] = wait, home, len(thunk.programs.factors)
     for index, (extent, divisor) in enumerate(thunk.programs.factors):
         at = layout.FACTORS + 2 * index
@@ -66,15 +79,21 @@ def _fill(
 def thunk_records(
     schedule: Schedule, memory: BoundMemory, extents: Mapping[Extent, int], workers: int, host_entry: EntryOf
 ) -> tuple[Words, Words]:
-    """The records [n_thunks, 16] and the argument blocks they point into. `extents`: addresses of active values."""
+    """The records [n_thunks, 16] and the argument blocks they point into, all of a worker's together where any of them has
+    something of its own. `extents`: addresses of active values."""
+    own = own_buffers(schedule.thunks)
     blocks = [argument_words(thunk, memory, extents) for thunk in schedule.thunks]
-    args: Words = np.array([word for block in blocks for word in block] or [0], np.int64)
+    lines = [[word for block in blocks for word in block] or [0]]
+    for worker in range(1, workers if own else 1):
+        lines.append([w for thunk in schedule.thunks for w in argument_words(thunk, memory, extents, worker)] or [0])
+    args: Words = np.array(lines, np.int64)
     n_thunks = len(schedule.thunks)
     records: Words = aligned_bytes(max(n_thunks, 1) * layout.RECORD_WORDS * 8, 128).view(np.int64)
     rows = records.reshape(-1, layout.RECORD_WORDS)
     at = args.ctypes.data
     steps = zip(rows, schedule.thunks, blocks, schedule.waits, homes(schedule, workers), strict=False)
     for record, thunk, block, wait, home in steps:
-        _fill(record, thunk, _entry(thunk, host_entry), at, wait, home, extents)
+        stride = args.strides[0] if any(use.slice.buffer in own for use in thunk.uses) else 0
+        _fill(record, thunk, _entry(thunk, host_entry), at, stride, wait, home, extents)
         at += 8 * len(block)
     return rows[:n_thunks], args

@@ -125,6 +125,8 @@ class Thunk:
     memmove does it, or `device` where one of them is in its space; there a third argument may be the Extent along whose bound
     the bytes are spread, of which only the active ones are copied. Every slice in `args` lies inside a stated use: hazards
     are found from the uses alone. `device` is HOST for what the native executor runs, else the space of the device.
+    A thunk that runs `everywhere` is run whole by every worker, and writes temporaries of which each worker has a copy of its
+    own; whoever reads such a one reads the copy of the worker that it runs on.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Thunk:
     uses: tuple[BufferUse, ...]
     programs: Programs = Programs(1)
     device: str = HOST
+    everywhere: bool = False
 
     def __post_init__(self) -> None:
         for arg in self.args:
@@ -152,6 +155,13 @@ class Thunk:
             self._check_copy()
         if self.device != HOST:
             self._check_spaces()
+        if self.everywhere:
+            self._check_everywhere()
+
+    def _check_everywhere(self) -> None:
+        written = (use.slice.buffer for use in self.uses if use.access == "write")
+        if (self.kind, self.device) != ("kernel", HOST) or any(b.lifetime is not Lifetime.TEMP for b in written):
+            raise PlanError(f"thunk {self.name!r} runs everywhere; wanted a kernel on the host that writes temporaries")
 
     def _check_spaces(self) -> None:
         allowed = {HOST, self.device} if self.kind == "copy" else {self.device}
@@ -254,6 +264,20 @@ class Schedule:
 def buffers_of(thunks: Iterable[Thunk]) -> tuple[Buffer, ...]:
     """Every buffer that the thunks use, in the order of first use."""
     return tuple(dict.fromkeys(use.slice.buffer for thunk in thunks for use in thunk.uses))
+
+
+def own_buffers(thunks: Iterable[Thunk]) -> frozenset[Buffer]:
+    """The temporaries of which each worker has its own: what thunks that run everywhere write. PlanError where another thunk
+    writes one of them too."""
+    writers: dict[Buffer, set[bool]] = {}
+    for thunk in thunks:
+        for use in thunk.uses:
+            if use.access == "write":
+                writers.setdefault(use.slice.buffer, set()).add(thunk.everywhere)
+    for buffer, kinds in writers.items():
+        if len(kinds) > 1:
+            raise PlanError(f"temporary {buffer.name!r} is written everywhere and by one worker; wanted one of both")
+    return frozenset(buffer for buffer, kinds in writers.items() if True in kinds)
 
 
 def extents_of(thunks: Iterable[Thunk]) -> tuple[Extent, ...]:

@@ -60,7 +60,7 @@ def _pieces(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Iterator[
 
 def _open(numbers: Sequence[int], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Group:
     """What a segment still does to memory once it was submitted: what it copies out of the host has been read by then."""
-    group = Group(set(numbers))
+    group = Group(numbers=set(numbers))
     for thunk in (thunks[number] for number in numbers):
         uploads = _uploads(thunk)
         group.add((use for use in thunk.uses if use not in uploads), offsets)
