@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blas, blocked, lanes, tile, tiled, units
+from camshaft.ops.matmul import blas, blocked, lanes, streamed, tile, tiled, units
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
 
@@ -42,6 +42,7 @@ _SHAPES = (
     ((2,), 15, 515, 130, (2,)),
     ((2, 1), 3, 9, 18, (2, 3)),
     ((3,), 7, 4, 5, ()),
+    ((2, 1), 5, 6, 1, (3,)),
     ((), 14, 4, 16, (2, 2)),
 )
 
@@ -126,6 +127,9 @@ OP = ops.Op(
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
         ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
         ops.KernelVariant("units", frozenset({"simd"}), units.build, units.supports, units.cost),
+        ops.KernelVariant(
+            "streamed", streamed.BACKENDS, streamed.build, streamed.supports, streamed.cost, streamed.TUNABLES
+        ),
         ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),

@@ -253,11 +253,12 @@ def pack_b_launch(s: Sizes, vectors: int, pack_depth: int, scratch: int) -> ops.
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: GEMV 40 bytes a nanosecond while b is in a cache (15 of memory), GEMM 3.3 multiply-adds per lane and
-    nanosecond (2.4 where b is larger than a core's own caches), packing 0.6 ns an element."""
+    """Measured on Zen 4: GEMV 40 bytes a nanosecond while b is in a cache (15 of memory; 12 as [k, n]), GEMM 3.3
+    multiply-adds per lane and nanosecond (2.4 where b is larger than a core's own caches), packing 0.6 ns an element."""
     s = sizes_of(node)
     if bound(s.rows) <= FEW_ROWS[s.transposed]:
-        return max(sum(spec.nbytes for spec in node.inputs) / 40, s.multiply_adds / (2 * target.lanes))
+        reading = sum(spec.nbytes for spec in node.inputs) / (40 if s.transposed else 12)
+        return max(reading, s.multiply_adds / (2 * target.lanes))
     packed = s.a_matrices * bound(s.rows) * s.depth + prod(s.b_shape)
     rate = 3.3 if 4 * prod(s.b_shape) <= OWN_CACHE_NBYTES else 2.4
     return s.multiply_adds / (rate * target.lanes) + 0.6 * packed
