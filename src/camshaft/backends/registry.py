@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -18,6 +17,7 @@ from camshaft.backends.blas.library import absent as blas_absent
 from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.device import CpuDevice, cpu_device
 from camshaft.backends.device import Device, DeviceInfo
+from camshaft.backends.elsewhere import entry_points
 from camshaft.errors import BackendError, CamshaftError
 
 ENTRY_POINTS = "camshaft.backends"

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from camshaft.backends.cpu.compile import MODULE_FLAGS, NativeLibrary, compile_module, host_target, load_kernel
 from camshaft.backends.cpu.features import names
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
-from camshaft.emit.llvm import emit
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError
 from camshaft.lang import ir
@@ -88,6 +87,8 @@ class CpuDevice:
         target = CpuTarget(self.architecture, width, self.features)
 
         def source(symbol: str) -> str:
+            from camshaft.emit.llvm import emit  # 10 ms, which a start that finds its kernels need not pay
+
             traced = kernel.trace(arrays, scalars, constants, grid)
             verify(traced)
             return emit(traced, target, symbol)

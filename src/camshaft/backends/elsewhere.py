@@ -1,0 +1,43 @@
+"""Backends that installed packages bring, by entry points; most starts find none, and need not import what reads them for that.
+
+Below registry.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_SUFFIXES = (".dist-info", ".egg-info")
+
+
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """The entry points of a group, as importlib.metadata finds them; its import takes 20 to 30 ms, a look at the files 1."""
+    if not _may_be_named(group):
+        return ()
+    from importlib.metadata import entry_points as found
+
+    return found(group=group)
+
+
+def _may_be_named(group: str) -> bool:
+    """Whether an installed package's entry points speak of the group, or that cannot be told by looking."""
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return True
+    return any(_names_in(folder or os.curdir, group) for folder in sys.path)
+
+
+def _names_in(folder: str, group: str) -> bool:
+    if not os.path.isdir(folder):
+        return os.path.exists(folder)  # an archive
+    with os.scandir(folder) as entries:
+        packages = [entry.path for entry in entries if entry.name.endswith(_SUFFIXES)]
+    files = (Path(package, "entry_points.txt") for package in packages)
+    return any(group.encode() in file.read_bytes() for file in files if file.is_file())
