@@ -11,6 +11,7 @@ from tokenizers import models, pre_tokenizers
 
 from camshaft.errors import ModelError
 from camshaft.text.alphabet import BYTE_TO_CHAR, decode_leniently, from_byte_level, to_byte_level
+from camshaft.text.merges import SHORT_TEXT, SHORT_WORD, Ranks, merged, read_ranks
 from camshaft.text.pretokenizers import pretokenizer
 from camshaft.text.vocabulary import Vocabulary
 
@@ -27,7 +28,7 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 class ByteLevel:
-    """The encoder of a byte-level vocabulary; the merge table is built on first use (22 ms for 49k tokens)."""
+    """The encoder of a byte-level vocabulary; the library's table of merges is built for the first long text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -45,18 +46,42 @@ class ByteLevel:
             raise ModelError(f"tokenizer.ggml.merges: {error}") from error
 
     @cached_property
+    def _speller(self) -> pre_tokenizers.PreTokenizer:
+        """Cuts a text into words and spells them byte by byte."""
+        spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([self._pretokenizer.splitter(), spelling])
+
+    @cached_property
     def _merger(self) -> Merger:
         merger = Merger(self._model)
-        spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        merger.pre_tokenizer = pre_tokenizers.Sequence([self._pretokenizer.splitter(), spelling])
+        merger.pre_tokenizer = self._speller
         return merger
+
+    @cached_property
+    def _ranks(self) -> Ranks | None:
+        return read_ranks(self._vocabulary.merges, self._vocabulary.ids)
+
+    def _short(self, text: str) -> list[int] | None:
+        """The tokens of a text by its own merges; None where the library's table is there, is worth it, or sees to bytes
+        that the vocabulary lacks."""
+        if len(text) > SHORT_TEXT or "_model" in self.__dict__:
+            return None
+        ids, ranks, found = self._vocabulary.ids, self._ranks, list[int]()
+        words = [word for word, _ in self._speller.pre_tokenize_str(text)]
+        if ranks is None or any(len(word) > SHORT_WORD or not ids.keys() >= set(word) for word in words):
+            return None
+        for word in words:
+            whole = self._pretokenizer.ignore_merges and word in ids
+            found += [ids[part] for part in ([word] if whole else merged(word, ranks))]
+        return found
 
     def encode(self, data: bytes, after_special: bool) -> list[int]:
         """The tokens of one fragment of text; where it stands (`after_special`) makes no difference here."""
         text = decode_leniently(data)
         if _SURROGATE.search(text):
             return self._encode_with_surrogates(text)
-        return self._present(self._merger.encode(text, add_special_tokens=False).ids)
+        short = self._short(text)
+        return self._present(self._merger.encode(text, add_special_tokens=False).ids) if short is None else short
 
     def _encode_with_surrogates(self, text: str) -> list[int]:
         """Word by word: the library's strings hold no lone surrogates, so they are cut out under a stand-in."""
