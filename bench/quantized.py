@@ -1,0 +1,169 @@
+"""Products of every block format: GB/s and Gop/s, shares of the roof, and ggml's of the same blocks beside it, by turns.
+
+Run: python bench/quantized.py [--formats Q4_0 ...] [--shapes 4096x14336 ...] [--tokens 1 512] [--threads 1 2] [--peer-python
+PYTHON | --no-peer] [--json FILE]. Weights of up to 64 tokens are so many copies that they come from memory. The time of a product
+has the activations' quantization in it, once for all copies, on either side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import roof
+import rows
+
+from camshaft.compare import sides
+from camshaft.compare.process import SideProcess
+from camshaft.compare.stand import OURS, Side
+from camshaft.formats.bits import Bytes
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.formats.tensor import FileTensor
+from camshaft.graph.graph import Graph
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS
+from camshaft.plan.compile import compile as ground
+
+FORMATS = [*PACKED_FORMATS, "F16", "BF16"]
+SHAPE = "4096x14336"
+PART_ROWS = 64  # rows that are quantized; a matrix is them over and over
+COLD_NBYTES, FEW_TOKENS = 96 << 20, 64  # three times the last cache here
+UNITS = {"F16": "f32", "BF16": "bf16"}
+
+
+class Products:
+    """camshaft's side; orders as quantized_ggml.py has them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads, self.version, self.built_for = threads, OURS, "this CPU"
+
+    def call(self, order: dict[str, Any]) -> Callable[[], object]:
+        """A run of the plan."""
+        m, k, n = (order[name] for name in ("m", "k", "n"))
+        row, part = BLOCK_FORMATS[order["format"]], np.fromfile(order["blocks"], np.uint8)
+        blocks: Bytes = np.resize(part, m * k // row.block_size * row.block_nbytes)
+        names = [f"w{copy}" for copy in range(order["copies"])]
+        graph = Graph()
+        x = graph.input("x", (n, k), "f32")
+        made = {f"{t}.weight": FileTensor(t, (m, k), row, blocks.size, lambda: blocks, "memory") for t in names}
+        for name in names:
+            graph.output(f"y{name}", Checkpoint(made, graph).linear(x, name, m))
+        plan = ground(graph, activations="q8", threads=self.threads)
+        plan.run(x=np.random.default_rng(0).standard_normal((n, k), np.float32))
+        return lambda: plan.run()[f"y{names[-1]}"]
+
+    def check(self, given: Any) -> float:
+        """The mean size of what was computed last."""
+        return float(np.abs(given).mean(dtype=np.float64))
+
+
+def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """One per format, shape and number of tokens, with the file of its blocks."""
+    rng = np.random.default_rng(1)
+    for shape in options.shapes:
+        m, k = (int(size) for size in shape.split("x"))
+        for name in options.formats:
+            row, path = BLOCK_FORMATS[name], folder / f"{name}.{k}"
+            if k % row.block_size:
+                continue
+            row.quantize(rng.standard_normal((PART_ROWS * k // row.block_size, row.block_size), np.float32)).tofile(
+                path
+            )
+            nbytes = m * k // row.block_size * row.block_nbytes
+            for n in options.tokens:
+                copies = ceil(COLD_NBYTES / nbytes) if n <= FEW_TOKENS else 1
+                yield {"format": name, "blocks": str(path), "m": m, "k": k, "n": n, "copies": copies}
+
+
+def processes(options: argparse.Namespace, threads: int) -> dict[str, SideProcess]:
+    """The sides that are up, by name."""
+    given: dict[str, Any] = {"threads": threads}
+    made = {OURS: Side(OURS, f"{Path(__file__)}:Products", given, peer=False)}
+    if not options.no_peer:
+        ggml = str(Path(sides.__file__).with_name("ggml.py"))
+        made["ggml"] = Side("ggml", f"{Path(__file__).with_name('quantized_ggml.py')}:Blocks", given | {"ggml": ggml})
+    return {name: SideProcess(side, options.peer_python) for name, side in made.items()}
+
+
+def row(order: dict[str, Any], threads: int, top: roof.Roof, taken: dict[str, list[float]]) -> dict[str, Any]:
+    """One product as a JSON row."""
+    kind = BLOCK_FORMATS[order["format"]]
+    m, k, n, copies = (order[name] for name in ("m", "k", "n", "copies"))
+    nbytes, ops = m * k / kind.block_size * kind.block_nbytes, 2.0 * m * k * n
+    spent = {name: rows.Spread.of([s / copies for s in found]) for name, found in taken.items()}
+    least = top.least_s(0, {UNITS.get(order["format"], "int8"): ops})
+    return {
+        "bench": "quantized",
+        **{name: order[name] for name in ("format", "m", "k", "n")},
+        "threads": threads,
+        "ns": {name: s.map(lambda x: x * 1e9).rounded() for name, s in spent.items()},
+        "GB/s": {name: float(f"{nbytes / s.median / 1e9:.4g}") for name, s in spent.items()},
+        "Gop/s": {name: float(f"{ops / s.median / 1e9:.4g}") for name, s in spent.items()},
+        "read_share": round(top.least_s(nbytes, {}) / spent[OURS].median, 3),
+        "ops_share": round(least / spent[OURS].median, 3),
+        "times_ggml": round(spent["ggml"].median / spent[OURS].median, 2) if "ggml" in spent else None,
+    }
+
+
+def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Every product, side by side in each turn, after the roof and a turn that makes them ready."""
+    up = processes(options, threads)
+    try:
+        wanted = list(orders(options, folder))
+        taken: list[dict[str, list[float]]] = [{name: [] for name in up} for _ in wanted]
+        top = roof.measure(threads)
+        for turn in range(-1, options.repeat):
+            for order, found in zip(wanted, taken, strict=True):
+                for name, process in up.items():
+                    seconds = process.seconds(order)
+                    if turn >= 0:
+                        found[name].append(seconds)
+                require_equal(order, {name: process.check for name, process in up.items()})
+        for order, found in zip(wanted, taken, strict=True):
+            yield row(order, threads, top, found)
+    finally:
+        for process in up.values():
+            process.close()
+
+
+def require_equal(order: dict[str, Any], checks: dict[str, float | None]) -> None:
+    """RuntimeError if the sides' results differ in their mean size by more than activations' quantizers do."""
+    sizes = [size for size in checks.values() if size is not None]
+    if max(sizes) > 1.02 * min(sizes):
+        raise RuntimeError(f"the sides compute different products of {order}: {checks}")
+
+
+def line(r: dict[str, Any]) -> tuple[object, ...]:
+    """A row for the table."""
+    other = {unit: r[unit].get("ggml", "") for unit in ("GB/s", "Gop/s")}
+    ours = f"{r['GB/s'][OURS]:.4g}", f"{r['read_share']:.0%}", f"{r['Gop/s'][OURS]:.4g}", f"{r['ops_share']:.0%}"
+    return r["threads"], r["format"], f"{r['m']} x {r['k']}", r["n"], *ours, *other.values(), r["times_ggml"] or ""
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--shapes", nargs="+", default=[SHAPE], help="rows x columns of the weights")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 512])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--peer-python", default="python", help="a Python that has llama-cpp-python")
+    parser.add_argument("--no-peer", action="store_true", help="camshaft alone")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    print(rows.facts_line(rows.machine()) + "\n", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        made = [r for threads in options.threads for r in measured(options, threads, Path(folder))]
+    header = ("threads", "format", "weights", "tokens", "GB/s", "of the roof", "Gop/s", "of the roof")
+    print(rows.table((*header, "ggml GB/s", "ggml Gop/s", "times ggml"), [line(r) for r in made]))
+    rows.write(options.json, made)
+
+
+if __name__ == "__main__":
+    main()
