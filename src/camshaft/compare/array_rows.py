@@ -23,6 +23,7 @@ OTHERS = (
     (512, 896, 4864),
 )
 ROWS, COLUMNS = 1024, 4096
+SDPA = (1, 8, 1024, 64)
 EPS = 1e-5
 NUMPY, NUMPY_CORE, TORCH, COMPILED, ONNX = "NumPy", "NumPy, its core named", "torch", "torch compiled", "onnxruntime"
 LIBRARIES = {ONNX: 1.0, TORCH: 1.5, COMPILED: 1.5}
@@ -111,6 +112,16 @@ def _elements(shape: list[int]) -> int:
     for n in shape:
         count *= n
     return count
+
+
+def attention(threads: int, watch: Watch) -> Iterator[Stand]:
+    """Causal attention of one sequence: half of all pairs, two products of each."""
+    _, heads, tokens, d = SDPA
+    order = {"what": "sdpa", "given": {name: list(SDPA) for name in "qkv"}, "gives": list(SDPA)}
+    ops = 4.0 * heads * d * tokens * (tokens + 1) / 2
+    name = f"SDPA causal B1 H{heads} T{tokens} D{d} f32"
+    task = Task(name, order, "us", 1, Target(ratio=2.5, share=0.55), ops={"f32": ops})
+    yield Stand("attention", threads, sides(threads, TORCH, COMPILED, ONNX), (task,))
 
 
 def passes(rows: int, columns: int) -> tuple[Task, ...]:

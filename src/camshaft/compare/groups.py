@@ -19,6 +19,7 @@ GROUPS: dict[str, Group] = {
     "context": language_rows.context,
     "products": product_rows.products,
     "matmul": array_rows.matmul,
+    "attention": array_rows.attention,
     "elementwise": array_rows.elementwise,
     "executor": executor_rows.executor,
     "first-token": start_rows.first_token,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.compare.sides.numpy_arrays import Array, Call, operands
+from camshaft.compare.sides.ours_attention import sdpa
 from camshaft.dtypes import bf16
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
@@ -64,5 +65,6 @@ MADE: dict[str, Callable[[Camshaft, dict[str, Any], dict[str, Array]], Call]] = 
     "softmax": single("softmax", "x"),
     "rms_norm": single("rms_norm", "x", "weight", attrs=("eps",)),
     "layer_norm": single("layer_norm", "x", "weight", "bias", attrs=("eps",)),
+    "sdpa": lambda side, order, given: sdpa(side.threads, given),
     "chain": chain,
 }
