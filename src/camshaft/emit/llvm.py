@@ -31,16 +31,18 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
         *body.lines,
         "  ret void",
         "}",
-        *_entry(kernel, symbol),
+        *_entry(kernel, symbol, body.fences),
         *sorted(body.declarations.values()),
+        *(("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}") if body.fences else ()),
         f'attributes #0 = {{ nounwind "prefer-vector-width"="{target.vector_bits}" '
         f'"min-legal-vector-width"="{target.vector_bits}" }}',
     ]
     return "\n".join(lines) + "\n"
 
 
-def _entry(kernel: ir.KernelIR, symbol: str) -> list[str]:
-    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest."""
+def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
+    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest. Where
+    programs store around the caches, a fence comes before what tells others that they are done."""
     lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
     for i, array in enumerate(kernel.arrays):
         lines += [
@@ -73,6 +75,7 @@ def _entry(kernel: ir.KernelIR, symbol: str) -> list[str]:
         "  %more = icmp slt i64 %next, %last",
         "  br i1 %more, label %loop, label %done",
         "done:",
+        *(["  call void @llvm.x86.sse.sfence()"] if fences else []),
         "  ret void",
         "}",
     ]

@@ -27,6 +27,7 @@ class Writer:
         self.tiles: dict[ir.Tile, list[list[Any]]] = {}  # by piece, its variables
         self.mask: str | None = None
         self.mask_is_prefix = False
+        self.fences = False  # stores went around the caches
         self._count = 0
         self.varying, self.varying_vars = varying(kernel)
 

@@ -41,6 +41,11 @@ class CpuTarget:
         return self._is_x86 and {"avx512f", "avx512vl"} <= self.features
 
     @property
+    def stream_nbytes(self) -> int:
+        """Bytes of a cache line that a store around the caches fills; 0 where there is none that the emitter knows."""
+        return 64 if self._is_x86 and self.vector_bits >= 256 else 0
+
+    @property
     def has_fma(self) -> bool:
         """Whether an instruction multiplies and adds with one rounding."""
         return not self._is_x86 or not self.features.isdisjoint({"fma", "fma4", "avx512f"})

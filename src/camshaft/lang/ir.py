@@ -126,13 +126,15 @@ class VarSet(Statement):
 
 @dataclass(eq=False)
 class Store(Statement):
-    """array[indices] = value. `scattered` allows any index; `count` masks an explicit vector to its first elements."""
+    """array[indices] = value. `scattered` allows any index; `count` masks an explicit vector to its first elements; `streamed`: a
+    CPU may write around its caches."""
 
     array: Array
     indices: tuple[Value, ...]
     value: Value
     scattered: bool = False
     count: Value | None = None
+    streamed: bool = False
 
 
 @dataclass(eq=False)

@@ -37,7 +37,13 @@ class MemoryWords(Arithmetic):
         return self.record("load", ir.arithmetic_dtype(target.dtype), at, width, (target, gather, count is not None))
 
     def store(
-        self, array: Array, indices: tuple[Number, ...], value: Number, scattered: bool = False, count: Any = None
+        self,
+        array: Array,
+        indices: tuple[Number, ...],
+        value: Number,
+        scattered: bool = False,
+        count: Any = None,
+        streamed: bool = False,
     ) -> None:
         target = array.ir
         if not target.writable:
@@ -47,7 +53,7 @@ class MemoryWords(Arithmetic):
         if stored.dtype != wanted:
             raise self.fail(f"a {stored.dtype} stored into {target.name} of {target.dtype}: wanted {wanted}")
         length = None if count is None else self.as_value(count, i64)
-        self.append(ir.Store(self.line(), target, self.indices(target, indices), stored, scattered, length))
+        self.append(ir.Store(self.line(), target, self.indices(target, indices), stored, scattered, length, streamed))
 
     def gather(self, array: Array, *indices: Number) -> ir.Value:
         """array[indices] where lanes may read anywhere (slower than a contiguous read, so it is asked for)."""
@@ -56,6 +62,11 @@ class MemoryWords(Arithmetic):
     def scatter(self, array: Array, value: Number, *indices: Number) -> None:
         """array[indices] = value where lanes may write anywhere; no two lanes the same element."""
         self.store(array, indices, value, scattered=True)
+
+    def stream(self, array: Array, value: Number, *indices: Number) -> None:
+        """array[indices] = value, of an array that is too large to be in a cache when it is read: a CPU that can writes around
+        its caches, and need not read what it overwrites."""
+        self.store(array, indices, value, streamed=True)
 
     def load_vector(self, array: Array, *indices: Number, width: int, count: Number | None = None) -> ir.Value:
         """`width` consecutive elements from array[indices]; with `count`, only the first of them (the rest 0)."""

@@ -131,9 +131,11 @@ class Places:
             return self._k.gather(array, column * step + base)
         return array[column + base if step else base]
 
-    def store(self, operand: int, array: KernelArray, column: ir.Value, value: ir.Operand) -> None:
+    def store(
+        self, operand: int, array: KernelArray, column: ir.Value, value: ir.Operand, streams: bool = False
+    ) -> None:
         """Stores the result's element of a column; its columns are contiguous."""
-        array[column + self._bases[operand]] = value
+        self._k.store(array, (column + self._bases[operand],), value, streamed=streams)
 
 
 def split_index(index: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:

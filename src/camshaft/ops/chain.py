@@ -17,7 +17,7 @@ from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
-from camshaft.ops import binary, broadcasting, cast, chain_samples, comparison, elementwise, unary
+from camshaft.ops import binary, broadcasting, cast, chain_samples, comparison, elementwise, streaming, unary
 from camshaft.ops import op as ops
 from camshaft.ops.chain_text import Chain, parse
 from camshaft.ops.formula import Formula
@@ -38,7 +38,7 @@ def walked(chain: Chain, inputs: Sequence[T], step: Callable[[str, list[T], ops.
 
 @kernel
 def chained(
-    k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: str, steps: str, chain: str
+    k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: str, steps: str, chain: str, streams: bool
 ) -> None:
     # results[i] = the chain's formulas over inputs[i], in order
     made = parse(chain)
@@ -49,7 +49,7 @@ def chained(
         values = walked(made, loaded, functools.partial(_computed, k))
         for i, result in enumerate(made.results):
             out: KernelArray = operands[n + i]
-            places.store(n + i, out, c, values[result].value)
+            places.store(n + i, out, c, values[result].value, streams)
 
 
 class _Held:
@@ -95,7 +95,7 @@ def _build(chain: Chain, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     how = broadcasting.walk(shape, [broadcasting.steps_of(spec, shape) for spec in specs])
     reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
     writes = [ops.write(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.outputs)]
-    constants = {"arrays": len(specs), **how.constants, "chain": chain.text}
+    constants = {"arrays": len(specs), **how.constants, "chain": chain.text, "streams": streaming.pays(node, target)}
     return ops.Build((ops.Launch(chained, (*reads, *writes), how.grid, constants, how.extents),))
 
 

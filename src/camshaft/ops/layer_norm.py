@@ -11,7 +11,7 @@ from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
-from camshaft.ops import elementwise
+from camshaft.ops import elementwise, streaming
 from camshaft.ops import op as ops
 from camshaft.ops.lane_widths import lanes_of, row_lanes
 from camshaft.ops.spec import TensorSpec
@@ -19,7 +19,16 @@ from camshaft.ops.spec import TensorSpec
 
 @kernel
 def one_row_per_program(
-    k: Tracer, x: KernelArray, w: KernelArray, b: KernelArray, out: KernelArray, *, dim: int, inner: int, eps: float
+    k: Tracer,
+    x: KernelArray,
+    w: KernelArray,
+    b: KernelArray,
+    out: KernelArray,
+    *,
+    dim: int,
+    inner: int,
+    eps: float,
+    streams: bool,
 ) -> None:
     # the variance is of the differences from the mean, which lose nothing where it is large; their own mean is what the mean
     # was off by. The row is read from memory once, and then is in the first cache
@@ -29,13 +38,17 @@ def one_row_per_program(
         total += x[row, c]
     near = k.lanes_sum(total) / dim
     for c in k.lanes(dim):
+        if streams:
+            streaming.next_row(k, x, row, c)
         apart = x[row, c] - near
         rest += apart
         squares += apart * apart
     off = k.lanes_sum(rest) / dim
     scale = k.rsqrt(k.lanes_sum(squares) / dim - off * off + eps)
+    shift = -off * scale
     for c in k.lanes(dim):
-        out[row, c] = (x[row, c] - near - off) * scale * w[c] + b[c]
+        value = ((x[row, c] - near) * scale + shift) * w[c] + b[c]
+        streaming.put(k, out, value, row, c, streams)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -62,7 +75,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     rows = x.shape[0] if len(x.shape) > 1 else 1
     flat = (int(np.prod(x.bounds)) // dim, dim)
     arrays = (ops.read(0, shape=flat), ops.read(1), ops.read(2), ops.write(0, shape=flat))
-    constants = {"dim": dim, "inner": inner, "eps": node.attrs["eps"]}
+    constants = {"dim": dim, "inner": inner, "eps": node.attrs["eps"], "streams": streaming.pays(node, target)}
     grid = (ops.Cells(rows), ops.Cells(inner))
     return ops.Build((ops.Launch(one_row_per_program, arrays, grid, constants, lanes=row_lanes(dim, target)),))
 

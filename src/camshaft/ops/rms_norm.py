@@ -11,13 +11,14 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.lane_widths import lanes_of
+from camshaft.ops import streaming
+from camshaft.ops.lane_widths import lanes_of, row_lanes
 from camshaft.ops.spec import TensorSpec
 
 
 @kernel
 def one_row_per_program(
-    k: Tracer, x: KernelArray, w: KernelArray, out: KernelArray, *, dim: int, inner: int, eps: float
+    k: Tracer, x: KernelArray, w: KernelArray, out: KernelArray, *, dim: int, inner: int, eps: float, streams: bool
 ) -> None:
     # y[r, c] = x[r, c] / sqrt(mean_c(x[r]^2) + eps) * w[c]; rows are numbered over all leading axes
     row, squares = k.program(0) * inner + k.program(1), k.accumulator("sum")
@@ -25,7 +26,10 @@ def one_row_per_program(
         squares += x[row, c] ** 2
     scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
     for c in k.lanes(dim):
-        out[row, c] = x[row, c] * scale * w[c]
+        if streams:
+            streaming.next_row(k, x, row, c)
+        value = x[row, c] * scale * w[c]
+        streaming.put(k, out, value, row, c, streams)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -53,9 +57,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     flat = (x.bounds[0] * inner, dim)
     arrays = (ops.read(0, shape=flat), ops.read(1), ops.write(0, shape=flat))
     grid = (ops.Cells(x.shape[0]), ops.Cells(inner))
-    return ops.Build(
-        (ops.Launch(one_row_per_program, arrays, grid, {"dim": dim, "inner": inner, "eps": node.attrs["eps"]}),)
-    )
+    constants = {"dim": dim, "inner": inner, "eps": node.attrs["eps"], "streams": streaming.pays(node, target)}
+    return ops.Build((ops.Launch(one_row_per_program, arrays, grid, constants, lanes=row_lanes(dim, target)),))
 
 
 def _samples() -> Iterable[ops.Sample]:

@@ -11,14 +11,16 @@ from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
-from camshaft.ops import elementwise
+from camshaft.ops import elementwise, streaming
 from camshaft.ops import op as ops
 from camshaft.ops.lane_widths import lanes_of, row_lanes
 from camshaft.ops.spec import TensorSpec
 
 
 @kernel
-def one_row_per_program(k: Tracer, x: KernelArray, out: KernelArray, *, dim: int, inner: int) -> None:
+def one_row_per_program(
+    k: Tracer, x: KernelArray, out: KernelArray, *, dim: int, inner: int, streams: bool, ahead: bool
+) -> None:
     # y[r, c] = exp(x[r, c] - max_c x[r]) / sum_c exp(x[r, c] - max_c x[r]); a NaN in a row makes all of it NaN
     row = k.program(0) * inner + k.program(1)
     highest, total = k.accumulator("max"), k.accumulator("sum")
@@ -26,13 +28,22 @@ def one_row_per_program(k: Tracer, x: KernelArray, out: KernelArray, *, dim: int
         value, before = x[row, c], highest.value
         highest.set(k.select(value > before, value, before))
     top = k.lanes_max(highest)
+    held = k.scratch(f32, dim) if streams else None
     for c in k.lanes(dim):
+        if ahead:
+            streaming.next_row(k, x, row, c)
         power = k.exp(x[row, c] - top)
-        out[row, c] = power
+        if held is None:
+            out[row, c] = power
+        else:
+            held[c] = power
         total += power
     scale = 1.0 / k.lanes_sum(total)
     for c in k.lanes(dim):  # a lane reads again what it wrote itself: no barrier
-        out[row, c] = out[row, c] * scale
+        if held is None:
+            out[row, c] = out[row, c] * scale
+        else:
+            k.stream(out, held[c] * scale, row, c)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -56,7 +67,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     flat = (int(np.prod(x.bounds)) // dim, dim)
     arrays = (ops.read(0, shape=flat), ops.write(0, shape=flat))
     grid = (ops.Cells(rows), ops.Cells(inner))
-    constants = {"dim": dim, "inner": inner}
+    streams = dim <= streaming.MOST_HELD and streaming.pays(node, target)
+    constants = {"dim": dim, "inner": inner, "streams": streams, "ahead": target.backend == "simd"}
     return ops.Build((ops.Launch(one_row_per_program, arrays, grid, constants, lanes=row_lanes(dim, target)),))
 
 
