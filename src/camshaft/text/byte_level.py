@@ -58,7 +58,7 @@ class ByteLevel:
         return merger
 
     @cached_property
-    def _ranks(self) -> Ranks | None:
+    def _ranks(self) -> Ranks:
         return read_ranks(self._vocabulary.merges, self._vocabulary.ids)
 
     def _short(self, text: str) -> list[int] | None:
@@ -68,7 +68,7 @@ class ByteLevel:
             return None
         ids, ranks, found = self._vocabulary.ids, self._ranks, list[int]()
         words = [word for word, _ in self._speller.pre_tokenize_str(text)]
-        if ranks is None or any(len(word) > SHORT_WORD or not ids.keys() >= set(word) for word in words):
+        if any(len(word) > SHORT_WORD or not ids.keys() >= set(word) for word in words):
             return None
         for word in words:
             whole = self._pretokenizer.ignore_merges and word in ids

@@ -15,18 +15,14 @@ SHORT_TEXT, SHORT_WORD = 2000, 100
 Ranks = Mapping[str, int]
 
 
-def read_ranks(merges: Sequence[str], ids: Mapping[str, int]) -> Ranks | None:
-    """The rank of each merge, the last where one stands twice. ModelError for one of texts that are no tokens; None where
-    a merge is not two texts and a space between them, which the library may take otherwise."""
-    ranks = dict(zip(merges, range(len(merges)), strict=True))
-    halves = [merge.split(" ") for merge in merges]
-    if any(len(pair) != 2 for pair in halves):
-        return None
-    known = ids.keys()
-    if not (known >= {text for pair in halves for text in pair} and known >= set(map("".join, halves))):
-        found = next(p for p in halves if not known >= {*p, "".join(p)})
-        raise ModelError(f"tokenizer.ggml.merges: {found[0]!r} and {found[1]!r} or what they make is no token")
-    return ranks
+def read_ranks(merges: Sequence[str], ids: Mapping[str, int]) -> Ranks:
+    """The rank of each merge, the last where one stands twice. ModelError for one that makes no token. (One whose halves are no
+    tokens never happens: words begin as bytes' tokens, and what is made is a token.)"""
+    made = [merge.replace(" ", "") for merge in merges]
+    if not ids.keys() >= set(made):
+        merge = next(m for m, text in zip(merges, made, strict=True) if text not in ids)
+        raise ModelError(f"tokenizer.ggml.merges: {merge!r} makes no token")
+    return dict(zip(merges, range(len(merges)), strict=True))
 
 
 def merged(word: str, ranks: Ranks) -> list[str]:
