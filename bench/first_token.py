@@ -1,8 +1,9 @@
 """Seconds from the start of a process to its first token: cold (no kernel compiled, nothing proved) and warm, and where they go.
 
-Run: python bench/first_token.py [MODEL] [--threads N] [--repeat 5] [--json FILE]. Each figure is of fresh processes of
-`camshaft generate`; the parts are of other processes, which go the same way step by step. The cold ones have an empty cache
-folder; bytecode is compiled before, as an installation does.
+Run: python bench/first_token.py [MODEL] [--threads N] [--repeat 5] [--peer-python PYTHON] [--json FILE]. Each figure is of fresh
+processes of `camshaft generate`; the parts are of other processes, which go the same way step by step. The cold ones have an
+empty cache folder; bytecode is compiled before, as an installation does. Where the Python that is named has llama-cpp-python,
+its first token of the same message is timed by turns with the warm ones (llama_first.py).
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ def environment(cache: str) -> dict[str, str]:
     return kept | {"CAMSHAFT_CACHE_DIR": cache, "PYTHONPATH": paths}
 
 
-def first_byte_s(command: Sequence[str], cache: str) -> float:
-    """Seconds until the process says its first byte; it then ends by itself."""
+def first_byte_s(command: Sequence[str], cache: str | None) -> float:
+    """Seconds until the process says its first byte; it then ends by itself. Without a cache folder it is another program."""
     started = time.perf_counter()
-    with subprocess.Popen(command, env=environment(cache), stdout=subprocess.PIPE, bufsize=0) as child:
+    with subprocess.Popen(
+        command, env=environment(cache) if cache else None, stdout=subprocess.PIPE, bufsize=0
+    ) as child:
         assert child.stdout is not None
         child.stdout.read(1)
         elapsed_s = time.perf_counter() - started
         child.stdout.read()
     if child.returncode:
-        raise SystemExit(f"camshaft generate ended with status {child.returncode}")
+        raise SystemExit(f"{command[:4]} ended with status {child.returncode}")
     return elapsed_s
 
 
@@ -81,6 +84,14 @@ def threads_option(threads: int | None) -> list[str]:
     return [] if threads is None else ["--threads", str(threads)]
 
 
+def peer_command(options: argparse.Namespace, model: str) -> list[str] | None:
+    """What starts llama-cpp-python on the message; None where that Python has none."""
+    if subprocess.run([options.peer_python, "-c", "import llama_cpp"], stderr=subprocess.DEVNULL).returncode:
+        return None
+    script = str(Path(__file__).with_name("llama_first.py"))
+    return [options.peer_python, script, model, PROMPT, *([] if options.threads is None else [str(options.threads)])]
+
+
 def measure(options: argparse.Namespace, model: str) -> list[dict[str, Any]]:
     """The rows."""
     command = [sys.executable, "-m", "camshaft.cli", "generate", model, "-p", PROMPT, "-n", "8", "--greedy"]
@@ -89,20 +100,26 @@ def measure(options: argparse.Namespace, model: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         first_byte_s([sys.executable, "-m", "camshaft.cli", "--help"], cache)  # bytecode and the file system's cache
         cold = first_byte_s(command, cache)
-        warm = [first_byte_s(command, cache) for _ in range(options.repeat)]
+        peer = peer_command(options, model)
+        first_byte_s(command, cache)
+        warm, theirs = [], []
+        for _ in range(options.repeat):
+            warm.append(first_byte_s(command, cache))
+            theirs += [first_byte_s(peer, None)] if peer else []
         warm_parts = [parts(model, options.threads, cache) for _ in range(options.repeat)]
         imports = import_seconds(command, cache)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         cold_parts = parts(model, options.threads, cache)
     medians = {name: rows.Spread.of([found[name] for found in warm_parts]).median for name in warm_parts[0]}
-    for name, seconds, spent in (("cold", [cold], cold_parts), ("warm", warm, medians)):
+    sides = [("cold", [cold], cold_parts), ("warm", warm, medians), ("llama-cpp-python", theirs, {})]
+    for name, seconds, spent in sides if theirs else sides[:2]:
         spread = rows.Spread.of(seconds)
         made.append(
             {
                 "bench": "first_token",
                 "op": f"first token, {name}",
                 "shape": [],
-                "backend": "simd",
+                "backend": "simd" if spent else name,
                 "threads": options.threads,
                 "ns": spread.map(lambda s: s * 1e9).rounded(),
                 "parts_s": {part: round(value, 4) for part, value in spent.items()},
@@ -114,7 +131,7 @@ def measure(options: argparse.Namespace, model: str) -> list[dict[str, Any]]:
 
 def report(made: Sequence[dict[str, Any]]) -> str:
     """The rows as tables."""
-    cold, warm = made
+    cold, warm = made[:2]
     lines = [(r["op"], *(f"{r['ns'][k] / 1e9:.3f}" for k in ("median", "min", "max"))) for r in made]
     steps = [(part, f"{cold['parts_s'][part]:.4g}", f"{warm['parts_s'][part]:.4g}") for part in warm["parts_s"]]
     imports = [(name, f"{seconds:.3f}") for name, seconds in sorted(warm["imports_s"].items(), key=lambda x: -x[1])]
@@ -132,6 +149,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2", help="a name or the path of a .gguf")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama-cpp-python")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.repeat < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ from camshaft.plan.workers import aligned_bytes
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
+_TURN_S = 0.0005
 
 
 class Weights:
@@ -34,7 +36,7 @@ class Weights:
         if threads > 1:
             found, todo = self._places(constants)
             executor = ThreadPoolExecutor(1)
-            self._begun = found, executor.submit(load_all, todo, threads - 1)
+            self._begun = found, executor.submit(_load_beside, todo, threads - 1)
             executor.shutdown(wait=False)
 
     def _finish(self) -> None:
@@ -91,6 +93,17 @@ class Weights:
     def nbytes(self) -> int:
         """Bytes of all constants held, on the host and on devices."""
         return sum(m.nbytes for m in self._held.values()) + sum(m.nbytes for m in self._uploaded.values())
+
+
+def _load_beside(todo: list[Piece], threads: int) -> None:
+    """`load_all` beside a thread that runs Python: a piece takes less than the 5 ms for which one that wants the interpreter
+    waits, so they are made 0.5 meanwhile."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _TURN_S))
+    try:
+        load_all(todo, threads)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _key(tensor: Tensor) -> tuple[Source, str]:
