@@ -6,13 +6,14 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from camshaft.errors import FormatError
-from camshaft.formats.mapped import Cursor, MappedFile, shown
+from camshaft.formats.mapped import Cursor, MappedFile, short_string_places, shown
 
 STRING, ARRAY = 8, 9
 _U64 = struct.Struct("<Q")
@@ -74,6 +75,9 @@ class StringArray(Sequence[str]):
     def as_bytes(self) -> list[bytes]:
         """Every string's bytes, in order."""
         data, unpack = self._file.bytes(self._position, self._nbytes), _U64.unpack_from
+        places = short_string_places(data, 0, self._count)
+        if places is not None:
+            return [data[place + 8 : end] for place, end in pairwise(places)]
         strings, position = [], 0
         for _ in range(self._count):
             start = position + 8
