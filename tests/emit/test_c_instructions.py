@@ -14,7 +14,7 @@ from tests.support.emit_harness import native, trace
 N = 64
 # What is computed in several roundings, in another order than LLVM's: ulps apart.
 ROUNDED = {"exp", "log", "tanh", "rsqrt", "erf", "sin", "cos"}
-APART = ("cast", "bitcast", "select", "dot4", "byte_lookup")
+APART = ("cast", "bitcast", "select", "dot4", "dot2", "byte_lookup")
 
 
 def rows(dtype):

@@ -21,7 +21,7 @@ def test_each_row_has_a_lowering_and_a_meaning_for_each_kind(row):
     assert set(row.llvm) == set(row.kinds)
     assert row.result in ("same", "second", "bool", "attr")
     for kind in row.kinds:
-        for dtype in {"dot4": (i32,), "byte_lookup": (u32,)}.get(row.name, OF_KIND[kind]):
+        for dtype in {"dot4": (i32,), "dot2": (f32,), "byte_lookup": (u32,)}.get(row.name, OF_KIND[kind]):
             operand = np.ones(4, dtype.numpy)
             args = [operand] * row.arity
             if row.name == "select":

@@ -86,6 +86,15 @@ def dot4(lib: Library, form: Form) -> str:
     return define_text(typ, name, parameters, body)
 
 
+def dot2(lib: Library, form: Form) -> str:
+    """acc + high(a) high(b), then + low(a) low(b), of the bf16 in words."""
+    typ, words = lib.type_of(form), lib.type_of(form.of(u32))
+    bits, fma = lib.convert("bits", form.of(u32), form), lib.need("fma", form)
+    parts = (f"{bits}(a & 0xffff0000u), {bits}(b & 0xffff0000u)", f"{bits}(a << 16), {bits}(b << 16)")
+    body = "\n".join([*(f"acc = {fma}({part}, acc);" for part in parts), "return acc;"])
+    return define_text(typ, f"dot2_{form.name}", f"{typ} acc, {words} a, {words} b", body)
+
+
 def byte_lookup(lib: Library, form: Form) -> str:
     """Bytes of the 16 in a, b, c, d by the 4-bit indexes in the bytes of x: a word by masks of an index's bits 2 and 3."""
     typ = lib.type_of(form)
@@ -166,6 +175,7 @@ MAKERS: dict[str, Maker] = {
     **{name: written(name) for name in TEMPLATES},
     "fma": fma,
     "dot4": dot4,
+    "dot2": dot2,
     "byte_lookup": byte_lookup,
     "atomic_add": _atomic("atomic_add", "old + x"),
     "atomic_min": _atomic("atomic_min", "x < old ? x : old"),

@@ -1,8 +1,8 @@
 """What the instruction table's "expand:NAME" means in LLVM, and casts. Used by emit/llvm_data.py.
 
 Each expansion takes a Typed writer and operand names, all of one LLVM type, and gives the result's name. exp, log and tanh are in
-llvm_functions.py, erf in llvm_erf.py, sin and cos in llvm_trigonometry.py, the byte dot product in llvm_dot4.py, look-ups of
-bytes in llvm_lookup.py.
+llvm_functions.py, erf in llvm_erf.py, sin and cos in llvm_trigonometry.py, dot products in llvm_dot4.py and _dot2.py, look-ups
+of bytes in llvm_lookup.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from camshaft.dtypes import DType, bf16, f16, f32, f64
+from camshaft.emit.llvm_dot2 import dot2
 from camshaft.emit.llvm_dot4 import dot4, dp4a
 from camshaft.emit.llvm_erf import erf
 from camshaft.emit.llvm_functions import exp, log, tanh
@@ -70,6 +71,7 @@ EXPANSIONS: dict[str, Callable[..., str]] = {
     "negate": negate,
     "floor_divide": floor_divide,
     "remainder": remainder,
+    "dot2": dot2,
     "dot4": dot4,
     "dp4a": dp4a,
     "byte_lookup": byte_lookup,

@@ -103,7 +103,7 @@ class Recorder:
         dtype = typed[0].dtype if typed else f32
         values = [self.as_value(a, boolean if name == "select" and i == 0 else dtype) for i, a in enumerate(args)]
         checked = values[1:] if name == "select" else values
-        if name != "dot4" and any(v.dtype != dtype for v in checked):
+        if name not in ("dot4", "dot2") and any(v.dtype != dtype for v in checked):
             raise self.fail(
                 f"{name} of {', '.join(str(v.dtype) for v in checked)}: wanted one dtype; convert with .to(...)"
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from camshaft.dtypes import DType, boolean, i32, i64, u32
+from camshaft.dtypes import DType, boolean, f32, i32, i64, u32
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
@@ -101,6 +101,8 @@ def _instruction(scope: Scope, value: ir.Value, row: Instruction) -> None:
 def _wanted(row: Instruction, dtypes: tuple[DType, ...], result: DType) -> tuple[DType, ...]:
     if row.name == "dot4":
         return (i32, u32, u32)
+    if row.name == "dot2":
+        return (f32, u32, u32)
     if row.name == "byte_lookup":
         return (u32,) * row.arity
     if row.name == "select":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from camshaft.dtypes import DType, i32, u32
+from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.lang import ir
 from camshaft.lang.recorder import Number, Recorder
 
@@ -91,6 +91,13 @@ class Arithmetic(Recorder):
         if acc.dtype != i32 or a.dtype.name != "u32" or b.dtype.name != "u32":
             raise self.fail(f"dot4 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted i32, u32, u32")
         return self.apply("dot4", acc, a, b)
+
+    def dot2(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        """acc + the product of the high halves of a and b, then + that of the low ones: acc f32, a and b u32 words of two bf16.
+        Each sum is rounded once, as in fma; subnormal operands and results may be taken as 0."""
+        if acc.dtype != f32 or a.dtype != u32 or b.dtype != u32:
+            raise self.fail(f"dot2 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted f32, u32, u32")
+        return self.apply("dot2", acc, a, b)
 
     def byte_lookup(self, indexes: ir.Value, table: Sequence[int]) -> ir.Value:
         """Bytes by 4-bit indexes: table[b & 15] for each byte b of a u32 word. `table`: 16 numbers from -128 to 255."""
