@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blas, blocked, lanes, streamed, tile, tiled, units
+from camshaft.ops.matmul import blas, blocked, lanes, paired, streamed, tile, tiled, units
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
 
@@ -63,8 +63,8 @@ def _samples() -> Iterable[ops.Sample]:
         pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
         yield ops.Sample(name, pair, {"transpose_b": True})
         yield ops.Sample(f"{name}, one row", (pair[0][:1], np.ascontiguousarray(pair[1].T)))
-    # for matrix units: whole tiles of 32, and ragged ones
-    for m, k, n in ((32, 64, 32), (37, 44, 33)):
+    # for matrix units and products of pairs: whole tiles of 32, and ragged ones
+    for m, k, n in ((32, 64, 32), (37, 44, 33), (10, 1034, 70), (5, 6, 18)):
         left, right = (draw(*shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
         yield ops.Sample(f"bf16 {m}x{k}x{n}", (left, right))
         yield ops.Sample(f"bf16 {m}x{k}x{n} transposed", (left, right.T.copy()), {"transpose_b": True})
@@ -126,6 +126,7 @@ OP = ops.Op(
         ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
         ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
+        ops.KernelVariant("paired", frozenset({"simd"}), paired.build, paired.supports, paired.cost, paired.TUNABLES),
         ops.KernelVariant("units", frozenset({"simd"}), units.build, units.supports, units.cost),
         ops.KernelVariant(
             "streamed", streamed.BACKENDS, streamed.build, streamed.supports, streamed.cost, streamed.TUNABLES

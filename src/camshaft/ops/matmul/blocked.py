@@ -5,13 +5,15 @@ The kernel is in blocked_kernel.py. b as [k, n] is read where it lies; as [n, k]
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import DType, f32
 from camshaft.lang.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import tiled
-from camshaft.ops.matmul.blocked_kernel import WIDTH, multiply_blocks, pack_panels
+from camshaft.ops.matmul.blocked_kernel import WIDTH, multiply_blocks
+from camshaft.ops.matmul.panels import pack_panels
 from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -54,7 +56,11 @@ def part_of(depth: int, part: int) -> int:
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """The cost model's choice. `block` is a program's rows, `group` its columns, `part` the depth that it takes at a time."""
-    s = sizes_of(node)
+    return {**values_of(sizes_of(node), target), "copied": int(node.inputs[0].dtype != f32)}
+
+
+def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
+    """The values that the sizes decide."""
     rows, vectors = tile_of(s, target)
     packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and 4 * prod(s.b_shape) > PACKED_NBYTES)
     part = PARTS[-2] if packed else PARTS[-3]
@@ -69,7 +75,7 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
         "block": block,
         "group": group,
         "packed": int(packed),
-        "copied": int(node.inputs[0].dtype != f32),
+        "copied": 0,
     }
 
 
@@ -99,13 +105,21 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """As `build`, with a value for each tunable."""
-    s, vectors = sizes_of(node), values["vectors"]
+    s = sizes_of(node)
+    a, b = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth)), ops.read(1, shape=s.b_shape)
+    return build_of(s, values, a, b, f32)
+
+
+def build_of(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, element: DType) -> ops.Build:
+    """The launches for operands of any element: `element` is a panel's, in which `s` counts the depth."""
+    vectors = values["vectors"]
     panels = -(-s.columns // (vectors * WIDTH))
     if not s.transposed and not values["packed"]:
-        return ops.Build((_multiply(s, values, ops.read(1, shape=s.b_shape)),))
-    packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), f32)
+        return ops.Build((_multiply(s, values, a, b),))
+    packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
     pack = tiled.pack_b_launch(s, vectors, tiled.PACK_DEPTH, 0) if s.transposed else _pack(s, vectors)
-    return ops.Build((pack, _multiply(s, values, ops.scratch(0, "read"))), (packed,))
+    pack = replace(pack, arrays=(b, *pack.arrays[1:]))
+    return ops.Build((pack, _multiply(s, values, a, ops.scratch(0, "read"))), (packed,))
 
 
 def _pack(s: Sizes, vectors: int) -> ops.Launch:
@@ -117,7 +131,7 @@ def _pack(s: Sizes, vectors: int) -> ops.Launch:
     )
 
 
-def _multiply(s: Sizes, values: ops.Values, b: ops.Operand) -> ops.Launch:
+def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand) -> ops.Launch:
     rows, vectors, part = bound(s.rows), values["vectors"], part_of(s.depth, values["part"])
     n_tiles = -(-rows // values["rows"])
     tile = values["rows"] if s.extents else -(-rows // n_tiles)
@@ -130,7 +144,7 @@ def _multiply(s: Sizes, values: ops.Values, b: ops.Operand) -> ops.Launch:
         "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
         "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),
     }  # fmt: skip
-    arrays = ops.read(0, shape=(s.a_matrices * rows, s.depth)), b, ops.write(0, shape=(s.matrices * rows, s.columns))
+    arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
     grid = (ops.Cells(s.matrices), by_rows, ops.Cells(n_panels, panels))
     return ops.Launch(multiply_blocks, arrays, grid, {**constants, **s.constants()}, s.extents)

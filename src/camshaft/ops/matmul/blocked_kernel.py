@@ -4,16 +4,19 @@ A program multiplies a block of rows with a group of panels of b (`vectors` vect
 time, so that a panel's part stays in the second cache while the tiles of rows go over it. b is read where it lies, or from
 panels that were packed before. An element's products are added in the order of k, from 0 on in each part: results depend on
 `part` alone.
+
+Where a is given as 32-bit words, they are pairs of bf16 along the depth, which then counts words; b's rows are paired as they are
+read, or were so when they were packed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Number, Tracer
+from camshaft.lang.tracer import Array, Number, Tracer, Variable
 from camshaft.ops.matmul.lanes import matrix_of
 
 WIDTH = 16
@@ -99,8 +102,24 @@ class Product:
         if len(self.b.shape) == 3:
             panel = self.b_row + p // (self.vectors * WIDTH)
             return [k.load_vector(self.b, panel, d, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
-        pairs = zip(at.starts, at.counts, strict=True)
+        pairs = list(zip(at.starts, at.counts, strict=True))
+        if self.in_words:
+            return [self.paired(d, s, n) for s, n in pairs]
         return [k.load_vector(self.b, self.b_row + d, s, width=WIDTH, count=n) for s, n in pairs]
+
+    @property
+    def in_words(self) -> bool:
+        """Whether the operands are pairs of bf16."""
+        return self.a.dtype == u32
+
+    def paired(self, d: Value, start: Value, count: Value | None) -> Value:
+        """Word d of some columns of b: rows 2d and 2d + 1, of 16 bits each."""
+        return paired_rows(self.k, self.b, self.b_row * 2 + d * 2, start, count)
+
+    def added(self, total: Variable, x: Value, weights: Value) -> None:
+        """total += x weights."""
+        k = self.k
+        total.set(k.dot2(total.value, x, weights) if self.in_words else k.fma(x, weights, total.value))
 
     def factors(self, t: Value, height: int) -> list[Value]:
         """The rows of tile t, as `x` takes them: of scratch, or of a."""
@@ -124,9 +143,9 @@ class Product:
         for d in k.range(length):
             weights = self.weights(at, p, start + d)
             for row, line in zip(rows, sums, strict=True):
-                x = k.splat(self.a[row, start + d] if self.left is None else self.left[row, d], WIDTH)
+                x = self.a[row, start + d] if self.left is None else self.left[row, d]
                 for total, w in zip(line, weights, strict=True):
-                    total.set(k.fma(x, w, total.value))
+                    self.added(total, k.splat(x, WIDTH, x.dtype), w)
         for i, (place, line) in enumerate(zip(places, sums, strict=True)):
             values = [total.value for total in line]
             if self.tiles.active is None:
@@ -152,6 +171,12 @@ class Product:
         if tiles.has_short:
             for t in k.range(k.maximum(self.first, tiles.tall), self.last):
                 self.tile(t, tiles.tile - 1, p, start, length)
+
+
+def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | None) -> Value:
+    """Vectors of rows `row` and `row` + 1, of 16 bits each, as words: the first row's in the low halves."""
+    low, high = (k.load_vector(b, row + i, start, width=WIDTH, count=count).to(u32) for i in range(2))
+    return (high << 16) | low
 
 
 @kernel
@@ -188,20 +213,3 @@ def multiply_blocks(
             block_of(start, part)
     if depth > part and whole < depth:
         block_of(whole, depth - whole)
-
-
-@kernel
-def pack_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, deep: int) -> None:
-    # packed[matrix, panel, k, c] = b[matrix, k, panel * NR + c]: `deep` rows a program, from their start to their end
-    matrix, first, width = k.program(0), k.program(1) * deep, vectors * WIDTH
-    panels = -(-columns // width)
-    for panel in k.range(panels):
-        starts = [panel * width + j * WIDTH for j in range(vectors)]
-        counts: list[Value | None] = [None] * vectors
-        if columns % width:
-            counts = [k.maximum(columns - s, 0) for s in starts]
-            starts = [k.minimum(s, columns - 1) for s in starts]
-        for d in k.range(first, k.minimum(first + deep, depth)):
-            for j, (s, n) in enumerate(zip(starts, counts, strict=True)):
-                values = k.load_vector(b, matrix * depth + d, s, width=WIDTH, count=n)
-                k.store_vector(packed, values, matrix * panels + panel, d, j * WIDTH)
