@@ -10,8 +10,6 @@ WIDTH = 16
 CHAINS = 16  # independent accumulators: enough to cover the latency of an instruction that starts twice a cycle
 PIECE = 1024  # vectors that a program reads: 64 KiB
 STEPS = 20_000
-# Vectors of bf16 that a program turns over: 2 KiB, and a power of two.
-TURN = 64
 
 
 @kernel
@@ -42,13 +40,13 @@ def int8_chains(k: Tracer, x: Array, out: Array) -> None:
 
 @kernel
 def bf16_chains(k: Tracer, x: Array, out: Array) -> None:
-    # CHAINS f32 sums of bf16 elements times a factor: each is loaded (from the first cache), widened, multiplied and added
+    # CHAINS f32 sums of products of two bf16 that a word holds
     p = k.program(0)
-    factor = k.load_vector(x, p, 0, 0, width=WIDTH)
+    a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
     sums = [k.var(k.splat(float(j), WIDTH)) for j in range(CHAINS)]
-    for i in k.range(STEPS):
-        for j, total in enumerate(sums):
-            total.set(k.fma(k.load_vector(x, p, (i * CHAINS + j) % TURN, 0, width=WIDTH), factor, total.value))
+    for _ in k.range(STEPS):
+        for total in sums:
+            total.set(k.dot2(total.value, a, b))
     for j, total in enumerate(sums):
         k.store_vector(out, total.value, p, j * WIDTH)
 

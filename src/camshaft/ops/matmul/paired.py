@@ -17,8 +17,8 @@ from camshaft.ops.spec import bound
 
 PAIR = 2
 FEATURES = frozenset({"avx512bf16", "avx512vl"})
-# From so many rows on pairing b's rows once costs less than pairing them for each tile of rows.
-PACKED_ROWS = 48
+# From so many rows and elements of b on pairing b's rows once costs less than pairing them for each tile of rows.
+PACKED_ROWS, PACKED_SIZE = 48, 10_000
 
 
 def _in_words(node: ops.NodeSpec) -> Sizes:
@@ -40,7 +40,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """The cost model's choice, as in blocked.py."""
     s = _in_words(node)
-    packed = s.transposed or bound(s.rows) >= PACKED_ROWS
+    packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and PAIR * prod(s.b_shape) >= PACKED_SIZE)
     return {**blocked.values_of(s, target), "packed": int(packed)}
 
 
