@@ -153,6 +153,16 @@ def test_what_was_begun_is_there_when_it_is_wanted_and_its_errors_are_raised(fil
         weights.prepare([], 2)
 
 
+def test_the_interpreters_turns_are_afterwards_as_long_as_before(file: MappedFile) -> None:
+    before = sys.getswitchinterval()
+    for _ in range(3):
+        weights = Weights()
+        weights.begin(shapes(file), 4)
+        weights.prepare([], 4)
+    assert sys.getswitchinterval() == before
+    assert weights.nbytes == sum(t.spec.nbytes for t in shapes(file))
+
+
 def test_one_thread_begins_nothing(file: MappedFile) -> None:
     weights = Weights()
     weights.begin(shapes(file), 1)

@@ -6,9 +6,13 @@ right after: beside the packed weights only some pieces of the file are in memor
 
 from __future__ import annotations
 
+import itertools
 import mmap
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +29,7 @@ Array = np.ndarray[Any, Any]
 # Of the file, a thread's turn: beside the packed weights so much per thread is in memory, and each turn's pages are given back
 # by a call or two, which interrupts the other threads.
 TURN_NBYTES = 1 << 22
+_TURN_S = 0.0005
 AHEAD = 4  # turns asked for before they come
 
 
@@ -108,27 +113,59 @@ def spans(turn: Sequence[Piece]) -> list[Span]:
     return found
 
 
+class Loading:
+    """Pieces that any number of threads load, a turn each time, by calling `run`: it ends when no turn is left to begin."""
+
+    def __init__(self, todo: Sequence[Piece]) -> None:
+        self._order = turns(todo)
+        self._numbers = itertools.count()  # one step of the interpreter: no two threads get the same
+        for turn in self._order[:AHEAD]:
+            _expect(turn)
+
+    def run(self) -> None:
+        """Loads turns in about their order until all are begun."""
+        while (index := next(self._numbers)) < len(self._order):
+            if index + AHEAD < len(self._order):
+                _expect(self._order[index + AHEAD])
+            for piece in self._order[index]:
+                piece.load()
+            for span in spans(self._order[index]):
+                span.file.release(span.first, span.last - span.first)
+
+    def beside(self) -> None:
+        """`run` beside a thread that runs Python."""
+        with _short_turns():
+            self.run()
+
+
+_short: list[float] = []  # the interval before, once for each thread that wants it short
+_lock = threading.Lock()
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """A piece takes less than the 5 ms for which a thread that wants the interpreter waits: they are 0.5 meanwhile."""
+    with _lock:
+        _short.append(_short[0] if _short else sys.getswitchinterval())
+        sys.setswitchinterval(min(_short[0], _TURN_S))
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _short.pop()
+            if not _short:
+                sys.setswitchinterval(before)
+
+
 def load_all(todo: Sequence[Piece], threads: int) -> None:
     """Loads pieces, several turns at once. What a thread raises is raised here."""
-    order = turns(todo)
-    for turn in order[:AHEAD]:
-        _expect(turn)
-
-    def load(index: int) -> None:
-        if index + AHEAD < len(order):
-            _expect(order[index + AHEAD])
-        for piece in order[index]:
-            piece.load()
-        for span in spans(order[index]):
-            span.file.release(span.first, span.last - span.first)
-
+    loading = Loading(todo)
     if threads == 1:
-        for index in range(len(order)):
-            load(index)
+        loading.run()
         return
     with ThreadPoolExecutor(threads) as executor:
-        for _ in executor.map(load, range(len(order))):
-            pass
+        for ended in [executor.submit(loading.run) for _ in range(threads)]:
+            ended.result()
 
 
 def _expect(turn: Sequence[Piece]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -13,12 +12,11 @@ from camshaft.backends.device import Device, Memory
 from camshaft.graph.graph import Source, Tensor
 from camshaft.ops.quantized_matmul.packing import INTERLEAVED
 from camshaft.plan.huge_pages import huge_pages
-from camshaft.plan.loading import Piece, load_all, pieces
+from camshaft.plan.loading import Loading, Piece, load_all, pieces
 from camshaft.plan.workers import aligned_bytes
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
-_TURN_S = 0.0005
 
 
 class Weights:
@@ -27,22 +25,24 @@ class Weights:
     def __init__(self) -> None:
         self._held: dict[tuple[Source, str], Array] = {}
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
-        self._begun: tuple[dict[tuple[Source, str], Array], Future[None]] | None = None
+        self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
 
     def begin(self, constants: Iterable[Tensor], threads: int) -> None:
         """Starts to load what is not held yet beside the calling thread, which goes on with graphs and plans; with one thread
-        there is none to spare. `prepare` waits for it, and raises what it raised."""
+        there is none to spare. `prepare` helps it to the end, and raises what it raised."""
         self._finish()
         if threads > 1:
             found, todo = self._places(constants)
-            executor = ThreadPoolExecutor(1)
-            self._begun = found, executor.submit(_load_beside, todo, threads - 1)
+            loading, executor = Loading(todo), ThreadPoolExecutor(threads - 1)
+            self._begun = found, loading, [executor.submit(loading.beside) for _ in range(threads - 1)]
             executor.shutdown(wait=False)
 
     def _finish(self) -> None:
         if self._begun is not None:
-            (found, loading), self._begun = self._begun, None
-            loading.result()
+            (found, loading, threads), self._begun = self._begun, None
+            loading.run()
+            for ended in threads:
+                ended.result()
             self._held |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
@@ -93,17 +93,6 @@ class Weights:
     def nbytes(self) -> int:
         """Bytes of all constants held, on the host and on devices."""
         return sum(m.nbytes for m in self._held.values()) + sum(m.nbytes for m in self._uploaded.values())
-
-
-def _load_beside(todo: list[Piece], threads: int) -> None:
-    """`load_all` beside a thread that runs Python: a piece takes less than the 5 ms for which one that wants the interpreter
-    waits, so they are made 0.5 meanwhile."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _TURN_S))
-    try:
-        load_all(todo, threads)
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _key(tensor: Tensor) -> tuple[Source, str]:
