@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camshaft.dtypes import bf16, f32, i32, u32
+from camshaft.dtypes import f32, i32, u32
 from camshaft.observe import roof as roofs
 from camshaft.observe import roof_kernels as kernels
 from camshaft.observe.roof import Roof, measure, roof, stored_roof, stored_roofs
@@ -90,18 +90,16 @@ def test_reading_reads_every_word(ahead: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "made", "row", "step"),
+    ("source", "given", "filling", "made", "step"),
     [
-        (kernels.int8_chains, u32, i32, (2 * kernels.WIDTH,), 0),
-        (kernels.bf16_chains, bf16, f32, (kernels.TURN, kernels.WIDTH), 1),
-        (kernels.f32_chains, f32, f32, (2 * kernels.WIDTH,), 1),
+        (kernels.int8_chains, u32, 1, i32, 1),  # bytes 1, 0, 0, 0 times the same
+        (kernels.bf16_chains, u32, roofs.PAIR_OF_ONES, f32, 2),
+        (kernels.f32_chains, f32, 1, f32, 1),
     ],
 )
-def test_chains_do_all_the_work_that_is_counted(source, given, made, row, step) -> None:
-    x, out = roofs._ones(given, 2, *row), roofs._ones(made, 2, kernels.CHAINS * kernels.WIDTH)
+def test_chains_do_all_the_work_that_is_counted(source, given, filling, made, step) -> None:
+    x, out = roofs._ones(given, 2, 2 * kernels.WIDTH), roofs._ones(made, 2, kernels.CHAINS * kernels.WIDTH)
+    x[:] = filling
     run(source, x, out, (given, made))
     chain = np.repeat(np.arange(kernels.CHAINS), kernels.WIDTH)
-    if step:
-        assert np.array_equal(out, np.stack([chain + step * kernels.STEPS] * 2))
-    else:  # bytes 1, 0, 0, 0 times the same
-        assert np.array_equal(out, np.stack([chain + kernels.STEPS] * 2))
+    assert np.array_equal(out, np.stack([chain + step * kernels.STEPS] * 2))
