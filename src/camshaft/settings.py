@@ -24,6 +24,7 @@ class Settings:
     backend: str | None
     threads: int | None
     activations: str
+    kv_cache: str = "auto"
     c_compiler: str | None = None
     cache_nbytes: int = 512 << 20
     tune: bool = False
@@ -161,6 +162,15 @@ TABLE = (
         "auto",
         "How inputs of quantized products are kept; f32 keeps the KV cache in f32 too.",
         _one_of("auto", "q8", "f32"),
+        lambda: "auto",
+    ),
+    Setting(
+        "CAMSHAFT_KV_CACHE",
+        "kv_cache",
+        "auto, f16, bf16, f32, q8_0 or q4_0",
+        "auto",
+        "How keys and values are kept; auto is f16, or f32 with f32 activations; q8_0 and q4_0 take 8.5 and 4.5 bits a number.",
+        _one_of("auto", "f16", "bf16", "f32", "q8_0", "q4_0"),
         lambda: "auto",
     ),
     Setting("CAMSHAFT_CC", "c_compiler", "a command", "the first one found", "The C compiler of backend `c`.", _words),

@@ -59,6 +59,7 @@ def bench(
     backend: options.Backend = None,
     threads: _Threads = None,
     activations: options.Activations = None,
+    kv_cache: options.KVCache = None,
     json: options.Json = False,
     *,
     compare: _Compare = False,
@@ -90,7 +91,7 @@ def bench(
     from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
-    given = {"backend": backend, "threads": workers, "activations": activations}
+    given = {"backend": backend, "threads": workers, "activations": activations, "kv_cache": kv_cache}
     with options.open_model(model, context=context, sessions=max(8, sequences), **given) as lm:
         with Bar(f"measuring {model}", unit="runs") as progress:
             speed = benchmark(lm, prompt_tokens, generate_tokens, repeat, progress)

@@ -29,6 +29,7 @@ def chat(
     threads: options.Threads = None,
     context: options.Context = options.DEFAULT_CONTEXT,
     activations: options.Activations = None,
+    kv_cache: options.KVCache = None,
 ) -> None:
     """Talk with a model. Ctrl-C stops an answer, Ctrl-D ends the conversation."""
     sampling = options.sampling(
@@ -40,7 +41,8 @@ def chat(
         repeat_penalty=repeat_penalty,
         seed=seed,
     )
-    with options.open_model(model, context=context, backend=backend, threads=threads, activations=activations) as lm:
+    given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
+    with options.open_model(model, context=context, **given) as lm:
         from camshaft.generate.conversation import Conversation
 
         _converse(Conversation(lm, sampling, max_tokens))

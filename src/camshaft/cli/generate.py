@@ -38,6 +38,7 @@ def generate(
     threads: options.Threads = None,
     context: options.Context = options.DEFAULT_CONTEXT,
     activations: options.Activations = None,
+    kv_cache: options.KVCache = None,
     json: options.Json = False,
 ) -> None:
     """Generate text from a prompt, streamed as it comes."""
@@ -51,7 +52,8 @@ def generate(
         seed=seed,
     )
     text = _prompt_text(prompt)
-    with options.open_model(model, context=context, backend=backend, threads=threads, activations=activations) as lm:
+    given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
+    with options.open_model(model, context=context, **given) as lm:
         generation = lm.generate(text, max_tokens=max_tokens, sampling=sampling, raw=raw)
         if json:
             pieces = "".join(generation)

@@ -29,6 +29,12 @@ Activations = Annotated[
     str | None,
     typer.Option(metavar="auto|q8|f32", help="How activations are kept; f32 also keeps the KV cache in f32."),
 ]
+KVCache = Annotated[
+    str | None,
+    typer.Option(
+        metavar="f16|bf16|f32|q8_0|q4_0", help="How keys and values are kept; q8_0 and q4_0 take the least memory."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", metavar="N", min=1, help="Most tokens to generate.")]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]

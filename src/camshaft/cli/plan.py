@@ -19,18 +19,20 @@ def plan(
     threads: options.Threads = None,
     context: options.Context = options.DEFAULT_CONTEXT,
     activations: options.Activations = None,
+    kv_cache: options.KVCache = None,
     json: options.Json = False,
 ) -> None:
     """Show the schedule ground for a model.
 
     Each thunk with the variant chosen and why, where it waits for earlier ones, and the memory it all takes."""
-    with options.open_model(model, context=context, backend=backend, threads=threads, activations=activations) as lm:
+    given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
+    with options.open_model(model, context=context, **given) as lm:
         description = lm.describe_plan()
         if json:
-            who = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
+            who = {"model": lm.name, "backend": lm.backend, "threads": lm.threads, "kv_cache": lm.kv_cache}
             print_json(who | _report(description))
         else:
-            _print(description)
+            _print(description, lm.kv_cache)
 
 
 def _report(plan: PlanDescription) -> dict[str, object]:
@@ -48,7 +50,7 @@ def _report(plan: PlanDescription) -> dict[str, object]:
     }
 
 
-def _print(plan: PlanDescription) -> None:
+def _print(plan: PlanDescription, kv_cache: str) -> None:
     rows: list[tuple[object, ...]] = [("", "wait", "name", "op", "variant", "why")]
     for number, (t, wait) in enumerate(zip(plan.thunks, plan.waits, strict=True)):
         rows.append((number, "wait" if wait else "", t.name, t.op, t.variant, t.reason))
@@ -58,6 +60,6 @@ def _print(plan: PlanDescription) -> None:
         ("thunks", f"{len(plan.thunks)}, {sum(plan.waits)} of them waiting for earlier ones"),
         ("arena", f"{size(plan.arena_nbytes)}, for temporaries of {size(plan.temp_nbytes_sum)} in sum"),
         ("weights", size(plan.weights_nbytes)),
-        ("KV cache", f"{size(plan.kv_cache_nbytes)} a session"),
+        ("KV cache", f"{size(plan.kv_cache_nbytes)} a session, in {kv_cache}"),
     ]
     print_columns(facts)

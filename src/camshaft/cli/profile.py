@@ -40,6 +40,7 @@ def profile(
     backend: options.Backend = None,
     threads: options.Threads = None,
     activations: options.Activations = None,
+    kv_cache: options.KVCache = None,
     json: options.Json = False,
 ) -> None:
     """Show where a model's time goes.
@@ -51,7 +52,7 @@ def profile(
 
     _check_folders(html, trace)
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + 2)
-    given = {"backend": backend, "threads": threads, "activations": activations}
+    given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
     with options.open_model(model, context=context, **given) as lm, Bar(f"profiling {model}", unit="runs") as progress:
         if roof:
             measured(lm.threads, anew=True)

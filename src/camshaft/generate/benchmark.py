@@ -91,7 +91,7 @@ def first_token(model: str, repeat: int, step: Step, **options: str | int | None
     command = [sys.executable, "-m", "camshaft.cli", "generate", str(resolve_model(model).resolve())]
     command += ["--raw", "-p", _TEXT, "-n", "8", "--greedy"]
     for name, value in options.items():
-        command += [] if value is None else [f"--{name}", str(value)]
+        command += [] if value is None else ["--" + name.replace("_", "-"), str(value)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         env = os.environ | {"CAMSHAFT_CACHE_DIR": cache}
         taken = []

@@ -13,14 +13,16 @@ import numpy as np
 
 from camshaft.backends.device import Device
 from camshaft.dtypes import DType, i32
-from camshaft.errors import ContextError
+from camshaft.errors import ContextError, SettingError
 from camshaft.models.config import ModelConfig
+from camshaft.ops.kv_cache_quantize import GROUP, cache_specs
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.huge_pages import huge_pages
 from camshaft.plan.workers import aligned_bytes
 
 BLOCK_TOKENS = 16
+KINDS = ("keys", "values", "key_scales", "value_scales")  # of a layer; scales of quantized caches only
 ALIGNMENT = 64
 # Huge pages from so much a session on: 4 times what Zen 4's TLB reaches in small ones. At their first touch the system may
 # stop to make room, for up to 140 ms here, which a short conversation never gets back.
@@ -30,10 +32,12 @@ Array = np.ndarray[Any, Any]
 
 class KVCache:
     """`states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim]
-    and the `block_table` [slots, blocks a sequence]. With a `device`, keys and values lie there; the table is the host's."""
+    and the `block_table` [slots, blocks a sequence]. `form` is an element type, or the block format of a quantized cache, which
+    has `key_scales.N` and `value_scales.N` too (ops/kv_cache_quantize.py). With a `device`, keys and values lie there;
+    the table is the host's."""
 
     def __init__(
-        self, config: ModelConfig, context: int, dtype: DType, n_slots: int, device: Device | None = None
+        self, config: ModelConfig, context: int, form: DType | str, n_slots: int, device: Device | None = None
     ) -> None:
         self.context, self.n_slots, self._device = context, n_slots, device
         self.blocks_per_slot = -(-context // BLOCK_TOKENS)
@@ -41,10 +45,16 @@ class KVCache:
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
         n_blocks = self.blocks_per_slot * n_slots
         heads, dim = config.n_kv_heads, config.head_dim
+        if not isinstance(form, DType) and dim % GROUP:
+            raise SettingError(f"a KV cache of {form} for heads of {dim}; it wants a multiple of {GROUP}: take f16")
         self.specs = {"block_table": table}
         for layer in range(config.n_layers):
-            self.specs[f"keys.{layer}"] = TensorSpec((n_blocks, heads, dim, BLOCK_TOKENS), dtype)
-            self.specs[f"values.{layer}"] = TensorSpec((n_blocks, heads, BLOCK_TOKENS, dim), dtype)
+            made = (
+                _plain(form, n_blocks, heads, dim)
+                if isinstance(form, DType)
+                else cache_specs(form, n_blocks, heads, dim)
+            )
+            self.specs |= {f"{kind}.{layer}": spec for kind, spec in zip(KINDS, made, strict=False)}
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
         self._free_slots = list(range(n_slots - 1, -1, -1))
         self._held: dict[int, list[int]] = {}
@@ -112,6 +122,11 @@ class KVCache:
             block = self._free_blocks.pop()  # one step: sessions may close in several threads
             table[slot, len(held)] = block
             held.append(block)
+
+
+def _plain(dtype: DType, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, TensorSpec]:
+    keys = TensorSpec((n_blocks, heads, dim, BLOCK_TOKENS), dtype)
+    return keys, TensorSpec((n_blocks, heads, BLOCK_TOKENS, dim), dtype)
 
 
 def _memory(nbytes: int, session_nbytes: int) -> Array:

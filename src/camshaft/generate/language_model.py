@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from camshaft.dispatch.override import check_override, get_backend_override
+from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf import open_gguf
 from camshaft.garbage import no_collection
@@ -36,6 +37,8 @@ from camshaft.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
 ACTIVATIONS = {"auto": True, "q8": True, "f32": False}
+# what a KV cache may be kept in; 'auto' is f16, and f32 with f32 activations
+KV_CACHES: dict[str, DType | str] = {"f16": f16, "bf16": bf16, "f32": f32, "q8_0": "Q8_0", "q4_0": "Q4_0"}
 
 __all__ = ["Batch", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
 
@@ -65,7 +68,8 @@ class LanguageModel:
 
     `path_or_name` is a .gguf file or a name that `camshaft pull` knows; `context` the most tokens of a session; `sessions` the
     most sessions open at once; `activations` 'auto' and 'q8' quantize the inputs of quantized products to 8 bits and keep the
-    KV cache in f16, 'f32' keeps both in f32. ModelError, FormatError or BackendError say what is wrong with a file or backend.
+    KV cache in f16, 'f32' keeps both in f32; `kv_cache` keeps the cache otherwise: 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits a
+    number) or 'q4_0' (4.5). ModelError, FormatError or BackendError say what is wrong with a file or backend.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class LanguageModel:
         threads: int | None = None,
         context: int = 2048,
         activations: str = "auto",
+        kv_cache: str = "auto",
         sessions: int = 8,
     ) -> None:
         started = time.perf_counter()
@@ -83,11 +88,16 @@ class LanguageModel:
             activations = settings().activations
         if activations not in ACTIVATIONS:
             raise SettingError(f"activations {activations!r}; wanted one of {', '.join(ACTIVATIONS)}")
+        kv_cache = settings().kv_cache if kv_cache == "auto" else kv_cache
+        kv_cache = ("f16" if ACTIVATIONS[activations] else "f32") if kv_cache == "auto" else kv_cache
+        if kv_cache not in KV_CACHES:
+            raise SettingError(f"kv_cache {kv_cache!r}; wanted one of auto, {', '.join(KV_CACHES)}")
         if context < 1 or sessions < 1:
             raise SettingError(f"context {context}, sessions {sessions}; wanted 1 or more")
         if context * sessions >= 1 << 31:  # positions and rows of the cache are i32
             raise ContextError(f"{sessions} sessions with a context of {context} tokens; they hold up to 2^31 in all")
         self.name, self.context, self.activations = str(path_or_name), context, activations
+        self.kv_cache = kv_cache
         backend = get_backend_override() if backend is None else check_override(backend)
         self.backend, self.threads = backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
@@ -107,6 +117,7 @@ class LanguageModel:
                     context=context,
                     n_slots=sessions,
                     quantized=ACTIVATIONS[activations],
+                    form=KV_CACHES[kv_cache],
                     backend=backend,
                     threads=self.threads,
                 )

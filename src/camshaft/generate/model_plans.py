@@ -16,11 +16,11 @@ import numpy as np
 from camshaft.backends.cpu.device import counts
 from camshaft.backends.device import HOST, Device
 from camshaft.backends.registry import device
-from camshaft.dtypes import f16, f32
+from camshaft.dtypes import DType, f32
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf import GGUFFile
-from camshaft.generate.kv_cache import KVCache
+from camshaft.generate.kv_cache import KINDS, KVCache
 from camshaft.graph.graph import Graph
 from camshaft.graph.passes.layout import packed_constants
 from camshaft.models.architectures import Architecture
@@ -54,6 +54,7 @@ class ModelPlans:
         context: int,
         n_slots: int,
         quantized: bool,
+        form: DType | str,
         backend: str | None,
         threads: int,
     ) -> None:
@@ -63,7 +64,7 @@ class ModelPlans:
             )
         self.config, self.context, self.threads = config, context, threads
         self.device = _away(backend)
-        self.cache = KVCache(config, context, f16 if quantized else f32, n_slots, self.device)
+        self.cache = KVCache(config, context, form, n_slots, self.device)
         self.weights = Weights()
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
@@ -107,15 +108,17 @@ class ModelPlans:
     def _graph(self, tokens: Dim, rows: Dim | None) -> Graph:
         graph = Graph()
         table = graph.state("block_table", self.cache.specs["block_table"])
-        caches = [
-            LayerCache(*(graph.state(f"{kind}.{i}", self.cache.specs[f"{kind}.{i}"]) for kind in ("keys", "values")))
-            for i in range(self.config.n_layers)
-        ]
+        caches = [self._layer_cache(graph, layer) for layer in range(self.config.n_layers)]
         rope = graph.constant("rope", self._rope, self._rope.spec)
         batch = token_inputs(graph, tokens, rows, table, rope, self.length)
         checkpoint = Checkpoint(self._file.tensors, graph)
         graph.output("logits", self._architecture.build(self.config, checkpoint, batch, caches))
         return graph
+
+    def _layer_cache(self, graph: Graph, layer: int) -> LayerCache:
+        names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in self.cache.specs]
+        keys, values, *scales = (graph.state(name, self.cache.specs[name]) for name in names)
+        return LayerCache(keys, values, tuple(scales))
 
     def run(
         self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]

@@ -30,10 +30,11 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer's keys and values, states of the graph."""
+    """One layer's keys and values, states of the graph; with K and V scales where these are quantized."""
 
     keys: Tensor
     values: Tensor
+    scales: tuple[Tensor, ...] = ()
 
 
 def token_inputs(
@@ -57,9 +58,11 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, prefix: str, config: ModelConfig, batch: TokenBatch, cache: LayerCache
 ) -> Tensor:
     """Writes the tokens' keys and values into the cache, then attends causally over it."""
-    F.kv_cache_update(
+    write = F.kv_cache_quantize if cache.scales else F.kv_cache_update
+    write(
         cache.keys,
         cache.values,
+        *cache.scales,
         k,
         v,
         batch.positions,
@@ -76,6 +79,7 @@ def attend(
         batch.positions,
         batch.slots,
         batch.block_table,
+        *cache.scales,
         heads=config.n_heads,
         kv_heads=config.n_kv_heads,
         head_dim=config.head_dim,

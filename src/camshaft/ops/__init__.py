@@ -40,6 +40,7 @@ NAMES = (
     "softmax",
     "rope",
     "kv_cache_update",
+    "kv_cache_quantize",
     "sample",
     "attention",
     *_HOMES,

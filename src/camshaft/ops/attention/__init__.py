@@ -2,7 +2,7 @@
 
 A token at position p of slot s sees keys 0 to p of s, found through block_table[s]; tokens of one call may belong to any slots.
 Three variants: one_query.py (any machine, any size), split.py (few tokens), tiled.py (prompts). The cache's layout is that of
-kv_cache_update.
+kv_cache_update, or, with scales, of kv_cache_quantize.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention import one_query, split, tiled
+from camshaft.ops.attention.paged import N_INPUTS, caches
 from camshaft.ops.attention.reference import error_samples, reference, samples
+from camshaft.ops.kv_cache_quantize import check_quantized
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -22,15 +24,18 @@ _SCALAR_RATE, _SPLIT_RATE, _TILED_RATE = 5.0, 40.0, 47.0
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    names = "q, k_cache, v_cache, positions, slots, block_table"
-    ops.expect(len(specs) == 6, "attention", specs, names)
-    q, k_cache, v_cache, positions, slots, table = specs
+    names = "q, k_cache, v_cache, positions, slots, block_table; K and V scales where these are quantized"
+    ops.expect(len(specs) in (N_INPUTS, N_INPUTS + 2), "attention", specs, names)
+    q, k_cache, v_cache, positions, slots, table, *scales = specs
     heads, kv_heads, head_dim = (attrs.get(name, 0) for name in ("heads", "kv_heads", "head_dim"))
     good = heads > 0 and kv_heads > 0 and heads % kv_heads == 0
     ops.expect(good, "attention", (heads, kv_heads), "heads a multiple of kv_heads, both above 0")
     good = q.is_plain and q.dtype == f32 and len(q.shape) == 2 and q.shape[1] == heads * head_dim
     ops.expect(good and head_dim > 0, "attention", q, f"q of f32 [T, {heads * head_dim}]")
-    check_cache("attention", (k_cache, v_cache), kv_heads, head_dim)
+    if scales:
+        check_quantized("attention", (k_cache, v_cache, *scales), kv_heads, head_dim)
+    else:
+        check_cache("attention", (k_cache, v_cache), kv_heads, head_dim)
     check_places("attention", q, positions, slots, table)
     scale, length = attrs.get("scale"), attrs.get("length")
     ops.expect(isinstance(scale, float) and isfinite(scale), "attention", scale, "a scale that is a finite float")
@@ -53,7 +58,7 @@ def _products(node: ops.NodeSpec) -> float:
 
 def _bytes_per_key(node: ops.NodeSpec) -> float:
     """A key and a value of every head."""
-    return sum(cache.nbytes / (cache.bounds[0] * BLOCK_TOKENS) for cache in node.inputs[1:3])
+    return sum(part.nbytes / (part.bounds[0] * BLOCK_TOKENS) for part in caches(node))
 
 
 def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:

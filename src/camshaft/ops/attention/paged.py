@@ -1,23 +1,91 @@
-"""Consecutive keys of one sequence and kv head, as a kernel finds them in the cache. Used by split.py and tiled.py."""
+"""Consecutive keys of one sequence, as a kernel finds them in the cache, plain or in blocks of 32. Used by attention's kernels.
+
+ops/kv_cache_update.py and ops/kv_cache_quantize.py say how a cache lies in memory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from camshaft.dtypes import i64
+from camshaft.dtypes import f32, i32, i64, u8
 from camshaft.lang.ir import Value
 from camshaft.lang.tracer import Array, Number, Tracer
+from camshaft.ops import op as ops
 from camshaft.ops.attention.registers import WIDTH, inside
+from camshaft.ops.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
+from camshaft.ops.spec import TensorSpec
+
+N_INPUTS = 6  # q, K, V, positions, slots, block table; K and V scales after them
+
+
+def is_quantized(node: ops.NodeSpec) -> bool:
+    """Whether a node of attention reads codes and scales."""
+    return len(node.inputs) > N_INPUTS
+
+
+def caches(node: ops.NodeSpec) -> tuple[TensorSpec, ...]:
+    """A node's tensors of keys and values, with their scales if it has such."""
+    return node.inputs[1:3] + node.inputs[N_INPUTS:]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache's arrays. With scales, keys and values are codes: signed bytes, or two to a byte."""
+
+    keys: Array
+    values: Array
+    key_scales: Array | None = None
+    value_scales: Array | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.key_scales is not None
+
+    @property
+    def has_nibbles(self) -> bool:
+        return self.keys.dtype == u8
+
+    @property
+    def head_dim(self) -> int:
+        return self.keys.shape[2] * (2 if self.has_nibbles else 1)
+
+    def key_in_lanes(self, k: Tracer, block: Value, head: Value, d: Value, j: Value) -> Value:
+        """Component d of key j, in lanes over j."""
+        if self.key_scales is None:
+            return self.keys[block, head, d, j]
+        code = self.keys[block, head, self._stored(d), j]
+        return self._decoded(code, d) * self.key_scales[block, head, d // GROUP, j]
+
+    def value_in_lanes(self, k: Tracer, block: Value, head: Value, j: Value, d: Value) -> Value:
+        """Column d of key j's value, in lanes over d."""
+        if self.value_scales is None:
+            return self.values[block, head, j, d]
+        code = k.gather(self.values, block, head, j, self._stored(d))
+        return self._decoded(code, d) * k.gather(self.value_scales, block, head, d // GROUP, j)
+
+    def _stored(self, d: Value) -> Value:
+        """Where the code of an element lies."""
+        return d // GROUP * (GROUP // 2) + d % (GROUP // 2) if self.has_nibbles else d
+
+    def _decoded(self, code: Value, d: Value) -> Value:
+        """A code as f32, before its scale."""
+        if not self.has_nibbles:
+            return code.to(f32)
+        shift = (d // (GROUP // 2) % 2 * 4).to(i32)
+        return (((code.to(i32) >> shift) & 15) - NIBBLE_ZERO).to(f32)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """`count` keys of slot `slot` from position `base` on, a multiple of 16; heads count from `kv_head`."""
+    """`count` keys of slot `slot` from position `base` on, a multiple of 16; heads count from `kv_head`.
+
+    Components and columns come as f32 vectors of 16: of a component, 16 keys; of a key's value, 16 columns.
+    """
 
     k: Tracer
-    k_cache: Array
-    v_cache: Array
+    cache: Cache
     table: Array
     slot: Value
     kv_head: Value
@@ -37,12 +105,71 @@ class Keys:
         """How many of the 16 keys of block `index` are theirs."""
         return self.k.minimum(self.count - index * BLOCK_TOKENS, BLOCK_TOKENS)
 
-    def keys(self, block: Value, h: Number, d: Number) -> Value:
-        """Component d of a block's 16 keys of head kv_head + h, as f32."""
-        return self.k.load_vector(self.k_cache, block, self.kv_head + h, d, 0, width=WIDTH)
+    def parts(self) -> Iterator[Value | None]:
+        """The parts of a head that have one scale a key; None where there are no scales."""
+        if self.cache.is_quantized:
+            yield from self.k.range(self.cache.head_dim // GROUP)
+        else:
+            yield None
+
+    def key_scales(self, blocks: list[Value], h: Number, part: Value | None) -> list[Value] | None:
+        """What a part's components are to be multiplied with, for each block's 16 keys; None where they are whole."""
+        scales = self.cache.key_scales
+        if scales is None or part is None:
+            return None
+        return [self.k.load_vector(scales, block, self.kv_head + h, part, 0, width=WIDTH) for block in blocks]
+
+    def components(
+        self, blocks: list[Value], h: Number, part: Value | None, chains: int
+    ) -> Iterator[tuple[int, Number, list[Value]]]:
+        """Each component of a part of head kv_head + h: which of `chains` it goes to, its number, and that of each block's
+        16 keys, before scales. `chains` is a power of two where there are parts."""
+        k, cache = self.k, self.cache
+        rows = cache.keys.shape[2] if part is None else GROUP // 2 if cache.has_nibbles else GROUP
+        step = max(1, chains // 2) if cache.has_nibbles else chains
+        whole = rows // step * step
+        first: Number = 0 if part is None else part * rows
+        for row in k.range(0, whole, step):
+            for i in range(step):
+                yield from self._row(blocks, h, part, first + (row + i), row + i, i, chains)
+        for i in range(rows - whole):
+            yield from self._row(blocks, h, part, first + (whole + i), whole + i, i, chains)
+
+    def _row(
+        self, blocks: list[Value], h: Number, part: Value | None, stored: Number, row: Number, i: int, chains: int
+    ) -> Iterator[tuple[int, Number, list[Value]]]:
+        """The one or two components that the stored row `row` of a part has."""
+        k, cache = self.k, self.cache
+        lines = [k.load_vector(cache.keys, block, self.kv_head + h, stored, 0, width=WIDTH) for block in blocks]
+        if part is None:
+            yield i, stored, lines
+        elif not cache.has_nibbles:
+            yield i, stored, [line.to(f32) for line in lines]
+        else:
+            for high in (0, 1):
+                component = part * GROUP + row + high * (GROUP // 2)
+                yield (2 * i + high) % chains, component, [nibble(line, high) for line in lines]
 
     def values(self, block: Value, h: Number, j: Value, column: int) -> Value:
-        """16 columns of the value of a block's key j, as f32; 0 past the last column."""
-        head_dim = self.v_cache.shape[-1]
-        at = block, self.kv_head + h, j, column
-        return self.k.load_vector(self.v_cache, *at, width=WIDTH, count=inside(head_dim, column))
+        """16 columns of the value of a block's key j; 0 past the last column."""
+        k, cache, head = self.k, self.cache, self.kv_head + h
+        if cache.value_scales is None:
+            return k.load_vector(
+                cache.values, block, head, j, column, width=WIDTH, count=inside(cache.head_dim, column)
+            )
+        scale = cache.value_scales[block, head, column // GROUP, j]
+        return self.value_codes(block, h, j, column) * scale
+
+    def value_codes(self, block: Value, h: Number, j: Value, column: int) -> Value:
+        """As `values`, before scales."""
+        k, cache = self.k, self.cache
+        part, within = divmod(column, GROUP)
+        start = part * (GROUP // 2) if cache.has_nibbles else column
+        line = k.load_vector(cache.values, block, self.kv_head + h, j, start, width=WIDTH)
+        return nibble(line, within // WIDTH) if cache.has_nibbles else line.to(f32)
+
+
+def nibble(line: Value, high: int) -> Value:
+    """The low or high codes of bytes, as f32 around 0."""
+    wide = line.to(i32)
+    return ((wide >> 4 if high else wide & 15) - NIBBLE_ZERO).to(f32)

@@ -7,16 +7,20 @@ from functools import partial
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, f16, f32, i32
+from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops.kv_cache_quantize import FORMATS, decode, encode
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec
 
 
 def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     """softmax(scale q K^T) V, per token and head, over keys 0 to the token's position of its own slot."""
-    q, k_cache, v_cache, positions, slots, table = inputs
+    q, k_cache, v_cache, positions, slots, table, *scales = inputs
+    if scales:
+        k_cache = decode(k_cache.swapaxes(2, 3), scales[0].swapaxes(2, 3)).swapaxes(2, 3)
+        v_cache = decode(v_cache, scales[1].swapaxes(2, 3))
     kv_heads, head_dim = attrs["kv_heads"], attrs["head_dim"]
     out = np.zeros((len(q), kv_heads, attrs["heads"] // kv_heads, head_dim))
     for row, (position, slot) in enumerate(zip(positions, slots, strict=True)):
@@ -49,6 +53,15 @@ def cached(
     return k_cache.astype(dtype.numpy), v_cache.astype(dtype.numpy), table
 
 
+def quantized(k_cache: ops.Array, v_cache: ops.Array, form: str) -> tuple[tuple[ops.Array, ...], tuple[ops.Array, ...]]:
+    """Codes of K and V, and their scales; NaN scales where no token lies."""
+    k_codes, k_scales = encode(k_cache.swapaxes(2, 3), form)
+    v_codes, v_scales = encode(v_cache, form)
+    parts = (k_codes.swapaxes(2, 3), v_codes), (k_scales.swapaxes(2, 3), v_scales.swapaxes(2, 3))
+    codes, scales = ((np.ascontiguousarray(first), np.ascontiguousarray(second)) for first, second in parts)
+    return codes, scales
+
+
 def sample(
     name: str,
     places: Sequence[tuple[int, int]],
@@ -56,29 +69,32 @@ def sample(
     heads: tuple[int, int],
     head_dim: int,
     dtype: DType = f16,
+    form: str | None = None,
     active: Mapping[str, int] | None = None,
     loudness: float = 1.0,
 ) -> ops.Sample:
     """Tokens at `places` (slot, position), each slot's cache filled up to its greatest position; heads are (q, kv).
 
-    `active` gives the active values of the Extents "tokens" and "length"; without it the tokens are a plain number.
+    `form`: the cache is quantized as that block format. `active` gives the active values of the Extents "tokens" and
+    "length"; without it the tokens are a plain number.
     """
     rng = np.random.default_rng(11)
     where = np.array(places, np.int32)
     n_slots = int(where[:, 0].max()) + 1
     lengths = [int(where[where[:, 0] == slot, 1].max(initial=0)) + 1 for slot in range(n_slots)]
-    k_cache, v_cache, table = cached(rng, lengths, dtype, heads[1], head_dim)
+    k_cache, v_cache, table = cached(rng, lengths, dtype if form is None else f32, heads[1], head_dim)
+    caches, scales = ((k_cache, v_cache), ()) if form is None else quantized(k_cache, v_cache, form)
     q = (loudness * rng.normal(size=(len(places), heads[0] * head_dim))).astype(np.float32)
-    inputs = (q, k_cache, v_cache, where[:, 1].copy(), where[:, 0].copy(), table)
+    inputs = (q, *caches, where[:, 1].copy(), where[:, 0].copy(), table, *scales)
     tokens, length = Extent("tokens", len(places)), Extent("length", table.shape[1] * BLOCK_TOKENS)
     n_tokens = tokens if active else len(places)
     specs = (
         TensorSpec((n_tokens, q.shape[1]), f32),
-        TensorSpec(k_cache.shape, dtype),
-        TensorSpec(v_cache.shape, dtype),
+        *(TensorSpec(cache.shape, as_dtype(cache.dtype)) for cache in caches),
         TensorSpec((n_tokens,), i32),
         TensorSpec((n_tokens,), i32),
         TensorSpec(table.shape, i32),
+        *(TensorSpec(part.shape, f16) for part in scales),
     )
     chosen = active or {}
     shown = int(where[: chosen.get("tokens", len(places)), 1].max()) + 1
@@ -114,6 +130,11 @@ def samples() -> Iterable[ops.Sample]:
     yield sample("7/1 heads of 72, one token", [(0, 290)], heads=(7, 1), head_dim=72, dtype=bf16)
     turns = [(i % 2, 7 + i // 2 if i % 2 else 40 + i // 2) for i in range(19)]
     yield smol("two sequences in turn", turns)
+    for form in FORMATS:
+        yield smol(f"one token at 290, {form}", [(0, 290)], form=form)
+        yield smol(f"33 tokens from 70, {form}", [(0, p) for p in range(70, 103)], form=form)
+        yield sample(f"7/1 heads of 96, {form}", [(0, p) for p in range(40, 59)], heads=(7, 1), head_dim=96, form=form)
+        yield smol(f"a batch of 3, {form}", [(s, 23 * s + 14) for s in range(3)], form=form)
     joined = [(0, p) for p in range(10)] + [(1, p) for p in range(80, 95)] + [(2, 3)]
     yield smol("three sequences in a row", joined, dtype=bf16)
     yield smol("a batch of 13, one token each", [(s, 23 * s + 14) for s in range(13)])

@@ -10,8 +10,15 @@ from dataclasses import asdict, replace
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops.attention.paged import caches, is_quantized
 from camshaft.ops.attention.registers import padded, register_vectors
-from camshaft.ops.attention.split_kernels import MOST_MEMBERS, Shape, merge_splits, some_keys_per_program
+from camshaft.ops.attention.split_kernels import (
+    MOST_MEMBERS,
+    Shape,
+    merge_splits,
+    some_keys_per_program,
+    some_quantized_keys_per_program,
+)
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec, bound
 from camshaft.ops.workgroup import has_threads
@@ -37,7 +44,10 @@ def shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shap
     tiles = max(1, registers // min(sizes[0] // sizes[1], MOST_MEMBERS))
     if has_threads(target):
         return Shape(*sizes, 1, max(n for n in (1, 2, 4, 8) if n <= tiles), 1, keys // BLOCK_TOKENS, registers)
-    one = Shape(*sizes, 1, 1, min(tiles, CHAINS, sizes[2]), 1, registers)
+    chains = min(tiles, CHAINS, sizes[2])
+    if is_quantized(node):
+        chains = 1 << (chains.bit_length() - 1)
+    one = Shape(*sizes, 1, 1, chains, 1, registers)
     fits = [n for n in range(1, sizes[1] + 1) if sizes[1] % n == 0 and n * one.scratch_nbytes <= MAX_SCRATCH_NBYTES]
     return replace(one, together=max(fits, default=1))
 
@@ -52,7 +62,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Keys of a program and accumulators of a register tile."""
-    key_nbytes = sum(cache.nbytes // (cache.bounds[0] * BLOCK_TOKENS) for cache in node.inputs[1:3])
+    key_nbytes = sum(part.nbytes // (part.bounds[0] * BLOCK_TOKENS) for part in caches(node))
     wanted = 2 * STEP if has_threads(target) else min(4 * STEP, SPLIT_NBYTES // key_nbytes)
     return {"keys": keys_per_split(bound(node.attrs["length"]), wanted), "registers": register_vectors(target)}
 
@@ -79,8 +89,8 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     rows = (bound(tokens), shape.heads, -(-bound(length) // shape.keys))
     partial, extremes = TensorSpec((*rows, padded(shape.head_dim)), f32), TensorSpec((*rows, 2), f32)
     first = ops.Launch(
-        some_keys_per_program,
-        (*(ops.read(i) for i in range(6)), ops.scratch(0, "write"), ops.scratch(1, "write")),
+        some_quantized_keys_per_program if is_quantized(node) else some_keys_per_program,
+        (*(ops.read(i) for i in range(len(node.inputs))), ops.scratch(0, "write"), ops.scratch(1, "write")),
         (ops.Cells(tokens), ops.Cells(shape.kv_heads // shape.together), ops.Cells(length, per=shape.keys)),
         {"scale": attrs["scale"], **asdict(shape)},
     )

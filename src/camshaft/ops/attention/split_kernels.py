@@ -14,8 +14,8 @@ from camshaft.dtypes import f32, i64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
-from camshaft.lang.tracer import Array, Number, Tracer, Variable
-from camshaft.ops.attention.paged import Keys
+from camshaft.lang.tracer import Array, Tracer
+from camshaft.ops.attention.paged import Cache, Keys
 from camshaft.ops.attention.registers import LOG2_E, WIDTH, columns_of, even_steps, inside, padded
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 
@@ -63,13 +63,48 @@ def some_keys_per_program(
     scale: float,
     **sizes: int,
 ) -> None:
+    _some_keys(
+        k, q, Cache(k_cache, v_cache), (positions, slots, block_table), (partial, extremes), scale, Shape(**sizes)
+    )
+
+
+@kernel
+def some_quantized_keys_per_program(
+    k: Tracer,
+    q: Array,
+    k_codes: Array,
+    v_codes: Array,
+    positions: Array,
+    slots: Array,
+    block_table: Array,
+    k_scales: Array,
+    v_scales: Array,
+    partial: Array,
+    extremes: Array,
+    *,
+    scale: float,
+    **sizes: int,
+) -> None:
+    cache = Cache(k_codes, v_codes, k_scales, v_scales)
+    _some_keys(k, q, cache, (positions, slots, block_table), (partial, extremes), scale, Shape(**sizes))
+
+
+def _some_keys(
+    k: Tracer,
+    q: Array,
+    cache: Cache,
+    places: tuple[Array, Array, Array],
+    results: tuple[Array, Array],
+    scale: float,
+    shape: Shape,
+) -> None:
     # over keys base .. base + n: s = scale log2(e) q K, m = max s, p = 2^(s - m); partial = p V, extremes = (m, sum p)
-    shape = Shape(**sizes)
+    positions, slots, table = places
     token, first_head, split = k.program(0), k.program(1) * shape.together, k.program(2)
     base, last = split * shape.keys, positions[token].to(i64)
     with k.when(base <= last):
         count = k.minimum(last + 1 - base, shape.keys)
-        keys = Keys(k, k_cache, v_cache, block_table, slots[token].to(i64), first_head, base, count)
+        keys = Keys(k, cache, table, slots[token].to(i64), first_head, base, count)
         work = _Work(k, shape, keys)
         work.start(q, token, first_head, scale)
         for first in k.range(0, keys.n_blocks, shape.turn):
@@ -80,7 +115,7 @@ def some_keys_per_program(
         for first in k.range(0, keys.n_blocks, shape.turn):
             for h in k.range(shape.together):
                 work.mix(h, first)
-        work.finish(partial, extremes, token, first_head, split)
+        work.finish(*results, token, first_head, split)
 
 
 class _Work:
@@ -123,20 +158,17 @@ class _Work:
     def _products(self, rows: list[Value], h: Value, blocks: list[Value]) -> list[list[Value]]:
         """q K of some rows and blocks, in chains of sums where one tile would wait for its own last result."""
         k, shape, keys = self.k, self.shape, self.keys
-        chains = [tile_of(k, len(rows), len(blocks), WIDTH) for _ in range(shape.chains)]
-
-        def add(d: Number, sums: list[list[Variable]]) -> None:
-            add_products(k, sums, [self.query[row, d] for row in rows], [keys.keys(block, h, d) for block in blocks])
-
-        whole = shape.head_dim // shape.chains * shape.chains
-        for d in k.range(0, whole, shape.chains):
-            for i, sums in enumerate(chains):
-                add(d + i, sums)
-        for rest, sums in enumerate(chains[: shape.head_dim - whole]):
-            add(whole + rest, sums)
-        return [
-            [_pairwise([chain[r][b].value for chain in chains]) for b in range(len(blocks))] for r in range(len(rows))
-        ]
+        totals = tile_of(k, len(rows), len(blocks), WIDTH)
+        for part in keys.parts():
+            chains = [tile_of(k, len(rows), len(blocks), WIDTH) for _ in range(shape.chains)]
+            for i, d, vectors in keys.components(blocks, h, part, shape.chains):
+                add_products(k, chains[i], [self.query[row, d] for row in rows], vectors)
+            scales = keys.key_scales(blocks, h, part)
+            for r, line in enumerate(totals):
+                for b, total in enumerate(line):
+                    found = _pairwise([chain[r][b].value for chain in chains])
+                    total.set(found if scales is None else k.fma(found, scales[b], total.value))
+        return [[total.value for total in line] for line in totals]
 
     def weigh(self, row: Value) -> None:
         """scores[row] becomes 2^(score - greatest), 0 past the last key; the greatest into peaks, their sum into weights."""

@@ -10,7 +10,7 @@ passes over its own keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from camshaft.dtypes import f32, i64
 from camshaft.extent import Extent
@@ -19,7 +19,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
 from camshaft.lang.tracer import Array, Number, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.attention.paged import Keys
+from camshaft.ops.attention.paged import Cache, Keys, is_quantized
 from camshaft.ops.attention.registers import (
     LOG2_E,
     WIDTH,
@@ -136,9 +136,11 @@ class _Tile:
     def _score_block(self, row: Value, keys: Keys, blocks: list[Value], starts: Sequence[Number]) -> None:
         k = self.k
         sums = tile_of(k, BLOCK_ROWS, len(blocks), WIDTH)
-        for d in k.range(self.shape.head_dim):
-            right = [keys.keys(block, 0, d) for block in blocks]
-            add_products(k, sums, [self.query[row + r, d] for r in range(BLOCK_ROWS)], right)
+        for part in keys.parts():
+            scales = keys.key_scales(blocks, 0, part)
+            for _, d, vectors in keys.components(blocks, 0, part, 1):
+                right = vectors if scales is None else [v * s for v, s in zip(vectors, scales, strict=True)]
+                add_products(k, sums, [self.query[row + r, d] for r in range(BLOCK_ROWS)], right)
         for r, line in enumerate(sums):
             for start, total in zip(starts, line, strict=True):
                 k.store_vector(self.scores, total.value, row + r, start)
@@ -218,16 +220,43 @@ def one_tile_per_program(
     block_table: Array,
     out: Array,
     *active: Value,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
     scale: float,
-    tile_tokens: int,
-    tile_keys: int,
-    block_vectors: int,
+    **sizes: int,
+) -> None:
+    _one_tile(k, (q, out), Cache(k_cache, v_cache), (positions, slots, block_table), active, scale, Shape(**sizes))
+
+
+@kernel
+def one_quantized_tile_per_program(
+    k: Tracer,
+    q: Array,
+    k_codes: Array,
+    v_codes: Array,
+    positions: Array,
+    slots: Array,
+    block_table: Array,
+    k_scales: Array,
+    v_scales: Array,
+    out: Array,
+    *active: Value,
+    scale: float,
+    **sizes: int,
+) -> None:
+    cache = Cache(k_codes, v_codes, k_scales, v_scales)
+    _one_tile(k, (q, out), cache, (positions, slots, block_table), active, scale, Shape(**sizes))
+
+
+def _one_tile(
+    k: Tracer,
+    rows: tuple[Array, Array],
+    cache: Cache,
+    places: tuple[Array, Array, Array],
+    active: tuple[Value, ...],
+    scale: float,
+    shape: Shape,
 ) -> None:
     # for each tile of keys: S = scale q K; m' = max(m, S); P = e^(S - m'); l = e^(m - m') l + sum P; O = e^(m - m') O + P V
-    shape = Shape(heads, kv_heads, head_dim, tile_tokens, tile_keys, block_vectors)
+    (q, out), (positions, slots, table), tile_tokens = rows, places, shape.tile_tokens
     tile, kv_head = _Tile(k, shape), k.program(1)
     n_tokens = active[0] if active else k.const(q.shape[0], i64)
     begin = _evened(k, k.program(0), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
@@ -238,9 +267,9 @@ def one_tile_per_program(
             n_rows = (last - first) * shape.group
             whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
             tile.start(q, first, n_rows, whole, kv_head, scale)
-            for base in k.range(0, greatest + 1, tile_keys):
-                count = k.minimum(greatest + 1 - base, tile_keys)
-                keys = Keys(k, k_cache, v_cache, block_table, slots[first].to(i64), kv_head, base, count)
+            for base in k.range(0, greatest + 1, shape.tile_keys):
+                count = k.minimum(greatest + 1 - base, shape.tile_keys)
+                keys = Keys(k, cache, table, slots[first].to(i64), kv_head, base, count)
                 tile.score(whole, keys)
                 for row in k.range(whole):
                     token = first + k.minimum(row, n_rows - 1) // shape.group
@@ -299,17 +328,11 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """As `build`, with a value for each tunable."""
     shape, tokens = _shape(node, values), node.inputs[0].shape[0]
-    constants = {name: node.attrs[name] for name in ("heads", "kv_heads", "head_dim", "scale")}
-    constants |= {
-        "tile_tokens": shape.tile_tokens,
-        "tile_keys": shape.tile_keys,
-        "block_vectors": shape.block_vectors,
-    }
     launch = ops.Launch(
-        one_tile_per_program,
-        (*(ops.read(i) for i in range(6)), ops.write(0)),
+        one_quantized_tile_per_program if is_quantized(node) else one_tile_per_program,
+        (*(ops.read(i) for i in range(len(node.inputs))), ops.write(0)),
         (ops.Cells(tokens, per=shape.tile_tokens), ops.Cells(shape.kv_heads)),
-        constants,
+        {"scale": node.attrs["scale"], **asdict(shape)},
         extents=(tokens,) if isinstance(tokens, Extent) else (),
     )
     return ops.Build((launch,))
