@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -58,7 +58,7 @@ class Sampling:
 
     def start_seed(self) -> int:
         """The seed of one generation: the given one, or a new one."""
-        return secrets.randbits(64) if self.seed is None else self.seed
+        return int.from_bytes(os.urandom(8), "little") if self.seed is None else self.seed
 
 
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[Any], bool]:
