@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from camshaft.compare.array_rows import CHAINS, _product, core_name, passes
+from camshaft.compare.array_rows import CHAINS, core_name, passes, product
 from camshaft.compare.sides.numpy_arrays import NumPy, operands
 from camshaft.compare.sides.ours_arrays import Camshaft
 from camshaft.compare.sides.ours_products import Products
 from camshaft.compare.stand import Task
 
-TASKS = (*passes(5, 96), _product("f32", 7, 33, 18))
+TASKS = (*passes(5, 96), product("f32", 7, 33, 18))
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -27,7 +27,7 @@ def test_camshaft_and_numpy_compute_the_same(task: Task) -> None:
 
 
 def test_bf16_products_come_from_rounded_operands() -> None:
-    order: dict[str, Any] = dict(_product("bf16", 4, 64, 8).order)
+    order: dict[str, Any] = dict(product("bf16", 4, 64, 8).order)
     given, ours = operands(order), Camshaft(1).call(order)()
     assert np.asarray(ours).dtype.name == "bfloat16"
     assert np.abs(np.asarray(ours, np.float32) - given["a"] @ given["b"]).max() < 0.2

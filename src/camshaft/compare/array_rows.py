@@ -80,7 +80,7 @@ def sides(threads: int, *names: str) -> tuple[Side, ...]:
     return (*chosen, Side(OURS, "ours_arrays:Camshaft", given, held, peer=False))
 
 
-def _product(dtype: str, m: int, k: int, n: int) -> Task:
+def product(dtype: str, m: int, k: int, n: int) -> Task:
     """Its result has the operands' dtype; they are read and it is written once."""
     order = {"what": "matmul", "dtype": dtype, "given": {"a": [m, k], "b": [k, n]}, "gives": [m, n]}
     share = {"f32": 0.9, "bf16": 0.85}[dtype]
@@ -95,8 +95,8 @@ def matmul(threads: int, watch: Watch) -> Iterator[Stand]:
     """Products of matrices that both change from run to run."""
     shapes = SQUARES + OTHERS
     everybody = sides(threads, NUMPY, NUMPY_CORE, TORCH, COMPILED, ONNX)
-    yield Stand("matmul", threads, everybody, tuple(_product("f32", *shape) for shape in shapes))
-    yield Stand("matmul", threads, sides(threads, TORCH, COMPILED), tuple(_product("bf16", *shape) for shape in shapes))
+    yield Stand("matmul", threads, everybody, tuple(product("f32", *shape) for shape in shapes))
+    yield Stand("matmul", threads, sides(threads, TORCH, COMPILED), tuple(product("bf16", *shape) for shape in shapes))
 
 
 def _pass(name: str, what: str, given: Mapping[str, list[int]], **more: Any) -> Task:
