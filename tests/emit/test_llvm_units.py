@@ -96,9 +96,11 @@ def test_neon_keeps_sums_and_operands_in_registers(dtype, word) -> None:
     assert not vector_stack_accesses(loop)
 
 
-def test_a_tile_that_passes_the_registers_is_ordinary_words() -> None:
-    arrays, _ = case((48, 32, 8), "i32")
-    text = emit(traced((48, 32, 8), "i32", arrays), AMX.at(16), "product")
+@pytest.mark.parametrize("size", [(48, 32, 8), (32, 32, 40)])
+def test_a_tile_that_passes_the_registers_is_ordinary_words(size) -> None:
+    """By its pieces, or as operands of a last step that is not whole have another shape."""
+    arrays, _ = case(size, "i32")
+    text = emit(traced(size, "i32", arrays), AMX.at(16), "product")
     assert "x86_amx" not in text
     assert "vpdpbusd" in text
 

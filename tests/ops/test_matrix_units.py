@@ -62,10 +62,10 @@ BF16 = next(v for v in MATMUL.variants if v.name == "units")
 
 @pytest.mark.parametrize("sample", [s for s in MATMUL.samples() if s.name.startswith("bf16 ")], ids=lambda s: s.name)
 def test_bf16_is_multiplied_by_amx(sample) -> None:
-    rows, _, columns = (int(n) for n in sample.name.split()[1].split("x"))
-    depth = sample.inputs[0].shape[1]
+    (rows, depth), columns = sample.inputs[0].shape, sample.inputs[1].shape[0 if sample.attrs else 1]
     counts = run(MATMUL, BF16, sample)
-    pieces = 4 * -(-rows // 32) * -(-columns // 32)
+    height = 16 if depth % 32 else 32
+    pieces = height // 16 * 2 * -(-rows // height) * -(-columns // 32)
     assert counts["tdpbf16ps.internal"] == pieces * -(-depth // 32)
 
 

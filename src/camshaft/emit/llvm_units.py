@@ -34,7 +34,8 @@ class Unit:
 
     features: dict[str, frozenset[str]]
     piece: tuple[int, int, int]
-    fits: Callable[[int, int], bool]
+    registers: int
+    needed: Callable[[int, int, int], int]
     typ: str
     zero: Callable[[BodyEmitter, ir.Tile], str]
     step: Callable[[BodyEmitter, ir.TileMma, Slots, Rep, int], None]
@@ -45,9 +46,15 @@ class Unit:
         return -(-tile.rows // self.piece[0]), -(-tile.columns // self.piece[1])
 
     def takes(self, tile: ir.Tile) -> bool:
-        """Whether it cuts into equal pieces that fit its registers."""
+        """Whether it cuts into equal pieces."""
         sides = zip((tile.rows, tile.columns), self.piece, strict=False)
-        return all(side <= most or side % most == 0 for side, most in sides) and self.fits(*self.grid(tile))
+        return all(side <= most or side % most == 0 for side, most in sides)
+
+    def wanted(self, tile: ir.Tile, products: list[ir.TileMma]) -> int:
+        """Registers for a tile's sums and its operands, which of AMX's have one shape each in all of a kernel."""
+        deep = self.piece[2]
+        shapes = {min(deep, item.depth - p) for item in products for p in range(0, item.depth, deep)}
+        return self.needed(*self.grid(tile), len(shapes))
 
     def typed(self, tile: ir.Tile) -> str:
         """LLVM's type of a piece."""
@@ -55,7 +62,7 @@ class Unit:
 
 
 def unit_of(target: CpuTarget, tile: ir.Tile) -> Unit | None:
-    """The unit that takes a tile whole in its registers, or None."""
+    """The target's unit for a tile's words, or None."""
     if not tile.is_words:
         return None
     there = (u for u in UNITS if u.features[tile.dtype.name] <= target.features)
@@ -63,8 +70,17 @@ def unit_of(target: CpuTarget, tile: ir.Tile) -> Unit | None:
 
 
 def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[ir.Tile]:
-    """The kernel's tiles that become matrix instructions."""
-    return frozenset(tile for tile in products_by_tile(kernel) if unit_of(target, tile) is not None)
+    """The kernel's tiles that become matrix instructions: one after the other as long as all fit the unit's registers.
+
+    LLVM ends the process where AMX's do not suffice.
+    """
+    found, taken = set(), 0
+    for tile, products in products_by_tile(kernel).items():
+        unit = unit_of(target, tile)
+        if unit is not None and taken + unit.wanted(tile, products) <= unit.registers:
+            taken += unit.wanted(tile, products)
+            found.add(tile)
+    return frozenset(found)
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
@@ -235,12 +251,13 @@ def _neon_put(e: BodyEmitter, item: ir.TileStore, slots: Slots, start: str) -> N
                 e.write(f"store {typ} {row}, ptr {at}, align 4")
 
 
-# Of AMX's 8 tiles, those of the operands are live beside the sums; of NEON's 32 vectors, 12 are left for operands.
+# Of AMX's 8 tiles, those of the operands are live beside the sums; of NEON's 32 vectors, 20 are for sums, and sums alone counted.
 UNITS = (
     Unit(
         {"i32": frozenset({"amx-tile", "amx-int8"}), "f32": frozenset({"amx-tile", "amx-bf16"})},
         (16, 16, 16),
-        lambda down, across: down * across + down + across <= 8,
+        8,
+        lambda down, across, shapes: down * across + (down + across) * shapes,
         _AMX_VECTOR,
         _amx_zero,
         _amx_step,
@@ -249,7 +266,8 @@ UNITS = (
     Unit(
         {"i32": frozenset({"neon", "i8mm"}), "f32": frozenset({"neon", "bf16"})},
         (2, 2, 2),
-        lambda down, across: down * across <= 20,
+        20,
+        lambda down, across, shapes: down * across,
         "<4 x {}>",
         lambda e, tile: "zeroinitializer",
         _neon_step,

@@ -72,6 +72,8 @@ def _samples() -> Iterable[ops.Sample]:
         ]
         # a proof for a plan takes every second one: small products as [k, n] too
         yield from forms if m > 20 else reversed(forms)
+    left, right = (draw(*shape).astype(ml_dtypes.bfloat16) for shape in ((32, 196), (196, 17)))
+    yield ops.Sample("bf16 deep", (left, right))
     yield from _other_samples(rng)
     yield from _special_samples(draw(35, 18), abs(draw(19, 18)) + 1, draw(18, 19))
 

@@ -24,19 +24,25 @@ PAIR, DEPTH = 2, 4
 
 @dataclass(frozen=True)
 class UnitTile:
-    """The tile for CPUs with `features`: rows and columns that fill the unit's registers, columns of a packed panel, and how many
+    """The tile for CPUs with `features`: rows and columns that fill the unit's registers at depths of whole steps of `deep` words
+    (half the rows elsewhere: a shorter last step takes registers of its own), columns of a packed panel, and how many
     multiply-adds an instruction does beside those of a vector's (by which costs are guessed: no such CPU was measured)."""
 
     features: frozenset[str]
     rows: int
     columns: int
     panel: int
+    deep: int
     speed: float
+
+    def rows_for(self, depth: int) -> int:
+        """Rows at a depth."""
+        return self.rows if depth % (PAIR * self.deep) == 0 else self.rows // 2
 
 
 TILES = (
-    UnitTile(frozenset({"amx-tile", "amx-bf16"}), 32, 32, 32, 8.0),
-    UnitTile(frozenset({"neon", "bf16"}), 8, 8, 16, 3.0),
+    UnitTile(frozenset({"amx-tile", "amx-bf16"}), 32, 32, 32, 16, 8.0),
+    UnitTile(frozenset({"neon", "bf16"}), 8, 8, 16, 2, 3.0),
 )
 
 
@@ -89,8 +95,8 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     if any(spec.dtype != bf16 for spec in node.inputs):
         return "takes bf16 by bf16"
     s = sizes_of(node)
-    if bound(s.rows) < tile.rows:
-        return f"a tile of {tile.rows} rows for {bound(s.rows)}"
+    if s.depth % DEPTH == 0 and bound(s.rows) < tile.rows_for(s.depth):
+        return f"a tile of {tile.rows_for(s.depth)} rows for {bound(s.rows)}"
     return f"a depth of {s.depth}; wanted a multiple of {DEPTH}" if s.depth % DEPTH else None
 
 
@@ -99,7 +105,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     s, tile = sizes_of(node), tile_of(target)
     assert tile is not None
     words, panels = s.depth // PAIR, -(-s.columns // tile.panel)
-    rows = bound(s.rows)
+    rows, height = bound(s.rows), tile.rows_for(s.depth)
     multiply = ops.Launch(
         multiply_words,
         (
@@ -107,12 +113,12 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
             ops.scratch(0, "read"),
             ops.write(0, shape=(s.matrices * rows, s.columns)),
         ),
-        (ops.Cells(s.matrices), ops.Cells(s.columns, tile.columns), ops.Cells(s.rows, tile.rows)),
+        (ops.Cells(s.matrices), ops.Cells(s.columns, tile.columns), ops.Cells(s.rows, height)),
         {
             "rows": rows,
             "columns": s.columns,
             "words": words,
-            "tile": tile.rows,
+            "tile": height,
             "width": tile.columns,
             "panel": tile.panel,
             **s.constants(),

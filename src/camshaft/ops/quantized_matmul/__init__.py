@@ -30,11 +30,13 @@ from camshaft.ops.quantized_matmul.packing import (
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.workgroup import has_threads
 
-# Rows and tokens of a register tile. On NEON and AVX-VNNI 8 x 6 takes about as many instructions a product as 16 x 12 and a
-# quarter to a seventh of its traffic with the stack (counted in LLVM's code, tests/emit/test_llvm_selection.py; not timed).
+# Rows and tokens of a register tile. On NEON 8 x 6 takes about as many instructions a product as 16 x 12 and a
+# quarter to a seventh of its traffic with the stack (counted in LLVM's code, tests/emit/test_llvm_levels.py; not timed).
 NARROW_TILE = (8, {"q8": 6, "f32": 5})
 # AVX2 alone, on Zen 4 cut down to it: 8 x 12 gives 153, 85 and 152 Gop/s for Q4_0, Q8_0 and Q4_K, 16 x 12 119, 81 and 137.
 AVX2_TILE = (8, {"q8": 12, "f32": 5})
+# AVX-VNNI: 4 tokens take the fewest instructions of 2 to 6, and nearly all of them stay in 16 registers (counted, not timed).
+VNNI_TILE = (8, {"q8": 4, "f32": 5})
 WIDEST_TILE = (ROWS, {"q8": 12, "f32": 6})
 # With 32 registers of 512 bits: 16 tokens are 1 to 3 % faster than 12 where codes are taken apart by few instructions and have a
 # zero point, elsewhere up to 9 % slower; of up to 16 tokens in all one tile is fastest: weights come and are taken apart once.
@@ -93,7 +95,9 @@ def _tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
     """Rows, and tokens at most by the kind of activations, as the target's registers hold."""
     if target.backend != "simd" or target.lanes not in (4, 8):
         return WIDEST_TILE
-    return NARROW_TILE if target.lanes == 4 or "avxvnni" in target.features else AVX2_TILE
+    if target.lanes == 4:
+        return NARROW_TILE
+    return VNNI_TILE if "avxvnni" in target.features else AVX2_TILE
 
 
 def _is_easy(w: TensorSpec) -> bool:

@@ -1,0 +1,123 @@
+"""Every level of CPU features: the instruction that kernels of products are chosen for is in their inner loop, which goes to the
+stack no more than is known of it. On CPUs that need not be here; what runs where is in docs/backends.md."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.cross import CrossTarget, assembly_for
+from camshaft.backends.cpu.device import CpuDevice
+from camshaft.dispatch.validate import node_of
+from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.llvm import emit
+from camshaft.emit.target import native_lanes
+from camshaft.lang.verify import verify
+from camshaft.ops.launch import signature
+from tests.support.assembly import instructions, loop_with, vector_stack_accesses
+
+# level -> (LLVM's name of a CPU of it, its byte dot product, what adds products of f32)
+CPUS = {
+    "sse4": ("nehalem", "pmaddwd", "mulpd"),
+    "avx2": ("haswell", "vpmaddwd", "vfmadd"),
+    "avx-vnni": ("alderlake", "vpdpbusd", "vfmadd"),
+    "avx512": ("skylake-avx512", "vpmaddwd", "vfmadd"),
+    "avx512-vnni": ("cascadelake", "vpdpbusd", "vfmadd"),
+    "avx512-bf16": ("znver4", "vpdpbusd", "vfmadd"),
+    "amx": ("sapphirerapids", "vpdpbusd", "vfmadd"),
+    "neon": ("cortex-a53", "smull", "fmla"),
+    "neon-dotprod": ("cortex-a76", "sdot", "fmla"),
+    "neon-i8mm": ("neoverse-v1", "usdot", "fmla"),
+    "neon-bf16": ("neoverse-n2", "usdot", "fmla"),
+}
+DOTS = {dot for _, dot, _ in CPUS.values()} | {"vpmaddubsw", "pmaddubsw"}
+# Levels that choose these kernels as the one before them does.
+ALIKE = {"avx512-bf16", "amx", "neon-bf16"}
+# (kernel, sample) -> level -> the most of the loop's instructions that may go to the stack, just above what LLVM 22 makes; 0
+# where none is named. On Zen 4 code without any, scheduled otherwise, was no faster (docs/performance.md). SSE4's f32 is wide.
+ONE, MANY = "1(1)x64x33 q8", "13(13)x128x16 q8"
+KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
+    ("quantized_matmul", "tile", f"Q4_0 {ONE}"): {"sse4": 0.2, "avx2": 0.1, "neon": 0.1, "neon-dotprod": 0.05},
+    ("quantized_matmul", "tile", f"Q8_0 {ONE}"): {"sse4": 0.1, "neon": 0.05},
+    ("quantized_matmul", "tile", f"Q4_0 {MANY}"): {
+        "sse4": 0.2, "avx2": 0.1, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.2, "neon-dotprod": 0.2, "neon-i8mm": 0.15,
+    },
+    ("quantized_matmul", "tile", f"Q8_0 {MANY}"): {
+        "sse4": 0.2, "avx2": 0.15, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.15, "neon-dotprod": 0.25, "neon-i8mm": 0.15,
+    },
+    ("quantized_matmul", "tile", "Q4_K 13(13)x512x16 q8"): {
+        "sse4": 0.25, "avx2": 0.1, "avx-vnni": 0.05, "avx512": 0.05, "avx512-vnni": 0.1, "neon": 0.2, "neon-dotprod": 0.2,
+        "neon-i8mm": 0.15,
+    },
+    ("matmul", "blocked", "()13x7x32()"): {"sse4": 0.25},
+    ("matmul", "blocked", "bf16 32x64x32 transposed"): {"sse4": 0.25},
+    ("attention", "split_keys", "one token at 300"): {"sse4": 0.2, "neon": 0.05},
+}  # fmt: skip
+# level, kernel and sample of a matrix unit -> how often each instruction is in a step of its loop
+UNITS = {
+    ("amx", "quantized_matmul", "Q4_0 29(7)x192x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
+    ("amx", "quantized_matmul", "Q8_0 29(7)x192x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
+    ("amx", "quantized_matmul", "Q4_K 29(7)x768x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
+    ("amx", "matmul", "bf16 deep"): {"tdpbf16ps": 2, "tileloadd": 3, "tilestored": 0},
+    ("neon-i8mm", "quantized_matmul", "Q4_0 29(7)x192x17 q8"): {"usmmla": 32},
+    ("neon-i8mm", "quantized_matmul", "Q8_0 29(7)x192x17 q8"): {"usmmla": 32},
+    ("neon-i8mm", "quantized_matmul", "Q4_K 29(7)x768x17 q8"): {"usmmla": 32},
+    ("neon-bf16", "matmul", "bf16 deep"): {"bfmmla": 16},
+}
+
+
+@functools.cache
+def text_of(level: str, op_name: str, variant_name: str, sample_name: str) -> str:
+    """The assembly of all of a node's launches for a level."""
+    row, op = LEVELS[level], ops.get(op_name)
+    target = CrossTarget(f"{row.architecture}-unknown-linux-gnu", CPUS[level][0], row.features)
+    device = CpuDevice(level, "simd", native_lanes(row.features), row.features, row.architecture)
+    node = node_of(op, next(s for s in op.samples() if s.name == sample_name))
+    variant = next(v for v in op.variants if v.name == variant_name)
+    assert variant.supports(node, device) is None
+    build, texts = variant.build(node, device), []
+    for i, launch in enumerate(build.launches):
+        made = signature(launch, node, build)
+        traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        verify(traced)
+        text = assembly_for(target, emit(traced, target.at(launch.lanes or device.lanes), f"kernel{i}"))
+        texts.append(text.replace(".LBB", f".L{i}_"))
+    return "\n".join(texts)
+
+
+def rows() -> Iterator[object]:
+    for (op, variant, sample), shares in KERNELS.items():
+        for level in CPUS:
+            if op == "matmul" or level not in ALIKE:
+                yield pytest.param(level, op, variant, sample, shares.get(level, 0.0), id=f"{level}-{op}-{sample}")
+
+
+@pytest.mark.parametrize(("level", "op", "variant", "sample", "share"), rows())
+def test_the_inner_loop_is_the_levels_own(level, op, variant, sample, share) -> None:
+    word = CPUS[level][1 if op == "quantized_matmul" else 2]
+    loop = loop_with(text_of(level, op, variant, sample), word)
+    counts = instructions(loop)
+    assert sum(n for name, n in counts.items() if name.startswith(word)) >= 8
+    if op == "quantized_matmul":
+        others = DOTS - {word} - ({word.replace("wd", "ubsw")} if sample.startswith("Q4") else set())
+        assert not [name for name in counts if name.rstrip("2") in others]
+    found = len(vector_stack_accesses(loop)) / len(loop)
+    assert found <= share, f"{found:.3f} of the loop's {len(loop)} instructions go to the stack"
+
+
+@pytest.mark.parametrize(("level", "op", "sample"), UNITS)
+def test_a_matrix_unit_keeps_its_sums(level, op, sample) -> None:
+    wanted = UNITS[level, op, sample]
+    loop = loop_with(text_of(level, op, "units", sample), next(iter(wanted)))
+    counts = instructions(loop)
+    assert {name: counts[name] for name in wanted} == wanted
+    if level != "amx" or op == "matmul":  # AMX's sums of bytes are read through scratch, and its totals lie there
+        assert not vector_stack_accesses(loop)
+
+
+def test_a_level_is_met_by_its_cpu_or_a_lesser_one() -> None:
+    assert set(CPUS) == set(LEVELS)
+    assert all(LEVELS[name].features for name in CPUS)
