@@ -19,6 +19,7 @@ OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.varian
 GROUPS = {
     name: [op for op in OPS if ops.group_of(op.name) == name] for name in {ops.group_of(op.name): 0 for op in OPS}
 }
+OF_SOME = {"units", "paired"}  # variants for CPUs with matrix units, or products of pairs of bf16
 FEWEST = 4  # samples that a variant is proved on, where there are so many
 # Samples of a variant in the default run, evenly apart; the rest behind `soak`. A block format is a kernel of its own.
 SAMPLES = {"quantized_matmul": 13, "matmul": 16}
@@ -66,7 +67,7 @@ def prove(cpu, given, folder) -> Counter[tuple[str, str]]:
 
 
 def at_least(n, op, proved, cpu) -> None:
-    there = [v for v in op.variants if "simd" in v.backends and (v.name != "units" or "bf16" in cpu.features)]
+    there = [v for v in op.variants if "simd" in v.backends and ("bf16" in cpu.features or v.name not in OF_SOME)]
     few = [v.name for v in there if proved[op.name, v.name] < n]
     assert not few, f"{op.name}: fewer than {n} samples proved of {few}: {dict(proved)}"
 

@@ -69,6 +69,10 @@ UNITS = {
 }
 
 
+# Level -> its dot product of pairs of bf16: AMX's CPUs have AVX-512's beside it
+PAIRS = {"avx512-bf16": "vdpbf16ps", "amx": "vdpbf16ps", "neon-bf16": "bfdot"}
+
+
 @functools.cache
 def text_of(level: str, op_name: str, variant_name: str, sample_name: str) -> str:
     """The assembly of all of a node's launches for a level."""
@@ -106,6 +110,14 @@ def test_the_inner_loop_is_the_levels_own(level, op, variant, sample, share) -> 
         assert not [name for name in counts if name.rstrip("2") in others]
     found = len(vector_stack_accesses(loop)) / len(loop)
     assert found <= share, f"{found:.3f} of the loop's {len(loop)} instructions go to the stack"
+
+
+@pytest.mark.parametrize("sample", ["bf16 32x64x32", "bf16 10x1034x70 transposed"])
+@pytest.mark.parametrize("level", PAIRS)
+def test_pairs_of_bf16_are_multiplied_at_once(level, sample) -> None:
+    loop = loop_with(text_of(level, "matmul", "paired", sample), PAIRS[level])
+    assert instructions(loop)[PAIRS[level]] >= 4
+    assert not vector_stack_accesses(loop)
 
 
 @pytest.mark.parametrize(("level", "op", "sample"), UNITS)

@@ -1,4 +1,4 @@
-"""The dot product of pairs of bf16 in LLVM: AVX-512's instruction, or shifts and multiply-adds. Used by emit/llvm_math.py."""
+"""The dot product of pairs of bf16 in LLVM: AVX-512's or NEON's instruction, or shifts and multiply-adds. For llvm_math.py."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from camshaft.dtypes import f32, u32
 from camshaft.emit.llvm_dot4 import in_pieces
 from camshaft.emit.llvm_typed import Typed
 
-# Words that a call takes -> intrinsic: vdpbf16ps adds the high halves' product first, then the low ones', subnormals as 0.
-_PAIRS = {n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}" for n in (4, 8, 16)}
-_FEATURES = frozenset({"avx512bf16", "avx512vl"})
+# vdpbf16ps adds the high halves' product first, then the low ones', subnormals as 0; bfdot adds the products to each other first,
+# and rounds both sums to odd. Features -> the most words that a call takes, and the intrinsic's name by its words.
+_WAYS = {
+    frozenset({"avx512bf16", "avx512vl"}): (16, {n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}" for n in (4, 8, 16)}),
+    frozenset({"neon", "bf16"}): (4, {4: "llvm.aarch64.neon.bfdot.v4f32.v8bf16"}),
+}
 
 
 def dot2(t: Typed, acc: str, a: str, b: str) -> str:
     """acc + high(a) high(b), then + low(a) low(b), of the bf16 in the halves of words; t is of the sums, in f32."""
-    if t.n >= 4 and t.target.features >= _FEATURES:
+    way = next((found for features, found in _WAYS.items() if features <= t.target.features), None)
+    if t.n >= 4 and way is not None:
         # pieces are cut as words, whatever they hold
-        words = t.as_dtype(u32)
-        cut = in_pieces(words, 16, (t.bitcast(acc, u32), a, b), _piece)
+        words, (widest, names) = t.as_dtype(u32), way
+        cut = in_pieces(words, widest, (t.bitcast(acc, u32), a, b), lambda part, *xs: _piece(part, names[part.n], *xs))
         return words.bitcast(cut, f32)
     for half in (_high, _low):
         x, y = (half(t, word) for word in (a, b))
@@ -24,8 +28,8 @@ def dot2(t: Typed, acc: str, a: str, b: str) -> str:
     return acc
 
 
-def _piece(words: Typed, acc: str, a: str, b: str) -> str:
-    floats, name = words.as_dtype(f32), _PAIRS[words.n]
+def _piece(words: Typed, name: str, acc: str, a: str, b: str) -> str:
+    floats = words.as_dtype(f32)
     sums, pairs = floats.type_of(), f"<{2 * words.n} x bfloat>"
     words.declare(name, f"declare {sums} @{name}({sums}, {pairs}, {pairs})")
     total = words.bitcast(acc, f32)

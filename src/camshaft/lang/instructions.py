@@ -10,7 +10,7 @@ hold them to 1, 1, 2, 1.5 and 1.
 
 Integers wrap, but i64 (indexes) must not overflow. A shift is by less than the width, a divisor is not 0: the interpreter finds
 what breaks this. Floats to integers truncate and saturate, NaN gives 0. A bf16 made of a subnormal may be 0. dot2 may take
-subnormal operands and results as 0.
+subnormal operands and results as 0, and NEON's adds its two products to each other first, in its own rounding.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from camshaft.dtypes import f32, i32
+from camshaft.dtypes import i32
 from camshaft.lang import ir
 from camshaft.lang.recorder import Number
 from camshaft.lang.tracer import Array, Tracer, Variable
@@ -166,13 +166,10 @@ class _Expander(Tracer):
                 held[row, column] = self.multiplied(item, a, b, held[row, column])
 
     def multiplied(self, item: ir.TileMma, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-        """total + a * b, or what is a product of words: of bytes, or of pairs of bf16, whose bits are an f32's upper half."""
+        """total + a * b, or what is a product of words: of bytes, or of pairs of bf16."""
         if not item.tile.is_words:
             return self.fma(a, b, total)
-        if item.tile.dtype == i32:
-            return self.dot4(total, b, a)
-        lower = self.fma(self.bitcast(a << 16, f32), self.bitcast(b << 16, f32), total)
-        return self.fma(self.bitcast(a & 0xFFFF0000, f32), self.bitcast(b & 0xFFFF0000, f32), lower)
+        return self.dot4(total, b, a) if item.tile.dtype == i32 else self.dot2(total, a, b)
 
     def a_element(self, item: ir.TileMma, row: Number, p: ir.Value) -> ir.Value:
         return self.gather(Array(item.a), *_shifted(item.a_at, row, p))

@@ -1,6 +1,7 @@
-"""matmul of bf16 by bf16 on a CPU's dot product of pairs (vdpbf16ps): blocks as in blocked.py, over words of two k each.
+"""matmul of bf16 by bf16 on a CPU's dot product of pairs (vdpbf16ps, bfdot): blocks as in blocked.py, over words of two k each.
 
-Products are exact; each pair's are added one after the other, each sum rounded once, subnormal numbers taken as 0 (k.dot2).
+Products are exact; each pair's are added one after the other, each sum rounded once, subnormal numbers taken as 0 (k.dot2; NEON's
+bfdot has its own order and rounding).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from camshaft.ops.matmul.shapes import Sizes, sizes_of
 from camshaft.ops.spec import bound
 
 PAIR = 2
-FEATURES = frozenset({"avx512bf16", "avx512vl"})
+FEATURES = (frozenset({"avx512bf16", "avx512vl"}), frozenset({"neon", "bf16"}))
 # From so many rows and elements of b on pairing b's rows once costs less than pairing them for each tile of rows.
 PACKED_ROWS, PACKED_SIZE = 48, 10_000
 
@@ -29,8 +30,8 @@ def _in_words(node: ops.NodeSpec) -> Sizes:
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Why not, or None."""
-    if not target.features >= FEATURES:
-        return "takes CPUs that multiply pairs of bf16: AVX-512's vdpbf16ps"
+    if not any(features <= target.features for features in FEATURES):
+        return "takes CPUs that multiply pairs of bf16: AVX-512's vdpbf16ps, NEON's bfdot"
     if any(spec.dtype != bf16 for spec in node.inputs):
         return "takes bf16 by bf16"
     depth = sizes_of(node).depth
