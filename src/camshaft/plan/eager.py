@@ -68,7 +68,8 @@ class _Launcher:
         words: Words = aligned_bytes((MOST_LAUNCHES * layout.RECORD_WORDS + 1) * 8, 128).view(np.int64)
         records = words[:-1].reshape(MOST_LAUNCHES, -1)
         records[:, layout.WAIT] = 1
-        records[:, layout.ENTRY] = _take().address("camshaft_take")
+        self._library = _take()  # of two threads that come first at once each may have made one; its code is held here
+        records[:, layout.ENTRY] = self._library.address("camshaft_take")
         records[:, layout.ARGS] = turns.ctypes.data + _TURN_NBYTES * np.arange(MOST_LAUNCHES)
         records[:, layout.CONSTANT] = threads
         self._words, self._records, self._failed = words, words.ctypes.data, words[-1:].ctypes.data
