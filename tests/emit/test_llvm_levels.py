@@ -112,6 +112,15 @@ def test_the_inner_loop_is_the_levels_own(level, op, variant, sample, share) -> 
     assert found <= share, f"{found:.3f} of the loop's {len(loop)} instructions go to the stack"
 
 
+@pytest.mark.parametrize("sample", ["Q4_0 29(7)x192x17 q8", "Q8_0 29(7)x192x17 q8", "Q6_K 29(7)x768x17 q8"])
+def test_tokens_of_an_extent_have_no_pointers_of_their_own(sample) -> None:
+    loop = loop_with(text_of("avx512-bf16", "quantized_matmul", "tile", sample), "vpdpbusd")
+    dots = instructions(loop)["vpdpbusd"]
+    assert dots in (96, 128)  # 8 words of 12 or 16 tokens
+    assert not [line for line in loop if "(%rsp" in line and line.startswith("mov")]
+    assert len(loop) < 2.4 * dots
+
+
 @pytest.mark.parametrize("sample", ["bf16 32x64x32", "bf16 10x1034x70 transposed"])
 @pytest.mark.parametrize("level", PAIRS)
 def test_pairs_of_bf16_are_multiplied_at_once(level, sample) -> None:
