@@ -68,5 +68,6 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("dot", "numpy"),
         ("quantized_matmul", "units"),
         ("matmul", "units"),
+        ("matmul", "paired"),
     }
     assert len(alone) * 5 < len(every)

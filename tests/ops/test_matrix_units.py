@@ -9,9 +9,8 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dispatch.validate import check_sample, node_of
-from camshaft.emit.cpu_levels import LEVELS
 from camshaft.ops.quantized_matmul import PACKED_FORMATS, _case
-from tests.support.needs import require
+from tests.support.needs import require_level
 from tests.support.played_amx import device
 
 OP = ops.get("quantized_matmul")
@@ -21,7 +20,7 @@ UNITS = next(v for v in OP.variants if v.name == "units")
 
 def run(op, variant, sample) -> Counter[str]:
     """How often each instruction was played in one run; the sample agrees with the op's reference."""
-    require(LEVELS["avx512-bf16"].features <= cpu_device().features, "the rest of such a kernel is AVX-512's")
+    require_level("avx512-bf16")  # for the rest of such a kernel
     machine = device()
     checked = check_sample(op, variant, machine, sample)
     assert checked.max_error <= checked.tolerance
