@@ -12,6 +12,7 @@ import camshaft as cs
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.passes.fuse import fuse
+from camshaft.graph.passes.fuse_gated import fuse_gated
 from camshaft.graph.passes.fuse_quantized import fuse_quantized
 from camshaft.graph.passes.quantize import quantize_activations
 from camshaft.ops.quantized_matmul import random_blocks
@@ -110,3 +111,46 @@ def test_a_graph_that_quantizes_for_itself_is_left_to_this_pass() -> None:
     assert Counter(n.op.name for n in fuse(graph).nodes) == {"rms_norm": 1, "quantize_activations": 2}
     (node,) = fuse_quantized(graph).nodes
     assert (node.op.name, node.attrs["sums"], node.attrs["floats"]) == ("rms_norm_q8", "32-0 16-0", False)
+
+
+def gated(name: str, rows: int, *, shared: bool = True, read: bool = False, up: str | None = None) -> Graph:
+    """down(silu(gate x) up x): `shared` whether gate and up read one x, `read` whether somebody else reads gate's result too."""
+    graph = Graph()
+    x, y = (graph.input(n, (rows, DIM), "f32") for n in "xy")
+    formats = (name, up or name, "Q4_1")
+    weights = [
+        graph.constant(f"w{i}", random_blocks(form, DIM, DIM, seed=i), TensorSpec((DIM, DIM), BLOCK_FORMATS[form]))
+        for i, form in enumerate(formats)
+    ]
+    first, second = cs.quantized_matmul(x, weights[0]), cs.quantized_matmul(x if shared else y, weights[1])
+    graph.output("down", cs.quantized_matmul(cs.silu_multiply(first, second), weights[2]))
+    if read:
+        graph.output("gate", cs.exp(first))
+    graph.output("z", cs.negate(y))
+    return graph
+
+
+@pytest.mark.parametrize("rows", [1, 29])
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+def test_gate_and_up_as_one_node_give_every_bit_that_three_nodes_gave(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = (RNG.normal(size=(rows, DIM)).astype(np.float32) for _ in range(2))
+    found = []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr("camshaft.graph.passes.prepare.fuse_gated", lambda graph: graph)
+        for threads in (1, 2):
+            with cs.compile(gated(name, rows), activations="q8", threads=threads, backend="simd") as plan:
+                variants = {t.variant for t in plan.bound.schedule.thunks if t.op == "gated_product"}
+                assert variants == ({"apart" if rows == 1 else "tile"} if fused else set())
+                found.append(plan.run(x=x, y=y)["down"].copy())
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.view(np.uint32), found[0].view(np.uint32))
+
+
+@pytest.mark.parametrize("how", [{"shared": False}, {"read": True}, {"up": "Q6_K"}])
+def test_products_that_others_read_or_of_two_kinds_stay(how: dict[str, object]) -> None:
+    ready = fuse_gated(fuse_quantized(quantize_activations(gated("Q4_1", ROWS, **how))))  # type: ignore[arg-type]
+    counted = Counter(n.op.name for n in ready.nodes)
+    assert (counted["gated_product"], counted["quantized_matmul"], counted["silu_multiply_q8"]) == (0, 3, 1)

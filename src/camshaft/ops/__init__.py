@@ -43,6 +43,7 @@ NAMES = (
     "kv_cache_quantize",
     "sample",
     "attention",
+    "gated_product",
     *_HOMES,
 )
 

@@ -125,16 +125,19 @@ def _kinds(attrs: ops.Attrs) -> list[tuple[int, int]]:
     return kinds_of(str(attrs.get("sums", "")))
 
 
+def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    """The q8 forms of y that `sums` asks for. ShapeError, as from op `name`, for what there is no form of."""
+    kinds = _kinds(attrs)
+    fits = 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
+    ops.expect(fits, name, f"sums {attrs.get('sums')!r}", "sums such as '32-0' or '32-8 16-32', each once")
+    ops.expect(len(y.shape) == 2 and y.bounds[1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
+    return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
+
+
 def _infer_after(op: ops.Op, name: str) -> Any:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-        kinds = _kinds(attrs)
-        fits = 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
-        ops.expect(fits, name, f"sums {attrs.get('sums')!r}", "sums such as '32-0' or '32-8 16-32', each once")
         y, *rest = op.infer(specs, attrs)
-        good = len(y.shape) == 2 and y.bounds[1] % BLOCK == 0
-        ops.expect(good, name, y, "rows [T, k], k a multiple of 32")
-        forms = (TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in _kinds(attrs))
-        return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
+        return (*forms_of(name, y, attrs), *((y,) if attrs.get("floats") else ()), *rest)
 
     return infer
 

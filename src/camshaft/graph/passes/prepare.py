@@ -5,6 +5,7 @@ from __future__ import annotations
 from camshaft.graph.graph import Graph
 from camshaft.graph.passes.chains import fuse_chains
 from camshaft.graph.passes.fuse import fuse
+from camshaft.graph.passes.fuse_gated import fuse_gated
 from camshaft.graph.passes.fuse_quantized import fuse_quantized
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.quantize import quantize_activations
@@ -16,7 +17,7 @@ def prepare(graph: Graph, activations: str) -> Graph:
     ops (CAMSHAFT_CHAINS), pack weights."""
     graph = fuse(graph)
     if activations == "q8":
-        graph = fuse_quantized(quantize_activations(graph))
+        graph = fuse_gated(fuse_quantized(quantize_activations(graph)))
     if setting("chains"):
         graph = fuse_chains(graph)
     return pack_weights(graph)

@@ -23,6 +23,7 @@ from camshaft.ops.quantized_matmul.packing import (
     INTERLEAVED,
     PACKED_FORMATS,
     ROWS,
+    PackedFormat,
     interleaved,
     pack,
     packed_format,
@@ -70,14 +71,16 @@ def _constants(node: ops.NodeSpec) -> dict[str, Any]:
     return {"blocks": w.bounds[1] // BLOCK, "block": w.dtype.name}
 
 
-def weight_operands(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
-    """Codes, scales, and their steps or the minima; a format with neither gives its scales twice, the second never read."""
-    form = packed_format(node.inputs[1])
+def weight_operands(node: ops.NodeSpec, index: int = 1) -> tuple[ops.Operand, ...]:
+    """Codes, scales, and their steps or the minima of input `index`; a format with neither gives its scales twice, the second
+    never read."""
+    form = packed_format(node.inputs[index])
     extra = "steps" if form.is_nested else "minima" if form.has_minima else "scales"
-    return ops.read(1, "codes"), ops.read(1, "scales"), ops.read(1, extra)
+    return ops.read(index, "codes"), ops.read(index, "scales"), ops.read(index, extra)
 
 
-def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Rows and tokens of the tile, and words to prefetch ahead, where nothing was tuned."""
     x = node.inputs[0]
     rows, tokens_of = _tile_of(target)
     most = tokens_of["q8" if _is_q8(x) else "f32"]
@@ -119,16 +122,19 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
 
 
 def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    return _build_tile_with(node, target, _defaults(node, target))
+    return _build_tile_with(node, target, tile_values(node, target))
 
 
 def _tile_kernel(w: TensorSpec, quantized: bool) -> Kernel:
     if not quantized:
         return kernels.f32_tile
-    form = packed_format(w)
-    # Minima of 32 k took 3 % longer by whole numbers (Q4_K, Q5_K: 65 % of the int8 peak, 67 by floats, on Zen 4).
-    whole = form.is_nested and (form.is_joint or not form.has_minima)
-    return nested.nested_tile if whole else kernels.q8_tile
+    return nested.nested_tile if by_whole_numbers(packed_format(w)) else kernels.q8_tile
+
+
+def by_whole_numbers(form: PackedFormat) -> bool:
+    """Whether nested.py's tile is the faster one: minima of 32 k took 3 % longer by whole numbers (Q4_K, Q5_K: 65 % of the int8
+    peak, 67 by floats, on Zen 4)."""
+    return form.is_nested and (form.is_joint or not form.has_minima)
 
 
 def _build_tile_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
@@ -150,7 +156,7 @@ def _build_tile_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values)
 
 _TUNABLES = ops.Tunables(
     {"rows": (8, 16, 32, 64, 128), "tokens": (1, 2, 3, 4, 6, 8, 10, 12, 14, 16), "ahead": (0, 16, 32, 64, 128, 256)},
-    _defaults,
+    tile_values,
     _build_tile_with,
     _refusal,
 )
@@ -213,9 +219,10 @@ def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
     return raw.reshape(-1)
 
 
-def _case(name: str, rows: int, active: int, n: int, k: int, quantized: bool) -> ops.Sample:
+def sample(name: str, rows: int, active: int, n: int, k: int, quantized: bool, seed: int | None = None) -> ops.Sample:
+    """x [rows (active), k] times random weights [n, k] of a block format, with the product wanted among its attributes."""
     rng = np.random.default_rng(n + k)
-    raw, plain = random_blocks(name, n, k, seed=n), TensorSpec((n, k), BLOCK_FORMATS[name])
+    raw, plain = random_blocks(name, n, k, seed=n if seed is None else seed), TensorSpec((n, k), BLOCK_FORMATS[name])
     spec = interleaved(plain)
     packed = np.zeros(spec.nbytes, np.uint8)
     pack(raw, spec, packed)
@@ -237,9 +244,9 @@ def _samples() -> Iterable[ops.Sample]:
     for name in PACKED_FORMATS:
         for quantized in (True, False):
             k = max(BLOCK_FORMATS[name].block_size, 64)
-            yield _case(name, 1, 1, 33, k, quantized)
-            yield _case(name, 13, 13, 16, 2 * k, quantized)
-            yield _case(name, 29, 7, 17, 3 * k, quantized)
+            yield sample(name, 1, 1, 33, k, quantized)
+            yield sample(name, 13, 13, 16, 2 * k, quantized)
+            yield sample(name, 29, 7, 17, 3 * k, quantized)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracer import Array, Tracer, Variable
 from camshaft.ops.quantized_matmul.packing import BLOCK
 from camshaft.ops.quantized_matmul.rows import Rows, Tokens, dot_words
-from camshaft.ops.quantized_matmul.unpacking import packed
+from camshaft.ops.quantized_matmul.unpacking import Packed, packed
 
 
 @kernel
@@ -35,9 +35,16 @@ def q8_tile(
     ahead: int,
 ) -> None:
     # `rows` weights' rows x `columns` tokens a program; words `ahead` are prefetched
-    weights = packed(k, codes, scales, extra, block)
-    form = weights.form
     mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
+    weights = packed(k, codes, scales, extra, block)
+    tokens.store(mine, out, q8_totals((x_codes, x_scales, x_sums), weights, mine, tokens, blocks, ahead))
+
+
+def q8_totals(
+    x: tuple[Array, Array, Array], weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
+) -> list[Variable]:
+    """A tile of y, a total of all rows for each token. x: codes, scales and sums, flat."""
+    (x_codes, x_scales, x_sums), k, form = x, mine.k, weights.form
     totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
     per_group = 8 // form.groups
     for b in k.range(blocks):
@@ -57,7 +64,7 @@ def q8_tile(
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
                 if minimum is not None:
                     total.set(k.fma(minimum, mine.spread(q_sum), total.value))
-    tokens.store(mine, out, totals)
+    return totals
 
 
 @kernel

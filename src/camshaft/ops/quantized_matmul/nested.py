@@ -11,10 +11,10 @@ from __future__ import annotations
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracer import Array, Tracer, Variable
 from camshaft.ops.quantized_matmul.packing import SUPER
 from camshaft.ops.quantized_matmul.rows import Rows, Tokens, dot_words
-from camshaft.ops.quantized_matmul.unpacking import packed
+from camshaft.ops.quantized_matmul.unpacking import Packed, packed
 
 
 @kernel
@@ -37,9 +37,16 @@ def nested_tile(
     ahead: int,
 ) -> None:
     # `rows` weights' rows x `columns` tokens a program; words `ahead` are prefetched
-    weights = packed(k, codes, scales, extra, block)
-    groups = weights.form.groups
     mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
+    weights = packed(k, codes, scales, extra, block)
+    tokens.store(mine, out, nested_totals((x_codes, x_scales, x_sums), weights, mine, tokens, blocks, ahead))
+
+
+def nested_totals(
+    x: tuple[Array, Array, Array], weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
+) -> list[Variable]:
+    """A tile of y, a total of all rows for each token. x: codes, scales and sums, flat."""
+    (x_codes, x_scales, x_sums), k, groups, columns = x, mine.k, weights.form.groups, len(tokens.places)
     totals, parts = ([k.var(mine.spread(0.0)) for _ in tokens.places] for _ in range(2))
     for s in k.range(blocks // SUPER):
         step, low = weights.steps(mine.load, s)
@@ -78,7 +85,7 @@ def nested_tile(
                 part.set(k.fma(whole.to(f32), mine.spread(x_scales[scale_at[t]]), part.value))
         for total, part in zip(totals, parts, strict=True):
             total.set(k.fma(step, part.value, total.value))
-    tokens.store(mine, out, totals)
+    return totals
 
 
 def _scaled(word: Value, scale: Value) -> Value:

@@ -15,17 +15,18 @@ from camshaft.ops.quantized_matmul.packing import ROWS
 
 
 class Rows:
-    """`count` rows from `count * program(0)` on, of n in all."""
+    """`count` rows from `count * part` on, of n in all; part is program(0) unless it is given."""
 
-    def __init__(self, k: Tracer, count: int, n: int) -> None:
+    def __init__(self, k: Tracer, count: int, n: int, part: Value | None = None) -> None:
         self.k, self.count, self.n = k, count, n
-        self.first = k.program(0) * count
+        part = k.program(0) if part is None else part
+        self.first = part * count
         self.row: Value | int
         if count > ROWS:
             mine = k.minimum(self.first + k.lane(), n - 1)
             self.tile, self.row = mine // ROWS, mine % ROWS
             return
-        part, parts = k.program(0), ROWS // count
+        parts = ROWS // count
         self.tile, self.row = (part, 0) if parts == 1 else (part // parts, part % parts * count)
 
     def load(self, array: Array, *at: Number) -> Value:
@@ -67,16 +68,17 @@ class Tokens:
     not stored. (Clamped one by one, each had a pointer of its own: of 380 instructions of Q4_1's loop 113 moved those.)"""
 
     def __init__(self, k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> None:
-        mine = k.program(1) * columns
-        overlaps = bound % columns != 0
-        first = k.minimum(mine, bound - columns) if overlaps else mine
+        self.mine, self.active = k.program(1) * columns, active
+        self.overlaps = bound % columns != 0
+        first = k.minimum(self.mine, bound - columns) if self.overlaps else self.mine
         self.k, self.first = k, first
         self.places: list[Value] = [first + c for c in range(columns)]
-        self.stored: list[Value | None] = [None] * columns
-        if active:
-            self.stored = [place < active[0] for place in self.places]
-        if overlaps:
-            self.stored = [_both(place >= mine, s) for place, s in zip(self.places, self.stored, strict=True)]
+        self.stored: list[Value | None] = [self.is_stored(place) for place in self.places]
+
+    def is_stored(self, place: Value) -> Value | None:
+        """Whether the token at that place is this program's to store; None where all are."""
+        stored = place < self.active[0] if self.active else None
+        return _both(place >= self.mine, stored) if self.overlaps else stored
 
     def along(self, per_token: int, at: Value) -> list[Value]:
         """The place in a flat array of `per_token` numbers a token where each token's own number `at` is: the first one's, found
