@@ -107,5 +107,5 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """One multiply-add per lane and nanosecond; b, read 256 columns at a time, at 10 bytes a nanosecond."""
-    return max(sizes_of(node).multiply_adds / target.lanes, node.inputs[1].nbytes / 10)
+    """One multiply-add per lane and nanosecond; operands at 10 bytes a nanosecond."""
+    return max(sizes_of(node).multiply_adds / target.lanes, sum(spec.nbytes for spec in node.inputs) / 10)
