@@ -1,0 +1,88 @@
+"""Products in blocks: every form of them against its reference at ragged sizes, and the same bytes for any number of threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from camshaft import dtypes
+from camshaft.backends.cpu.cross import CrossTarget, assembly_for
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dispatch.validate import check_sample
+from camshaft.emit.llvm import emit
+from camshaft.graph import functions
+from camshaft.graph.graph import Graph
+from camshaft.ops import op as ops
+from camshaft.ops.launch import signature
+from camshaft.ops.matmul import OP, blocked, paired
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.compile import compile
+
+VARIANTS = {v.name: v for v in OP.variants}
+ZEN = frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"})
+
+
+def sample(m: int, k: int, n: int, dtype, transposed: bool = False) -> ops.Sample:
+    rng = np.random.default_rng(m + k + n)
+    a, b = (rng.normal(size=shape).astype(np.float32).astype(dtype) for shape in ((m, k), (k, n)))
+    return ops.Sample("", (a, b.T.copy() if transposed else b), {"transpose_b": True} if transposed else {})
+
+
+def node_of(m: int, k: int, n: int, dtype) -> ops.NodeSpec:
+    specs = tuple(TensorSpec(shape, dtype) for shape in ((m, k), (k, n)))
+    return ops.NodeSpec(specs, OP.infer(specs, {}), {})
+
+
+@pytest.mark.parametrize("packed", [0, 1])
+@pytest.mark.parametrize("shape", [(65, 300, 67), (50, 130, 257)])
+@pytest.mark.parametrize(("name", "dtype"), [("blocked", np.float32), ("paired", ml_dtypes.bfloat16)])
+def test_parts_blocks_and_groups_with_ragged_ends(name, dtype, shape, packed) -> None:
+    device = cpu_device("simd")
+    chosen = VARIANTS[name].with_values({"packed": packed, "part": 128, "block": 32, "group": 64})
+    given = sample(*shape, dtype)
+    if name == "paired" and not device.features >= paired.FEATURES:
+        pytest.skip("no instruction multiplies pairs of bf16 here")
+    checked = check_sample(OP, chosen, device, given)
+    assert checked.max_error <= checked.tolerance
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_results_are_equal_for_any_number_of_threads(dtype, transposed) -> None:
+    given = sample(300, 640, 450, dtype, transposed)
+    found = []
+    for threads in (1, 2, 3):
+        graph = Graph()
+        a, b = (graph.input(name, x.shape, str(x.dtype)) for name, x in zip("ab", given.inputs, strict=True))
+        graph.output("y", functions.matmul(a, b, **given.attrs))
+        with compile(graph, threads=threads, backend="simd") as plan:
+            found.append(plan.run(a=given.inputs[0], b=given.inputs[1])["y"].tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_every_choice_of_sizes_fits_a_programs_scratch() -> None:
+    target = cpu_device("simd")
+    for m in (1, 5, 64, 300, 5000):
+        for k in (1, 64, 1000, 20000):
+            for n in (1, 33, 4096):
+                node = node_of(m, k, n, dtypes.f16)
+                assert blocked.refusal(node, target, blocked.defaults(node, target)) is None, (m, k, n)
+
+
+@pytest.mark.parametrize(("module", "dtype", "word"), [(blocked, "f32", "vfmadd"), (paired, "bf16", "vdpbf16ps")])
+def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(module, dtype, word) -> None:
+    node, target = node_of(96, 128, 128, getattr(dtypes, dtype)), CrossTarget("x86_64-unknown-linux-gnu", "znver4", ZEN)
+    build = module.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
+    launch = build.launches[-1]
+    made = signature(launch, node, build)
+    traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+    text = assembly_for(target, emit(traced, target.at(16), "kernel"))
+    loops = [block for block in text.split("\n.LBB") if block.count(f"\t{word}") >= 24]
+    assert loops
+    for loop in loops:
+        assert loop.count(f"\t{word}") == 24
+        spills = [line for line in loop.splitlines() if "zmm" in line and "(%rsp)" in line]
+        assert not spills, "a sum or a row of b went to the stack"
