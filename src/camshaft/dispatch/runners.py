@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,19 @@ from camshaft.backends.device import HOST
 from camshaft.dispatch.parallel import launch_words, run_launches, several_workers
 from camshaft.dispatch.run import commands_of, compile_launch, extents_of, native_code, updated
 from camshaft.dispatch.select import Choice
+from camshaft.dtypes import DType
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array as KernelArray
+from camshaft.lang.tracer import Tracer
 from camshaft.ops.launch import operand_part, program_count, signature
-from camshaft.ops.op import Build, HostCall, Launch, NativeCall, NodeSpec
+from camshaft.ops.op import Build, Cells, HostCall, Launch, NativeCall, NodeSpec, scratch, write
+from camshaft.ops.spec import TensorSpec
 
 Array = np.ndarray[Any, Any]
 Runner = Callable[[Sequence[Array], Sequence[Array]], None]
 # Work from which the workers are called: waking them and coming back takes 5 to 10 microseconds.
 SHARE_NS = 60_000.0
+NARROW_BLOCK = 4096
 
 
 def runner(node: NodeSpec, choice: Choice) -> Runner:
@@ -88,8 +95,8 @@ class HostRunner:
         return several and self.elapsed_ns >= SHARE_NS and several_workers()
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        scratch = [_aligned(spec.nbytes) for spec in self.build.scratch]
-        named = {"input": inputs, "output": outputs, "scratch": scratch}
+        held = [_aligned(spec.nbytes) for spec in self.build.scratch]
+        named = {"input": inputs, "output": outputs, "scratch": held}
         starts = {kind: [a.ctypes.data for a in arrays] for kind, arrays in named.items()}
         blocks = [
             np.array([*(starts[kind][index] + offset for kind, index, offset in s.places), *s.words], np.int64)
@@ -107,6 +114,29 @@ class HostRunner:
 def _host_runner(node: NodeSpec, build: Build, choice: Choice) -> HostRunner:
     steps = tuple(_step(launch, node, build, choice) for launch in build.launches)
     return HostRunner(steps, build, estimated_ns(node, choice))
+
+
+@kernel
+def narrow(k: Tracer, x: KernelArray, out: KernelArray, *, n: int) -> None:
+    # out[i] = x[i], rounded to out's dtype
+    for i in k.elements(n, NARROW_BLOCK):
+        out[i] = x[i]
+
+
+def narrowed(run: HostRunner, node: NodeSpec, choice: Choice, dtype: DType) -> HostRunner:
+    """The same with its one result rounded to another dtype, by one launch more: the result before is scratch."""
+    wide, build = node.outputs[0], run.build
+    n, at = prod(wide.bounds), len(build.scratch)
+    launch = Launch(narrow, (scratch(at, "read", (n,)), write(0, shape=(n,))), (Cells(n, NARROW_BLOCK),), {"n": n})
+    whole = Build((*build.launches, launch), (*build.scratch, wide))
+    narrow_node = replace(node, outputs=(TensorSpec(wide.shape, dtype),))
+    moved = [
+        replace(
+            step, places=tuple(("scratch", at, o) if kind == "output" else (kind, i, o) for kind, i, o in step.places)
+        )
+        for step in run.steps
+    ]
+    return replace(run, steps=(*moved, _step(launch, narrow_node, whole, choice)), build=whole)
 
 
 def _aligned(nbytes: int) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from camshaft.dispatch.numpy_forms import attributes_of, check_core, form_of
 from camshaft.dispatch.operands import HALVES, Array, ArrayTypeError, ArrayValueError, Dtype, Operand, check_cast
 from camshaft.dispatch.operands import output as writeable
-from camshaft.dispatch.runners import Runner, runner
+from camshaft.dispatch.runners import HostRunner, Runner, narrowed, runner
 from camshaft.dispatch.select import Choice
 from camshaft.dtypes import as_dtype
 from camshaft.errors import ShapeError
@@ -133,7 +133,11 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared
     back = tuple(d if returned is None or d != np.float32 else returned for d in dtypes)
     shapes = tuple(spec.bounds for spec in node.outputs)
     inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
-    return Prepared(runner(node, chooser.select(node)), inputs, shapes, dtypes, back)
+    choice = chooser.select(node)
+    run = runner(node, choice)
+    if len(dtypes) == 1 and back != dtypes and isinstance(run, HostRunner):
+        run, dtypes = narrowed(run, node, choice, as_dtype(back[0])), back
+    return Prepared(run, inputs, shapes, dtypes, back)
 
 
 class _Asked(dict[str, Any]):
