@@ -20,14 +20,14 @@ def test_options_reach_the_library_and_the_rest_keep_its_defaults(cli: Any, lm: 
     options = "-n 7 --greedy --raw --temperature 0.5 --seed 3 --threads 1 --backend scalar --context 64"
     result = cli("generate", model_file, "-p", "Hi", *options.split(), "--activations", "f32")
     assert result.exit_code == 0, result.stderr
-    wanted = {"threads": 1, "backend": "scalar", "context": 64, "activations": "f32"}
+    wanted = {"threads": 1, "backend": "scalar", "context": 64, "activations": "f32", "sessions": 1}
     assert lm.made == {"model": model_file} | wanted
     [(prompt, given)] = lm.calls
     sampling = given.pop("sampling")
     assert (prompt, given) == ("Hi", {"max_tokens": 7, "raw": True})
     assert (sampling.greedy, sampling.temperature, sampling.seed, sampling.top_k) == (True, 0.5, 3, 40)
     cli("generate", model_file, "-p", "Hi")
-    assert lm.made == {"model": model_file, "context": 2048}
+    assert lm.made == {"model": model_file, "context": 2048, "sessions": 1}
 
 
 def test_json_is_one_object_with_the_documented_keys(cli: Any, lm: Any, model_file: str) -> None:
