@@ -1,6 +1,6 @@
 """Regenerates tests/data from the oracles: torch, transformers, gguf and llama.cpp. Needs the extras oracles and bench.
 
-    python scripts/freeze_oracles.py [--model FILE] [STAGE ...]      stages: tokens models logits quantized; all by default
+    python scripts/freeze_oracles.py [--model FILE] [STAGE ...]  stages: tokens models logits quantized divergence; all by default
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,8 @@ from camshaft.models.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
-from tests.support.fixtures import DATA, default_model  # noqa: E402
+from tests.support import divergence  # noqa: E402
+from tests.support.fixtures import DATA, default_model, llama_cpp_top  # noqa: E402
 from tests.support.sketches import SKETCHES, block_values, sketch  # noqa: E402
 
 MAX_NBYTES = 2_000_000
@@ -110,6 +112,22 @@ def freeze_quantized(model: Path) -> None:
     (DATA / "quantized" / "types.json.gz").write_bytes(packed)
 
 
+def freeze_divergence(model: Path) -> None:
+    """How far llama.cpp is from the float64 reference, by format of the default model, whole and cut to its first layers."""
+    ids = llama_cpp_top()["tokens"].tolist()[: divergence.N_TOKENS]
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        short = divergence.cut(model, Path(folder) / "cut.gguf")
+        for part, source in (("cut", short), ("whole", model)):
+            for name in divergence.FORMATS:
+                path = divergence.in_format(source, name, Path(folder))
+                logits = llama.logits(path, ids, exact=False)
+                row = asdict(divergence.Divergence.of(divergence.truth(path, ids), logits))
+                found.setdefault(part, {})[name] = {key: float(f"{value:.4g}") for key, value in row.items()}
+                print(part, name, found[part][name], flush=True)
+    divergence.FROZEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def _save(path: Path, **arrays: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)
@@ -120,6 +138,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "models": freeze_models,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
+    "divergence": freeze_divergence,
 }
 
 

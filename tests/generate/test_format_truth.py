@@ -1,0 +1,84 @@
+"""Each format in default mode is as near to the float64 reference of its own weights as llama.cpp; bit-equal for any threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from camshaft import LanguageModel, Sampling
+from tests.support.divergence import FORMATS, N_TOKENS, Divergence, cut, frozen, in_format, truth
+from tests.support.fixtures import llama_cpp_top
+from tests.support.models import require_default_model
+
+MOST = 1.1  # times llama.cpp's own
+N_ALIKE = 40
+GREEDY = Sampling(greedy=True)
+
+
+@pytest.fixture(scope="module")
+def ids() -> list[int]:
+    return llama_cpp_top()["tokens"].tolist()[:N_TOKENS]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("formats")
+
+
+@pytest.fixture(scope="module")
+def short(folder: Path) -> Path:
+    """The default model's first layers."""
+    return cut(require_default_model(), folder / "short.gguf")
+
+
+def check(ours: Divergence, theirs: Divergence, what: str) -> None:
+    print(
+        f"{what}: KL {ours.kl:.2e}, llama.cpp {theirs.kl:.2e}; difference {ours.difference:.3f}, {theirs.difference:.3f}"
+    )
+    assert ours.kl <= MOST * theirs.kl
+    assert ours.difference <= MOST * theirs.difference
+
+
+def said(lm: LanguageModel, ids: list[int]) -> bytes:
+    """Logits of a prompt, of the tokens one by one, and what is generated after it."""
+    single = lm.logits(ids[:8], chunk=1).tobytes()
+    generation = lm.generate(ids, max_tokens=6, sampling=GREEDY, ignore_eos=True)
+    return lm.logits(ids).tobytes() + single + "".join(generation).encode() + bytes(str(generation.ids), "ascii")
+
+
+def check_format(source: Path, name: str, folder: Path, ids: list[int], part: str, runs: int) -> None:
+    """The bound, and equal bits for several numbers of threads and from run to run."""
+    path = in_format(source, name, folder)
+    with LanguageModel(path, threads=2, context=320, sessions=2) as lm:
+        check(Divergence.of(truth(path, ids), lm.logits(ids)), frozen(part)[name], name)
+        wanted = said(lm, ids[:N_ALIKE])
+        assert all(said(lm, ids[:N_ALIKE]) == wanted for _ in range(runs))
+    for threads in (1, 5):
+        with LanguageModel(path, threads=threads, context=320, sessions=2) as lm:
+            assert said(lm, ids[:N_ALIKE]) == wanted
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_as_near_to_the_truth_as_in_llama_cpp(name: str, short: Path, folder: Path, ids: list[int]) -> None:
+    check_format(short, name, folder, ids, "cut", 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_whole_model_is_too(name: str, folder: Path, ids: list[int]) -> None:
+    check_format(require_default_model(), name, folder, ids, "whole", 20)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", FORMATS)
+def test_llama_cpp_still_says_so(name: str, short: Path, folder: Path, ids: list[int]) -> None:
+    """What is frozen is what llama.cpp gives here: another machine's kernels sum in another order."""
+    pytest.importorskip("llama_cpp")
+    from scripts.oracles import llama
+
+    path = in_format(short, name, folder)
+    exact, again = truth(path, ids), Divergence.of(truth(path, ids), llama.logits(path, ids, exact=False))
+    assert again.kl == pytest.approx(frozen("cut")[name].kl, rel=0.5)
+    with LanguageModel(path, threads=2, context=320, sessions=2) as lm:
+        check(Divergence.of(exact, lm.logits(ids)), again, name)
