@@ -41,7 +41,7 @@ ALIKE = {"avx512-bf16", "amx", "neon-bf16"}
 ONE, MANY = "1(1)x64x33 q8", "13(13)x128x16 q8"
 KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
     ("quantized_matmul", "tile", f"Q4_0 {ONE}"): {"sse4": 0.2, "avx2": 0.1, "neon": 0.1, "neon-dotprod": 0.05},
-    ("quantized_matmul", "tile", f"Q8_0 {ONE}"): {"sse4": 0.1, "neon": 0.05},
+    ("quantized_matmul", "tile", f"Q8_0 {ONE}"): {"sse4": 0.1, "neon": 0.05, "neon-dotprod": 0.05},
     ("quantized_matmul", "tile", f"Q4_0 {MANY}"): {
         "sse4": 0.2, "avx2": 0.1, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.2, "neon-dotprod": 0.2, "neon-i8mm": 0.15,
     },
@@ -49,7 +49,7 @@ KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
         "sse4": 0.2, "avx2": 0.15, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.15, "neon-dotprod": 0.25, "neon-i8mm": 0.15,
     },
     ("quantized_matmul", "tile", "Q4_K 13(13)x512x16 q8"): {
-        "sse4": 0.25, "avx2": 0.1, "avx-vnni": 0.05, "avx512": 0.05, "avx512-vnni": 0.1, "neon": 0.2, "neon-dotprod": 0.2,
+        "sse4": 0.25, "avx2": 0.1, "avx-vnni": 0.05, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.2, "neon-dotprod": 0.2,
         "neon-i8mm": 0.15,
     },
     ("matmul", "blocked", "()13x7x32()"): {"sse4": 0.25},

@@ -11,7 +11,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer, Variable
 from camshaft.ops.quantized_matmul.packing import BLOCK
-from camshaft.ops.quantized_matmul.rows import Rows, Tokens, dot_words
+from camshaft.ops.quantized_matmul.rows import Rows, Tokens, abreast, dot_words
 from camshaft.ops.quantized_matmul.unpacking import Packed, packed
 
 
@@ -55,15 +55,20 @@ def q8_totals(
         sum_at = tokens.along(blocks * form.groups, b * form.groups)
         for g in range(form.groups):
             scale, minimum = weights.scale(mine.load, b, g)
-            at = range(g * per_group, (g + 1) * per_group)
-            for i, total in enumerate(totals):
-                step, q_sum = x_scales[scale_at[i]], x_sums[sum_at[i] + g]
-                acted = [mine.spread(x_codes[code_at[i] + w], u32) for w in at]
-                start = mine.spread(q_sum if minimum is None else 0, i32)
-                dot = dot_words(k, start, [words[w] for w in at], acted)
-                total.set(k.fma(dot.to(f32), scale * step, total.value))
-                if minimum is not None:
-                    total.set(k.fma(minimum, mine.spread(q_sum), total.value))
+            group = range(g * per_group, (g + 1) * per_group)
+            for some in abreast(len(totals)):
+                sums = [x_sums[sum_at[i] + g] for i in some]
+                starts = [mine.spread(q_sum if minimum is None else 0, i32) for q_sum in sums]
+
+                def acted(i: int, w: int, some: range = some, group: range = group, at: list[Value] = code_at) -> Value:
+                    return mine.spread(x_codes[at[some[i]] + group[w]], u32)
+
+                dots = dot_words(k, starts, [words[w] for w in group], acted)
+                for i, q_sum, dot in zip(some, sums, dots, strict=True):
+                    total, step = totals[i], x_scales[scale_at[i]]
+                    total.set(k.fma(dot.to(f32), scale * step, total.value))
+                    if minimum is not None:
+                        total.set(k.fma(minimum, mine.spread(q_sum), total.value))
     return totals
 
 

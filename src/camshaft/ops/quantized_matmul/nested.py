@@ -79,7 +79,7 @@ def nested_totals(
                     sums = [k.const(0, i32)] * groups
                 starts = [mine.spread(q_sum, i32) for q_sum in sums]
                 if early:
-                    whole = dot_words(k, starts[0], words, acted)
+                    whole = _chain(k, starts[0], words, acted)
                 else:
                     whole = _times(k, starts, words, acted, [scale for scale, _ in pairs])
                 part.set(k.fma(whole.to(f32), mine.spread(x_scales[scale_at[t]]), part.value))
@@ -93,12 +93,18 @@ def _scaled(word: Value, scale: Value) -> Value:
     return word * scale.to(u32)
 
 
+def _chain(k: Tracer, start: Value, words: list[Value], acted: list[Value]) -> Value:
+    """start + the dot products of code words with words of activations, i32."""
+    (dot,) = dot_words(k, [start], words, lambda i, w: acted[w])
+    return dot
+
+
 def _times(k: Tracer, starts: list[Value], words: list[Value], acted: list[Value], scales: list[Value]) -> Value:
     """The block's dot products in whole numbers, each group's times its scale."""
     size, whole = 8 // len(scales), None
     for g, (start, scale) in enumerate(zip(starts, scales, strict=True)):
         at = slice(g * size, (g + 1) * size)
-        dot = dot_words(k, start, words[at], acted[at]) * scale
+        dot = _chain(k, start, words[at], acted[at]) * scale
         whole = dot if whole is None else whole + dot
     assert whole is not None
     return whole

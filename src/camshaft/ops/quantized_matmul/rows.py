@@ -6,7 +6,7 @@ of memory together, as the vector does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from camshaft.dtypes import DType, f32
 from camshaft.lang.ir import Value
@@ -54,12 +54,25 @@ class Rows:
             k.store_vector(out, total.value, token, self.first, count=k.minimum(self.n - self.first, self.count))
 
 
-def dot_words(k: Tracer, start: Value, words: Sequence[Value], acted: Sequence[Value]) -> Value:
-    """start + the dot products of code words with words of activations, i32."""
-    dot = start
-    for word, x in zip(words, acted, strict=True):
-        dot = k.dot4(dot, word, x)
-    return dot
+# Tokens whose chains of dot products go side by side: one after the other, as LLVM leaves them for fixed shapes, Q4_1 and Q4_K
+# reach 67 and 66 % of the int8 peak at k = 14336 on Zen 4, side by side 71 and 69.
+ABREAST = 4
+
+
+def abreast(count: int) -> Iterator[range]:
+    """Tokens 0 to count - 1, in groups of ABREAST."""
+    for first in range(0, count, ABREAST):
+        yield range(first, min(first + ABREAST, count))
+
+
+def dot_words(
+    k: Tracer, starts: Sequence[Value], words: Sequence[Value], acted: Callable[[int, int], Value]
+) -> list[Value]:
+    """starts[i] + the dot products of code words with words acted(i, w) of activations, i32, all i side by side."""
+    dots = list(starts)
+    for w, word in enumerate(words):
+        dots = [k.dot4(dot, word, acted(i, w)) for i, dot in enumerate(dots)]
+    return dots
 
 
 class Tokens:
