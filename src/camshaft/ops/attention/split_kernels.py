@@ -138,10 +138,11 @@ class _Work:
                 k.store_vector(self.query, x * (scale * LOG2_E), row, d)
                 k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
 
-    def members(self, h: Value) -> list[list[Value]]:
-        """The rows of a kv head, as many at once as a register tile takes."""
+    def members(self, h: Value, most: int = MOST_MEMBERS) -> list[list[Value]]:
+        """The rows of a kv head in as few runs of at most `most` as can be, of nearly the same length."""
         group = range(self.shape.group)
-        return [[h * self.shape.group + g for g in group[i : i + MOST_MEMBERS]] for i in group[::MOST_MEMBERS]]
+        step = -(-len(group) // -(-len(group) // most))
+        return [[h * self.shape.group + g for g in group[i : i + step]] for i in group[::step]]
 
     def score(self, h: Value, first: Value) -> None:
         """scores[row, key] = query[row] . K[key] for the rows of a kv head and the keys of its turn."""
@@ -191,7 +192,8 @@ class _Work:
         """total[row] += sum over the keys of a turn of scores[row, key] V[key], for the rows of a kv head."""
         k, shape, keys = self.k, self.shape, self.keys
         end = k.minimum(first + shape.turn, keys.n_blocks)
-        for rows in self.members(h):
+        whole = len(columns_of(shape.head_dim))  # all columns at once, so that values are read in the order of memory
+        for rows in self.members(h, max(1, min(MOST_MEMBERS, shape.registers // whole))):
             for columns in even_steps(shape.head_dim, shape.registers // len(rows)):
                 sums = [[k.var(k.load_vector(self.total, row, d, width=WIDTH)) for d in columns] for row in rows]
                 for index in k.range(first, end):

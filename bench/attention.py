@@ -1,0 +1,257 @@
+"""Attention: causal SDPA beside PyTorch and ONNX Runtime, one token over long caches in each form, prompts; shares of the roof.
+
+Run: python bench/attention.py [--threads 1 2] [--peer-python PYTHON] [--only WORD] [--json FILE]. The peers' Python needs torch,
+onnxruntime and onnx; without --peer-python camshaft runs alone. SDPA's sides take turns, each peer a process that sleeps on a
+pipe until its own (bench/attention_side.py). A case is a plan with many uses of attention, each over a cache of its own: for one
+token so many that they come from memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import roof
+import rows
+
+from camshaft.generate.kv_cache import KINDS, KVCache
+from camshaft.generate.language_model import KV_CACHES
+from camshaft.graph import functions as F
+from camshaft.graph.graph import Graph
+from camshaft.plan.compile import compile
+from camshaft.plan.execution_plan import ExecutionPlan
+
+COLD_NBYTES = 200 << 20  # caches of one token in all: many times the last cache of most machines
+PEERS = ("torch", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Heads:
+    """q heads, kv heads, their size; the caches that a plan has, a layer's each."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    n_layers: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.n_heads}/{self.n_kv_heads} heads of {self.head_dim}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """The last `tokens` tokens of `keys`, over a cache in a form that LanguageModel knows; `writes`: and what fills it first."""
+
+    heads: Heads
+    tokens: int
+    keys: int
+    form: str = "f16"
+    writes: bool = False
+
+    @property
+    def label(self) -> str:
+        if self.writes:
+            return f"causal SDPA, {self.tokens} tokens, {self.heads}"
+        what = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
+        return f"{what} at {self.keys} keys, {self.heads}"
+
+    @property
+    def flops(self) -> float:
+        """Of q K and p V, causal."""
+        pairs = self.tokens * (self.keys - (self.tokens - 1) / 2)
+        return 4.0 * pairs * self.heads.n_heads * self.heads.head_dim
+
+    @property
+    def key_nbytes(self) -> float:
+        """A key and its value of every head."""
+        bits = {"f32": 32, "q8_0": 8.5, "q4_0": 4.5}.get(self.form, 16)
+        return 2 * self.heads.n_kv_heads * self.heads.head_dim * bits / 8
+
+
+SMOL, QWEN, LLAMA = Heads(9, 3, 64), Heads(14, 2, 64), Heads(32, 8, 128)
+SDPA = Case(Heads(8, 8, 64), 1024, 1024, "f32", writes=True)
+CASES = (
+    SDPA,
+    *(Case(SMOL, 1, keys, form) for keys in (512, 4096) for form in ("f16", "bf16", "q8_0", "q4_0")),
+    *(Case(heads, 1, 4096) for heads in (QWEN, LLAMA)),
+    *(Case(SMOL, 512, keys) for keys in (512, 4096)),
+    Case(SMOL, 512, 4096, "q8_0"),
+    Case(QWEN, 512, 4096),
+    Case(Heads(8, 8, 72), 512, 512),
+)
+
+
+def uses_of(case: Case) -> int:
+    """One of a prompt; of one token as many as need COLD_NBYTES."""
+    return 2 if case.tokens > 1 else max(2, ceil(COLD_NBYTES / (case.key_nbytes * case.keys)))
+
+
+def noise(memory: dict[str, Any]) -> None:
+    """Ordinary numbers into a cache: a few kilobytes of them, repeated."""
+    rng = np.random.default_rng(0)
+    for name, array in memory.items():
+        if array.dtype.kind in "iu" and name != "block_table":
+            array.reshape(-1)[:] = np.resize(rng.integers(0, 127, 4096).astype(array.dtype), array.size)
+        elif name != "block_table":
+            factor = 0.01 if "scales" in name else 1.0
+            values = (factor * rng.standard_normal(4096)).astype(np.float32).astype(array.dtype)
+            array.reshape(-1)[:] = np.resize(values.view(np.uint8), array.nbytes).view(array.dtype)
+
+
+def attention_plan(case: Case, threads: int, uses: int) -> ExecutionPlan:
+    """`uses` of a case, each over a cache of its own. Inputs q, positions and, where it writes, k, v [tokens, heads * size]."""
+    heads, graph = replace(case.heads, n_layers=uses), Graph()
+    cache = KVCache(heads, case.keys, KV_CACHES[case.form], 1)  # type: ignore[arg-type]
+    cache.reserve(cache.open_slot(), case.keys)
+    noise(cache.states)
+    table = graph.state("block_table", cache.specs["block_table"])
+    places = [graph.input(name, (case.tokens,), "i32") for name in ("positions", "slots")] + [table]
+    counts = {"q": heads.n_heads} | ({"k": heads.n_kv_heads, "v": heads.n_kv_heads} if case.writes else {})
+    x = {name: graph.input(name, (case.tokens, n * heads.head_dim), "f32") for name, n in counts.items()}
+    sizes = {"kv_heads": heads.n_kv_heads, "head_dim": heads.head_dim}
+    for use in range(uses):
+        names = [f"{kind}.{use}" for kind in KINDS if f"{kind}.{use}" in cache.specs]
+        keys, values, *scales = (graph.state(name, cache.specs[name]) for name in names)
+        if case.writes:
+            F.kv_cache_update(keys, values, x["k"], x["v"], *places, **sizes)
+        attrs = sizes | {"heads": heads.n_heads, "scale": heads.head_dim**-0.5, "length": case.keys}
+        graph.output(f"y{use}", F.attention(x["q"], keys, values, *places, *scales, **attrs))
+    plan = compile(graph, threads=threads, memory=cache.states)
+    given = {name: np.random.default_rng(0).standard_normal(t.spec.bounds, np.float32) for name, t in x.items()}
+    plan.run(**given, positions=np.arange(case.keys - case.tokens, case.keys, dtype=np.int32))
+    return plan
+
+
+def sdpa(threads: int) -> ExecutionPlan:
+    """The plan of SDPA: what `plan.bound.run()` takes is its time. Inputs q, k, v f32 [1024, 8 * 64], output y0."""
+    return attention_plan(SDPA, threads, 1)
+
+
+class Peer:
+    """A process that runs a library's SDPA when told. It leaves with its pipe."""
+
+    def __init__(self, python: str, name: str, threads: int) -> None:
+        command = [python, str(Path(__file__).with_name("attention_side.py")), name, str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.name = self.answer()["version"]
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a peer's process ended with status {self.process.wait()}; see above")
+        return dict(json.loads(line))
+
+    def seconds(self, calls: int) -> float:
+        """The mean of so many calls."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{calls}\n")
+        self.process.stdin.flush()
+        return float(self.answer()["s"])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+
+
+def beside_peers(options: argparse.Namespace, top: roof.Roof) -> list[dict[str, Any]]:
+    """SDPA of camshaft and the peers, by turns: a row for each."""
+    names = PEERS if options.peer_python else ()
+    peers = [Peer(options.peer_python, name, top.threads) for name in names]
+    with sdpa(top.threads) as plan:
+        ours: list[float] = []
+        theirs: dict[str, list[float]] = {peer.name: [] for peer in peers}
+        for _ in range(options.repeat):
+            for peer in peers:
+                theirs[peer.name].append(peer.seconds(options.calls))
+            ours.append(rows.seconds_per_call(plan.bound.run, 1, 0.1).median)
+    for peer in peers:
+        peer.close()
+    spreads = {name: rows.Spread.of(found) for name, found in theirs.items()}
+    best = min((spread.median for spread in spreads.values()), default=None)
+    made = [row(SDPA, spread, top) | {"backend": name} for name, spread in spreads.items()]
+    mine = row(SDPA, rows.Spread.of(ours), top)
+    return [*made, mine | ({} if best is None else {"ratio": round(best / rows.Spread.of(ours).median, 3)})]
+
+
+def row(case: Case, spent: rows.Spread, top: roof.Roof) -> dict[str, Any]:
+    """A figure with its share of the roof: reading keys and values once, and arithmetic in f32."""
+    nbytes = case.key_nbytes * case.keys
+    return {
+        "bench": "attention",
+        "op": "attention",
+        "use": case.label,
+        "form": case.form,
+        "tokens": case.tokens,
+        "keys": case.keys,
+        "backend": "simd",
+        "threads": top.threads,
+        "ns": spent.map(lambda s: s * 1e9).rounded(),
+        "GB/s": float(f"{nbytes / spent.median / 1e9:.4g}"),
+        "GFLOP/s": float(f"{case.flops / spent.median / 1e9:.4g}"),
+        "roof_share": round(top.least_s(nbytes, {"f32": case.flops}) / spent.median, 3),
+    }
+
+
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every case, as it is done."""
+    for threads in options.threads:
+        top = roof.measure(threads)
+        for case in (case for case in CASES if options.only in f"{case.label} {case.form}"):
+            if case.writes:
+                yield from beside_peers(options, top)
+                continue
+            uses = uses_of(case)
+            with attention_plan(case, threads, uses) as plan:
+                spent = rows.seconds_per_call(plan.bound.run, options.repeat)
+            yield row(case, spent.map(lambda s, uses=uses: s / uses), top)
+
+
+def report(made: Sequence[dict[str, Any]]) -> str:
+    """The rows as a table."""
+    header = (
+        "threads",
+        "what",
+        "cache",
+        "by",
+        "microseconds: median (min to max)",
+        "GB/s",
+        "GFLOP/s",
+        "of the roof",
+        "times the best peer",
+    )
+    lines = []
+    for r in made:
+        spent = {name: f"{ns / 1000:.4g}" for name, ns in r["ns"].items()}
+        time = f"{spent['median']} ({spent['min']} to {spent['max']})"
+        known = (r["GB/s"], r["GFLOP/s"], f"{r['roof_share']:.0%}", r.get("ratio", ""))
+        lines.append((r["threads"], r["use"], r["form"], r["backend"], time, *known))
+    return rows.table(header, lines)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=5, help="calls of a peer a turn")
+    parser.add_argument("--only", default="", help="only cases whose label has this in it")
+    parser.add_argument("--peer-python", help="a Python that has torch, onnxruntime and onnx")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    print(rows.facts_line(rows.machine()) + "\n", flush=True)
+    made = list(run(options))
+    print(report(made))
+    rows.write(options.json, made)
+
+
+if __name__ == "__main__":
+    main()
