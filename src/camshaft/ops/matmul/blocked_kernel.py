@@ -92,9 +92,11 @@ class Product:
         last = self.tiles.first_row(self.last)
         if self.tiles.active is not None:
             last = k.minimum(last, self.tiles.active)
+        k.barrier()
         for r in k.range(row, last):
             for c in k.lanes(length):
                 self.left[r - row, c] = self.a[self.a_row + r, start + c]
+        k.barrier()
 
     def weights(self, at: Columns, p: Value, d: Value) -> list[Value]:
         """Row d of the panel."""
