@@ -56,6 +56,7 @@ class FakeModel:
     closed = 0
     closed_sessions: ClassVar[list[int]] = []
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
+    kv_cache = "f16"
     chat_template = FakeTemplate()
 
     def __init__(self, path_or_name: str, **options: Any) -> None:

@@ -20,7 +20,7 @@ def test_plan_lists_thunks_and_memory(cli: Any, lm: Any, model_file: str) -> Non
     assert lines[-3:] == [
         "arena     1.0 kB, for temporaries of 3.0 kB in sum",
         "weights   98.0 MB",
-        "KV cache  64 bytes a session",
+        "KV cache  64 bytes a session, in f16",
     ]
 
 
