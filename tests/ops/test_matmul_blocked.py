@@ -43,8 +43,9 @@ def test_parts_blocks_and_groups_with_ragged_ends(name, dtype, shape, packed) ->
     device = cpu_device("simd")
     chosen = VARIANTS[name].with_values({"packed": packed, "part": 128, "block": 32, "group": 64})
     given = sample(*shape, dtype)
-    if name == "paired" and not device.features >= paired.FEATURES:
-        pytest.skip("no instruction multiplies pairs of bf16 here")
+    absent = VARIANTS[name].supports(node_of(*shape, dtypes.as_dtype(np.dtype(dtype))), device)
+    if absent is not None:
+        pytest.skip(absent)
     checked = check_sample(OP, chosen, device, given)
     assert checked.max_error <= checked.tolerance
 
