@@ -204,7 +204,7 @@ def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.S
     first = quantized_matmul.sample(name, rows, active, n, k, True)
     second = quantized_matmul.sample(name, rows, active, n, k, True, seed=n + 1)
     assert first.specs is not None
-    wanted = first.attrs["wanted"], second.attrs["wanted"]
+    wanted = np.stack((first.attrs["wanted"], second.attrs["wanted"]))
     inputs, specs = (*first.inputs, second.inputs[1]), (*first.specs, first.specs[1])
     return ops.Sample(f"{first.name} {sums}", inputs, {"wanted": wanted, "sums": sums}, specs, first.extents)
 
