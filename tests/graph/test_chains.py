@@ -137,6 +137,29 @@ def test_two_chains_that_cross_stay_apart():
     assert sum(node.op.name.startswith("chain") for node in fused.nodes) == 1
 
 
+def test_a_circle_through_a_node_that_stands_before_both_is_seen():
+    """The sum stands before `second` and needs exp(x), whose group also has what reads `second`."""
+    graph = Graph()
+    x, y = graph.input("x", (4, 5), "f32"), graph.input("y", (4, 1), "f32")
+    first = f.exp(x)
+    total = f.sum(first, axes=1, keepdims=True)
+    second = f.exp(y)
+    graph.output("a", f.add(first, second))
+    graph.output("b", f.multiply(second, total))
+    assert [name.split()[0] for name in names(same_bits(graph))] == ["exp", "chain", "sum", "multiply"]
+
+
+def test_a_chain_may_wait_for_a_long_program():
+    graph = Graph()
+    x, y = graph.input("x", (4, 5), "f32"), graph.input("y", (4, 1), "f32")
+    first = f.exp(x)
+    graph.output("total", f.sum(first, axes=1))
+    for _ in range(1200):
+        y = f.sum(y, axes=1, keepdims=True)
+    graph.output("z", f.add(first, y))
+    assert names(fuse_chains(graph))[-3:] == ["sum", "chain f32,f32 y0=exp(x0) y1=add(y0,x1) -> y0,y1", "sum"]
+
+
 def test_another_shape_or_device_ends_a_chain():
     graph, (x, y, _) = three()
     graph.output("a", f.multiply(f.exp(graph.input("row", (67,), "f32")), x))

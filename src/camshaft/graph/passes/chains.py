@@ -49,6 +49,7 @@ class _Grouping:
         self.reading = readers(graph)
         self.made = {tensor: i for i, node in enumerate(graph.nodes) for tensor in node.outputs}
         self.groups = [_Group([i]) for i in range(len(graph.nodes))]
+        self.within: set[int] = set()  # places that stand between two members of a group, or are its later members
         self.updated = {root(node.inputs[i]) for node in graph.nodes for i in node.op.updates}
         self.results = {root(tensor) for tensor in graph.outputs.values()}
 
@@ -92,6 +93,7 @@ class _Grouping:
             return
         for i in joined.members:
             self.groups[i] = joined
+        self.within.update(range(joined.members[0] + 1, joined.members[-1] + 1))
         for group in dict.fromkeys(self.groups):
             if group.needs & {first, second}:
                 group.needs = (group.needs - {first, second}) | {joined}
@@ -109,12 +111,14 @@ class _Grouping:
         """Whether something that the joined group needs itself needs one of its parts."""
         left, seen = list(joined.needs), set(joined.needs)
         start = joined.members[0]
+        while start in self.within:
+            start -= 1
         while left:
             group = left.pop()
             if group in parts:
                 return True
-            if len(group.members) == 1 and group.members[0] < start:
-                continue  # a node by itself needs only what stood before it; joined groups may need more
+            if group.members[-1] < start:
+                continue  # no group reaches over this place, and nodes need only what stood before them
             left += [need for need in group.needs if need not in seen]
             seen |= group.needs
         return False
@@ -123,20 +127,17 @@ class _Grouping:
 def _ordered(groups: Iterable[_Group]) -> list[_Group]:
     """The groups after what they need, else by where their last members stood."""
     left = sorted(groups, key=lambda group: group.members[-1])
-    done: set[_Group] = set()
-    order: list[_Group] = []
-
-    def place(group: _Group) -> None:
-        if group in done:
-            return
-        done.add(group)
-        for need in sorted(group.needs, key=lambda g: g.members[-1]):
-            place(need)
-        order.append(group)
-
-    for group in left:
-        place(group)
-    return order
+    left.reverse()
+    begun: set[_Group] = set()
+    order: dict[_Group, None] = {}
+    while left:  # a stack of its own: a long program passes Python's depth
+        group = left[-1]
+        if group in begun:
+            order.setdefault(left.pop())
+        else:
+            begun.add(group)
+            left += sorted(group.needs - begun, key=lambda g: -g.members[-1])
+    return list(order)
 
 
 def _sees_itself(graph: Graph, members: list[int]) -> bool:
