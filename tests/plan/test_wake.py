@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import platform
+import threading
 import time
 from collections.abc import Callable
 
@@ -82,6 +84,26 @@ def test_rows_of_other_systems_call_with_the_right_arguments(name: str, monkeypa
     calls.clear()
     run_chain_on(executor(ROWS[name], addresses), monkeypatch, spin_ns=0)
     assert set(calls) == {seen}
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_caller_sleeps_only_when_it_was_moved(moves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sleeps may be woken on the core of who wakes it. Where the caller's core stays the same it spins: for a minute here."""
+    sleepers, asked = set(), itertools.count()
+
+    def wait(operation: int, word: object, value: int, timeout: int) -> int:
+        sleepers.add(threading.get_ident())
+        return _pause(operation, timeout)
+
+    core = ctypes.CFUNCTYPE(I32)(lambda: next(asked) if moves else 0)
+    waiter, waker = ctypes.CFUNCTYPE(I32, *FAKES["ulock"][1])(wait), ctypes.CFUNCTYPE(I32, *FAKES["ulock"][2])(_woken)
+    addresses = WakeAddresses(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (waiter, waker)))
+    monkeypatch.setattr(workers, "core_address", lambda: ctypes.cast(core, ctypes.c_void_p).value or 0)
+    monkeypatch.setattr(workers, "available_cores", lambda: 2)
+    monkeypatch.setattr(workers, "CALLER_SPIN_NS", 60e9)
+    run_chain_on(executor(ROWS["ulock"], addresses), monkeypatch, spin_ns=0)
+    assert (threading.get_ident() in sleepers) == moves
+    assert sleepers - {threading.get_ident()}  # the worker
 
 
 def test_the_yield_row_works(monkeypatch: pytest.MonkeyPatch) -> None:

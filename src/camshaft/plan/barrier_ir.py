@@ -13,6 +13,8 @@ _NO_PAUSE = ("", 'call void asm sideeffect "", "~{memory}"()')
 # await returns once the word is no longer `seen`: a bounded spin, then sleep. A worker whose spins end in sleep again and
 # again (its core is wanted by the one it waits for) spins long only every 16th time. The sleeper counts itself before it looks
 # again, and the waker changes the word before it looks at the count, both sequentially consistent: no wake is lost.
+# The caller (worker 0) goes on spinning while it is on the core where its run began: who sleeps is woken on the waker's core in
+# a guest of KVM, and from then on the two share it, 8 us a wait.
 AWAIT = """
 define internal void @system_wait(ptr %control, ptr %word, i32 %expected) noinline {
   %function.at = getelementptr i64, ptr %control, i64 $WAIT_FUNCTION
@@ -47,7 +49,18 @@ spin:
 still:
   %turn.next = add i64 %turn, 1
   %spent = icmp uge i64 %turn, %bound
-  br i1 %spent, label %lie_down, label %again
+  br i1 %spent, label %tired, label %again
+tired:
+  %callers = getelementptr i64, ptr %control, i64 $CALLER_MISSES
+  %is_caller = icmp eq ptr %misses, %callers
+  %longest.at = getelementptr i64, ptr %control, i64 $CALLER_SPIN_BOUND
+  %longest = load i64, ptr %longest.at
+  %within = icmp ult i64 %turn, %longest
+  %may_stay = and i1 %is_caller, %within
+  br i1 %may_stay, label %where, label %lie_down
+where:
+  %unmoved = call i1 @is_unmoved(ptr %control)
+  br i1 %unmoved, label %again, label %lie_down
 again:
   $pause
   br label %spin
@@ -112,8 +125,9 @@ done:
 }
 """
 
-# Which core each worker was on when the run began. One that shares it with a worker before it leaves the executor after
-# the run and is moved: guests of KVM see halted cores as taken and stack two workers on one, 30 us a barrier.
+# Which core each worker was on when the run began; `is_unmoved` says whether the caller still is. A worker that shares its core
+# with one before it leaves the executor after the run and is moved: guests of KVM see halted cores as taken and stack two
+# workers on one, 30 us a barrier.
 CORES = """
 define internal ptr @lines_of(ptr %control, i64 %worker) alwaysinline {
   %skip = mul i64 %worker, $WORDS_PER_WORKER
@@ -140,6 +154,16 @@ say:
   br label %done
 done:
   ret void
+}
+define internal i1 @is_unmoved(ptr %control) noinline {
+  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
+  %function = load ptr, ptr %function.at
+  %core = call i32 %function()
+  %core.64 = sext i32 %core to i64
+  %said.at = getelementptr i64, ptr %control, i64 $CALLER_CORE
+  %said = load i64, ptr %said.at
+  %same = icmp eq i64 %said, %core.64
+  ret i1 %same
 }
 define internal i1 @shares_core(ptr %control, i64 %worker) noinline {
 entry:

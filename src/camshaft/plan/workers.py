@@ -19,6 +19,8 @@ from camshaft.plan.native import NativeExecutor, native_executor
 from camshaft.plan.wake import core_address
 
 SPIN_NS = 30_000
+# The caller, where each worker has a core: longer than a sleeping worker takes to wake in a guest whose core was halted.
+CALLER_SPIN_NS = 500_000
 # More workers than cores: whoever is waited for may need this very core.
 CROWDED_SPIN_NS = 1_000
 EXIT_PATIENCE_S = 10.0
@@ -108,6 +110,7 @@ class WorkerPool(Runner):
         self._control[layout.SHORT_SPIN_BOUND] = short
         self._control[layout.CORE_FUNCTION] = core_address() if roomy else 0
         if roomy and core_address():
+            self._control[layout.CALLER_SPIN_BOUND] = max(1, int(CALLER_SPIN_NS / native.pause_ns))
             self._core_of = ctypes.CFUNCTYPE(ctypes.c_int)(core_address())
             self._allowed = set(os.sched_getaffinity(0))
         self._control[layout.WORKERS] = self.workers
