@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +158,36 @@ def test_what_a_host_thunk_raises_is_raised_by_run_and_later_thunks_are_skipped(
     broken[0], counted[0] = False, 0
     plan.run()
     assert counted[0] == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_that_was_interrupted_leaves_no_failure_to_the_next(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come just behind the native call, when a host thunk has failed too."""
+    total, broken = buffer("total", 8, Lifetime.IO), [True]
+
+    def fail(_: memoryview) -> None:
+        if broken[0]:
+            raise ZeroDivisionError("on purpose")
+
+    thunks = [thunk(name, e, (total.slice(),), writes=(total.slice(),)) for name, e in (("fail", fail), ("t", "tick"))]
+    schedule, memory = make_schedule(thunks)
+    counted = align(np.zeros(1, np.int64))
+    plan = bind(schedule, memory, buffers={total: counted}, threads=threads)
+    launch = type(plan._runner).launch
+
+    def interrupted(runner: Any, *records: int) -> None:
+        launch(runner, *records)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(plan._runner), "launch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            plan.run()
+    broken[0] = False
+    plan.run()
+    assert counted[0] == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -102,15 +102,20 @@ class BoundSchedule:
         runner = self._runner
         if inside_host_thunk() and (runner.workers > 1 or runner.current is self):
             raise PlanError("a host thunk's function ran a plan that needs the workers it is called by")
+        host = self._host
         with runner.lock:
-            self._refuse_closed()
-            self._host.begin()
+            if self._closed:
+                self._refuse_closed()
             runner.current = self
             try:
-                (on or runner).launch(self._address, first, end, self._host.failed)
+                (on or runner).launch(self._address, first, end, host.failed)
+            except BaseException:  # Ctrl-C on the way out
+                host.forget()
+                raise
             finally:
                 runner.current = None
-            self._host.raise_failure()
+            if host.failures:
+                host.raise_failure()
 
     def close(self) -> None:
         """Lets go of the memory, after a run in progress. The plan cannot run again; closing twice is allowed."""

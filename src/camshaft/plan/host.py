@@ -13,23 +13,30 @@ from camshaft.plan.schedule import BufferSlice, HostFunction, Thunk
 from camshaft.plan.workers import Words, aligned_bytes
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_here = threading.local()
+
+
+class _Here(threading.local):
+    depth = 0  # of host thunks' functions that this thread is in
+
+
+_here = _Here()
 
 
 def inside_host_thunk() -> bool:
     """Whether this thread is in a host thunk's function right now."""
-    return getattr(_here, "depth", 0) > 0
+    return _here.depth > 0
 
 
 class HostCalls:
-    """The callbacks of one plan and what they raised. `failed` is the word that makes the executor skip the rest."""
+    """The callbacks of one plan, and the `failures` that they raised since. `failed` is the address of the word that makes the
+    executor skip the rest."""
 
     def __init__(self, memory: BoundMemory, active: Callable[[Extent], int]) -> None:
         self._memory = memory
         self._active = active
         self._word: Words = aligned_bytes(8, 64).view("int64")
         self.failed = self._word.ctypes.data
-        self._failures: list[BaseException] = []
+        self.failures: list[BaseException] = []
         self._callbacks: list[object] = []
 
     def entry(self, thunk: Thunk) -> int:
@@ -38,11 +45,11 @@ class HostCalls:
         args = [_view(thunk, arg, self._memory) if isinstance(arg, BufferSlice) else arg for arg in thunk.args]
 
         def call(_args: int, _first: int, _last: int) -> None:
-            _here.depth = getattr(_here, "depth", 0) + 1
+            _here.depth += 1
             try:
                 function(*(active(arg) if isinstance(arg, Extent) else arg for arg in args))
             except BaseException as error:
-                self._failures.append(error)
+                self.failures.append(error)
                 self._word[0] = 1
             finally:
                 _here.depth -= 1
@@ -55,16 +62,16 @@ class HostCalls:
 
     def raise_failure(self) -> None:
         """Raises the first exception of the run that ended, with a note for each other one; then there is none."""
-        if not self._failures:
+        if not self.failures:
             return
-        first, *others = self._failures
-        self.begin()
+        first, *others = self.failures
+        self.forget()
         _add_notes(first, others)
         raise first
 
-    def begin(self) -> None:
-        """Starts a run with no failure."""
-        self._failures.clear()
+    def forget(self) -> None:
+        """Nothing has failed."""
+        self.failures.clear()
         self._word[0] = 0
 
     def close(self) -> None:
