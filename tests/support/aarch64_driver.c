@@ -27,9 +27,9 @@ static char *read_all(const char *path) {
 }
 
 // Memory whose bytes [0, nbytes) hold `from`; where `edge`, the trailing guard is not there: the page after the tensor is unmapped.
-static char *place(const char *from, int64_t nbytes, int edge) {
+static char *place(const char *from, int64_t nbytes, int edge, char **mapped) {
     int64_t pages = (nbytes + PAGE - 1) / PAGE + 1;
-    char *base = mmap(0, (pages + 1) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *base = *mapped = mmap(0, (pages + 1) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED || mprotect(base + pages * PAGE, PAGE, PROT_NONE)) { perror("mmap"); exit(2); }
     char *at = edge ? base + pages * PAGE - (nbytes - GUARD) : base;
     memcpy(at, from, edge ? nbytes - GUARD : nbytes);
@@ -53,8 +53,9 @@ int main(int argc, char **argv) {
             script = start;
             int64_t n_memories = *script++;
             const int64_t *rows = script;
-            char **memories = malloc(n_memories * sizeof *memories);
-            for (int64_t i = 0; i < n_memories; i++, script += 2) memories[i] = place(blob + script[1], script[0], edge);
+            char **memories = malloc(2 * n_memories * sizeof *memories), **mapped = memories + n_memories;
+            for (int64_t i = 0; i < n_memories; i++, script += 2)
+                memories[i] = place(blob + script[1], script[0], edge, &mapped[i]);
             for (int64_t n = *script++; n > 0; n--) {
                 Kernel kernel = kernels[*script++];
                 int64_t programs = *script++, n_args = *script++, args[64], values[64];
@@ -71,7 +72,7 @@ int main(int argc, char **argv) {
                 int64_t size = rows[2 * i] - (edge ? GUARD : 0);
                 if (fwrite(memories[i], 1, size, results) != (size_t)size) { perror(argv[3]); return 2; }
                 int64_t pages = (rows[2 * i] + PAGE - 1) / PAGE + 1;
-                munmap((char *)((uintptr_t)memories[i] & -(uintptr_t)PAGE), (pages + 1) * PAGE);
+                munmap(mapped[i], (pages + 1) * PAGE);
             }
             free(memories);
         }
