@@ -91,3 +91,31 @@ def test_threads_that_are_none(text: str) -> None:
 def test_groups_of_the_table_are_run_in_its_order() -> None:
     assert compare.QUICK_ROUNDS < turns.ROUNDS
     assert list(groups.chosen("made-up")) == ["made-up"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--compare", "a.gguf"], "MODEL a.gguf: wanted none with --compare"),
+        (["--compare", "--kv-cache", "q8_0"], "--kv-cache q8_0: wanted none with --compare"),
+        (["--only", "models"], "--only models: wanted with it --compare"),
+        (["--at-most", "0"], "--at-most 0.0: wanted with it --compare"),
+        (["--threads", "1,2"], "--threads 1,2: wanted one number"),
+        (["--compare", "--threads", "1,5000"], "threads=5000: wanted 1 to 1024"),
+        (["--compare", "--resume"], "--resume: wanted with it --results FILE"),
+        (["--compare", "--results", "nowhere/rows.json"], "--results nowhere/rows.json: its folder is not there"),
+        (["--compare", "--markdown", "."], "--markdown .: is a folder"),
+    ],
+)
+def test_what_a_form_of_the_command_would_not_read_is_refused(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
+
+
+def test_a_file_that_is_no_text_is_not_gone_on_with(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.json"
+    rows.write_bytes(b"\xff\xfe")
+    result = bench("--resume", "--results", str(rows))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "holds no results of this command" in result.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from camshaft.cli.compare import run_comparison, threads_of
 from camshaft.cli.progress import Bar
 from camshaft.cli.run import command
 from camshaft.cli.show import print_columns, print_json
+from camshaft.errors import SettingError
 
 _PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Length of the prompt.")]
 _GenerateTokens = Annotated[int, typer.Option(min=2, metavar="N", help="Tokens to generate.")]
@@ -40,6 +43,9 @@ _PeerPython = Annotated[
 _AtMost = Annotated[
     float | None, typer.Option("--at-most", metavar="S", min=0.0, help="With --compare: begin nothing after S seconds.")
 ]
+# What each form of the command reads and the other does not.
+_ALONE = ("model", "prompt_tokens", "generate_tokens", "repeat", "sequences", "backend", "activations", "kv_cache")
+_COMPARING = ("only", "quick", "results", "markdown", "resume", "peer_python", "at_most")
 _ROWS = {
     "prompt_tokens_per_s": "prompt, tokens/s",
     "generated_tokens_per_s": "generating, tokens/s",
@@ -74,6 +80,7 @@ def bench(
     """Measure how fast a model runs; with --compare, many things beside other libraries.
 
     Prompt processing, generation, and the time from the start of a process to the first token of its text."""
+    _refuse_unread(locals())
     if compare:
         run_comparison(
             only=only,
@@ -87,7 +94,7 @@ def bench(
             json=json,
         )
         return
-    workers = None if threads is None else threads_of(threads)[0]
+    workers = None if threads is None else _one(threads)
     from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
@@ -112,6 +119,24 @@ def bench(
         print_json(report)
     else:
         _print(report)
+
+
+def _refuse_unread(given: Mapping[str, object]) -> None:
+    """SettingError for an argument that this form of the command would not read: it measures for long before that shows."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(bench).parameters.items()}
+    comparing = bool(given["compare"])
+    for name in _ALONE if comparing else _COMPARING:
+        if given[name] != defaults[name]:
+            shown = "MODEL" if name == "model" else f"--{name.replace('_', '-')}"
+            raise SettingError(f"{shown} {given[name]}: wanted {'none with' if comparing else 'with it'} --compare")
+
+
+def _one(text: str) -> int:
+    """A number of threads. SettingError for several."""
+    numbers = threads_of(text)
+    if len(numbers) > 1:
+        raise SettingError(f"--threads {text}: wanted one number; several go with --compare")
+    return numbers[0]
 
 
 def _print(report: dict[str, object]) -> None:

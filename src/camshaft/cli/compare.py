@@ -14,6 +14,7 @@ from camshaft.cli.progress import Bar
 from camshaft.cli.run import INTERRUPTED
 from camshaft.cli.show import print_json
 from camshaft.errors import SettingError
+from camshaft.settings import thread_count
 
 
 def threads_of(text: str | None) -> tuple[int, ...]:
@@ -21,7 +22,7 @@ def threads_of(text: str | None) -> tuple[int, ...]:
     parts = (text or "1,2").split(",")
     if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
         raise SettingError(f"--threads {text}: wanted numbers from 1 up, such as 1,2")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    return tuple(dict.fromkeys(thread_count(int(part)) for part in parts))
 
 
 def run_comparison(
@@ -41,6 +42,10 @@ def run_comparison(
     from camshaft.compare.report import markdown
     from camshaft.compare.turns import ROUNDS, Limits, starter
 
+    if resume and results_file is None:
+        raise SettingError("--resume: wanted with it --results FILE, whose rows are gone on with")
+    for name, path in (("--results", results_file), ("--markdown", markdown_file)):
+        _check_place(name, path)
     until = float("inf") if at_most_s is None else time.monotonic() + at_most_s
     limits = Limits(QUICK_ROUNDS if quick else ROUNDS, until)
     options = Options(only, threads_of(threads), limits, results_file, resume)
@@ -59,6 +64,16 @@ def run_comparison(
         print(text, end="")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _check_place(name: str, path: Path | None) -> None:
+    """SettingError where no file can be written: said before hours of measuring, not after."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise SettingError(
+            f"{name} {path}: {'is a folder' if path.is_dir() else 'its folder is not there'}; wanted a file"
+        )
 
 
 @contextmanager

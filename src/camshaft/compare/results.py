@@ -171,6 +171,6 @@ def load(path: Path) -> Results:
             raise ResultsError(f"{path}: was measured with another {what}; wanted the same to resume, or another file")
         fresh.roofs = {row["threads"]: Roof(**row) for row in kept["roofs"]}
         fresh.rows = {(row["group"], row["name"], row["threads"]): row for row in kept["rows"]}
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:  # of JSON, of UTF-8, of what JSON says
         raise ResultsError(f"{path}: holds no results of this command ({error!r:.80})") from error
     return fresh
