@@ -77,12 +77,16 @@ def test_an_error_after_some_text_still_has_its_line(cli: Any, lm: Any, model_fi
     assert (result.exit_code, result.stdout, result.stderr) == (2, "Hel\n", "camshaft: gone\n")
 
 
-def test_an_error_of_the_store_says_how_to_move_it(cli: Any, lm: Any, model_file: str) -> None:
-    lm.pieces = [StoreError("/cache/objects/0: cannot be written: No space left on device")]
+@pytest.mark.parametrize("folder", ["/cache", "/elsewhere"])
+def test_an_error_of_the_store_says_how_to_move_it(
+    cli: Any, lm: Any, model_file: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not one of a file that the caller named."""
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", "/cache")
+    lm.pieces = [StoreError(f"{folder}/objects/0: cannot be written: No space left on device")]
     result = cli("generate", model_file, "-p", "Hi")
-    wanted = (
-        "camshaft: /cache/objects/0: cannot be written: No space left on device (CAMSHAFT_CACHE_DIR moves the cache)\n"
-    )
+    wanted = f"camshaft: {folder}/objects/0: cannot be written: No space left on device"
+    wanted += " (CAMSHAFT_CACHE_DIR moves the cache)\n" if folder == "/cache" else "\n"
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", wanted)
 
 

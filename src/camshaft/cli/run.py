@@ -11,6 +11,7 @@ from typing import NoReturn, ParamSpec
 import typer
 
 from camshaft.errors import CamshaftError, StoreError
+from camshaft.settings import setting
 
 P = ParamSpec("P")
 
@@ -42,7 +43,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 def fail(error: Exception) -> NoReturn:
     """Print `error` as one line and end with status 2."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, StoreError) and _MOVE not in text:
+    if isinstance(error, StoreError) and _MOVE not in text and str(setting("cache_dir").absolute()) in text:
         text += f" ({_MOVE} moves the cache)"
     print("camshaft:", text, file=sys.stderr)
     raise typer.Exit(FAILED) from error
