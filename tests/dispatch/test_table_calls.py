@@ -16,6 +16,8 @@ import pytest
 import camshaft as cs
 from camshaft import DispatchTable, table
 from camshaft.dispatch import array_layout, array_op, native_shaped, parallel
+from camshaft.dispatch.call_shaped_words import row_indexes
+from camshaft.dispatch.native_shaped import _key, _pairs
 from camshaft.errors import CamshaftError
 
 F32 = np.float32
@@ -251,6 +253,22 @@ def test_many_shapes_share_few_rows() -> None:
             for n in range(1, 10):
                 a, b = draw(m, 3), draw(3, n)
                 np.testing.assert_allclose(table().matmul(a, b), a @ b, rtol=1e-4, atol=1e-5)
+
+
+@needs_native
+def test_two_shapes_whose_keys_name_one_row_both_stay_native() -> None:
+    places: dict[int, list[np.ndarray]] = {}
+    for n in range(1, 2000):
+        x = np.ones((n, 3), F32)
+        met = places.setdefault(row_indexes(_key([x]) + _pairs({}))[0], [])
+        met.append(x)
+        if len(met) == 2:
+            break
+    t = table()
+    for _ in range(3):
+        for x in met:
+            assert t.max(x) == 1.0
+    assert [python_calls(lambda x=x: t.max(x)) for x in met] == [[], []]
 
 
 @needs_native

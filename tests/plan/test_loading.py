@@ -111,7 +111,9 @@ def test_the_files_pages_are_given_back(file: MappedFile) -> None:
         t.source.data().sum()
     assert _resident_nbytes(file.path) > 12 << 20
     Weights().prepare(tensors, 2)
-    assert _resident_nbytes(file.path) < 1 << 20
+    assert (
+        _resident_nbytes(file.path) < 3 << 20
+    )  # Linux may map 2 MiB of what it has along with the last page that was read
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the greatest memory of a process is asked of POSIX")

@@ -126,8 +126,8 @@ def _input(i: int) -> list[str]:
 
 
 def _find(n: int) -> list[str]:
-    """The row that the key's hash names, which must have the very key."""
-    lines, last = [], "0"
+    """The row that the key's hash names, or the one beside it, which must have the very key."""
+    lines, last = ["br label %hashed", "hashed:"], "0"
     names = [f"key{i}" for i in range(n * KEY_WORDS)] + [f"attribute{i}" for i in range(ATTRIBUTE_WORDS)]
     for i in range(len(names)):
         lines += [
@@ -139,7 +139,10 @@ def _find(n: int) -> list[str]:
         last = f"%hash{i}"
     lines += [
         f"%index = lshr i64 {last}, {64 - ROW_BITS}",
-        f"%row.word = mul i64 %index, {ROW_WORDS}",
+        "br label %probe",
+        "probe:",
+        "%probed = phi i64 [ %index, %hashed ], [ %beside, %elsewhere ]",
+        f"%row.word = mul i64 %probed, {ROW_WORDS}",
         f"%row.place = add i64 %row.word, {ROWS_AT}",
         "%row = getelementptr i64, ptr %state, i64 %row.place",
     ]
@@ -154,7 +157,13 @@ def _find(n: int) -> list[str]:
     return [
         *lines,
         f"%known = icmp eq i64 {last}, 0",
-        "br i1 %known, label %output, label %slow.path",
+        "br i1 %known, label %output, label %unknown",
+        "unknown:",
+        "%is.first = icmp eq i64 %probed, %index",
+        "br i1 %is.first, label %elsewhere, label %slow.path",
+        "elsewhere:",
+        "%beside = xor i64 %index, 1",
+        "br label %probe",
     ]
 
 

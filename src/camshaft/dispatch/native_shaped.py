@@ -42,11 +42,10 @@ def add_row(
     if (id(prepared) not in _kept and len(_kept) >= MOST_HELD) or not _hold(attrs):
         return
     key, pairs = _key(arrays), _pairs(attrs)
-    at = ROWS_AT + layout.row_index(key + pairs) * layout.ROW_WORDS
-    row = state[at : at + layout.ROW_WORDS]
-    first = layout.ROW.index("attribute0")
-    if row[: len(key)].tolist() + row[first : first + len(pairs)].tolist() == key + pairs:
+    rows = [state[at : at + layout.ROW_WORDS] for at in map(_place, layout.row_indexes(key + pairs))]
+    if any(_key_of(row, len(key), len(pairs)) == key + pairs for row in rows):
         return
+    row = next((row for row in rows if not row[0]), rows[0])
     _, steps, scratch_nbytes = _kept.setdefault(id(prepared), (prepared, *_steps(run)))
     (shape,), (dtype,) = prepared.shapes, prepared.computed
     values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
@@ -60,6 +59,16 @@ def add_row(
     row[len(key) : len(layout.ROW)] = [values.get(name, 0) for name in layout.ROW[len(key) :]]
     row[1 : len(key)] = key[1:]
     row[0] = key[0]
+
+
+def _place(index: int) -> int:
+    return ROWS_AT + index * layout.ROW_WORDS
+
+
+def _key_of(row: Words, n_key: int, n_pairs: int) -> list[int]:
+    first = layout.ROW.index("attribute0")
+    found: list[int] = row[:n_key].tolist() + row[first : first + n_pairs].tolist()
+    return found
 
 
 def _pairs(attrs: Mapping[str, Any]) -> list[int]:
