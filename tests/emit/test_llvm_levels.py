@@ -99,7 +99,7 @@ def rows() -> Iterator[object]:
                 yield pytest.param(level, op, variant, sample, shares.get(level, 0.0), id=f"{level}-{op}-{sample}")
 
 
-@pytest.mark.parametrize(("level", "op", "variant", "sample", "share"), rows())
+@pytest.mark.parametrize(("level", "op", "variant", "sample", "share"), list(rows()))
 def test_the_inner_loop_is_the_levels_own(level, op, variant, sample, share) -> None:
     word = CPUS[level][1 if op == "quantized_matmul" else 2]
     loop = loop_with(text_of(level, op, variant, sample), word)
