@@ -202,9 +202,14 @@ def noise(x: Tensor) -> np.ndarray[Any, Any]:
     return np.random.default_rng(0).standard_normal([int(d) for d in x.shape if isinstance(d, int)], np.float32)
 
 
+def names_of(case: Case) -> tuple[str, ...]:
+    """What the op may be: a product by weights of a plain dtype, as in F16 files, is a matmul."""
+    return ("quantized_matmul", "matmul") if case.op == "quantized_matmul" else (case.op,)
+
+
 def uses_of(case: Case, graph: Graph) -> list[Node]:
     """The nodes that are timed."""
-    return [node for node in prepare(graph, "q8").nodes if node.op.name == case.op]
+    return [node for node in prepare(graph, "q8").nodes if node.op.name in names_of(case)]
 
 
 def n_uses(model: Model, case: Case, tokens: int) -> int:
@@ -227,7 +232,7 @@ def measured(
     nodes = uses_of(case, graph)
     with compile(graph, activations="q8", threads=threads, memory=given.pop("memory", None)) as plan:
         plan.run(**given)
-        places = [i for i, thunk in enumerate(plan.bound.schedule.thunks) if thunk.op == case.op]
+        places = [i for i, thunk in enumerate(plan.bound.schedule.thunks) if thunk.op in names_of(case)]
         first, last = places[0], places[-1] + 1
         spent = rows.seconds_per_call(lambda: plan.bound.run(first, last), repeats)
         return spent.map(lambda s: s / len(nodes)), plan, nodes[0].op, nodes[0].spec
@@ -237,11 +242,11 @@ def row(model: Model, case: Case, tokens: int, top: roof.Roof, repeats: int) -> 
     """One case as a JSON row."""
     spent, plan, op, spec = measured(model, case, tokens, top.threads, repeats)
     flops, nbytes = op.flops(spec), op.nbytes(spec)
-    ints = flops if case.op == "quantized_matmul" else 0.0
-    chosen = next(t for t in plan.bound.schedule.thunks if t.op == case.op)
+    ints = flops if op.name == "quantized_matmul" else 0.0
+    chosen = next(t for t in plan.bound.schedule.thunks if t.op == op.name)
     return {
         "bench": "kernels",
-        "op": case.op,
+        "op": op.name,
         "use": case.label,
         "variant": chosen.variant,
         "shape": [str(s) for s in spec.inputs],
