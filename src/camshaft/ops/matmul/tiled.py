@@ -45,12 +45,14 @@ def weights_by_row(
     from_a = [k.minimum(at + i, active - 1) + a_row for i in range(tile)]
     from_b = [k.minimum(first + j, columns - 1) + b_row for j in range(block)]
     sums = [[k.accumulator("sum") for _ in range(block)] for _ in range(tile)]
-    for c in k.lanes(depth):
-        weights = [b[j, c] for j in from_b]
-        for i in range(tile):
-            x = a[from_a[i], c]
-            for j in range(block):
-                sums[i][j].set(k.fma(x, weights[j], sums[i][j].value))
+    # One row of a: b strictly in the order of memory. Rows of 1152 bytes side by side came at a third of the roof, so at 70 %.
+    for together in [[j] for j in range(block)] if tile == 1 else [list(range(block))]:
+        for c in k.lanes(depth):
+            weights = {j: b[from_b[j], c] for j in together}
+            for i in range(tile):
+                x = a[from_a[i], c]
+                for j, w in weights.items():
+                    sums[i][j].set(k.fma(x, w, sums[i][j].value))
     for i in range(tile):
         for j in range(block):
             total = k.lanes_sum(sums[i][j])
