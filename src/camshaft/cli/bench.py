@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -94,11 +94,21 @@ def bench(
             json=json,
         )
         return
-    workers = None if threads is None else _one(threads)
+    given = {"backend": backend, "activations": activations, "kv_cache": kv_cache}
+    report = _measured(model, prompt_tokens, generate_tokens, repeat, sequences, given | {"threads": _one(threads)})
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+
+
+def _measured(
+    model: str, prompt_tokens: int, generate_tokens: int, repeat: int, sequences: int, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What was asked and what came out, for the model opened as `given` says."""
     from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
-    given = {"backend": backend, "threads": workers, "activations": activations, "kv_cache": kv_cache}
     with options.open_model(model, context=context, sessions=max(8, sequences), **given) as lm:
         with Bar(f"measuring {model}", unit="runs") as progress:
             speed = benchmark(lm, prompt_tokens, generate_tokens, repeat, progress)
@@ -114,11 +124,7 @@ def bench(
         "repeat": repeat,
         "sequences": sequences,
     }
-    report = who | asked | speed | first
-    if json:
-        print_json(report)
-    else:
-        _print(report)
+    return who | asked | speed | first
 
 
 def _refuse_unread(given: Mapping[str, object]) -> None:
@@ -131,8 +137,10 @@ def _refuse_unread(given: Mapping[str, object]) -> None:
             raise SettingError(f"{shown} {given[name]}: wanted {'none with' if comparing else 'with it'} --compare")
 
 
-def _one(text: str) -> int:
-    """A number of threads. SettingError for several."""
+def _one(text: str | None) -> int | None:
+    """A number of threads, None where none was asked for. SettingError for several."""
+    if text is None:
+        return None
     numbers = threads_of(text)
     if len(numbers) > 1:
         raise SettingError(f"--threads {text}: wanted one number; several go with --compare")

@@ -34,9 +34,17 @@ class ResultsError(CamshaftError):
 
 def source_version() -> str:
     """The commit that this package's sources are at, with '-dirty' for changes, or the installed version."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    here = Path(__file__)
+    tracked = [
+        "git",
+        "ls-files",
+        "--error-unmatch",
+        here.name,
+    ]  # an environment may lie in a repository of somebody's own
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        for command in (tracked, described):
+            done = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return version("camshaft")
     return done.stdout.strip()

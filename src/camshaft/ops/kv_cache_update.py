@@ -89,15 +89,21 @@ def check_places(op: str, tokens: TensorSpec, positions: TensorSpec, slots: Tens
     ops.expect(good, op, table, "block_table of i32 [n_slots, max_blocks]")
 
 
+def heads_of(op: str, keys_and_values: Sequence[TensorSpec], attrs: ops.Attrs) -> tuple[int, int]:
+    """(kv_heads, head_dim) of the attributes. ShapeError unless both are above 0 and k and v are f32 [T, their product]."""
+    kv_heads, head_dim = attrs.get("kv_heads", 0), attrs.get("head_dim", 0)
+    ops.expect(kv_heads > 0 and head_dim > 0, op, (kv_heads, head_dim), "kv_heads and head_dim above 0")
+    for spec in keys_and_values:
+        good = spec.is_plain and spec.dtype == f32 and spec.shape == (keys_and_values[0].shape[0], kv_heads * head_dim)
+        ops.expect(good, op, spec, f"k and v of f32 [T, {kv_heads * head_dim}]")
+    return kv_heads, head_dim
+
+
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     name = "kv_cache_update"
     ops.expect(len(specs) == 7, name, specs, "k_cache, v_cache, k, v, positions, slots, block_table")
-    kv_heads, head_dim = attrs.get("kv_heads", 0), attrs.get("head_dim", 0)
-    ops.expect(kv_heads > 0 and head_dim > 0, name, (kv_heads, head_dim), "kv_heads and head_dim above 0")
+    kv_heads, head_dim = heads_of(name, specs[2:4], attrs)
     check_cache(name, specs[:2], kv_heads, head_dim)
-    for spec in specs[2:4]:
-        good = spec.is_plain and spec.dtype == f32 and spec.shape == (specs[2].shape[0], kv_heads * head_dim)
-        ops.expect(good, name, spec, f"k and v of f32 [T, {kv_heads * head_dim}]")
     check_places(name, specs[2], *specs[4:])
     return ()
 
