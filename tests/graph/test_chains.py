@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +19,8 @@ from camshaft.dispatch.validate import check_sample
 from camshaft.extent import Extent
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph, Tensor, root
-from camshaft.graph.passes.chains import MOST_STEPS, MOST_TENSORS, fuse_chains
+from camshaft.graph.passes.chain_groups import MOST_STEPS, MOST_TENSORS
+from camshaft.graph.passes.chains import fuse_chains
 from camshaft.ops import chain
 from camshaft.ops.chain_text import parse
 from camshaft.ops.spec import TensorSpec
@@ -158,6 +162,66 @@ def test_a_chain_may_wait_for_a_long_program():
         y = f.sum(y, axes=1, keepdims=True)
     graph.output("z", f.add(first, y))
     assert names(fuse_chains(graph))[-3:] == ["sum", "chain f32,f32 y0=exp(x0) y1=add(y0,x1) -> y0,y1", "sum"]
+
+
+def layered(n: int) -> Graph:
+    """A chain a layer, all of which read one that stands before the first."""
+    graph, (x, y, _) = three((2, 3))
+    shared = f.exp(y)
+    for _ in range(n):
+        x = f.add(f.multiply(f.silu(f.softmax(x)), shared), x)
+    graph.output("y", x)
+    return graph
+
+
+def mirrored(n: int) -> Graph:
+    """What the last layers add was made in the first, in turn: every search for a circle goes far."""
+    graph, (x, *_) = three((2, 3))
+    kept = []
+    for _ in range(n):
+        x = f.silu(f.softmax(x))
+        kept.append(x)
+    for _ in range(n):
+        x = f.add(f.softmax(x), kept.pop())
+    graph.output("y", x)
+    return graph
+
+
+def counted(n: int) -> Graph:
+    """A state that is updated and read n times over."""
+    graph = Graph()
+    x, state = graph.input("x", (4,), "f32"), graph.state("state", TensorSpec((4,), cs.dtypes.f32))
+    for _ in range(n):
+        graph.custom(lambda read, held: None, (x, state), (), updates=(1,))
+        x = f.negate(f.exp(f.add(state, x)))
+    graph.output("y", x)
+    return graph
+
+
+def lines_run(graph: Graph) -> int:
+    """How many lines of the pass run for a graph."""
+    n_lines = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        nonlocal n_lines
+        if not frame.f_code.co_filename.endswith(("chains.py", "chain_groups.py")):
+            return None
+        n_lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        fuse_chains(graph)
+    finally:
+        sys.settrace(before)
+    return n_lines
+
+
+@pytest.mark.parametrize("program", [layered, mirrored, counted])
+def test_its_steps_grow_with_the_nodes(program):
+    small, large = (lines_run(program(n)) for n in (200, 400))
+    assert large < 2.2 * small
 
 
 def test_another_shape_or_device_ends_a_chain():

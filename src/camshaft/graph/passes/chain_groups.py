@@ -1,0 +1,183 @@
+"""Which elementwise nodes of a graph become one: groups of places in program order, joined where that makes no circle.
+
+Its steps grow with the nodes: a group knows what it needs by place, so that joining two changes no other; the search for a circle
+ends where no group reaches further back, and all searches of a graph share one allowance. For chains.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from camshaft.graph.graph import Graph, Node, Tensor, readers, root
+from camshaft.ops import chain
+
+# WebGPU's least guaranteed storage buffers of a kernel; and what registers hold of inner values.
+MOST_TENSORS, MOST_STEPS = 8, 24
+# Steps that every search for a circle may take, and what all searches of a graph may take beyond that, a node.
+NEAR_STEPS, FAR_STEPS = 64, 32
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes, by their places in the graph, that become one; a node by itself is one too. `needs`: the places that it comes after."""
+
+    members: list[int]
+    needs: list[int] = field(default_factory=list)
+
+
+class Grouping:
+    """Joins nodes to groups, one by one in program order, where that makes no circle among groups."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.results = Results(graph)
+        self.made = {tensor: i for i, node in enumerate(graph.nodes) for tensor in node.outputs}
+        self.groups = [Group([i]) for i in range(len(graph.nodes))]
+        self.reach = _Reach(len(graph.nodes))
+        self.far_steps = FAR_STEPS * len(graph.nodes)
+        self.updated = {root(node.inputs[i]) for node in graph.nodes for i in node.op.updates}
+
+    def found(self) -> list[Group]:
+        """The groups, in the order of their first members."""
+        candidates = [i for i, node in enumerate(self.graph.nodes) if self._fits(node)]
+        fitting = set(candidates)
+        if any(self.made.get(t) in fitting for i in candidates for t in self.graph.nodes[i].inputs):
+            self._find_needs()
+            for i in candidates:
+                for tensor in self.graph.nodes[i].inputs:
+                    maker = self.made.get(tensor)
+                    if maker in fitting and maker is not None:
+                        self._join(self.groups[maker], self.groups[i])
+        return list(dict.fromkeys(self.groups))
+
+    def needed(self, group: Group) -> list[Group]:
+        """The other groups that one stands after, each once, in the order of the program."""
+        found = dict.fromkeys(self.groups[place] for place in group.needs)
+        found.pop(group, None)
+        return list(found)
+
+    def _fits(self, node: Node) -> bool:
+        """A state that something updates is read where the program says, so such a node stays where it is."""
+        return chain.PARTS.get(node.op.name) is node.op and not any(root(t) in self.updated for t in node.inputs)
+
+    def _find_needs(self) -> None:
+        """Each group after those that make what it reads, and after what came before it with the same updated state."""
+        written_by: dict[Tensor, int] = {}
+        read_since: dict[Tensor, list[int]] = {}
+        for i, node in enumerate(self.graph.nodes):
+            needs = {self.made[base] for t in node.inputs if (base := root(t)) in self.made}
+            written = {root(node.inputs[u]) for u in node.op.updates}
+            for tensor in {root(t) for t in node.inputs} & self.updated:
+                needs |= {written_by[tensor]} if tensor in written_by else set()
+                if tensor in written:
+                    needs.update(read_since.pop(tensor, ()))
+                    written_by[tensor] = i
+                else:
+                    read_since.setdefault(tensor, []).append(i)
+            self.groups[i].needs = sorted(needs)
+
+    def _join(self, first: Group, second: Group) -> None:
+        """Joins the group that makes something with the one that reads it, unless something forbids it."""
+        if first is second or not self._alike(first, second):
+            return
+        members = sorted(first.members + second.members)
+        if not self._small(members) or _sees_itself(self.graph, members) or self._circles(first, second, members):
+            return
+        joined = Group(members, sorted({*first.needs, *second.needs} - {*members}))
+        for i in members:
+            self.groups[i] = joined
+        self.reach.cover(members[0], members[-1])
+
+    def _alike(self, first: Group, second: Group) -> bool:
+        a, b = (self.graph.nodes[group.members[0]] for group in (first, second))
+        return a.device == b.device and a.outputs[0].shape == b.outputs[0].shape
+
+    def _small(self, members: list[int]) -> bool:
+        if len(members) > MOST_STEPS:
+            return False
+        return len(inputs_of(self.graph, members)) + len(self.results.of(members)) <= MOST_TENSORS
+
+    def _circles(self, first: Group, second: Group, members: list[int]) -> bool:
+        """Whether something that the joined group would need itself needs one of its parts.
+
+        True too where neither is found within the steps allowed: two nodes then stay apart that could have been one.
+        """
+        if all(self.results.read_within(i, members) for i in first.members):
+            return False  # who would need `first` but `second`?
+        parts, start, steps = {first, second}, self.reach.start(members[0]), 0
+        left = [group for group in self.needed(first) + self.needed(second) if group not in parts]
+        seen = set(left)
+        while left and steps <= NEAR_STEPS + self.far_steps:
+            group = left.pop()
+            if group.members[-1] < start:
+                continue  # no group reaches over this place, and nodes need only what stood before them
+            needs = self.needed(group)
+            steps += 1 + len(needs)
+            if any(need in parts for need in needs):
+                left.append(group)
+                break
+            left += [need for need in needs if need not in seen]
+            seen.update(needs)
+        self.far_steps -= max(0, steps - NEAR_STEPS)
+        return bool(left)
+
+
+class _Reach:
+    """Where the places begin that groups stand astride of: of every place, the first one that no group reaches over."""
+
+    def __init__(self, n_places: int) -> None:
+        self.before = list(range(n_places))  # itself, or an earlier place that some group joins it to
+
+    def start(self, place: int) -> int:
+        """The last place up to this one that no group reaches over."""
+        while (before := self.before[place]) != place:
+            self.before[place] = self.before[before]  # halves the way for whoever asks next
+            place = before
+        return place
+
+    def cover(self, first: int, last: int) -> None:
+        """A group has its first and last members here."""
+        place = self.start(last)
+        while place > first:
+            self.before[place] = place - 1
+            place = self.start(place)
+
+
+class Results:
+    """Who reads what of a graph's nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.reading = readers(graph)
+        self.places = {id(node): i for i, node in enumerate(graph.nodes)}
+        self.wanted = {root(tensor) for tensor in graph.outputs.values()}
+
+    def of(self, members: list[int]) -> list[Tensor]:
+        """What is wanted of the members elsewhere: by another node, as a view, or by the caller."""
+        outputs = {i: self.graph.nodes[i].outputs[0] for i in members}
+        return [
+            t for i, t in outputs.items() if t in self.wanted or t not in self.reading or self._leaves(i, t, members)
+        ]
+
+    def read_within(self, place: int, members: list[int]) -> bool:
+        """Whether no node but members reads what one of them makes."""
+        readers_of = self.reading.get(self.graph.nodes[place].outputs[0], ())
+        return all(self.places[id(node)] in members for node in readers_of)
+
+    def _leaves(self, place: int, made: Tensor, members: list[int]) -> bool:
+        """Whether another node reads it, or a member by way of a view."""
+        if not self.read_within(place, members):
+            return True
+        return any(root(t) is made and t is not made for node in self.reading[made] for t in node.inputs)
+
+
+def inputs_of(graph: Graph, members: list[int]) -> list[Tensor]:
+    """What the members read from outside, each once, in order."""
+    inner = {graph.nodes[i].outputs[0] for i in members}
+    return list(dict.fromkeys(t for i in members for t in graph.nodes[i].inputs if t not in inner))
+
+
+def _sees_itself(graph: Graph, members: list[int]) -> bool:
+    """Whether a member reads another's result in another shape, which is in memory only."""
+    made = {graph.nodes[i].outputs[0] for i in members}
+    return any(t.kind == "view" and root(t) in made for i in members for t in graph.nodes[i].inputs)
