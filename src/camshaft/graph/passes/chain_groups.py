@@ -19,7 +19,7 @@ NEAR_STEPS, FAR_STEPS = 64, 32
 
 @dataclass(eq=False)
 class Group:
-    """Nodes, by their places in the graph, that become one; a node by itself is one too. `needs`: the places that it comes after."""
+    """Nodes, by their places in the graph, that become one; a node by itself is one too. It comes after all that it `needs`."""
 
     members: list[int]
     needs: list[int] = field(default_factory=list)
