@@ -266,7 +266,7 @@ TABLE = (
         "cpu_features",
         "a level of CPU features",
         "all that the CPU has",
-        "Kernels of `cpu` use no instruction above that level (the levels are in backends.md); read once a process.",
+        "Kernels of `cpu` and `cpu:c` use no instruction above that level (the levels are in backends.md); read once a process.",
         _one_of(*CPU_LEVELS),
     ),
 )

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,13 +14,14 @@ import pytest
 import camshaft
 from camshaft.backends.c import compilers, load
 from camshaft.backends.c.compilers import Compiler, absent, compile_c, find_compiler
-from camshaft.backends.c.relocatable import refusal
+from camshaft.backends.c.relocatable import _sections, refusal
 from camshaft.backends.cpu.device import ENTRY, counts
 from camshaft.backends.registry import device, devices
+from camshaft.emit.cpu_levels import LEVELS
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from tests.support.needs import require
+from tests.support.needs import require, require_level
 
 TWICE = """#include <stdint.h>
 void NAME(const int64_t *args, int64_t first, int64_t last)
@@ -67,7 +69,7 @@ def test_the_folder_of_a_compilation_is_private(tmp_path, monkeypatch):
         return 1, ""
 
     monkeypatch.setattr(compilers, "_run", look)
-    monkeypatch.setattr(compilers, "flags_of", lambda compiler: ())
+    monkeypatch.setattr(compilers, "flags_of", lambda compiler, level: ())
     with pytest.raises(BackendError, match="exit status 1"):
         compile_c(find_compiler(), "")
     assert seen == [0o700]
@@ -97,6 +99,63 @@ def test_flags_that_a_compiler_does_not_know_are_left_out(tmp_path):
     assert "-fno-plt" not in flags
     assert "-march=native" in flags
     assert "-fwrapv" in flags
+
+
+# Adds vectors twice as wide as AVX2's.
+WIDE = """typedef float wide __attribute__((vector_size(64)));
+void NAME(wide *out, const wide *x, const wide *y) { *out = *x + *y; }
+"""
+
+
+@pytest.mark.parametrize("name", [None, "clang", "gcc"])
+def test_it_keeps_to_the_level_of_the_cpu(name, monkeypatch):
+    require_level("avx512")
+    require(name is None or shutil.which(name) is not None, f"{name}")
+    if name is not None:
+        monkeypatch.setenv("CAMSHAFT_CC", name)
+    wide, keys = [], set()
+    for level in (None, "avx2", "avx512-vnni"):
+        monkeypatch.setenv("CAMSHAFT_CPU_FEATURES", level or "")
+        compiler = find_compiler()
+        made = compile_c(compiler, WIDE.replace("NAME", "add_wide"))
+        wide.append(b"\x62" in _code(made))  # the first byte of every AVX-512 instruction, of none of these others
+        keys.add(compiler.key())
+        assert ("-march=native" in compilers.flags_of(compiler, level)) == (level is None)
+    assert wide == [True, False, True]
+    assert len(keys) == 3
+
+
+def _compiler_that(folder: Path, does: str) -> Compiler:
+    """A compiler in the shell's words."""
+    script = folder / "stubborn"
+    script.write_text(f"#!/bin/sh\n{does}\n", "utf-8")
+    script.chmod(0o700)
+    return Compiler("stubborn", (str(script),), "1")
+
+
+def _code(made: bytes) -> bytes:
+    """The machine code of an ELF object."""
+    sections = _sections(made)
+    return b"".join(made[s.offset : s.offset + s.size] for s in sections if s.flags & 4 and s.kind == 1)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the compiler is a script of the shell")
+@pytest.mark.parametrize("level", [level.name for level in LEVELS.values() if level.architecture == "aarch64"])
+def test_levels_of_arm_are_one_flag(level, tmp_path):
+    asked = _compiler_that(tmp_path, "exit 0")
+    flags = [flag for flag in compilers.flags_of(asked, level) if flag.startswith("-m") and "prefer" not in flag]
+    assert flags == [{"neon": "-march=armv8-a"}.get(level, flags[0])]
+    assert all(f"+{name}" in flags[0] for name in LEVELS[level].features - {"neon"})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the compiler is a script of the shell")
+def test_a_compiler_that_cannot_be_held_to_a_level_says_so(tmp_path, monkeypatch):
+    stubborn = _compiler_that(tmp_path, 'case "$*" in *-march=x86*) exit 1;; esac; exit 0')
+    monkeypatch.setenv("CAMSHAFT_CPU_FEATURES", "avx2")
+    with pytest.raises(
+        BackendError, match=r"stubborn does not take -march=x86-64 or .* keep to CAMSHAFT_CPU_FEATURES=avx2"
+    ):
+        compile_c(stubborn, "")
 
 
 def test_an_object_that_llvm_would_die_of_is_refused():

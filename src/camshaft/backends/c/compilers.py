@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from camshaft.emit.cpu_levels import LEVELS, CpuLevel
 from camshaft.errors import BackendError
-from camshaft.settings import settings
+from camshaft.settings import setting
 
 COMPILE_TIMEOUT_S = 120.0
 _VERSION_TIMEOUT_S = 20.0
@@ -26,15 +27,17 @@ _STANDARD = ("-std=c11", "-O2", "-ftree-vectorize", "-fPIC", "-g0", "-w")
 _MEANING = ("-fwrapv", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 # Left out one by one where a compiler does not know them. Calls go through the object's table of addresses (-fno-plt), as
 # LLVM's loader wants it; zig's cc would look for undefined behaviour while a kernel runs.
+_NATIVE = "-march=native"
 _WELCOME = (
-    "-march=native",
     "-fno-plt",
     "-fno-stack-protector",
     "-fno-asynchronous-unwind-tables",
     "-fno-sanitize=all",
     "-mprefer-vector-width=512",
 )
-FLAGS = (*_STANDARD, *_MEANING, *_WELCOME)
+FLAGS = (*_STANDARD, *_MEANING, _NATIVE, *_WELCOME)
+# The least machine of an architecture, as gcc and clang or as zig spells it; features of a level come on top.
+_LEAST = {"x86_64": ("-march=x86-64", "-march=x86_64"), "aarch64": ("-march=armv8-a", "-march=armv8.2-a")}
 _SOURCE = "kernel.c"
 _FIRST_ERROR = re.compile(rf"^[^\n]*{re.escape(_SOURCE)}:(\d+):(?:\d+:)? (?:fatal )?error: ([^\n]*)", re.MULTILINE)
 INSTALL = "install clang or gcc, or pip install ziglang, or name one in CAMSHAFT_CC"
@@ -49,8 +52,8 @@ class Compiler:
     version: str
 
     def key(self) -> str:
-        """A spelling for cache keys: objects of another compiler, or of other flags, are other objects."""
-        return f"{self.name}|{self.version}|{' '.join(FLAGS)}"
+        """A spelling for cache keys: objects of another compiler, other flags or another level of the CPU are other objects."""
+        return f"{self.name}|{self.version}|{' '.join(FLAGS)}|{setting('cpu_features')}"
 
 
 def find_compiler() -> Compiler:
@@ -58,7 +61,7 @@ def find_compiler() -> Compiler:
 
     Where CAMSHAFT_CC is set it is that one or none.
     """
-    found = _find(settings().c_compiler)
+    found = _find(setting("c_compiler"))
     if isinstance(found, str):
         raise BackendError(found)
     return found
@@ -66,7 +69,7 @@ def find_compiler() -> Compiler:
 
 def absent() -> str | None:
     """None where there is a C compiler, else one line that says what to install."""
-    found = _find(settings().c_compiler)
+    found = _find(setting("c_compiler"))
     return found if isinstance(found, str) else None
 
 
@@ -106,14 +109,16 @@ def _answer(name: str, command: tuple[str, ...]) -> Compiler | None:
 def compile_c(compiler: Compiler, text: str, *, shared: bool = False, timeout_s: float = COMPILE_TIMEOUT_S) -> bytes:
     """C text to a relocatable object for this CPU, or to a shared library. Made in a private folder that is gone afterwards.
 
-    BackendError with the compiler's first error and the C line that it is about, or that it took longer than `timeout_s`.
+    BackendError with the compiler's first error and the C line that it is about, or that it took longer than `timeout_s`;
+    or where the compiler cannot be held to CAMSHAFT_CPU_FEATURES.
     """
+    flags = flags_of(compiler, setting("cpu_features"))
     with tempfile.TemporaryDirectory(prefix="camshaft-") as name:  # of mode 0700
         folder = Path(name)
         (folder / _SOURCE).write_text(text, "utf-8")
         output = folder / ("kernel.so" if shared else "kernel.o")
         how = ("-shared",) if shared else ("-c",)
-        command = (*compiler.command, *flags_of(compiler), *how, "-o", output.name, _SOURCE)
+        command = (*compiler.command, *flags, *how, "-o", output.name, _SOURCE)
         try:
             code, said = _run(command, folder, timeout_s)
         except subprocess.TimeoutExpired:
@@ -137,12 +142,32 @@ def _complaint(said: str, text: str, code: int) -> str:
 
 
 @functools.cache
-def flags_of(compiler: Compiler) -> tuple[str, ...]:
-    """FLAGS without those that this compiler does not know. One trial compilation where it knows all of them."""
-    if _takes(compiler, FLAGS):
-        return FLAGS
-    needed = (*_STANDARD, *_MEANING)
-    return (*needed, *(flag for flag in _WELCOME if _takes(compiler, (*needed, flag))))
+def flags_of(compiler: Compiler, level: str | None = None) -> tuple[str, ...]:
+    """FLAGS without those that this compiler does not know. One trial compilation where it knows all of them.
+
+    With a level of emit/cpu_levels.py the least machine of its architecture and the level's features stand for the CPU at hand.
+    """
+    least, above = ((), (_NATIVE,)) if level is None else _machine(compiler, LEVELS[level])
+    needed, welcome = (*_STANDARD, *_MEANING, *least), (*above, *_WELCOME)
+    if _takes(compiler, (*needed, *welcome)):
+        return (*needed, *welcome)
+    return (*needed, *(flag for flag in welcome if _takes(compiler, (*needed, flag))))
+
+
+def _machine(compiler: Compiler, level: CpuLevel) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what keeps the compiler below the level, what lets it use the level's features). BackendError where nothing keeps it."""
+    least: tuple[str, ...] = _LEAST[level.architecture]
+    above = tuple(f"-m{name}" for name in sorted(level.features))
+    if level.architecture == "aarch64":  # features are part of the one flag, and those past NEON came with Armv8.2
+        more = "".join(f"+{name}" for name in sorted(level.features - {"neon"}))
+        least, above = ((f"{least[1]}{more}",) if more else least[:1]), ()
+    found = next((flag for flag in least if _takes(compiler, (*_STANDARD, flag))), None)
+    if found is None:
+        raise BackendError(
+            f"cpu:c: {compiler.name} does not take {' or '.join(least)}, so it cannot keep to CAMSHAFT_CPU_FEATURES={level.name}"
+            "; name another compiler in CAMSHAFT_CC, or unset the level"
+        )
+    return (found,), above
 
 
 def _takes(compiler: Compiler, flags: tuple[str, ...]) -> bool:
