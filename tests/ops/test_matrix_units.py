@@ -9,7 +9,8 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dispatch.validate import check_sample, node_of
-from camshaft.ops.quantized_matmul import PACKED_FORMATS, sample
+from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS
+from camshaft.ops.quantized_matmul.samples import Case, sample
 from tests.support.needs import require_level
 from tests.support.played_amx import device
 
@@ -38,7 +39,7 @@ def test_every_block_format_is_multiplied_by_amx(name) -> None:
 
 def test_two_pieces_of_tokens_share_the_weights() -> None:
     """45 tokens are a tile of 32 and one that starts at 13; 33 rows are three tiles of 16."""
-    counts = run(OP, UNITS, sample("Q4_0", 45, 45, 33, 64, True))
+    counts = run(OP, UNITS, sample(Case("Q4_0", 45, 45, 33, 64, True)))
     blocks, tiles = 64 // 32, 2 * 3
     assert counts["tdpbsud.internal"] == 2 * blocks * tiles
     assert counts["tileloadd64.internal"] == 3 * blocks * tiles

@@ -8,8 +8,9 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.registry import device
 from camshaft.dispatch.validate import check_sample, node_of
-from camshaft.ops.quantized_matmul import THREADS, sample
+from camshaft.ops.quantized_matmul import THREADS
 from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS
+from camshaft.ops.quantized_matmul.samples import Case, sample
 from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("quantized_matmul")
@@ -23,7 +24,7 @@ FORMATS = ("Q4_0", "Q4_1", "Q6_K")
 def test_rows_astride_a_workgroup(name, quantized) -> None:
     assert name in PACKED_FORMATS
     for tokens, active, n in ((1, 1, 64), (1, 1, 65), (13, 13, 130), (14, 5, 63)):
-        given = sample(name, tokens, active, n, 256, quantized)
+        given = sample(Case(name, tokens, active, n, 256, quantized))
         for rows in (THREADS, 2 * THREADS) if n == 130 else (THREADS,):
             found = check_sample(OP, TILE.with_values({"rows": rows}), SimulatedDevice(), given)
             assert found.max_error <= found.tolerance, f"{found.sample}, {rows} threads: {found.max_error}"
@@ -32,7 +33,7 @@ def test_rows_astride_a_workgroup(name, quantized) -> None:
 @pytest.mark.parametrize("name", ["null:wgsl", "null:ptx", "null:msl"])
 def test_a_workgroup_has_64_threads(name) -> None:
     for quantized in (True, False):
-        node = node_of(OP, sample("Q4_1", 13, 13, 130, 64, quantized))
+        node = node_of(OP, sample(Case("Q4_1", 13, 13, 130, 64, quantized)))
         (launch,) = TILE.build(node, device(name)).launches
         assert (launch.lanes, launch.constants["rows"], launch.grid[0].per) == (64, 64, 64)
         (on_cpu,) = TILE.build(node, cpu_device()).launches

@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from camshaft.backends.registry import backend_named, device, devices
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, values_of, values_text
+from camshaft.ops.spec import TensorSpec
 
 ROOT = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^\s*(?:from (camshaft\.ops[\w.]*) import (\([^)]*\)|[^\n]*)|import (camshaft\.ops[\w.]*))", re.M)
@@ -90,7 +91,12 @@ def claim_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None
 
 def kinds_of(node: NodeSpec) -> str:
     """The dtypes or block formats of a node's inputs, with their layouts: samples of other kinds compile other kernels."""
-    return ",".join(f"{spec.dtype.name}/{spec.layout.name}" for spec in node.inputs)
+    return kinds_among(node.inputs)
+
+
+def kinds_among(inputs: Iterable[TensorSpec]) -> str:
+    """`kinds_of` a node of these inputs."""
+    return ",".join(f"{spec.dtype.name}/{spec.layout.name}" for spec in inputs)
 
 
 def all_claims(backend: str) -> tuple[Claim, ...]:

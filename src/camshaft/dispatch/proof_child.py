@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from camshaft.backends.registry import device as device_named
-from camshaft.dispatch.claims import Claim, kinds_of
+from camshaft.dispatch.claims import Claim, kinds_among
 from camshaft.dispatch.evidence import Verdict
 from camshaft.dispatch.memory import bounded
 from camshaft.dispatch.run import refusal_of
-from camshaft.dispatch.validate import Checked, check_sample, node_of
+from camshaft.dispatch.validate import Checked, check_sample, node_of, specs_of
 from camshaft.errors import StoreError
 from camshaft.ops.op import NodeSpec, Op, Sample
 from camshaft.store.store import store
@@ -30,12 +30,12 @@ PLAN_SAMPLES = 4
 
 def samples_of(op: Op, kinds: str | None) -> list[tuple[Sample, NodeSpec]]:
     """All samples, or for given kinds some of theirs, evenly apart (of any kinds, where there are none of these)."""
-    every = [(sample, node_of(op, sample)) for sample in op.samples()]
-    if kinds is None:
-        return every
-    fit = [(sample, node) for sample, node in every if kinds_of(node) == kinds] or every
-    n = min(PLAN_SAMPLES, len(fit))
-    return [fit[(i + 1) * len(fit) // n - 1] for i in range(n)]
+    every = list(op.samples())
+    if kinds is not None:
+        fit = [sample for sample in every if kinds_among(specs_of(sample)) == kinds] or every
+        n = min(PLAN_SAMPLES, len(fit))
+        every = [fit[(i + 1) * len(fit) // n - 1] for i in range(n)]
+    return [(sample, node_of(op, sample)) for sample in every]
 
 
 def judge(claim: Claim, begin: Callable[[str], None]) -> Verdict:

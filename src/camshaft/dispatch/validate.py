@@ -31,9 +31,14 @@ class Checked:
     outputs: tuple[Array, ...]
 
 
+def specs_of(sample: Sample) -> tuple[TensorSpec, ...]:
+    """A sample's specs, or those of its plain arrays."""
+    return sample.specs or tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs)
+
+
 def node_of(op: Op, sample: Sample) -> NodeSpec:
-    """The node that a sample stands for: its specs, or those of its plain arrays, and what `infer` makes of them."""
-    specs = sample.specs or tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs)
+    """The node that a sample stands for: its specs, and what `infer` makes of them."""
+    specs = specs_of(sample)
     return NodeSpec(specs, op.infer(specs, sample.attrs), sample.attrs)
 
 

@@ -14,7 +14,7 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.quantized_matmul import random_blocks, weight_operands
+from camshaft.ops.quantized_matmul import weight_operands
 from camshaft.ops.quantized_matmul.packing import BLOCK, INTERLEAVED, interleaved, pack, packed_format
 from camshaft.ops.quantized_matmul.unpacking import packed
 from camshaft.ops.spec import TensorSpec
@@ -111,12 +111,23 @@ def _samples() -> Iterable[ops.Sample]:
     for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4"):
         block = BLOCK_FORMATS[name]
         n, dim = 21, 2 * max(block.block_size, 48 // 32 * 32)
-        raw, spec = random_blocks(name, n, dim, seed=4), interleaved(TensorSpec((n, dim), block))
+        yield _packed_sample(name, n, dim)
+
+
+def _packed_sample(name: str, n: int, dim: int) -> ops.Sample:
+    from camshaft.ops.late_sample import LateSample  # only a proof wants samples
+    from camshaft.ops.quantized_matmul.samples import random_blocks
+
+    block, ids = BLOCK_FORMATS[name], np.array([0, 20, 16, 15, 5], np.int32)
+    raw, spec = random_blocks(name, n, dim, seed=4), interleaved(TensorSpec((n, dim), block))
+
+    def inputs() -> tuple[ops.Array, ...]:
         packed = np.zeros(spec.nbytes, np.uint8)
         pack(raw, spec, packed)
-        ids = np.array([0, 20, 16, 15, 5], np.int32)
-        values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, dim)
-        yield ops.Sample(name, (ids, packed), {"values": values}, (TensorSpec((5,), i32), spec))
+        return ids, packed
+
+    values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, dim)
+    return LateSample(name, inputs, {"values": values}, (TensorSpec((5,), i32), spec))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -98,7 +98,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     """Samples carry the float64 products, as those of quantized_matmul do."""
     if "wanted" in attrs:
-        gate, up = attrs["wanted"]
+        gate, up = attrs["wanted"]()
     else:
         x, *weights = (a.astype(np.float64) for a in inputs)
         gate, up = (x @ w.T for w in weights)
@@ -201,12 +201,16 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.Sample:
     """A sample of the product on two matrices of the same numbers in another order."""
-    first = quantized_matmul.sample(name, rows, active, n, k, True)
-    second = quantized_matmul.sample(name, rows, active, n, k, True, seed=n + 1)
-    assert first.specs is not None
-    wanted = np.stack((first.attrs["wanted"], second.attrs["wanted"]))
-    inputs, specs = (*first.inputs, second.inputs[1]), (*first.specs, first.specs[1])
-    return ops.Sample(f"{first.name} {sums}", inputs, {"wanted": wanted, "sums": sums}, specs, first.extents)
+    from camshaft.ops.late_sample import LateSample
+    from camshaft.ops.quantized_matmul.samples import Case
+
+    first, second = (Case(name, rows, active, n, k, True, seed) for seed in (n, n + 1))
+
+    def inputs() -> tuple[ops.Array, ...]:
+        return first.x, first.packed(), second.packed()
+
+    attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums}
+    return LateSample(f"{first.label} {sums}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
 
 
 def _samples() -> Iterable[ops.Sample]:

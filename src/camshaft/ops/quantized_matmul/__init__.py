@@ -18,16 +18,7 @@ from camshaft.lang.kernel import Kernel
 from camshaft.ops import op as ops
 from camshaft.ops import quantize_activations as q8
 from camshaft.ops.quantized_matmul import kernels, nested, units
-from camshaft.ops.quantized_matmul.packing import (
-    BLOCK,
-    INTERLEAVED,
-    PACKED_FORMATS,
-    ROWS,
-    PackedFormat,
-    interleaved,
-    pack,
-    packed_format,
-)
+from camshaft.ops.quantized_matmul.packing import BLOCK, INTERLEAVED, ROWS, PackedFormat, packed_format
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.workgroup import has_threads
 
@@ -204,56 +195,17 @@ def _units_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 0.0036 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds))
 
 
-def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
-    """Random blocks of a format, uint8, with scales that are ordinary numbers."""
-    rng, block = np.random.default_rng(seed), BLOCK_FORMATS[name]
-    assert block.layout is not None
-    raw = rng.integers(0, 256, (n * k // block.block_size, block.block_nbytes)).astype(np.uint8)
-    records = raw.reshape(-1).view(block.layout)
-    for field in {"d", "dmin", "m"} & set(block.layout.names or ()):
-        records[field] = rng.normal(size=len(records)) * 0.1
-    if "dmin" in (block.layout.names or ()):
-        records["d"][::5] = 0  # minima alone
-    if name == "MXFP4":
-        records["e"] = rng.integers(118, 124, len(records))
-    return raw.reshape(-1)
-
-
-def sample(name: str, rows: int, active: int, n: int, k: int, quantized: bool, seed: int | None = None) -> ops.Sample:
-    """x [rows (active), k] times random weights [n, k] of a block format, with the product wanted among its attributes."""
-    rng = np.random.default_rng(n + k)
-    raw, plain = random_blocks(name, n, k, seed=n if seed is None else seed), TensorSpec((n, k), BLOCK_FORMATS[name])
-    spec = interleaved(plain)
-    packed = np.zeros(spec.nbytes, np.uint8)
-    pack(raw, spec, packed)
-    x = rng.normal(size=(rows, k)).astype(np.float32)
-    tokens = Extent("T", rows)
-    dim: int | Extent = tokens if active < rows else rows
-    kind = packed_format(plain).sums
-    x_spec = TensorSpec((dim, k), f32, q8.LAYOUTS[kind]) if quantized else TensorSpec((dim, k), f32)
-    given = q8.to_bytes(*q8.quantize(x), x_spec, *kind) if quantized else x
-    values = q8.from_bytes(given, x_spec) if quantized else x.astype(np.float64)
-    weights = BLOCK_FORMATS[name].dequantize(raw.reshape(-1, BLOCK_FORMATS[name].block_nbytes)).reshape(n, k)
-    wanted = values[:active] @ weights.astype(np.float64).T
-    extents = {tokens: active} if isinstance(dim, Extent) else {}
-    label = f"{name} {rows}({active})x{k}x{n} {'q8' if quantized else 'f32'}"
-    return ops.Sample(label, (given, packed), {"wanted": wanted}, (x_spec, spec), extents)
-
-
 def _samples() -> Iterable[ops.Sample]:
-    for name in PACKED_FORMATS:
-        for quantized in (True, False):
-            k = max(BLOCK_FORMATS[name].block_size, 64)
-            yield sample(name, 1, 1, 33, k, quantized)
-            yield sample(name, 13, 13, 16, 2 * k, quantized)
-            yield sample(name, 29, 7, 17, 3 * k, quantized)
+    from camshaft.ops.quantized_matmul.samples import samples  # only a proof wants them
+
+    return samples()
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     """Samples carry the float64 product of the file's own dequantized weights: packing is proved with the kernel. Without it,
     inputs are the numbers that the packed forms stand for."""
     if "wanted" in attrs:
-        return (attrs["wanted"],)
+        return (attrs["wanted"](),)
     x, w = (a.astype(np.float64) for a in inputs)
     return (x @ w.T,)
 
