@@ -74,6 +74,38 @@ def test_a_node_of_several_thunks_spreads_its_work_over_them() -> None:
             assert sum(row.nbytes for row in rows) == pytest.approx(whole.nbytes)
 
 
+def test_a_thunk_of_every_worker_counts_once_and_its_time_is_one_workers() -> None:
+    """Two workers run a norm whole, one after the other: ns is what one of them took, the span of both is no one's."""
+    with plan() as made:
+        made.run(x=X[:1])
+        assert made.bound.schedule.thunks[0].everywhere
+        run = timed_run(made.bound)
+        start, end = run.start.copy(), run.end.copy()
+        start[:, 0], end[:, 0] = (100.0, 900.0), (200.0, 1200.0)
+        found = profile_of(made, [replace(run, start=start, end=end)], ROOF)
+        whole = work_of(made.origins[0], made.bound.active)
+    row = found.thunks[0]
+    assert (row.n_thunks, row.n_everywhere, row.ns, row.busy_ns) == (1, 1, 200.0, 400.0)
+    assert row.share == pytest.approx(400.0 / 2 / found.total_ns)
+    assert (row.nbytes, row.flops) == (whole.nbytes, whole.flops)
+    assert row.gb_per_s == pytest.approx(whole.nbytes / 200.0)
+
+
+def test_what_every_worker_repeats_takes_no_work_from_the_rest_of_its_node() -> None:
+    """Of a node of two thunks, each 300 ns long, each has half of the work, though two workers ran the second."""
+    with plan() as made:
+        made.run(x=X)
+        first = next(o.first for o in made.origins if made.bound.schedule.thunks[o.first].everywhere)
+        shared = next(i for i, thunk in enumerate(made.bound.schedule.thunks) if not thunk.everywhere)
+        run = timed_run(made.bound)
+        start, end = np.zeros_like(run.start), np.zeros_like(run.end)
+        end[:, first], end[0, shared], start[1, shared], end[1, shared] = 300.0, 300.0, np.nan, np.nan
+        origin = replace(made.origins[0], first=min(first, shared), last=max(first, shared) + 1)
+        assert origin.last - origin.first == 2
+        found = profile_of(replace(made, origins=(origin,)), [replace(run, start=start, end=end)], ROOF)
+    assert found.thunks[first].nbytes == found.thunks[shared].nbytes > 0
+
+
 def test_the_report_is_json_with_every_table() -> None:
     with plan() as made:
         made.run(x=X)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.origin import Origin
 from camshaft.plan.schedule import Lifetime
 from camshaft.plan.timed import Floats, TimedRun, timed_run
+
+Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -148,22 +150,25 @@ def _median(values: list[Floats]) -> Floats:
     return np.asarray(np.median(np.stack(values), axis=0), np.float64)
 
 
-def _spans(run: TimedRun) -> Floats:
-    """Per thunk, ns from the first start to the last end; NaN where nothing is known."""
+def _spans(run: TimedRun, everywhere: Flags) -> Floats:
+    """Per thunk, ns from the first start to the last end; of one that runs everywhere the mean of the workers' own, which need
+    not be at one time. NaN where nothing is known."""
     some = ~np.isnan(run.start)
     first = np.where(some, run.start, np.inf).min(axis=0)
     last = np.where(some, run.end, -np.inf).max(axis=0)
-    return np.where(some.any(axis=0), last - first, np.nan)
+    spans = np.where(some.any(axis=0), last - first, np.nan)
+    own = np.nansum(run.end - run.start, axis=0) / np.maximum(some.sum(axis=0), 1)
+    return np.asarray(np.where(everywhere & some.any(axis=0), own, spans), np.float64)
 
 
 def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Roof | None) -> tuple[Row, ...]:
     schedule = plan.bound.schedule
-    n = len(schedule.thunks)
     unknown = {i for i, t in enumerate(schedule.thunks) if t.device in timed[0].clockless}
-    spans = np.nan_to_num(_median([_spans(run) for run in timed]))
+    everywhere = np.array([thunk.everywhere for thunk in schedule.thunks], np.bool_)
+    spans = np.nan_to_num(_median([_spans(run, everywhere) for run in timed]))
     busy = _median([np.nansum(run.end - run.start, axis=0) for run in timed])
     waited = _median([run.waited.sum(axis=0) for run in timed])
-    works = _works(plan, n, busy)
+    works = _works(plan, np.where(everywhere, busy / timed[0].workers, busy))
     rows = []
     for i, (thunk, wait, work) in enumerate(zip(schedule.thunks, schedule.waits, works, strict=True)):
         layer, part = layer_and_part(thunk.name)
@@ -178,6 +183,7 @@ def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Roo
                 layer,
                 part,
                 1,
+                int(thunk.everywhere),
                 int(wait),
                 None if i in unknown else float(spans[i]),
                 float(busy[i]),
@@ -192,22 +198,23 @@ def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Roo
     return tuple(rows)
 
 
-def _works(plan: ExecutionPlan, n: int, busy: Floats) -> list[Work]:
-    """Each thunk's work: its node's, spread over the node's thunks by their time. A copy reads and writes its bytes."""
+def _works(plan: ExecutionPlan, times: Floats) -> list[Work]:
+    """Each thunk's work: its node's, spread over the node's thunks by the times that doing each once took. A copy reads and
+    writes its bytes."""
     active = plan.bound.active
     works = [Work(float(sum(u.slice.nbytes for u in thunk.uses)), 0.0, "f32") for thunk in plan.bound.schedule.thunks]
     for origin in plan.origins:
         whole = work_of(origin, active)
-        for i, part in _parts(origin, busy):
+        for i, part in _parts(origin, times):
             works[i] = Work(whole.nbytes * part, whole.flops * part, whole.kind)
     return works
 
 
-def _parts(origin: Origin, busy: Floats) -> list[tuple[int, float]]:
-    times = busy[origin.first : origin.last]
-    total = float(times.sum())
-    even = 1 / max(len(times), 1)
-    return [(origin.first + i, float(t) / total if total else even) for i, t in enumerate(times)]
+def _parts(origin: Origin, times: Floats) -> list[tuple[int, float]]:
+    own = times[origin.first : origin.last]
+    total = float(own.sum())
+    even = 1 / max(len(own), 1)
+    return [(origin.first + i, float(t) / total if total else even) for i, t in enumerate(own)]
 
 
 def _workers(timed: Sequence[TimedRun]) -> tuple[Worker, ...]:

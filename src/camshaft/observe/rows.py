@@ -11,7 +11,8 @@ from typing import Any
 class Row:
     """`ns` from the first program's start to the last one's end, `busy_ns` the same of every worker in sum, `waited_ns` what
     workers stood at the wait before it, in sum; `share` of all workers' time; None of `ns`: no clock told. `least_ns` is the time
-    under the roof, None without one. Sums where `n_thunks` is more than 1."""
+    under the roof, None without one. A thunk that runs everywhere (`n_everywhere` 1) counts once, with its bytes and operations;
+    its `ns` is one worker's, `busy_ns` and `share` are what all of them spent. Sums where `n_thunks` is more than 1."""
 
     name: str
     op: str
@@ -20,6 +21,7 @@ class Row:
     layer: str
     part: str
     n_thunks: int
+    n_everywhere: int
     n_waits: int
     ns: float | None
     busy_ns: float
@@ -85,4 +87,4 @@ def _sum(name: str, rows: list[Row]) -> Row:
 
 
 _WORDS = ("op", "variant", "device", "layer", "part", "kind")
-_SUMS = ("n_thunks", "n_waits", "busy_ns", "share", "waited_ns", "nbytes", "flops")
+_SUMS = ("n_thunks", "n_everywhere", "n_waits", "busy_ns", "share", "waited_ns", "nbytes", "flops")

@@ -27,8 +27,15 @@ def lane_events(run: TimedRun, number: int, title: str) -> Iterator[Event]:
         yield {"ph": "M", "name": "thread_name", "pid": number, "tid": lane, "args": {"name": name}}
 
 
-def run_events(run: TimedRun, labels: list[tuple[str, str]], number: int, zero_ns: float = 0.0) -> Iterator[Event]:
-    """A bar per lane and thunk (name, op/variant as `labels` has them), and per wait; times from `zero_ns` of the run's clock."""
+def run_events(
+    run: TimedRun,
+    labels: list[tuple[str, str]],
+    number: int,
+    zero_ns: float = 0.0,
+    everywhere: frozenset[int] = frozenset(),
+) -> Iterator[Event]:
+    """A bar per lane and thunk (name, op/variant as `labels` has them), and per wait; times from `zero_ns` of the run's clock.
+    Every worker runs all programs of the thunks `everywhere`."""
     base = run.began_ns - zero_ns
     for lane in range(len(run.lanes)):
         for thunk, (name, kind) in enumerate(labels):
@@ -37,8 +44,8 @@ def run_events(run: TimedRun, labels: list[tuple[str, str]], number: int, zero_n
                 yield _bar("wait", "wait", base + run.met[lane, thunk] - waited, waited, number, lane, {"before": name})
             start, end = run.start[lane, thunk], run.end[lane, thunk]
             if not math.isnan(start):
-                programs = int(run.programs[lane, thunk])
-                yield _bar(name, kind, base + start, end - start, number, lane, {"thunk": thunk, "programs": programs})
+                told = {"thunk": thunk, "programs": int(run.programs[lane, thunk]), "everywhere": thunk in everywhere}
+                yield _bar(name, kind, base + start, end - start, number, lane, told)
         if lane < run.workers and run.waited[lane, -1] > 0:
             waited = float(run.waited[lane, -1])
             yield _bar("wait", "wait", base + run.total_ns - waited, waited, number, lane, {"before": "the end"})
@@ -60,7 +67,8 @@ def profile_trace(profiles: dict[str, Profile]) -> dict[str, Any]:
     for number, (title, found) in enumerate(profiles.items(), start=1):
         labels = [(row.name, f"{row.op}/{row.variant}") for row in found.thunks]
         events += lane_events(found.timeline, number, title)
-        events += run_events(found.timeline, labels, number, found.timeline.began_ns)
+        everywhere = frozenset(i for i, row in enumerate(found.thunks) if row.n_everywhere)
+        events += run_events(found.timeline, labels, number, found.timeline.began_ns, everywhere)
     return document(events)
 
 
@@ -84,11 +92,12 @@ class TraceFile:
     def add(self, run: TimedRun, schedule: Schedule, number: int, first: bool) -> None:
         """A run of plan `number`, with the names of its lanes if it is its `first`."""
         labels = [(thunk.name, f"{thunk.op}/{thunk.variant}") for thunk in schedule.thunks]
+        everywhere = frozenset(i for i, thunk in enumerate(schedule.thunks) if thunk.everywhere)
         with self._lock:
             if self._zero_ns is None:
                 self._zero_ns = run.began_ns
             events = list(lane_events(run, number, f"plan {number}: {len(labels)} thunks")) if first else []
-            events += run_events(run, labels, number, self._zero_ns)
+            events += run_events(run, labels, number, self._zero_ns, everywhere)
             room = max(MOST_EVENTS - len(self._events), 0)
             self._dropped += len(events[room:])
             self._events += events[:room]
