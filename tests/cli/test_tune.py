@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from camshaft.cli import options
 from camshaft.dispatch.measurements import measurement, measurements
+from camshaft.errors import ModelError
+from camshaft.generate.language_model import LanguageModel
 from camshaft.tune import graphs
-from camshaft.tune.graphs import Use
+from camshaft.tune.graphs import Use, uses_of
 from camshaft.tune.nodes import Failure, Tuned
+from tests.support.fixtures import tiny_model
 
 
 @pytest.fixture
@@ -67,3 +71,36 @@ def test_a_backend_that_is_absent_is_one_line(cli: Any, tuned: list[Use]) -> Non
     assert result.exit_code == 2
     assert "no backend or device 'abacus'" in result.stderr
     assert tuned == []
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Use]:
+    """What would be tuned; nothing is measured or stored."""
+    uses: list[Use] = []
+    monkeypatch.setattr(graphs, "tune_node", lambda op, node, override, config: uses.append(Use(op, node, override)))
+    return uses
+
+
+def test_a_models_shapes_are_those_of_commands_and_of_the_library(cli: Any, asked: list[Use], tmp_path: Path) -> None:
+    model = str(tiny_model("llama", tmp_path))
+    shown = cli("tune", model, "--context", "96", "--only", "attention", "--again")
+    assert shown.exit_code == 0
+    run = set()
+    for sessions in ({"sessions": 1}, {}):
+        with LanguageModel(model, context=96, **sessions) as lm:
+            uses = uses_of([lm.plans.prompt.graph, lm.plans.single.graph], None)
+            run |= {use.key for use in uses if "attention" in use.op.name}
+    assert {use.key for use in asked} == run
+    assert len(run) == 4, "of prompts and of single tokens, with one session and with as many as the library has"
+
+
+def test_sessions_and_the_cache_may_be_named(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[dict[str, Any]] = []
+
+    def open_model(model: str, **given: Any) -> None:
+        opened.append(given)
+        raise ModelError(f"{model}: nothing is opened here")
+
+    monkeypatch.setattr(options, "open_model", open_model)
+    assert cli("tune", "m.gguf", "--sessions", "3", "--kv-cache", "q8_0").exit_code == 2
+    assert [(given["sessions"], given["kv_cache"]) for given in opened] == [(3, "q8_0")]

@@ -54,6 +54,9 @@ RepeatPenalty = Annotated[
 Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")]
 
 DEFAULT_CONTEXT = 2048
+# Commands hold one conversation: of the 8 that the library makes room for each layer's cache begins on huge pages of its own, and
+# the first tokens took 246 MB and up to 0.4 s for them.
+OWN_SESSIONS = 1
 
 __all__ = ["DEFAULT_CONTEXT", "DEFAULT_MODEL"]
 
@@ -74,9 +77,7 @@ def open_model(model: str, *, context: int, **given: Any) -> LanguageModel:
     with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
         from camshaft.generate.language_model import LanguageModel
 
-        # One conversation: of the 8 that the library makes room for each layer's cache begins on huge pages of its own, and
-        # the first tokens took 246 MB and up to 0.4 s for them.
-        return LanguageModel(model, context=context, **{"sessions": 1} | _given(given))
+        return LanguageModel(model, context=context, **{"sessions": OWN_SESSIONS} | _given(given))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,14 @@ _Model = Annotated[
     ),
 ]
 _Only = Annotated[str, typer.Option(metavar="WORD", help="Only ops whose names have this in them.")]
+_Sessions = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Most conversations of a model at once; by default 1, as commands have, and the library's 8.",
+    ),
+]
 _Again = Annotated[bool, typer.Option("--again", help="Also shapes that were measured before.")]
 
 
@@ -32,6 +40,8 @@ def tune(
     threads: options.Threads = None,
     context: options.Context = options.DEFAULT_CONTEXT,
     activations: options.Activations = None,
+    kv_cache: options.KVCache = None,
+    sessions: _Sessions = None,
     only: _Only = "",
     again: _Again = False,
     json: options.Json = False,
@@ -42,7 +52,14 @@ def tune(
     from camshaft.tune.graphs import is_measured, tune_uses
     from camshaft.tune.rounds import BenchmarkConfig
 
-    uses = _ladder(backend, only) if model is None else _of_model(model, backend, threads, context, activations, only)
+    given = {
+        "context": context,
+        "backend": backend,
+        "activations": activations,
+        "kv_cache": kv_cache,
+        "threads": threads,
+    }
+    uses = [use for use in _uses(model, sessions, given) if only in use.op.name]
     left = [use for use in uses if again or not is_measured(use)]
     with Bar(f"tuning {model or 'a ladder of shapes'}", unit="shapes") as progress:
         found = tune_uses(left, BenchmarkConfig(threads=threads), progress)
@@ -52,24 +69,26 @@ def tune(
         _print(found, len(uses) - len(left))
 
 
-def _ladder(backend: str | None, only: str) -> list[Use]:
+def _uses(model: str | None, sessions: int | None, given: dict[str, Any]) -> list[Use]:
+    """What is to be measured: a ladder of shapes, or what the model runs with as many sessions."""
     from camshaft.dispatch.override import check_override, get_backend_override
+    from camshaft.generate.language_model import DEFAULT_SESSIONS
     from camshaft.tune.ladder import ladder
 
-    return ladder(get_backend_override() if backend is None else check_override(backend), only)
+    override = get_backend_override() if given["backend"] is None else check_override(given["backend"])
+    if model is None:
+        return ladder(override)
+    counts = (options.OWN_SESSIONS, DEFAULT_SESSIONS) if sessions is None else (sessions,)
+    return list({use.key: use for n in counts for use in _of_model(model, override, n, given)}.values())
 
 
-def _of_model(
-    model: str, backend: str | None, threads: int | None, context: int, activations: str | None, only: str
-) -> list[Use]:
-    """What both plans of the model use; the model is closed again, so that its memory does not disturb."""
-    from camshaft.dispatch.override import check_override, get_backend_override
+def _of_model(model: str, override: str | None, sessions: int, given: dict[str, Any]) -> list[Use]:
+    """What both plans of the model use. The sizes of its cache are part of a shape, so they are those that will be run. The
+    model is closed again, so that its memory does not disturb."""
     from camshaft.tune.graphs import uses_of
 
-    with options.open_model(model, context=context, backend=backend, threads=threads, activations=activations) as lm:
-        graphs = [lm.plans.prompt.graph, lm.plans.single.graph]
-        override = get_backend_override() if backend is None else check_override(backend)
-        return [use for use in uses_of(graphs, override) if only in use.op.name]
+    with options.open_model(model, sessions=sessions, **given) as lm:
+        return uses_of([lm.plans.prompt.graph, lm.plans.single.graph], override)
 
 
 def _print(found: list[Tuned], measured_before: int) -> None:

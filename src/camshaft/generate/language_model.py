@@ -42,6 +42,8 @@ KV_CACHES: dict[str, DType | str] = {"f16": f16, "bf16": bf16, "f32": f32, "q8_0
 
 __all__ = ["Batch", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
 
+DEFAULT_SESSIONS = 8
+
 
 @dataclass(frozen=True)
 class Timings:
@@ -81,7 +83,7 @@ class LanguageModel:
         context: int = 2048,
         activations: str = "auto",
         kv_cache: str = "auto",
-        sessions: int = 8,
+        sessions: int = DEFAULT_SESSIONS,
     ) -> None:
         started = time.perf_counter()
         if activations == "auto":
