@@ -11,7 +11,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops import streaming
+from camshaft.ops import short_results, streaming
 from camshaft.ops.lane_widths import lanes_of, row_lanes
 from camshaft.ops.spec import TensorSpec
 
@@ -43,7 +43,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     )
     ops.expect(w.is_plain and w.shape == x.shape[-1:] and w.dtype == f32, "rms_norm", w, f"w of f32 [{x.shape[-1]}]")
     ops.expect(attrs.get("eps", 0) > 0, "rms_norm", attrs.get("eps"), "eps above 0")
-    return (x,)
+    return (short_results.result("rms_norm", x, attrs),)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -68,6 +68,8 @@ def _samples() -> Iterable[ops.Sample]:
         yield ops.Sample(f"{rows}x{dim}", (x, rng.normal(size=dim).astype(np.float32)), {"eps": 1e-5})
     x = (rng.normal(size=(3, 2, 64)) * 1e-3).astype(np.float32)
     yield ops.Sample("heads, small values", (x, np.ones(64, np.float32)), {"eps": 1e-6})
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 35), 35))
+    yield ops.Sample("to bf16", (x, w), {"eps": 1e-5, "to": "bf16"})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -75,6 +77,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, TensorSpec((9,), f32)), {"eps": 1e-5}, "wanted w of f32")
     yield ops.ErrorSample((x,), {"eps": 1e-5}, "wanted x")
     yield ops.ErrorSample((x, w), {"eps": 0.0}, "wanted eps above 0")
+    yield ops.ErrorSample((x, w), {"eps": 1e-5, "to": "i8"}, "wanted to f32, f16 or bf16")
 
 
 OP = ops.Op(
@@ -85,6 +88,6 @@ OP = ops.Op(
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={"f32": 1e-12},
+    tolerance=short_results.TOLERANCE,
     flops=lambda node: 4.0 * np.prod(node.inputs[0].bounds),
 )

@@ -11,7 +11,7 @@ from camshaft.dtypes import f32
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array as KernelArray
 from camshaft.lang.tracer import Tracer
-from camshaft.ops import elementwise
+from camshaft.ops import elementwise, short_results
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
 
@@ -32,7 +32,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     gate, up = specs
     elementwise.expect_tensor("silu_multiply", gate)
     ops.expect(up == gate, "silu_multiply", up, f"up as gate is, {gate}")
-    return (gate,)
+    return (short_results.result("silu_multiply", gate, attrs),)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -49,7 +49,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
     gate, up = tensors
-    return graph.multiply(graph.silu(gate), up)
+    y = graph.multiply(graph.silu(gate), up)
+    return graph.cast(y, to=attrs["to"]) if "to" in attrs else y
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -61,12 +62,14 @@ def _samples() -> Iterable[ops.Sample]:
     yield ops.Sample("special", (special, np.full(6, 2.0, np.float32)))
     (spec, gate), active = elementwise.part_of_bound(9, 33)
     yield ops.Sample("7 of 16", (gate, gate[::-1].copy()), specs=(spec, spec), extents=active)
+    yield ops.Sample("to bf16, 7 of 16", (gate, gate[::-1].copy()), {"to": "bf16"}, (spec, spec), active)
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
     gate = TensorSpec((2, 8), f32)
     yield ops.ErrorSample((gate, TensorSpec((2, 9), f32)), {}, "wanted up as gate is")
     yield ops.ErrorSample((gate,), {}, "wanted gate and up")
+    yield ops.ErrorSample((gate, gate), {"to": "i8"}, "wanted to f32, f16 or bf16")
 
 
 OP = ops.Op(
@@ -77,7 +80,7 @@ OP = ops.Op(
     variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build, tunables=elementwise.tunables(_build)),),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={"f32": 1e-12},
+    tolerance=short_results.TOLERANCE,
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

@@ -9,6 +9,7 @@ from camshaft.graph.passes.fuse_gated import fuse_gated
 from camshaft.graph.passes.fuse_quantized import fuse_quantized
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.quantize import quantize_activations
+from camshaft.graph.passes.round import round_activations
 from camshaft.settings import setting
 
 
@@ -17,7 +18,7 @@ def prepare(graph: Graph, activations: str) -> Graph:
     ops (CAMSHAFT_CHAINS), pack weights."""
     graph = fuse(graph)
     if activations == "q8":
-        graph = fuse_gated(fuse_quantized(quantize_activations(graph)))
+        graph = round_activations(fuse_gated(fuse_quantized(quantize_activations(graph))))
     if setting("chains"):
         graph = fuse_chains(graph)
     return pack_weights(graph)

@@ -13,7 +13,7 @@ from camshaft.lang.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import tiled
 from camshaft.ops.matmul.blocked_kernel import WIDTH, multiply_blocks
-from camshaft.ops.matmul.panels import pack_panels
+from camshaft.ops.matmul.panels import pack_panels, turn_launch
 from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -106,7 +106,8 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """As `build`, with a value for each tunable."""
     s = sizes_of(node)
-    a, b = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth)), ops.read(1, shape=s.b_shape)
+    a = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth))
+    b = ops.Operand("input", 1, shape=s.b_shape, dtype=node.inputs[1].dtype)
     return build_of(s, values, a, b, f32)
 
 
@@ -117,15 +118,20 @@ def build_of(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, eleme
     if not s.transposed and not values["packed"]:
         return ops.Build((_multiply(s, values, a, b),))
     packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
-    pack = tiled.pack_b_launch(s, vectors, tiled.PACK_DEPTH, 0) if s.transposed else _pack(s, vectors)
-    pack = replace(pack, arrays=(b, *pack.arrays[1:]))
+    pack = _pack(s, vectors, b, element)
     return ops.Build((pack, _multiply(s, values, a, ops.scratch(0, "read"))), (packed,))
 
 
-def _pack(s: Sizes, vectors: int) -> ops.Launch:
+def _pack(s: Sizes, vectors: int, b: ops.Operand, element: DType) -> ops.Launch:
+    """The launch that packs b, whose elements an operand of a dtype of its own names."""
+    if s.transposed and s.depth % 2 == 0 and b.dtype == element:
+        return turn_launch(s, vectors)
+    if s.transposed:
+        pack = tiled.pack_b_launch(s, vectors, tiled.PACK_DEPTH, 0)
+        return replace(pack, arrays=(b, *pack.arrays[1:]))
     return ops.Launch(
         pack_panels,
-        (ops.read(1, shape=s.b_shape), ops.scratch(0, "write")),
+        (b, ops.scratch(0, "write")),
         (ops.Cells(s.b_matrices), ops.Cells(s.depth, DEEP)),
         {"columns": s.columns, "vectors": vectors, "depth": s.depth, "deep": DEEP},
     )
