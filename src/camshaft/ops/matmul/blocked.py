@@ -107,7 +107,7 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     """As `build`, with a value for each tunable."""
     s = sizes_of(node)
     a = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth))
-    b = ops.Operand("input", 1, shape=s.b_shape, dtype=node.inputs[1].dtype)
+    b = ops.Operand("input", 1, shape=s.b_shape, dtype=f32 if node.inputs[1].dtype == f32 else None)
     return build_of(s, values, a, b, f32)
 
 
