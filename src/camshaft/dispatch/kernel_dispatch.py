@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ class DispatchBuffer:
 class KernelDispatch(Protocol):
     """What a dispatcher offers. Each method reads its inputs, fills `out`, and gives None, or the error or its text: nothing is
     raised. Attributes come by keyword, as the op of that name has them; positions are always passed. A method that is missing
-    leaves its op to camshaft.
+    leaves its op to camshaft. What a method cannot be called with is an error when a plan is made.
     """
 
     @property
@@ -62,8 +63,17 @@ class KernelDispatch(Protocol):
         slots: DispatchBuffer,
         block_table: DispatchBuffer,
         out: DispatchBuffer,
-        **attrs: Any,
-    ) -> Failed: ...
+        *,
+        k_scales: DispatchBuffer | None = None,
+        v_scales: DispatchBuffer | None = None,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        length: Any,
+    ) -> Failed:
+        """out = softmax(scale q K^T) V over keys 0..position of each token's slot. The scales are passed where the cache is
+        quantized (ops/kv_cache_quantize.py says how), and only then: a method without them cannot serve such a cache."""
 
 
 # op -> the method that computes it
@@ -78,6 +88,8 @@ METHODS = {
     "rope": "rope",
     "attention": "attention",
 }
+# op -> how many inputs come before `out`, and the names that those after them have as keywords
+BY_KEYWORD = {"attention": (6, ("k_scales", "v_scales"))}
 
 
 def check_dispatcher(dispatcher: object) -> None:
@@ -90,15 +102,21 @@ def check_dispatcher(dispatcher: object) -> None:
         raise BackendError(f"dispatcher: got {type(dispatcher).__name__} with the name {name!r}; wanted a string")
 
 
-def dispatched(dispatcher: KernelDispatch, op: Op) -> Choice | None:
-    """The choice that hands an op's nodes to the dispatcher, as host thunks; None where it has no method for them."""
+def dispatched(dispatcher: KernelDispatch, op: Op, node: NodeSpec) -> Choice | None:
+    """The choice that hands a node to the dispatcher, as a host thunk; None where it has no method for its op.
+
+    BackendError for a method that does not take what the node passes.
+    """
     method = getattr(dispatcher, METHODS.get(op.name, ""), None) if op.name in METHODS else None
     if method is None:
         return None
     name = f"{dispatcher.name}.{METHODS[op.name]}"
+    n_leading, keywords = BY_KEYWORD.get(op.name, (len(node.inputs), ()))
+    named = keywords[: len(node.inputs) - n_leading]
+    _check_signature(name, method, n_leading + len(node.outputs), (*named, *node.attrs))
 
     def build(node: NodeSpec, target: Target) -> HostCall:
-        return HostCall(_call(name, method))
+        return HostCall(_call(name, method, named))
 
     return Choice(
         op,
@@ -110,11 +128,27 @@ def dispatched(dispatcher: KernelDispatch, op: Op) -> Choice | None:
     )
 
 
-def _call(name: str, method: Callable[..., Failed]) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
+def _check_signature(name: str, method: Callable[..., Failed], n_leading: int, keywords: Sequence[str]) -> None:
+    """BackendError where the method cannot be called with so many buffers and these keywords."""
+    try:
+        found = inspect.signature(method)
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return
+    try:
+        found.bind(*(None for _ in range(n_leading)), **dict.fromkeys(keywords))
+    except TypeError as error:
+        passed = f"{n_leading} buffers, the last of them out" + "".join(f", {word}=" for word in keywords)
+        raise BackendError(f"{name}{found}: {error}; wanted a method that takes {passed}") from None
+
+
+def _call(
+    name: str, method: Callable[..., Failed], named: Sequence[str]
+) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
     def run(node: NodeSpec, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        specs = (*node.inputs, *node.outputs)
-        buffers = [DispatchBuffer(s, a) for s, a in zip(specs, (*inputs, *outputs), strict=True)]
-        failed = method(*buffers, **node.attrs)
+        n_leading = len(inputs) - len(named)
+        given = [DispatchBuffer(s, a) for s, a in zip(node.inputs, inputs, strict=True)]
+        out = [DispatchBuffer(s, a) for s, a in zip(node.outputs, outputs, strict=True)]
+        failed = method(*given[:n_leading], *out, **dict(zip(named, given[n_leading:], strict=True)), **node.attrs)
         if failed is not None:
             if not isinstance(failed, (Exception, str)):
                 failed = (

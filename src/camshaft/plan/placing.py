@@ -41,4 +41,4 @@ def _given(node: Node, dispatcher: KernelDispatch | None) -> Choice | None:
     """The choice that somebody made already."""
     if isinstance(node.op, CustomOp):
         return Choice(node.op, node.op.variants[0], "simd", device("cpu"), "the caller's own function", ())
-    return None if dispatcher is None else dispatched(dispatcher, node.op)
+    return None if dispatcher is None else dispatched(dispatcher, node.op, node.spec)
