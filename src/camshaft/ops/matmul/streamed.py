@@ -1,7 +1,7 @@
 """matmul that is bound by reading one operand: a few rows times b, or a times one column. That operand is read once, in order.
 
 b as [k, n] goes by some rows at a time over a wide piece of the columns, whose sums stay in the first cache: panels of few
-columns would be read in pieces that lie a row apart, which took twice as long. For a column, a goes row by row, lanes along k.
+columns would be read in pieces that lie a row apart, which took twice as long. A column is one_row.py's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.matmul import one_row
 from camshaft.ops.matmul.lanes import matrix_of
 from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
-from camshaft.ops.matmul.tiled import weights_by_row
 from camshaft.ops.spec import bound
 
 BACKENDS = frozenset({"simd", "c"})
@@ -92,7 +92,7 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     """As `build`, with a value for each tunable."""
     s = sizes_of(node)
     if s.columns == 1:
-        return _one_column(_turned(s), values["deep"])
+        return _one_column(_turned(s), target)
     rows = bound(s.rows)
     arrays = (
         ops.read(0, shape=(s.a_matrices * rows, s.depth)),
@@ -104,15 +104,13 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     return ops.Build((ops.Launch(stream_rows, arrays, grid, {**sizes, **s.constants()}),))
 
 
-def _one_column(s: Sizes, block: int) -> ops.Build:
+def _one_column(s: Sizes, target: ops.Target) -> ops.Build:
     arrays = (
         ops.read(1, shape=(s.a_matrices, s.depth)),
         ops.read(0, shape=(s.b_matrices * s.columns, s.depth)),
         ops.write(0, shape=(s.matrices, s.columns)),
     )
-    sizes = {"rows": 1, "columns": s.columns, "depth": s.depth, "tile": 1, "block": block}
-    grid = (ops.Cells(s.matrices), ops.Cells(1), ops.Cells(s.columns, block))
-    return ops.Build((ops.Launch(weights_by_row, arrays, grid, {**sizes, **s.constants()}),))
+    return ops.Build((one_row.launch(s, target, arrays, one_row.ROWS),))
 
 
 TUNABLES = ops.Tunables({"group": GROUPS, "deep": (1, 2, 4, 8, 16)}, defaults, build_with)

@@ -13,6 +13,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.matmul import one_row
 from camshaft.ops.matmul.lanes import matrix_of
 from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -45,14 +46,12 @@ def weights_by_row(
     from_a = [k.minimum(at + i, active - 1) + a_row for i in range(tile)]
     from_b = [k.minimum(first + j, columns - 1) + b_row for j in range(block)]
     sums = [[k.accumulator("sum") for _ in range(block)] for _ in range(tile)]
-    # One row of a: b strictly in the order of memory. Rows of 1152 bytes side by side came at a third of the roof, so at 70 %.
-    for together in [[j] for j in range(block)] if tile == 1 else [list(range(block))]:
-        for c in k.lanes(depth):
-            weights = {j: b[from_b[j], c] for j in together}
-            for i in range(tile):
-                x = a[from_a[i], c]
-                for j, w in weights.items():
-                    sums[i][j].set(k.fma(x, w, sums[i][j].value))
+    for c in k.lanes(depth):
+        weights = [b[row, c] for row in from_b]
+        for i in range(tile):
+            x = a[from_a[i], c]
+            for j, w in enumerate(weights):
+                sums[i][j].set(k.fma(x, w, sums[i][j].value))
     for i in range(tile):
         for j in range(block):
             total = k.lanes_sum(sums[i][j])
@@ -190,7 +189,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """As `build`, with a value for each tunable."""
     s = sizes_of(node)
-    return _gemm(s, values) if values["packed"] else _gemv(s, values)
+    return _gemm(s, values) if values["packed"] else _gemv(s, target, values)
 
 
 TUNABLES = ops.Tunables(
@@ -206,13 +205,15 @@ TUNABLES = ops.Tunables(
 )
 
 
-def _gemv(s: Sizes, values: ops.Values) -> ops.Build:
+def _gemv(s: Sizes, target: ops.Target, values: ops.Values) -> ops.Build:
     rows, tile, block = bound(s.rows), values["rows"], values["columns"]
     arrays = (
         ops.read(0, shape=(s.a_matrices * rows, s.depth)),
         ops.read(1, shape=s.b_shape),
         ops.write(0, shape=(s.matrices * rows, s.columns)),
     )
+    if s.transposed and rows == 1:
+        return ops.Build((one_row.launch(s, target, arrays, block),))
     sizes = {"rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "block": block}
     per = block if s.transposed else block * WIDTH
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows, tile), ops.Cells(s.columns, per))
