@@ -91,7 +91,8 @@ def _values(bound: Runnable, tensor: Tensor, buffer: Piece, active: Active) -> A
     spec = tensor.spec
     if isinstance(spec.dtype, BlockFormat):
         return _weights(tensor)
-    raw = _bytes(bound, buffer, spec)
+    constant = root(tensor).source
+    raw = _bytes(bound, buffer, spec) if constant is None else constant.data().reshape(-1).view(np.uint8)[: spec.nbytes]
     if spec.is_plain:
         values = raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
         return _active(values, spec, active)
