@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ from camshaft.observe.roof import Roof
 def made_up(threads: int, watch: Watch) -> Iterator[Stand]:
     sides = Side("peer", "x:X"), Side(OURS, "x:X", peer=False)
     yield Stand("made-up", threads, sides, (Task("a row", {}, "ns", 1, Target(ratio=2.0)),))
+
+
+def again(threads: int, watch: Watch) -> Iterator[Stand]:
+    for stand in made_up(threads, watch):
+        yield replace(stand, group="again")
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +125,19 @@ def test_a_file_that_is_no_text_is_not_gone_on_with(tmp_path: Path) -> None:
     result = bench("--resume", "--results", str(rows))
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "holds no results of this command" in result.stderr
+
+
+def test_the_roof_is_measured_for_each_group_and_the_best_one_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+
+    def measure(threads: int) -> Roof:
+        seen.append(threads)
+        return Roof(threads, *([1e9 / len(seen)] * 4))
+
+    monkeypatch.setattr(importlib.import_module("camshaft.observe.roof"), "measure", measure)
+    monkeypatch.setattr(groups, "GROUPS", {"made-up": made_up, "again": again})
+    document = json.loads(bench("--json", "--threads", "1").stdout)
+    assert seen == [1, 1]
+    assert [roof["read_bytes_per_s"] for roof in document["roofs"]] == [1e9]

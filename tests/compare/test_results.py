@@ -141,3 +141,26 @@ def test_the_table_says_all_of_it() -> None:
     assert {
         len(line.split("|")) for line in lines if "read |" in line or "times the best peer | wanted | of" in line
     } == {11}
+
+
+def test_the_best_roof_counts_for_every_row() -> None:
+    made, wanted = results(), task(target=Target(share=0.6), nbytes=1e9, ops={"f32": 1.0})
+    made.roofs.clear()
+    assert not made.is_under_roof(STAND)
+    made.see_roof(STAND, Roof(1, 5e8, 1e9, 1e9, 9e9))
+    made.keep(STAND, wanted, found([2.0]))
+    assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (1.0, {"share": True})
+    made.see_roof(STAND, Roof(1, 1e9, 1e8, 1e8, 1e9))
+    assert made.roofs[1] == Roof(1, 1e9, 1e9, 1e9, 9e9)
+    assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (0.5, {"share": False})
+    made.see_roof(STAND, Roof(1, 1e6, 1e6, 1e6, 1e6))
+    assert made.rows["fake", "read", 1]["roof_share"] == 0.5, "a disturbed one changes nothing"
+
+
+def test_a_row_of_more_rounds_says_so() -> None:
+    made = results(rounds=1)
+    made.keep(STAND, task(), found([1.0], a=[1.0]))
+    made.keep(STAND, Task("more", {}, "s", 1), found([1.0, 2.0, 1.0], a=[1.0, 1.0, 1.0]))
+    text = markdown(made.document())
+    assert "| 1 | read | " in text
+    assert "| 1 | more (3 rounds) | 1 (1 to 2) s |" in text

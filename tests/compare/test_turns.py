@@ -121,3 +121,19 @@ def test_an_interruption_keeps_whole_rounds_and_closes_the_sides() -> None:
         turns.run(stand(task("a")), found, Limits(3), lambda s: Played(s.name, log, played[s.name]), lambda *kept: None)
     assert found["a"].answers == {"peer": [1], OURS: [2]}
     assert [name for name, order in log if order == "closed"] == [OURS, "peer"]
+
+
+def test_a_row_whose_rounds_are_far_apart_gets_more_and_the_others_do_not() -> None:
+    mixed = [9, 9, 1.0, 2.0, 1.1, 4.0, 2.0, 9.0]
+    _, found = play(stand(task("a"), task("b")), {"peer": mixed, OURS: [1.0] * 8}, rounds=2, more=2)
+    assert found["a"].answers["peer"] == [1.0, 1.1]
+    assert found["b"].answers["peer"] == [2.0, 4.0, 2.0, 9.0]
+    _, alone = play(stand(task("a")), {"peer": [9, 2.0, 4.0, 2.0], OURS: [1.0] * 4}, rounds=3)
+    assert alone["a"].rounds == 3, "none unless asked for"
+
+
+def test_the_first_rounds_decide_how_many_there_are() -> None:
+    limits = Limits(2, more=3)
+    assert limits.wanted(Measured({"a": [1.0], OURS: [9.0]})) == 2
+    assert limits.wanted(Measured({"a": [1.0, 1.2, 9.0], OURS: [1.0, 1.0, 1.0]})) == 2
+    assert limits.wanted(Measured({"a": [1.0, 1.3, 1.0], OURS: [1.0, 1.0, 1.0]})) == 5

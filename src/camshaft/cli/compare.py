@@ -40,14 +40,14 @@ def run_comparison(
     """Measures and prints; Ctrl-C ends it with what was measured by then, and status 130."""
     from camshaft.compare.compare import QUICK_ROUNDS, Options, compare, prepared
     from camshaft.compare.report import markdown
-    from camshaft.compare.turns import ROUNDS, Limits, starter
+    from camshaft.compare.turns import MORE_ROUNDS, ROUNDS, Limits, starter
 
     if resume and results_file is None:
         raise SettingError("--resume: wanted with it --results FILE, whose rows are gone on with")
     for name, path in (("--results", results_file), ("--markdown", markdown_file)):
         _check_place(name, path)
     until = float("inf") if at_most_s is None else time.monotonic() + at_most_s
-    limits = Limits(QUICK_ROUNDS if quick else ROUNDS, until)
+    limits = Limits(QUICK_ROUNDS, until) if quick else Limits(ROUNDS, until, MORE_ROUNDS)
     options = Options(only, threads_of(threads), limits, results_file, resume)
     results, interrupted = prepared(options), False
     try:

@@ -33,7 +33,7 @@ def prepared(options: Options) -> Results:
         results = load(options.path)
     else:
         results = Results(options.path)
-    results.wanted = dict(groups.WANTED_MEANS)
+    results.wanted, results.rounds = dict(groups.WANTED_MEANS), options.limits.rounds
     return results
 
 
@@ -49,18 +49,17 @@ def compare(options: Options, results: Results, start: Start, watch: Watch) -> N
 
 
 def run_stand(stand: Stand, limits: Limits, results: Results, start: Start, watch: Watch) -> None:
-    """One stand, on top of what is known of its tasks; the roof is measured before the first with so many threads."""
+    """One stand, on top of what is known of its tasks; the roof is measured before the first of its group and threads."""
     known = {task.name: results.measured(stand.group, task.name, stand.threads) for task in stand.tasks}
     first, others = stand.tasks[0].name, len(stand.tasks) - 1
     names = first + (f" and {others} more" if others else "")
-    total = limits.rounds * len(stand.tasks)
     with watch(f"{stand.group}, {stand.threads} thread{'s' * (stand.threads > 1)}: {names}") as step:
 
         def keep(task: Task, found: Measured) -> None:
             if found.answers or found.absent:
                 results.keep(stand, task, found)
-            step(sum(min(m.rounds, limits.rounds) for m in known.values()), total)
+            step(sum(m.rounds for m in known.values()), sum(max(m.rounds, limits.wanted(m)) for m in known.values()))
 
-        if any(m.rounds < limits.rounds for m in known.values()) and stand.threads not in results.roofs:
-            results.roofs[stand.threads] = roof.measure(stand.threads)
+        if any(m.rounds < limits.wanted(m) for m in known.values()) and not results.is_under_roof(stand):
+            results.see_roof(stand, roof.measure(stand.threads))
         turns.run(stand, known, limits, start, keep)

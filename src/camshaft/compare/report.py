@@ -21,22 +21,22 @@ def markdown(document: dict[str, Any]) -> str:
     for group in dict.fromkeys(row["group"] for row in document["rows"]):
         rows = sorted((r for r in document["rows"] if r["group"] == group), key=lambda r: int(r["threads"]))
         parts.append(f"**{group}**")
-        parts.append(table(HEADER, [line(row) for row in rows]))
+        parts.append(table(HEADER, [line(row, document["rounds"]) for row in rows]))
         means = [mean_line(row) for row in document["means"] if row["group"] == group]
         parts += [table(MEANS, means)] if means else []
     parts += _absences(document["rows"])
     return "\n\n".join(parts) + "\n"
 
 
-def line(row: dict[str, Any]) -> tuple[str, ...]:
-    """A row's cells."""
+def line(row: dict[str, Any], usual: int | None = None) -> tuple[str, ...]:
+    """A row's cells. One with more rounds than `usual` says how many: its first ones were far apart."""
     peers = [f"{name} {spread(side, row['unit'])}" for name, side in row["sides"].items() if name != OURS]
     peers += [f"{name}: absent" for name in row["absent"] if name != OURS]
     ours = spread(row["sides"][OURS], row["unit"]) if OURS in row["sides"] else "failed"
     ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})" if "ratio" in row else ""
     return (
         str(row["threads"]),
-        row["name"],
+        row["name"] if usual is None or row["rounds"] <= usual else f"{row['name']} ({row['rounds']} rounds)",
         f"{ours} {row['unit']}",
         "; ".join(peers),
         ratio,

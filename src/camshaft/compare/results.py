@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from math import exp, log
@@ -14,7 +14,7 @@ from typing import Any
 
 from camshaft.compare.figures import Spread, machine
 from camshaft.compare.stand import OURS, UNITS, Stand, Target, Task
-from camshaft.compare.turns import Measured
+from camshaft.compare.turns import ROUNDS, Measured
 from camshaft.errors import CamshaftError
 from camshaft.observe.roof import Roof
 from camshaft.store.files import atomic_file
@@ -64,8 +64,9 @@ def row_of(stand: Stand, task: Task, found: Measured, roof: Roof | None) -> dict
     row: dict[str, Any] = {"name": task.name, "group": stand.group, "threads": stand.threads, "unit": task.unit}
     row |= {"family": task.family, "busy": stand.busy, "rounds": found.rounds, "sides": sides, "absent": found.absent}
     row |= {"target": {name: value for name, value in asdict(task.target).items() if value not in (None, {})}}
-    row |= judged(task, found, roof)
-    return row
+    if task.nbytes or task.ops:
+        row["work"] = {"nbytes": task.nbytes, "ops": dict(task.ops)}
+    return row | judged(task, found, roof)
 
 
 def judged(task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
@@ -83,9 +84,24 @@ def judged(task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
         made["ratios"] = {name: round(theirs / median, 3) for name, theirs in peers.items()}
         made |= {"ratio_min": round(min(ratios), 3), "ratio_max": round(max(ratios), 3)}
     if roof is not None and (task.nbytes or task.ops):
-        made["roof_share"] = round(roof.least_s(task.nbytes, task.ops) / median, 3)
+        made["roof_share"] = roof_share(roof, task.nbytes, task.ops, median)
     made["met"] = met(task.target, made, unit.of(median, task.amount), unit.rate)
     return made
+
+
+def roof_share(roof: Roof, nbytes: float, ops: Mapping[str, float], seconds: float) -> float:
+    """The least time that the roof has for it over the time that it took."""
+    return round(roof.least_s(nbytes, ops) / seconds, 3)
+
+
+def under_roof(row: dict[str, Any], roof: Roof) -> dict[str, Any]:
+    """A row as another roof has it."""
+    if "work" not in row or OURS not in row["sides"]:
+        return row
+    share = roof_share(roof, **row["work"], seconds=statistics.median(row["sides"][OURS]["answers"]))
+    wanted = row["target"].get("share")
+    verdict = {} if wanted is None else {"share": share >= wanted}
+    return row | {"roof_share": share, "met": row["met"] | verdict}
 
 
 def met(target: Target, made: dict[str, Any], figure: float, rate: bool) -> dict[str, bool]:
@@ -125,7 +141,8 @@ def means(rows: Iterable[dict[str, Any]], wanted: dict[str, float]) -> list[dict
 
 @dataclass
 class Results:
-    """Rows by (group, name, threads), roofs by threads, and where they are kept; without a path they are not."""
+    """Rows by (group, name, threads), roofs by threads, and where they are kept; without a path they are not. `rounds`: how many
+    a row has that nothing disturbed."""
 
     path: Path | None
     machine: dict[str, Any] = field(default_factory=machine)
@@ -133,11 +150,25 @@ class Results:
     roofs: dict[int, Roof] = field(default_factory=dict)
     rows: dict[tuple[str, str, int], dict[str, Any]] = field(default_factory=dict)
     wanted: dict[str, float] = field(default_factory=dict)
+    rounds: int = ROUNDS
+    seen: set[tuple[str, int]] = field(default_factory=set)
+
+    def is_under_roof(self, stand: Stand) -> bool:
+        """Whether the roof was measured for the stand's group and threads by this run."""
+        return (stand.group, stand.threads) in self.seen
+
+    def see_roof(self, stand: Stand, roof: Roof) -> None:
+        """A roof measured for a stand: figure by figure the highest counts, for the rows that there are too. A neighbour's noise
+        once halved the only one that was measured."""
+        self.seen.add((stand.group, stand.threads))
+        best = roof.best(self.roofs.get(stand.threads, roof))
+        self.roofs[stand.threads] = best
+        self.rows = {key: under_roof(row, best) if key[2] == stand.threads else row for key, row in self.rows.items()}
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         rows = list(self.rows.values())
-        facts = {"schema": SCHEMA, "source": self.source, "machine": self.machine}
+        facts = {"schema": SCHEMA, "source": self.source, "machine": self.machine, "rounds": self.rounds}
         roofs = [asdict(self.roofs[n]) for n in sorted(self.roofs)]
         return facts | {"roofs": roofs, "rows": rows, "means": means(rows, self.wanted)}
 

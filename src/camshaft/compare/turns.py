@@ -12,6 +12,8 @@ from camshaft.compare.process import SideError, SideProcess, busy_core
 from camshaft.compare.stand import OURS, Side, Stand, Task
 
 ROUNDS = 5
+MORE_ROUNDS = 5  # for a row that was disturbed: two noisy rounds of five move a median, of ten they do not
+WIDE = 1.25  # times its least answer, a side's greatest: rounds of a quiet machine stay under it
 TOLERANCE = 0.02  # of mean sizes: quantizers and bf16 differ by less
 Answers = dict[str, list[float]]
 """Seconds by side, a figure a round."""
@@ -47,10 +49,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Limits:
-    """`rounds` of each task; no turn begins after the clock passed `until`, in seconds of time.monotonic."""
+    """`rounds` of each task, and so many `more` where a side's were far apart; no turn begins after the clock passed `until`, in
+    seconds of time.monotonic."""
 
     rounds: int = ROUNDS
     until: float = float("inf")
+    more: int = 0
+
+    def wanted(self, found: Measured) -> int:
+        """The rounds of a task. What its first ones say decides, whatever the later ones add: nobody stops when it suits."""
+        first = [values[: self.rounds] for values in found.answers.values() if len(values) >= self.rounds]
+        return self.rounds + (self.more if any(max(values) > WIDE * min(values) for values in first) else 0)
 
     @property
     def passed(self) -> bool:
@@ -75,19 +84,19 @@ def run(
         return
     with ExitStack() as stack, busy_core(stand.busy):
         sides = _start(stand, open_tasks, known, start, stack)
-        for turn in range(-1, limits.rounds):
+        for turn in range(-1, limits.rounds + limits.more):
             for task in open_tasks:
                 if limits.passed:
                     return
                 found = known[task.name]
-                if turn < 0 or found.rounds < limits.rounds:
+                if turn < 0 or found.rounds < limits.wanted(found):
                     _turn(task, found, sides, stand.pause_s, counts=turn >= 0)
                     keep(task, found)
 
 
 def _wants(stand: Stand, found: Measured, task: Task, limits: Limits) -> bool:
     missing = [s.name for s in stand.sides if task.takes(s.name) and s.name not in found.answers | found.absent]
-    return bool(missing) or found.rounds < limits.rounds
+    return bool(missing) or found.rounds < limits.wanted(found)
 
 
 def _start(
