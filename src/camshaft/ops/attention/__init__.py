@@ -65,7 +65,7 @@ def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Register tiles of rows are worked on whole. One tile of few tokens leaves workers idle where split_keys feeds them all."""
     shape, tokens = tiled.shape_of(node, target), node.inputs[0].bounds[0]
     rows = min(tokens, shape.tile_tokens) * shape.group
-    padding = -(-rows // tiled.BLOCK_ROWS) * tiled.BLOCK_ROWS / rows
+    padding = shape.padded_rows(rows) / rows
     idle = 2.0 if tokens <= split.MAX_TOKENS else 1.0
     return _products(node) / _TILED_RATE * padding * idle
 

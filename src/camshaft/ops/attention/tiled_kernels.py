@@ -1,0 +1,117 @@
+"""The kernels of attention for prompts: a tile of tokens over the keys of its slot, tile after tile. Used by tiled.py.
+
+Lanes are keys for q K and columns of the head for p V; both products are the same register block of rows times vectors with the
+row's element broadcast, so nothing is transposed. K and V turn to f32 on their way into registers, in units idle otherwise: f32
+copies of a tile in scratch fell out of the L1 cache and cost a quarter of all time (Zen 4). Tokens of a tile that follow each
+other in one slot make a run; each run passes over its own keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from camshaft.dtypes import i64
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracer import Array, Tracer
+from camshaft.ops.attention.paged import Cache, Keys
+from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
+
+
+@kernel
+def one_tile_per_program(
+    k: Tracer,
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    positions: Array,
+    slots: Array,
+    block_table: Array,
+    out: Array,
+    *active: Value,
+    scale: float,
+    **sizes: int,
+) -> None:
+    _one_tile(k, (q, out), Cache(k_cache, v_cache), (positions, slots, block_table), active, scale, Shape(**sizes))
+
+
+@kernel
+def one_quantized_tile_per_program(
+    k: Tracer,
+    q: Array,
+    k_codes: Array,
+    v_codes: Array,
+    positions: Array,
+    slots: Array,
+    block_table: Array,
+    k_scales: Array,
+    v_scales: Array,
+    out: Array,
+    *active: Value,
+    scale: float,
+    **sizes: int,
+) -> None:
+    cache = Cache(k_codes, v_codes, k_scales, v_scales)
+    _one_tile(k, (q, out), cache, (positions, slots, block_table), active, scale, Shape(**sizes))
+
+
+def _one_tile(
+    k: Tracer,
+    rows: tuple[Array, Array],
+    cache: Cache,
+    places: tuple[Array, Array, Array],
+    active: tuple[Value, ...],
+    scale: float,
+    shape: Shape,
+) -> None:
+    # for each tile of keys: S = scale q K; m' = max(m, S); P = e^(S - m'); l = e^(m - m') l + sum P; O = e^(m - m') O + P V
+    (q, out), (positions, slots, table), tile_tokens = rows, places, shape.tile_tokens
+    tile, kv_head = Tile(k, shape), k.program(0)
+    n_tokens = active[0] if active else k.const(q.shape[0], i64)
+    begin = _evened(k, k.program(1), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
+    end = k.minimum(begin + tile_tokens, n_tokens)
+    for first in k.range(begin, end):
+        with k.when((first == begin) | (slots[k.maximum(first - 1, begin)] != slots[first])):
+            last, greatest = _run_from(k, first, end, slots, positions)
+            n_rows = (last - first) * shape.group
+            whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
+            tile.start(q, positions, first, n_rows, whole, kv_head, scale)
+            slot, none = slots[first].to(i64), k.const(0, i64)
+            keys = Keys(k, cache, table, slot, kv_head, none, none)
+            for base in k.range(0, greatest + 1, shape.tile_keys):
+                for row in k.range(0, whole, BLOCK_ROWS):
+                    _pass(tile, row, replace(keys, base=base))
+            tile.finish(out, first, n_rows, kv_head)
+
+
+def _pass(tile: Tile, row: Value, keys: Keys) -> None:
+    """A block's rows over the keys of a tile that any of them sees."""
+    k, tile_keys = tile.k, tile.shape.tile_keys
+    least, greatest = tile.reach(row)
+    with k.when(keys.base <= greatest):
+        seen = replace(keys, count=k.minimum(greatest + 1 - keys.base, tile_keys))
+        tile.score(row, seen)
+        with k.when(least < keys.base + (tile_keys - 1)):
+            tile.mask(row, keys.base)
+        tile.move_peaks(row, keys.base)
+        tile.weigh(row)
+        tile.mix(row, seen)
+
+
+def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
+    """Which tile a program takes. Later ones see more keys, so they come from both ends in turn: 0, n - 1, 2, n - 3 up to the
+    middle, then those left out, back to the ends. A worker's part, wherever in a head it ends, is even to about a tile."""
+    pairs, pair = n_tiles // 2, program // 2
+    place = k.select(pair * 2 < pairs, pair * 2, (pairs - pair) * 2 - 1)
+    tile = k.select(program % 2 == 0, place, n_tiles - 1 - place)
+    return k.select(pair == pairs, pairs, tile)
+
+
+def _run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Array) -> tuple[Value, Value]:
+    """Where the run of one slot that starts at `first` ends, and the greatest position in it."""
+    last, greatest = k.var(first + 1, i64), k.var(positions[first].to(i64), i64)
+    for token in k.range(first + 1, end):
+        with k.when((last.value == token) & (slots[token] == slots[first])):
+            last.set(token + 1)
+            greatest.set(k.maximum(greatest.value, positions[token].to(i64)))
+    return last.value, greatest.value

@@ -1,0 +1,194 @@
+"""A tile of rows and the steps of online softmax on it, register block by register block. Used by tiled_kernels.py.
+
+A block's rows pass over a tile of keys in one go: scores, softmax, values. Its scores lie in a scratch so small that it never
+leaves the first cache, and the processor begins the next block's products while it ends this one's powers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32, i32, i64
+from camshaft.lang.ir import Value
+from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two
+from camshaft.lang.tracer import Array, Number, Tracer
+from camshaft.ops.attention.paged import Keys
+from camshaft.ops.attention.registers import LOG2_E, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.kv_cache_update import BLOCK_TOKENS
+
+LOWEST = -3.0e38
+# A row's powers are of score - peak. The peak moves to its greatest score at the first keys, then when a score passes it by more
+# than this: powers of 2^30 are as exact as those of 1, and hardly a row ever has its sums rescaled.
+SLACK = 30.0
+BLOCK_ROWS = 6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one program: tokens and keys of a tile; vectors of a block of registers, which has BLOCK_ROWS rows."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tile_tokens: int
+    tile_keys: int
+    block_vectors: int
+
+    @property
+    def group(self) -> int:
+        """q heads that share a kv head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile, up to a whole number of register blocks."""
+        return self.padded_rows(self.tile_tokens * self.group)
+
+    def padded_rows(self, rows: int) -> int:
+        """Rows as registers hold them."""
+        return -(-rows // BLOCK_ROWS) * BLOCK_ROWS
+
+    @property
+    def scratch_nbytes(self) -> int:
+        row = 2 * padded(self.head_dim) + WIDTH + 2
+        return 4 * (self.rows * row + BLOCK_ROWS * self.tile_keys)
+
+
+class Tile:
+    """The workgroup memory of one program and the steps on it. A row is one q head of one token."""
+
+    def __init__(self, k: Tracer, shape: Shape) -> None:
+        self.k, self.shape = k, shape
+        self.query, self.total = (k.scratch(f32, shape.rows, padded(shape.head_dim)) for _ in range(2))
+        self.scores = k.scratch(f32, BLOCK_ROWS, shape.tile_keys)
+        self.weights = k.scratch(f32, shape.rows, WIDTH)
+        self.peaks = k.scratch(f32, shape.rows)
+        self.lasts = k.scratch(i32, shape.rows)
+
+    def start(
+        self, q: Array, positions: Array, first: Value, n_rows: Value, whole: Value, kv_head: Value, scale: float
+    ) -> None:
+        """Rows of q, scaled to powers of two; nothing seen yet. Rows past the last repeat it."""
+        k, group, head_dim = self.k, self.shape.group, self.shape.head_dim
+        for row in k.range(whole):
+            source = k.minimum(row, n_rows - 1)
+            token, column = first + source // group, (kv_head * group + source % group) * head_dim
+            for d in columns_of(head_dim):
+                x = k.load_vector(q, token, column + d, width=WIDTH, count=inside(head_dim, d))
+                k.store_vector(self.query, x * (scale * LOG2_E), row, d)
+                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
+            k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
+            self.peaks[row] = 0.0
+            self.lasts[row] = positions[token]
+        for row in k.range(BLOCK_ROWS):
+            for start in range(0, self.shape.tile_keys, WIDTH):
+                k.store_vector(self.scores, k.splat(0.0, WIDTH), row, start)
+
+    def reach(self, row: Value) -> tuple[Value, Value]:
+        """The least and the greatest position of a block's rows."""
+        k = self.k
+        lasts = [self.lasts[row + r] for r in range(BLOCK_ROWS)]
+        least, greatest = lasts[0], lasts[0]
+        for last in lasts[1:]:
+            least, greatest = k.minimum(least, last), k.maximum(greatest, last)
+        return least.to(i64), greatest.to(i64)
+
+    def score(self, row: Value, keys: Keys) -> None:
+        """scores = query K - peak for a block's rows: as many blocks of keys at a time as registers hold, then fewer."""
+        k, step = self.k, self.shape.block_vectors
+        done: Value = k.const(0, i64)
+        while step:
+            whole = done + (keys.n_blocks - done) // step * step
+            for index in k.range(done, whole, step):
+                self._score_blocks(row, keys, [index + i for i in range(step)])
+            done, step = whole, step // 2
+
+    def _score_blocks(self, row: Value, keys: Keys, indexes: Sequence[Value]) -> None:
+        k, rows = self.k, range(BLOCK_ROWS)
+        blocks = [keys.block(index) for index in indexes]
+        starts = [k.splat(-self.peaks[row + r], WIDTH) for r in rows]
+        sums = [[k.var(start) for _ in blocks] for start in starts]
+        for part in keys.parts():
+            scales = keys.key_scales(blocks, 0, part)
+            for _, d, vectors in keys.components(blocks, 0, part, 1):
+                right = vectors if scales is None else [v * s for v, s in zip(vectors, scales, strict=True)]
+                add_products(k, sums, [self.query[row + r, d] for r in rows], right)
+        for r, line in zip(rows, sums, strict=True):
+            for index, total in zip(indexes, line, strict=True):
+                k.store_vector(self.scores, total.value, r, index * WIDTH)
+
+    def mask(self, row: Value, base: Value) -> None:
+        """Scores of keys that a block's rows do not see become the lowest."""
+        k = self.k
+        for r in k.range(BLOCK_ROWS):
+            seen = self.lasts[row + r].to(i64) + 1 - base
+            for start in range(0, self.shape.tile_keys, WIDTH):
+                score = k.load_vector(self.scores, r, start, width=WIDTH)
+                score = k.select(first_elements(k, seen - start, WIDTH), score, LOWEST)
+                k.store_vector(self.scores, score, r, start)
+
+    def move_peaks(self, row: Value, base: Value) -> None:
+        """Peaks of rows that have a score above SLACK move by it, at the first keys all; scores and sums with them."""
+        k = self.k
+        over = k.splat(LOWEST, WIDTH)  # a row of NaN changes nothing
+        for member in range(BLOCK_ROWS):
+            over = greater(k, self._greatest(member), over)
+        with k.when((base == 0) | (k.vector_max(over) > SLACK)):
+            for r in k.range(BLOCK_ROWS):
+                top = k.vector_max(self._greatest(r))
+                step = k.select((base == 0) | (top > SLACK), top, 0.0)
+                self.peaks[row + r] = self.peaks[row + r] + step
+                for start in range(0, self.shape.tile_keys, WIDTH):
+                    k.store_vector(self.scores, k.load_vector(self.scores, r, start, width=WIDTH) - step, r, start)
+                self._shrink(row + r, power_of_two(k, k.splat(k.select(step > 0.0, -step, 0.0), WIDTH)))
+
+    def _shrink(self, row: Value, factor: Value) -> None:
+        """A row's sums times a factor."""
+        k = self.k
+        k.store_vector(self.weights, k.load_vector(self.weights, row, 0, width=WIDTH) * factor, row, 0)
+        for d in columns_of(self.shape.head_dim):
+            k.store_vector(self.total, k.load_vector(self.total, row, d, width=WIDTH) * factor, row, d)
+
+    def _greatest(self, r: Number) -> Value:
+        """The greatest score of a row in each of 16 places."""
+        k = self.k
+        found = k.load_vector(self.scores, r, 0, width=WIDTH)
+        for start in range(WIDTH, self.shape.tile_keys, WIDTH):
+            found = greater(k, k.load_vector(self.scores, r, start, width=WIDTH), found)
+        return found
+
+    def weigh(self, row: Value) -> None:
+        """Scores become powers of 2, and are added to weights."""
+        k = self.k
+        for r in k.range(BLOCK_ROWS):
+            weight = k.load_vector(self.weights, row + r, 0, width=WIDTH)
+            for start in range(0, self.shape.tile_keys, WIDTH):
+                power = power_of_two(k, k.load_vector(self.scores, r, start, width=WIDTH))
+                k.store_vector(self.scores, power, r, start)
+                weight = weight + power
+            k.store_vector(self.weights, weight, row + r, 0)
+
+    def mix(self, row: Value, keys: Keys) -> None:
+        """total += scores V for a block's rows, as many columns at a time as registers hold."""
+        k, rows = self.k, range(BLOCK_ROWS)
+        for columns in even_steps(self.shape.head_dim, self.shape.block_vectors):
+            sums = [[k.var(k.load_vector(self.total, row + r, d, width=WIDTH)) for d in columns] for r in rows]
+            for index in k.range(keys.n_blocks):
+                block, start = keys.block(index), index * BLOCK_TOKENS
+                for j in k.range(keys.in_block(index)):
+                    right = [keys.values(block, 0, j, d) for d in columns]
+                    add_products(k, sums, [self.scores[r, start + j] for r in rows], right)
+            for r, line in zip(rows, sums, strict=True):
+                for d, total in zip(columns, line, strict=True):
+                    k.store_vector(self.total, total.value, row + r, d)
+
+    def finish(self, out: Array, first: Value, n_rows: Value, kv_head: Value) -> None:
+        """out = total / sum of weights."""
+        k, group, head_dim = self.k, self.shape.group, self.shape.head_dim
+        for row in k.range(n_rows):
+            inverse = 1.0 / k.vector_sum(k.load_vector(self.weights, row, 0, width=WIDTH))
+            column = (kv_head * group + row % group) * head_dim
+            for d in columns_of(head_dim):
+                x = k.load_vector(self.total, row, d, width=WIDTH) * inverse
+                k.store_vector(out, x, first + row // group, column + d, count=inside(head_dim, d))
