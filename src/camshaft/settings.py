@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import platformdirs
 
 from camshaft.errors import SettingError
+from camshaft.setting_values import Refused, existing_folder, file, folder, one_of, size, switch, whole, words
 
 
 @dataclass(frozen=True)
@@ -44,75 +43,11 @@ class Settings:
         return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
 
 
-class _Refused(Exception):
-    """What was wanted instead of a value; `settings` makes a SettingError of it."""
-
-
-def _words(text: str) -> str:
-    return text
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
-            raise _Refused(f"a whole number from {low} to {high}")
-        return int(text)
-
-    return read
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise _Refused(f"{', '.join(choices[:-1])} or {choices[-1]}")
-        return text
-
-    return read
-
-
-def _switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise _Refused("0 or 1")
-    return text == "1"
-
-
-def _folder(text: str) -> Path:
-    """A folder, or what can become one; one look, since every kernel that is loaded asks for the settings."""
-    try:
-        if not stat.S_ISDIR(os.stat(text).st_mode):
-            raise _Refused("a folder")
-    except OSError:
-        pass  # not there yet, or not to be looked at: who makes it says so
-    return Path(text)
-
-
 # emit/cpu_levels.py says what each of them has
 CPU_LEVELS = (
     *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
     *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),
 )
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-LEAST_CACHE_NBYTES = 16 << 20  # one model's kernels take 0.5 MB, one object up to some hundred kB
-
-
-def _nbytes(text: str) -> int:
-    parts = re.fullmatch("([0-9]{1,12})([KMGT]?)", text)
-    nbytes = int(parts[1]) * _UNITS.get(parts[2], 1) if parts else 0
-    if not LEAST_CACHE_NBYTES <= nbytes <= 1 << 60:
-        raise _Refused(f"a size from {LEAST_CACHE_NBYTES >> 20}M up, such as 512M or 2G")
-    return nbytes
-
-
-def _there(text: str) -> Path:
-    if not Path(text).is_dir():
-        raise _Refused("a folder that is there")
-    return Path(text)
-
-
-def _file(text: str) -> Path:
-    if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
-        raise _Refused("a file in a folder that is there")
-    return Path(text)
 
 
 @dataclass(frozen=True)
@@ -136,7 +71,7 @@ TABLE = (
         "a folder",
         "the user's cache folder",
         "Where kernels, evidence, measurements and models are kept between runs.",
-        _folder,
+        folder,
         lambda: Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
     ),
     Setting(
@@ -145,7 +80,7 @@ TABLE = (
         "a backend's or device's name",
         "the best one proved",
         "The backend that plans are made for, as `--backend`; an error if it is absent.",
-        _words,
+        words,
     ),
     Setting(
         "CAMSHAFT_THREADS",
@@ -153,7 +88,7 @@ TABLE = (
         "1 to 1024",
         "the cores this process may use",
         "Workers of a plan.",
-        _whole(1, 1024),
+        whole(1, 1024),
     ),
     Setting(
         "CAMSHAFT_ACTIVATIONS",
@@ -161,7 +96,7 @@ TABLE = (
         "auto, q8 or f32",
         "auto",
         "How inputs of quantized products are kept; f32 keeps the KV cache in f32 too.",
-        _one_of("auto", "q8", "f32"),
+        one_of("auto", "q8", "f32"),
         lambda: "auto",
     ),
     Setting(
@@ -170,17 +105,17 @@ TABLE = (
         "auto, f16, bf16, f32, q8_0 or q4_0",
         "auto",
         "How keys and values are kept; auto is f16, or f32 with f32 activations; q8_0 and q4_0 take 8.5 and 4.5 bits a number.",
-        _one_of("auto", "f16", "bf16", "f32", "q8_0", "q4_0"),
+        one_of("auto", "f16", "bf16", "f32", "q8_0", "q4_0"),
         lambda: "auto",
     ),
-    Setting("CAMSHAFT_CC", "c_compiler", "a command", "the first one found", "The C compiler of backend `c`.", _words),
+    Setting("CAMSHAFT_CC", "c_compiler", "a command", "the first one found", "The C compiler of backend `c`.", words),
     Setting(
         "CAMSHAFT_CACHE_SIZE",
         "cache_nbytes",
         "a size from 16M up",
         "512M",
         "The most bytes of compiled kernels that are kept.",
-        _nbytes,
+        size,
         lambda: Settings.cache_nbytes,
     ),
     Setting(
@@ -189,7 +124,7 @@ TABLE = (
         "0 or 1",
         "0",
         "Plans measure their kernels at their exact shapes first, and keep what they find.",
-        _switch,
+        switch,
         lambda: False,
     ),
     Setting(
@@ -198,7 +133,7 @@ TABLE = (
         "0 or 1",
         "1",
         "Plans join elementwise ops that read each other's results to one kernel; 0 leaves each its own, with the same bits.",
-        _switch,
+        switch,
         lambda: True,
     ),
     Setting(
@@ -207,7 +142,7 @@ TABLE = (
         "1 to 64",
         "4",
         "How many choices a search over tunables keeps at a time.",
-        _whole(1, 64),
+        whole(1, 64),
         lambda: 4,
     ),
     Setting(
@@ -216,7 +151,7 @@ TABLE = (
         "0 to 5",
         "0",
         "Says on stderr what a plan is and does, each level more than the one before; see the ladder below.",
-        _whole(0, 5),
+        whole(0, 5),
         lambda: 0,
     ),
     Setting(
@@ -225,7 +160,7 @@ TABLE = (
         "a folder",
         "nothing is dumped",
         "Writes each plan's schedule there, and each kernel's IR, emitted source and assembly.",
-        _folder,
+        folder,
     ),
     Setting(
         "CAMSHAFT_OVERRIDE",
@@ -233,7 +168,7 @@ TABLE = (
         "a folder",
         "nothing is replaced",
         "Kernels whose LLVM IR lies there, as CAMSHAFT_DUMP wrote it and a person edited it, run in place of camshaft's.",
-        _there,
+        existing_folder,
     ),
     Setting(
         "CAMSHAFT_VALIDATE",
@@ -241,7 +176,7 @@ TABLE = (
         "0 or 1",
         "0",
         "Compares what each node computes with its op's reference and stops at the first that differs.",
-        _switch,
+        switch,
         lambda: False,
     ),
     Setting(
@@ -250,7 +185,7 @@ TABLE = (
         "0 or 1",
         "0",
         "Runs kernels in the interpreter, every access checked, in place of machine code. Slow: for small plans.",
-        _switch,
+        switch,
         lambda: False,
     ),
     Setting(
@@ -259,7 +194,7 @@ TABLE = (
         "a file",
         "nothing is traced",
         "Writes what every worker did in every run there when the process ends, for Perfetto or chrome://tracing.",
-        _file,
+        file,
     ),
     Setting(
         "CAMSHAFT_CPU_FEATURES",
@@ -267,7 +202,7 @@ TABLE = (
         "a level of CPU features",
         "all that the CPU has",
         "Kernels of `cpu` and `cpu:c` use no instruction above that level (the levels are in backends.md); read once a process.",
-        _one_of(*CPU_LEVELS),
+        one_of(*CPU_LEVELS),
     ),
 )
 
@@ -278,7 +213,7 @@ def _value(row: Setting) -> Any:
         return row.unset()
     try:
         return row.read(text)
-    except _Refused as wanted:
+    except Refused as wanted:
         raise SettingError(f"{row.variable}={text}: wanted {wanted}") from None
 
 
