@@ -107,25 +107,26 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     """As `build`, with a value for each tunable."""
     s = sizes_of(node)
     a = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth))
-    b = ops.Operand("input", 1, shape=s.b_shape, dtype=f32 if node.inputs[1].dtype == f32 else None)
-    return build_of(s, values, a, b, f32)
+    return build_of(s, values, a, ops.read(1, shape=s.b_shape), f32, short=node.inputs[1].dtype != f32)
 
 
-def build_of(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, element: DType) -> ops.Build:
-    """The launches for operands of any element: `element` is a panel's, in which `s` counts the depth."""
+def build_of(
+    s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, element: DType, short: bool = False
+) -> ops.Build:
+    """The launches for operands of any element: `element` is a panel's, in which `s` counts the depth; b's are `short` of it."""
     vectors = values["vectors"]
     panels = -(-s.columns // (vectors * WIDTH))
     if not s.transposed and not values["packed"]:
         return ops.Build((_multiply(s, values, a, b),))
     packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
-    pack = _pack(s, vectors, b, element)
+    pack = _pack(s, vectors, b, short)
     return ops.Build((pack, _multiply(s, values, a, ops.scratch(0, "read"))), (packed,))
 
 
-def _pack(s: Sizes, vectors: int, b: ops.Operand, element: DType) -> ops.Launch:
-    """The launch that packs b, whose elements an operand of a dtype of its own names."""
-    if s.transposed and s.depth % 2 == 0 and b.dtype == element:
-        return turn_launch(s, vectors)
+def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
+    """The launch that packs b."""
+    if s.transposed and (short or s.depth % 2 == 0):
+        return turn_launch(s, vectors, b, short)
     if s.transposed:
         pack = tiled.pack_b_launch(s, vectors, tiled.PACK_DEPTH, 0)
         return replace(pack, arrays=(b, *pack.arrays[1:]))

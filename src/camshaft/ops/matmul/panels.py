@@ -1,9 +1,13 @@
 """Packing b to panels of some vectors of columns. For blocked.py.
 
-As [k, n] along its rows, as f32 or as words of two bf16. As [n, k] 32-bit elements are turned two columns by two k at a time.
+As [k, n] along its rows, as f32 or as words of two bf16. As [n, k] two columns are turned by two k at a time: as u64, which takes
+half the stores. An element of 32 bits takes 0.20 ns so, one of 16 bits to f32 0.29; by a gather or scatter of 16 of them 0.44 to
+0.65 (Zen 4).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from camshaft.dtypes import u32, u64
 from camshaft.lang.ir import Value
@@ -13,7 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocked_kernel import WIDTH, paired_rows
 from camshaft.ops.matmul.shapes import Sizes
 
-# Pairs of k that a program of `turn_panels` takes: what it writes stays in the first cache.
+# k that a program of `turn_short` takes, pairs of k of `turn_panels`: what is written stays in the first cache.
 TURNED = 32
 # The low half of a u64.
 _LOW = 0xFFFFFFFF
@@ -43,14 +47,11 @@ def pack_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: in
 
 @kernel
 def turn_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
-    # packed[matrix, panel, d, c] = b[matrix, panel * NR + c, d], of 32 bits each, as u64 of two: b's are two k of a column,
-    # those of packed two columns of a k. Columns past the last repeat it. A word takes 0.20 ns so, by a gather or a scatter of
-    # 16 0.44 to 0.65 (Zen 4)
+    # packed[matrix, panel, d, c] = b[matrix, panel * NR + c, d], of 32 bits each: b as two k of a column, packed as two columns
+    # of a k. Columns past the last repeat it
     matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
     width = vectors * WIDTH
-    rows = [panel * width + c for c in range(width)]
-    if columns % width:
-        rows = [k.minimum(row, columns - 1) for row in rows]
+    rows = _columns(k, panel * width, width, columns)
     at = matrix * -(-columns // width) + panel
     for d in k.range(first, k.minimum(first + part, depth)):
         for c in range(0, width, 2):
@@ -59,13 +60,43 @@ def turn_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: in
             packed[at, d * 2 + 1, c // 2] = (one >> 32) | (two >> 32 << 32)
 
 
-def turn_launch(s: Sizes, vectors: int) -> ops.Launch:
-    """b as [n, k] of 32-bit elements, an even number of k, to panels in scratch 0."""
-    columns, half = vectors * WIDTH, s.depth // 2
+def _columns(k: Tracer, first: Value, width: int, columns: int) -> list[Value]:
+    """A panel's columns; the last one for those past it."""
+    found = [first + c for c in range(width)]
+    return [k.minimum(c, columns - 1) for c in found] if columns % width else found
+
+
+@kernel
+def turn_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
+    # packed[matrix, panel, d, c] = f32 of b[matrix, panel * NR + c, d], of 16 bits, by way of scratch: packed as in turn_panels
+    matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
+    width = vectors * WIDTH
+    rows, turned = _columns(k, panel * width, width, columns), k.scratch(u64, width // 2, part)
+    for i in range(0, part, WIDTH):
+        start, count = first + i, None
+        if depth % part:
+            count = k.maximum(depth - start, 0)
+            start = k.minimum(start, depth - 1)
+        for c in range(0, width, 2):
+            values = [k.load_vector(b, matrix * columns + r, start, width=WIDTH, count=count) for r in rows[c : c + 2]]
+            one, two = (k.bitcast(value, u32).to(u64) for value in values)
+            k.store_vector(turned, one | (two << 32), c // 2, i)
+    at = matrix * -(-columns // width) + panel
+    for d in k.range(k.minimum(part, depth - first)):
+        for c in range(width // 2):
+            packed[at, first + d, c] = turned[c, d]
+
+
+def turn_launch(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
+    """b as [n, k] to panels of 32-bit elements in scratch 0: an even number of them a row, or `short` ones of any number."""
+    columns, depth = vectors * WIDTH, s.depth if short else s.depth // 2
     panels = -(-s.columns // columns)
-    b = ops.Operand("input", 1, shape=(s.b_matrices * s.columns, half), dtype=u64)
+    if not short:
+        b = replace(b, shape=(s.b_matrices * s.columns, depth), dtype=u64)
     packed = ops.Operand("scratch", 0, shape=(s.b_matrices * panels, s.depth, columns // 2), access="write", dtype=u64)
-    grid = (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(half, TURNED))
     return ops.Launch(
-        turn_panels, (b, packed), grid, {"columns": s.columns, "vectors": vectors, "depth": half, "part": TURNED}
+        turn_short if short else turn_panels,
+        (b, packed),
+        (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(depth, TURNED)),
+        {"columns": s.columns, "vectors": vectors, "depth": depth, "part": TURNED},
     )
