@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from camshaft.dtypes import u32, u64
+from camshaft.dtypes import i64, u32, u64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
@@ -53,7 +53,13 @@ def turn_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: in
     width = vectors * WIDTH
     rows = _columns(k, panel * width, width, columns)
     at = matrix * -(-columns // width) + panel
+    past = first + part >= depth
+    after, ahead = (k.select(past, k.const(a, i64), b) for a, b in ((width, k.const(0, i64)), (0, first + part)))
     for d in k.range(first, k.minimum(first + part, depth)):
+        # the next program's share of two rows: 64 rows are too many streams for the hardware to fetch ahead
+        for c in range(0, 2 * part, 8):
+            row = k.minimum((d - first) * (width // part) + c // part + after + panel * width, columns - 1)
+            k.prefetch(b, matrix * columns + row, k.minimum(ahead + c % part, depth - 1))
         for c in range(0, width, 2):
             one, two = (b[matrix * columns + row, d] for row in rows[c : c + 2])
             packed[at, d * 2, c // 2] = (one & _LOW) | (two << 32)
