@@ -65,9 +65,9 @@ def weights_by_row(
                     out[index * rows + at + i, first + j] = total
 
     if extent and tile > 1:
-        with k.when(active == 1):  # a prompt's logits
+        with k.when(extent[0] == 1):  # a prompt's logits
             multiply(1)
-        with k.when(active > 1):
+        with k.when(extent[0] > 1):
             multiply(tile)
     else:
         multiply(tile)
