@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from camshaft import ops
 from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
+from camshaft.dispatch.ahead import compiled_ahead
 from camshaft.dispatch.claims import Claim, claim_of
 from camshaft.dispatch.evidence import Verdict
 from camshaft.dispatch.measurements import measurements as stored
@@ -105,12 +106,19 @@ def choose(
         if spare is not None:
             rows = {key: _or_cpu(row, verdicts, spare, measurements) for key, row in rows.items()}
         picks = {key: _pick(row, verdicts) for key, row in rows.items()}
-        missing = [c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs]
+        missing = dict.fromkeys(c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs)
         if not missing:
             return tuple(picks[key][1] for key, _, _ in keyed)
-        fresh = prove(missing)
+        # not those of other packages: such a one may crash the process that compiles it, which is for the proof to find out
+        ahead = [(c.variant, rows[key].node, c.device) for key, (claim, c) in picks.items() if _is_ours(claim, missing)]
+        with compiled_ahead(ahead):
+            fresh = prove(list(missing))
         verdicts |= fresh
         _drop_failed(rows.values(), fresh)
+
+
+def _is_ours(claim: Claim, missing: Collection[Claim]) -> bool:
+    return claim.home is None and claim.module.startswith("camshaft.") and claim in missing
 
 
 def _drop_failed(rows: Iterable[_Row], verdicts: Mapping[Claim, Verdict]) -> None:

@@ -25,7 +25,8 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     scalars = [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
     programs = [f"i64 %program{i}" for i in range(len(kernel.grid))]
     lines = [
-        f"define internal void @program({', '.join(arrays + scalars + programs)}) #0 {{",
+        # inlined before all other passes, which then see one function and not its body twice
+        f"define internal void @program({', '.join(arrays + scalars + programs)}) alwaysinline #0 {{",
         "entry:",
         *[f"  {line}" for line in body.allocas],
         *body.lines,
