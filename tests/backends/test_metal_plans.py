@@ -26,7 +26,7 @@ def fake(monkeypatch):
     forget()
 
 
-def believe(claims):
+def believe(claims, **_):
     return {c: Verdict(c.op, c.variant, c.backend, "proved") for c in claims}
 
 

@@ -48,7 +48,9 @@ def keep(node: NodeSpec, **times: float) -> None:
 @pytest.fixture
 def proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is proved, by decree."""
-    monkeypatch.setattr(select, "prove", lambda rows: {c: Verdict(c.op, c.variant, c.backend, "proved") for c in rows})
+    monkeypatch.setattr(
+        select, "prove", lambda rows, **_: {c: Verdict(c.op, c.variant, c.backend, "proved") for c in rows}
+    )
 
 
 def test_a_measurement_is_found_again_by_another_process() -> None:
@@ -149,7 +151,7 @@ def test_a_stored_choice_that_proves_no_longer_is_dropped_with_a_warning(monkeyp
     keep(node, tiled=100.0, lanes=200.0)
     measurements().add([measurement(MATMUL, TILED.with_values({"rows": 8}), "simd", node, 50.0, 1)])
 
-    def prove(rows: list[Claim]) -> dict[Claim, Verdict]:
+    def prove(rows: list[Claim], **_: object) -> dict[Claim, Verdict]:
         return {c: Verdict(c.op, c.variant, c.backend, "failed" if c.values else "proved", "planted") for c in rows}
 
     monkeypatch.setattr(select, "prove", prove)

@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Proof by decree; what was asked for, in rounds."""
     rounds: list[list[str]] = []
 
-    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
         rounds.append([c.variant for c in claims])
         judged = {c: "proved" if c.variant in GOOD or c.op != "double" else "failed" for c in claims}
         return {c: Verdict(c.op, c.variant, c.backend, status, "planted") for c, status in judged.items()}
@@ -65,7 +65,7 @@ def test_one_round_of_proof_serves_many_nodes(asked: list[list[str]]) -> None:
 
 
 def test_no_variant_left_is_an_error_with_every_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
         return {c: Verdict(c.op, c.variant, c.backend, "failed", "planted") for c in claims}
 
     monkeypatch.setattr(select, "prove", prove)
@@ -85,7 +85,7 @@ def test_an_op_without_a_proved_kernel_on_the_override_goes_to_simd_in_sight(
     backend: str, monkeypatch: pytest.MonkeyPatch, asked: list[list[str]]
 ) -> None:
     uses = [(planted_faults.OP, DOUBLE)]
-    monkeypatch.setattr(select, "prove", lambda claims: {
+    monkeypatch.setattr(select, "prove", lambda claims, **_: {
         c: Verdict(c.op, c.variant, c.backend, "proved" if c.backend == "simd" and c.variant in GOOD else "failed", "planted")
         for c in claims
     })  # fmt: skip
@@ -101,7 +101,7 @@ def test_an_op_without_a_proved_kernel_on_the_override_goes_to_simd_in_sight(
 def test_simd_itself_has_nothing_to_fall_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = []
 
-    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
         rounds.append(claims)
         return {c: Verdict(c.op, c.variant, c.backend, "failed", "planted") for c in claims}
 

@@ -46,7 +46,7 @@ KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
         "sse4": 0.2, "avx2": 0.1, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.2, "neon-dotprod": 0.2, "neon-i8mm": 0.15,
     },
     ("quantized_matmul", "tile", f"Q8_0 {MANY}"): {
-        "sse4": 0.2, "avx2": 0.15, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.15, "neon-dotprod": 0.25, "neon-i8mm": 0.15,
+        "sse4": 0.2, "avx2": 0.15, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.15, "neon-dotprod": 0.25, "neon-i8mm": 0.16,
     },
     ("quantized_matmul", "tile", "Q4_K 13(13)x512x16 q8"): {
         "sse4": 0.25, "avx2": 0.1, "avx-vnni": 0.05, "avx512": 0.05, "avx512-vnni": 0.15, "neon": 0.2, "neon-dotprod": 0.2,

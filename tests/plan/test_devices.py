@@ -315,7 +315,7 @@ def test_an_op_without_a_kernel_on_its_device_runs_on_the_cpu_in_sight(weak: Fak
 
 
 def test_an_op_without_a_proved_kernel_on_scalar_runs_on_simd_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
         bad = ("silu", "scalar")
         return {c: Verdict(c.op, c.variant, c.backend, "failed" if (c.op, c.backend) == bad else "proved", "planted")
                 for c in claims}  # fmt: skip

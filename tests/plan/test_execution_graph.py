@@ -208,7 +208,7 @@ def test_the_host_reads_unified_memory_without_a_copy(monkeypatch: pytest.Monkey
 def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the first of its samples, as its proof has it; what is proved where is the table test's."""
 
-    def prove(claims: list[Claim]) -> dict[Claim, Verdict]:
+    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
         return {c: Verdict(c.op, c.variant, c.backend, "proved", "") for c in claims}
 
     monkeypatch.setattr("camshaft.dispatch.select.prove", prove)

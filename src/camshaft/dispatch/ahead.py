@@ -41,7 +41,9 @@ def _compiled(variant: KernelVariant, node: NodeSpec, device: Device, stop: thre
     """False where it was to stop, or something failed: that fails again where it is asked for, with a caller to tell."""
     try:
         build = variant.build(node, device)
-        for launch in () if isinstance(build, HostCall) else build.launches:
+        if isinstance(build, HostCall):
+            return True
+        for launch in build.launches:
             if stop.is_set():
                 return False
             compile_launch(launch, signature(launch, node, build), device)

@@ -6,9 +6,9 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Self
 
@@ -20,6 +20,8 @@ from camshaft.errors import StoreError
 from camshaft.settings import thread_count
 
 Progress = Callable[[int, int], None]
+# Entered with the claims that children are to judge, while they do; gives other claims that they judge along.
+Beside = Callable[[Collection[Claim]], AbstractContextManager[Iterable[Claim]]]
 
 SAMPLE_TIMEOUT_S = 60.0
 _KEEP_EVERY_S = 1.0  # what an interruption may lose; a write takes some milliseconds
@@ -29,7 +31,11 @@ _ENDED_BY_OTHERS = {int(s) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"
 
 
 def prove(
-    claims: Iterable[Claim], *, timeout_s: float | None = None, progress: Progress | None = None
+    claims: Iterable[Claim],
+    *,
+    timeout_s: float | None = None,
+    progress: Progress | None = None,
+    beside: Beside | None = None,
 ) -> dict[Claim, Verdict]:
     """A verdict on each claim: from the evidence where there is one, else from child processes, and then kept.
 
@@ -38,13 +44,23 @@ def prove(
     when no child can be run, StoreError when the store cannot be written.
     """
     wanted = tuple(dict.fromkeys(claims))
-    absent = {name: backend_named(name).absent() for name in {c.backend for c in wanted}}
-    found = {c: Verdict(c.op, c.variant, c.backend, "absent", reason) for c in wanted if (reason := absent[c.backend])}
-    found |= {c: v for c in wanted if c not in found and (v := ledger().get(c))}
+    found = _known(wanted)
     missing = [c for c in wanted if c not in found]
     if missing:
-        found |= _judge(missing, SAMPLE_TIMEOUT_S if timeout_s is None else timeout_s, progress)
+        with nullcontext(()) if beside is None else beside(missing) as more:
+            others = [c for c in dict.fromkeys(more) if c not in missing]
+            known = _known(others)
+            # the others first: a claim of long samples that came last would be waited for alone
+            left = [*(c for c in others if c not in known), *missing]
+            found |= _judge(left, SAMPLE_TIMEOUT_S if timeout_s is None else timeout_s, progress)
     return {c: found[c] for c in wanted}
+
+
+def _known(claims: Collection[Claim]) -> dict[Claim, Verdict]:
+    """Verdicts that need no child: backends that are absent, and the evidence."""
+    absent = {name: backend_named(name).absent() for name in {c.backend for c in claims}}
+    found = {c: Verdict(c.op, c.variant, c.backend, "absent", reason) for c in claims if (reason := absent[c.backend])}
+    return found | {c: v for c in claims if c not in found and (v := ledger().get(c))}
 
 
 def validate_backends(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from camshaft import ops
@@ -88,9 +90,10 @@ def choose(
     measurements: Measurements | None = None,
     *,
     strict: bool = True,
+    foreseen: Callable[[], Iterable[tuple[Op, NodeSpec]]] = tuple,
 ) -> tuple[Choice, ...]:
     """A Choice per (op, node), made once for nodes that are alike. The favourites are proved together; where one fails, the
-    next is tried.
+    next is tried. Where children have to prove something, they prove what is `foreseen` along: it is chosen soon.
 
     `override` is a backend's or a device's name, None leaves the choice free. `measurements` None means those in the store,
     with the values that tuning found; one that no longer proves is dropped there, with a warning. BackendError for an op
@@ -106,19 +109,41 @@ def choose(
         if spare is not None:
             rows = {key: _or_cpu(row, verdicts, spare, measurements) for key, row in rows.items()}
         picks = {key: _pick(row, verdicts) for key, row in rows.items()}
-        missing = dict.fromkeys(c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs)
+        missing = [c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs]
         if not missing:
             return tuple(picks[key][1] for key, _, _ in keyed)
-        # not those of other packages: such a one may crash the process that compiles it, which is for the proof to find out
-        ahead = [(c.variant, rows[key].node, c.device) for key, (claim, c) in picks.items() if _is_ours(claim, missing)]
-        with compiled_ahead(ahead):
-            fresh = prove(list(missing))
+        favourites = [(*pick, rows[key].node) for key, pick in picks.items()]
+        fresh = prove(
+            missing, beside=partial(_beside, favourites, lambda: _favourites(foreseen(), override, measurements))
+        )
         verdicts |= fresh
         _drop_failed(rows.values(), fresh)
 
 
-def _is_ours(claim: Claim, missing: Collection[Claim]) -> bool:
-    return claim.home is None and claim.module.startswith("camshaft.") and claim in missing
+_Favourite: TypeAlias = tuple[Claim, Choice, NodeSpec]
+
+
+@contextmanager
+def _beside(
+    favourites: Sequence[_Favourite], foreseen: Callable[[], list[_Favourite]], unproved: Collection[Claim]
+) -> Iterator[list[Claim]]:
+    """While the unproved claims are judged, the kernels of those favourites are compiled that rest on them; gives the claims of
+    what is foreseen. Nothing of other packages: it may crash the process that compiles it, as its proof will find."""
+    soon = foreseen()
+    wanted = {*unproved, *(claim for claim, _, _ in soon)}
+    ours = [
+        f for f in (*favourites, *soon) if f[0] in wanted and f[0].home is None and f[0].module.startswith("camshaft.")
+    ]
+    with compiled_ahead([(choice.variant, node, choice.device) for _, choice, node in ours]):
+        yield [claim for claim, choice, _ in soon if backend_named(choice.backend).runs]
+
+
+def _favourites(
+    uses: Iterable[tuple[Op, NodeSpec]], override: str | None, measurements: Measurements | None
+) -> list[_Favourite]:
+    """The first candidate of each use that has one."""
+    rows = [_Row(op, node, *_candidates(op, node, override, measurements)) for op, node in uses]
+    return [(*_pick(row, {}), row.node) for row in rows if row.candidates]
 
 
 def _drop_failed(rows: Iterable[_Row], verdicts: Mapping[Claim, Verdict]) -> None:

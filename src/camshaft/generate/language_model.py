@@ -47,7 +47,7 @@ DEFAULT_SESSIONS = 8
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds: `load_s` opening the file and its tokenizer, `compile_s` grinding both plans, packing weights included."""
+    """Seconds: `load_s` opening the file and its tokenizer, `compile_s` grinding the prompts' plan, packing weights included."""
 
     load_s: float
     compile_s: float

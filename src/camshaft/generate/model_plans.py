@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.backends.cpu.device import counts
 from camshaft.backends.device import HOST, Device
 from camshaft.backends.registry import device
 from camshaft.dtypes import DType, f32
@@ -21,6 +20,8 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
+from camshaft.generate.sampler import kind_of, sampling_graph
+from camshaft.generate.sampling import Sampling
 from camshaft.graph.graph import Graph
 from camshaft.graph.passes.layout import packed_constants
 from camshaft.models.architectures import Architecture
@@ -78,10 +79,7 @@ class ModelPlans:
         self.logits = self._make_logits(TensorSpec((self.logit_rows.bound, config.vocab_size), f32))
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         started = time.perf_counter()
-        compiled = counts.compiled
         self.prompt = self._compile([graph])[0]
-        if counts.compiled > compiled:  # the first start on this machine: all that it takes, now
-            _ = self.single
         self.compile_s = time.perf_counter() - started
         self._together: dict[int, tuple[ExecutionPlan, Extent]] = {}
 
@@ -98,6 +96,7 @@ class ModelPlans:
             activations=self._activations,
             weights=self.weights,
             memory=self.cache.states | {"logits": self.logits},
+            foreseen=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
         )
 
     def _make_logits(self, spec: TensorSpec) -> Array | DeviceArray:

@@ -18,11 +18,31 @@ from camshaft.plan.execution_plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
 # Whether the likeliest is taken, and how many of the latest tokens are penalized.
-_Kind: TypeAlias = tuple[bool, int]
+Kind: TypeAlias = tuple[bool, int]
 
 
-def _kind(sampling: Sampling) -> _Kind:
+def kind_of(sampling: Sampling) -> Kind:
+    """What of a Sampling its plan depends on."""
     return sampling.is_greedy, sampling.repeat_last_n if sampling.has_penalty else 0
+
+
+def sampling_graph(kind: Kind, rows: Dim, vocab_size: int) -> Graph:
+    """logits [rows, vocab_size] and a Sampling's inputs, as its kind wants them, to `token` [rows]."""
+    greedy, penalized = kind
+    graph = Graph()
+    logits = graph.input("logits", (rows, vocab_size), "f32")
+    if penalized:
+        recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
+        logits = F.repeat_penalty(logits, recent, penalty)
+    graph.output("token", F.argmax(logits) if greedy else _sample(graph, logits, rows))
+    return graph
+
+
+def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
+    kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
+    settings = [graph.input(name, (rows,), dtype) for name, dtype in kinds.items()]
+    result: Tensor = F.sample(logits, *settings, graph.input("seed", (rows, 3), "u32"))
+    return result
 
 
 class SamplerPlans:
@@ -31,15 +51,15 @@ class SamplerPlans:
     def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int) -> None:
         self._logits, self._backend, self._threads = logits, backend, threads
         self._rows = Extent("rows", logits.shape[0])
-        self._plans: dict[tuple[_Kind, Dim], ExecutionPlan] = {}
+        self._plans: dict[tuple[Kind, Dim], ExecutionPlan] = {}
 
     def plan(self, sampling: Sampling) -> ExecutionPlan:
         """The plan from the first row of logits to `token`."""
-        return self._plan(_kind(sampling), 1)
+        return self._plan(kind_of(sampling), 1)
 
     def draw(self, samplers: Sequence[Sampler], histories: Sequence[Sequence[int]]) -> list[int]:
         """A token for each of the first rows of logits, by the row's own sampler; `histories` are the tokens before them."""
-        tokens: dict[_Kind, Array] = {}
+        tokens: dict[Kind, Array] = {}
         for kind in {s.kind for s in samplers}:
             plan = self._plan(kind, self._rows)
             plan.set_extent(self._rows, len(samplers))
@@ -51,27 +71,16 @@ class SamplerPlans:
             sampler.step += 1
         return [int(tokens[s.kind][row]) for row, s in enumerate(samplers)]
 
-    def _plan(self, kind: _Kind, rows: Dim) -> ExecutionPlan:
+    def _plan(self, kind: Kind, rows: Dim) -> ExecutionPlan:
         key = kind, rows
         if key not in self._plans:
-            self._plans[key] = self._compile(*kind, rows)
+            self._plans[key] = self._compile(kind, rows)
         return self._plans[key]
 
-    def _compile(self, greedy: bool, penalized: int, rows: Dim) -> ExecutionPlan:
-        graph = Graph()
-        logits = graph.input("logits", (rows, self._logits.shape[1]), "f32")
-        if penalized:
-            recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
-            logits = F.repeat_penalty(logits, recent, penalty)
-        graph.output("token", F.argmax(logits) if greedy else self._sample(graph, logits, rows))
+    def _compile(self, kind: Kind, rows: Dim) -> ExecutionPlan:
+        graph = sampling_graph(kind, rows, self._logits.shape[1])
         threads = 1 if rows == 1 else self._threads
         return compile(graph, backend=self._backend, threads=threads, memory={"logits": self._logits})
-
-    def _sample(self, graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
-        kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
-        settings = [graph.input(name, (rows,), dtype) for name, dtype in kinds.items()]
-        result: Tensor = F.sample(logits, *settings, graph.input("seed", (rows, 3), "u32"))
-        return result
 
     def close(self) -> None:
         """Lets go of every plan."""
@@ -85,7 +94,7 @@ class Sampler:
     def __init__(self, plan: ExecutionPlan, sampling: Sampling) -> None:
         self._plan, self._sampling = plan, sampling
         self._seed = sampling.start_seed()
-        self.kind, self.step = _kind(sampling), 0
+        self.kind, self.step = kind_of(sampling), 0
 
     def draw(self, history: Sequence[int]) -> int:
         """The next token from the logits of the last run; `history` are the tokens before it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.dispatch.select import Choice
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.prepare import prepare
 from camshaft.plan.constant_thunks import run_constant_thunks, take_constant_thunks
@@ -87,8 +87,12 @@ def compile_all(
     strict: bool = False,
     dispatcher: KernelDispatch | None = None,
     tune: bool | None = None,
+    foreseen: Callable[[], Sequence[Graph]] = tuple,
 ) -> list[ExecutionPlan]:
-    """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it."""
+    """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it.
+
+    `foreseen` gives graphs that will be ground soon: where anything is to be proved, what they use is proved in that go too.
+    """
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
     unknown = sorted(set(memory or ()) - {n for g in graphs for n in (*g.inputs, *g.states, *g.outputs)})
@@ -100,7 +104,12 @@ def compile_all(
     ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
     if (settings().tune if tune is None else tune) and dispatcher is None:
         hook("tune_graphs")(ready, override, thread_count(threads))
-    choices = iter(choose_placed([node for graph in ready for node in graph.nodes], override, strict, dispatcher))
+
+    def soon() -> list[Node]:
+        return [node for graph in foreseen() for node in prepare(graph, activations).nodes]
+
+    nodes = [node for graph in ready for node in graph.nodes]
+    choices = iter(choose_placed(nodes, override, strict, dispatcher, soon if dispatcher is None else tuple))
     weights = weights or Weights()
     return [
         _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from camshaft.backends.device import Device
 from camshaft.backends.registry import device
@@ -11,6 +11,7 @@ from camshaft.dispatch.override import check_override
 from camshaft.dispatch.select import Choice, choose
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Node
+from camshaft.ops.op import NodeSpec, Op
 
 
 def device_of(name: str) -> Device:
@@ -19,10 +20,14 @@ def device_of(name: str) -> Device:
 
 
 def choose_placed(
-    nodes: Sequence[Node], override: str | None, strict: bool, dispatcher: KernelDispatch | None = None
+    nodes: Sequence[Node],
+    override: str | None,
+    strict: bool,
+    dispatcher: KernelDispatch | None = None,
+    foreseen: Callable[[], Sequence[Node]] = tuple,
 ) -> list[Choice]:
     """A Choice per node: a caller's own function as it is, by the dispatcher where it knows the op, else proved together for
-    each device.
+    each device, along with those `foreseen` there (all of which the override places).
 
     BackendError as `choose`'s, and for a device that cannot be used.
     """
@@ -31,10 +36,15 @@ def choose_placed(
     found = [_given(node, dispatcher) for node in nodes]
     for place in dict.fromkeys(places):
         indexes = [i for i, p in enumerate(places) if p == place and found[i] is None]
-        chosen = choose([(nodes[i].op, nodes[i].spec) for i in indexes], place, strict=strict)
+        uses = [(nodes[i].op, nodes[i].spec) for i in indexes]
+        chosen = choose(uses, place, strict=strict, foreseen=_uses(foreseen) if place == override else tuple)
         for i, choice in zip(indexes, chosen, strict=True):
             found[i] = choice
     return [choice for choice in found if choice is not None]
+
+
+def _uses(nodes: Callable[[], Sequence[Node]]) -> Callable[[], list[tuple[Op, NodeSpec]]]:
+    return lambda: [(node.op, node.spec) for node in nodes()]
 
 
 def _given(node: Node, dispatcher: KernelDispatch | None) -> Choice | None:
