@@ -5,38 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from camshaft.dispatch.machine import capabilities
+from camshaft.tune.spread import Spread as Spread
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 TELLING = ("avx2", "avx512f", "avx512vnni", "avxvnni", "avx512bf16", "amx-int8", "neon", "dotprod", "i8mm", "sve")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, least and most of some repeats."""
-
-    median: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.median(values), min(values), max(values))
-
-    def map(self, function: Callable[[float], float]) -> Spread:
-        """Of a quantity that follows from this one, rising or falling."""
-        return Spread(function(self.median), *sorted((function(self.min), function(self.max))))
-
-    def rounded(self, digits: int = 4) -> dict[str, float]:
-        """As JSON, to so many significant digits."""
-        return {name: float(f"{value:.{digits}g}") for name, value in asdict(self).items()}
 
 
 def machine() -> dict[str, Any]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from camshaft.errors import ModelError
 from camshaft.generate.sampling import Sampling
 from camshaft.models.pull import resolve_model
+from camshaft.tune.spread import Spread as Spread
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import GenerationTimings, LanguageModel
@@ -25,19 +24,6 @@ Step = Callable[[int, int], None]
 _TEXT = (
     "A mill by the river ground corn for nine villages, and each of them sent one child to learn the miller's trade. "
 )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, least and most of some runs."""
-
-    median: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.median(values), min(values), max(values))
 
 
 def english(lm: LanguageModel, n_tokens: int) -> list[int]:
