@@ -80,22 +80,30 @@ def _one_tile(
             keys = Keys(k, cache, table, slot, kv_head, none, none)
             for base in k.range(0, greatest + 1, shape.tile_keys):
                 for row in k.range(0, whole, BLOCK_ROWS):
-                    _pass(tile, row, replace(keys, base=base))
+                    _weigh(tile, row, replace(keys, base=base))
+                for row in k.range(0, whole, BLOCK_ROWS):
+                    _mix(tile, row, replace(keys, base=base))
             tile.finish(out, first, n_rows, kv_head)
 
 
-def _pass(tile: Tile, row: Value, keys: Keys) -> None:
-    """A block's rows over the keys of a tile that any of them sees."""
+def _weigh(tile: Tile, row: Value, keys: Keys) -> None:
+    """The weights of a tile's keys for a block's rows, if any of them sees some."""
     k, tile_keys = tile.k, tile.shape.tile_keys
     least, greatest = tile.reach(row)
     with k.when(keys.base <= greatest):
-        seen = replace(keys, count=k.minimum(greatest + 1 - keys.base, tile_keys))
-        tile.score(row, seen)
+        tile.score(row, replace(keys, count=k.minimum(greatest + 1 - keys.base, tile_keys)))
         with k.when(least < keys.base + (tile_keys - 1)):
             tile.mask(row, keys.base)
         tile.move_peaks(row, keys.base)
         tile.weigh(row)
-        tile.mix(row, seen)
+
+
+def _mix(tile: Tile, row: Value, keys: Keys) -> None:
+    """Adds the values of the keys that any of a block's rows sees."""
+    k = tile.k
+    greatest = tile.reach(row)[1]
+    with k.when(keys.base <= greatest):
+        tile.mix(row, replace(keys, count=k.minimum(greatest + 1 - keys.base, tile.shape.tile_keys)))
 
 
 def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:

@@ -1,7 +1,8 @@
 """A tile of rows and the steps of online softmax on it, register block by register block. Used by tiled_kernels.py.
 
-A block's rows pass over a tile of keys in one go: scores, softmax, values. Its scores lie in a scratch so small that it never
-leaves the first cache, and the processor begins the next block's products while it ends this one's powers.
+A tile of keys is gone through twice, each time block by block: for the scores and what they weigh, while the processor begins the
+next block's products as it ends this one's powers, then for the values. Both at once for a block read K and V in turn, which
+together fill the first cache: heads of 128 were 3 % slower than by the kernel before (Zen 4), and are 1 to 2 % faster this way.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ class Shape:
 
     @property
     def scratch_nbytes(self) -> int:
-        row = 2 * padded(self.head_dim) + WIDTH + 2
-        return 4 * (self.rows * row + BLOCK_ROWS * self.tile_keys)
+        return 4 * self.rows * (2 * padded(self.head_dim) + self.tile_keys + WIDTH + 2)
 
 
 class Tile:
@@ -61,7 +61,7 @@ class Tile:
     def __init__(self, k: Tracer, shape: Shape) -> None:
         self.k, self.shape = k, shape
         self.query, self.total = (k.scratch(f32, shape.rows, padded(shape.head_dim)) for _ in range(2))
-        self.scores = k.scratch(f32, BLOCK_ROWS, shape.tile_keys)
+        self.scores = k.scratch(f32, shape.rows, shape.tile_keys)
         self.weights = k.scratch(f32, shape.rows, WIDTH)
         self.peaks = k.scratch(f32, shape.rows)
         self.lasts = k.scratch(i32, shape.rows)
@@ -81,7 +81,6 @@ class Tile:
             k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
             self.peaks[row] = 0.0
             self.lasts[row] = positions[token]
-        for row in k.range(BLOCK_ROWS):
             for start in range(0, self.shape.tile_keys, WIDTH):
                 k.store_vector(self.scores, k.splat(0.0, WIDTH), row, start)
 
@@ -116,7 +115,7 @@ class Tile:
                 add_products(k, sums, [self.query[row + r, d] for r in rows], right)
         for r, line in zip(rows, sums, strict=True):
             for index, total in zip(indexes, line, strict=True):
-                k.store_vector(self.scores, total.value, r, index * WIDTH)
+                k.store_vector(self.scores, total.value, row + r, index * WIDTH)
 
     def mask(self, row: Value, base: Value) -> None:
         """Scores of keys that a block's rows do not see become the lowest."""
@@ -124,23 +123,25 @@ class Tile:
         for r in k.range(BLOCK_ROWS):
             seen = self.lasts[row + r].to(i64) + 1 - base
             for start in range(0, self.shape.tile_keys, WIDTH):
-                score = k.load_vector(self.scores, r, start, width=WIDTH)
+                score = k.load_vector(self.scores, row + r, start, width=WIDTH)
                 score = k.select(first_elements(k, seen - start, WIDTH), score, LOWEST)
-                k.store_vector(self.scores, score, r, start)
+                k.store_vector(self.scores, score, row + r, start)
 
     def move_peaks(self, row: Value, base: Value) -> None:
         """Peaks of rows that have a score above SLACK move by it, at the first keys all; scores and sums with them."""
         k = self.k
         over = k.splat(LOWEST, WIDTH)  # a row of NaN changes nothing
         for member in range(BLOCK_ROWS):
-            over = greater(k, self._greatest(member), over)
+            over = greater(k, self._greatest(row + member), over)
         with k.when((base == 0) | (k.vector_max(over) > SLACK)):
             for r in k.range(BLOCK_ROWS):
-                top = k.vector_max(self._greatest(r))
+                top = k.vector_max(self._greatest(row + r))
                 step = k.select((base == 0) | (top > SLACK), top, 0.0)
                 self.peaks[row + r] = self.peaks[row + r] + step
                 for start in range(0, self.shape.tile_keys, WIDTH):
-                    k.store_vector(self.scores, k.load_vector(self.scores, r, start, width=WIDTH) - step, r, start)
+                    k.store_vector(
+                        self.scores, k.load_vector(self.scores, row + r, start, width=WIDTH) - step, row + r, start
+                    )
                 self._shrink(row + r, power_of_two(k, k.splat(k.select(step > 0.0, -step, 0.0), WIDTH)))
 
     def _shrink(self, row: Value, factor: Value) -> None:
@@ -150,12 +151,12 @@ class Tile:
         for d in columns_of(self.shape.head_dim):
             k.store_vector(self.total, k.load_vector(self.total, row, d, width=WIDTH) * factor, row, d)
 
-    def _greatest(self, r: Number) -> Value:
+    def _greatest(self, row: Number) -> Value:
         """The greatest score of a row in each of 16 places."""
         k = self.k
-        found = k.load_vector(self.scores, r, 0, width=WIDTH)
+        found = k.load_vector(self.scores, row, 0, width=WIDTH)
         for start in range(WIDTH, self.shape.tile_keys, WIDTH):
-            found = greater(k, k.load_vector(self.scores, r, start, width=WIDTH), found)
+            found = greater(k, k.load_vector(self.scores, row, start, width=WIDTH), found)
         return found
 
     def weigh(self, row: Value) -> None:
@@ -164,8 +165,8 @@ class Tile:
         for r in k.range(BLOCK_ROWS):
             weight = k.load_vector(self.weights, row + r, 0, width=WIDTH)
             for start in range(0, self.shape.tile_keys, WIDTH):
-                power = power_of_two(k, k.load_vector(self.scores, r, start, width=WIDTH))
-                k.store_vector(self.scores, power, r, start)
+                power = power_of_two(k, k.load_vector(self.scores, row + r, start, width=WIDTH))
+                k.store_vector(self.scores, power, row + r, start)
                 weight = weight + power
             k.store_vector(self.weights, weight, row + r, 0)
 
@@ -178,7 +179,7 @@ class Tile:
                 block, start = keys.block(index), index * BLOCK_TOKENS
                 for j in k.range(keys.in_block(index)):
                     right = [keys.values(block, 0, j, d) for d in columns]
-                    add_products(k, sums, [self.scores[r, start + j] for r in rows], right)
+                    add_products(k, sums, [self.scores[row + r, start + j] for r in rows], right)
             for r, line in zip(rows, sums, strict=True):
                 for d, total in zip(columns, line, strict=True):
                     k.store_vector(self.total, total.value, row + r, d)
