@@ -64,6 +64,23 @@ def test_results_are_equal_for_any_number_of_threads(dtype, transposed) -> None:
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize(("k", "n"), [(576, 576), (576, 1536), (1536, 576), (576, 192)])
+def test_halves_of_a_products_programs_are_alike(k: int, n: int) -> None:
+    """What two workers get of a prompt's products: tiles of rows times panels of columns."""
+    specs = TensorSpec((512, k), dtypes.bf16), TensorSpec((n, k), dtypes.bf16)
+    node = ops.NodeSpec(specs, OP.infer(specs, {"transpose_b": True}), {"transpose_b": True})
+    launch = paired.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN)).launches[-1]
+    _, columns, rows = launch.grid
+    width, panels, tiles = 16 * launch.constants["vectors"], columns.dim, rows.dim
+    work = [
+        min(rows.per, tiles - row) * min(columns.per, panels - column) * width
+        for column in range(0, panels, columns.per)
+        for row in range(0, tiles, rows.per)
+    ]
+    first = sum(work[: -(-len(work) // 2)])
+    assert first <= 1.07 * (sum(work) - first)
+
+
 def test_every_choice_of_sizes_fits_a_programs_scratch() -> None:
     target = cpu_device("simd")
     for m in (1, 5, 64, 300, 5000):

@@ -155,7 +155,8 @@ def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand) -> o
     }  # fmt: skip
     arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
-    grid = (ops.Cells(s.matrices), by_rows, ops.Cells(n_panels, panels))
+    # rows run fastest: a worker's share ends within one group of columns, whichever rows are fewer
+    grid = (ops.Cells(s.matrices), ops.Cells(n_panels, panels), by_rows)
     return ops.Launch(multiply_blocks, arrays, grid, {**constants, **s.constants()}, s.extents)
 
 

@@ -191,7 +191,7 @@ def multiply_blocks(
     index, width = k.program(0), vectors * WIDTH
     active = extent[0] if extent else None
     tiles = Tiles(k, rows, tile, tall, active)
-    first, p0 = k.program(1) * block, k.program(2) * (panels * width)
+    first, p0 = k.program(2) * block, k.program(1) * (panels * width)
     # an odd number of lines apart
     pitch = -(-part // (2 * LINE)) * 2 * LINE + LINE
     left = k.scratch(f32, block * tile, pitch) if copied else None
