@@ -66,7 +66,7 @@ def test_results_are_equal_for_any_number_of_threads(dtype, transposed) -> None:
 
 @pytest.mark.parametrize(("k", "n"), [(576, 576), (576, 1536), (1536, 576), (576, 192)])
 def test_halves_of_a_products_programs_are_alike(k: int, n: int) -> None:
-    """What two workers get of a prompt's products: tiles of rows times panels of columns."""
+    """What two workers get of a prompt's products, tiles of rows times columns, differs by a program and a half at most."""
     specs = TensorSpec((512, k), dtypes.bf16), TensorSpec((n, k), dtypes.bf16)
     node = ops.NodeSpec(specs, OP.infer(specs, {"transpose_b": True}), {"transpose_b": True})
     launch = paired.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN)).launches[-1]
@@ -78,7 +78,7 @@ def test_halves_of_a_products_programs_are_alike(k: int, n: int) -> None:
         for row in range(0, tiles, rows.per)
     ]
     first = sum(work[: -(-len(work) // 2)])
-    assert first <= 1.07 * (sum(work) - first)
+    assert 2 * first - sum(work) <= 1.5 * max(work)
 
 
 def test_every_choice_of_sizes_fits_a_programs_scratch() -> None:
