@@ -76,6 +76,12 @@ def test_every_weight_is_loaded_whole(file: MappedFile, threads: int) -> None:
         np.testing.assert_array_equal(weights.memory(t), want)
 
 
+def test_large_plain_weights_leave_the_file_and_small_ones_stay(file: MappedFile) -> None:
+    weights, large, small = Weights(), tensor(file, "F16", (128, 256), 64), tensor(file, "F16", (127, 256), 65600)
+    weights.prepare((large, small), 1)
+    assert [np.shares_memory(weights.memory(t), t.source.data()) for t in (large, small)] == [False, True]
+
+
 def test_pieces_are_every_byte_once_and_turns_are_bounded(file: MappedFile) -> None:
     tensors = shapes(file)
     todo = [p for t in tensors for p in loading.pieces(t, np.zeros(t.spec.nbytes, np.uint8))]

@@ -6,6 +6,8 @@ With 8-bit activations q d and weights code s + m, block by block (32 k) and gro
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
@@ -13,6 +15,9 @@ from camshaft.lang.tracer import Array, Tracer, Variable
 from camshaft.ops.quantized_matmul.packing import BLOCK
 from camshaft.ops.quantized_matmul.rows import Rows, Tokens, abreast, dot_words
 from camshaft.ops.quantized_matmul.unpacking import Packed, packed
+
+Activations: TypeAlias = tuple[Array, Array, Array]
+"""Codes, scales and sums of all tokens, flat."""
 
 
 @kernel
@@ -40,36 +45,41 @@ def q8_tile(
     tokens.store(mine, out, q8_totals((x_codes, x_scales, x_sums), weights, mine, tokens, blocks, ahead))
 
 
-def q8_totals(
-    x: tuple[Array, Array, Array], weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
-) -> list[Variable]:
-    """A tile of y, a total of all rows for each token. x: codes, scales and sums, flat."""
-    (x_codes, x_scales, x_sums), k, form = x, mine.k, weights.form
-    totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
-    per_group = 8 // form.groups
-    for b in k.range(blocks):
+def q8_totals(x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int) -> list[Variable]:
+    """A tile of y, a total of all rows for each token."""
+    totals = [mine.k.var(mine.spread(0.0)) for _ in tokens.places]
+    for b in mine.k.range(blocks):
         if ahead:
             weights.prefetch(mine.tile, b, ahead)
-        words = weights.code_words(mine.load, b)
-        code_at, scale_at = tokens.along(blocks * 8, b * 8), tokens.along(blocks, b)
-        sum_at = tokens.along(blocks * form.groups, b * form.groups)
-        for g in range(form.groups):
-            scale, minimum = weights.scale(mine.load, b, g)
-            group = range(g * per_group, (g + 1) * per_group)
-            for some in abreast(len(totals)):
-                sums = [x_sums[sum_at[i] + g] for i in some]
-                starts = [mine.spread(q_sum if minimum is None else 0, i32) for q_sum in sums]
-
-                def acted(i: int, w: int, some: range = some, group: range = group, at: list[Value] = code_at) -> Value:
-                    return mine.spread(x_codes[at[some[i]] + group[w]], u32)
-
-                dots = dot_words(k, starts, [words[w] for w in group], acted)
-                for i, q_sum, dot in zip(some, sums, dots, strict=True):
-                    total, step = totals[i], x_scales[scale_at[i]]
-                    total.set(k.fma(dot.to(f32), scale * step, total.value))
-                    if minimum is not None:
-                        total.set(k.fma(minimum, mine.spread(q_sum), total.value))
+        add_block(x, weights, mine, tokens, blocks, b, totals)
     return totals
+
+
+def add_block(
+    x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, b: Value, totals: list[Variable]
+) -> None:
+    """Adds block b, of so many, to each token's total."""
+    (x_codes, x_scales, x_sums), k, form = x, mine.k, weights.form
+    per_group = 8 // form.groups
+    words = weights.code_words(mine.load, b)
+    code_at, scale_at = tokens.along(blocks * 8, b * 8), tokens.along(blocks, b)
+    sum_at = tokens.along(blocks * form.groups, b * form.groups)
+    for g in range(form.groups):
+        scale, minimum = weights.scale(mine.load, b, g)
+        group = range(g * per_group, (g + 1) * per_group)
+        for some in abreast(len(totals)):
+            sums = [x_sums[sum_at[i] + g] for i in some]
+            starts = [mine.spread(q_sum if minimum is None else 0, i32) for q_sum in sums]
+
+            def acted(i: int, w: int, some: range = some, group: range = group) -> Value:
+                return mine.spread(x_codes[code_at[some[i]] + group[w]], u32)
+
+            dots = dot_words(k, starts, [words[w] for w in group], acted)
+            for i, q_sum, dot in zip(some, sums, dots, strict=True):
+                total, step = totals[i], x_scales[scale_at[i]]
+                total.set(k.fma(dot.to(f32), scale * step, total.value))
+                if minimum is not None:
+                    total.set(k.fma(minimum, mine.spread(q_sum), total.value))
 
 
 @kernel

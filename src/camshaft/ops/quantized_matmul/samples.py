@@ -103,10 +103,12 @@ def sample(case: Case) -> ops.Sample:
 
 
 def samples() -> Iterable[ops.Sample]:
-    """Three of each format and kind of x: one token, several, and a ragged count of them."""
+    """Of each format and kind of x: one token, also of rows for several streams, more, and a ragged count of them."""
     for name in PACKED_FORMATS:
         for quantized in (True, False):
             k = max(BLOCK_FORMATS[name].block_size, 64)
             yield sample(Case(name, 1, 1, 33, k, quantized))
+            if quantized:
+                yield sample(Case(name, 1, 1, 505, 2 * k, quantized))
             yield sample(Case(name, 13, 13, 16, 2 * k, quantized))
             yield sample(Case(name, 29, 7, 17, 3 * k, quantized))
