@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.backends.cpu import device
+from camshaft.backends.cpu import device, loaded
 from camshaft.backends.cpu.compile import host_target
 from camshaft.dispatch.claims import Claim
 from camshaft.dispatch.evidence import Ledger
@@ -35,8 +35,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process: no kernel is in memory."""
     monkeypatch.setattr(device, "_functions", {})
-    monkeypatch.setattr(device, "_shared", {})
-    monkeypatch.setattr(device, "counts", device.CompileCounts())
+    monkeypatch.setattr(loaded, "_shared", {})
+    monkeypatch.setattr(device, "counts", loaded.CompileCounts())
 
 
 def child(cache: Path, *command: str) -> subprocess.Popen[str]:

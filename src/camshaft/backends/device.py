@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel
+if TYPE_CHECKING:
+    from camshaft.lang import ir
+    from camshaft.lang.kernel import Constant, Kernel
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 # Devices of this space run kernels on the process's own memory, by address, in plan/'s native executor.

@@ -182,10 +182,10 @@ class Metadata(Mapping[str, Value]):
         """The type of a value as the file has it (8 string, 9 array, else a key of NUMBERS)."""
         return self._entries[key].type_id
 
-    def raw(self, key: str) -> bytes:
-        """A value's bytes as they lie in the file, without the type before them."""
+    def raw(self, key: str, most: int | None = None) -> bytes:
+        """A value's bytes as they lie in the file, without the type before them; the first `most` of them."""
         entry = self._entries[key]
-        return self._file.bytes(entry.position, entry.nbytes)
+        return self._file.bytes(entry.position, entry.nbytes if most is None else min(most, entry.nbytes))
 
 
 def _decode(cursor: Cursor, key: str, type_id: int) -> Value:

@@ -7,19 +7,20 @@ by huge pages where a session is large.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.device import Device
 from camshaft.dtypes import DType, i32
 from camshaft.errors import ContextError, SettingError
 from camshaft.models.config import ModelConfig
-from camshaft.ops.kv_cache_quantize import GROUP, cache_specs
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.huge_pages import huge_pages
 from camshaft.plan.workers import aligned_bytes
+
+if TYPE_CHECKING:
+    from camshaft.backends.device import Device
+    from camshaft.plan.device_memory import DeviceArray
 
 BLOCK_TOKENS = 16
 KINDS = ("keys", "values", "key_scales", "value_scales")  # of a layer; scales of quantized caches only
@@ -45,14 +46,12 @@ class KVCache:
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
         n_blocks = self.blocks_per_slot * n_slots
         heads, dim = config.n_kv_heads, config.head_dim
-        if not isinstance(form, DType) and dim % GROUP:
-            raise SettingError(f"a KV cache of {form} for heads of {dim}; it wants a multiple of {GROUP}: take f16")
         self.specs = {"block_table": table}
         for layer in range(config.n_layers):
             made = (
                 _plain(form, n_blocks, heads, dim)
                 if isinstance(form, DType)
-                else cache_specs(form, n_blocks, heads, dim)
+                else _quantized(form, n_blocks, heads, dim)
             )
             self.specs |= {f"{kind}.{layer}": spec for kind, spec in zip(KINDS, made, strict=False)}
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
@@ -65,6 +64,8 @@ class KVCache:
         made: dict[str, Array | DeviceArray] = {"block_table": self.table}
         specs = {name: spec for name, spec in self.specs.items() if name not in made}
         if self._device is not None:
+            from camshaft.plan.device_memory import DeviceArray
+
             return made | {name: DeviceArray.zeros(self._device, spec) for name, spec in specs.items()}
         spans = [-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs.values()]
         pool, first = _memory(sum(spans), self.session_nbytes), 0
@@ -105,7 +106,7 @@ class KVCache:
     def close(self) -> None:
         """Lets go of the memory. Slots may still be closed."""
         for held in self.states.values():
-            if isinstance(held, DeviceArray):
+            if not isinstance(held, np.ndarray):
                 held.close()
         self.states.clear()
 
@@ -127,6 +128,14 @@ class KVCache:
 def _plain(dtype: DType, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, TensorSpec]:
     keys = TensorSpec((n_blocks, heads, dim, BLOCK_TOKENS), dtype)
     return keys, TensorSpec((n_blocks, heads, BLOCK_TOKENS, dim), dtype)
+
+
+def _quantized(form: str, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, ...]:
+    from camshaft.ops.kv_cache_quantize import GROUP, cache_specs  # here: a plain cache needs no op
+
+    if dim % GROUP:
+        raise SettingError(f"a KV cache of {form} for heads of {dim}; it wants a multiple of {GROUP}: take f16")
+    return tuple(cache_specs(form, n_blocks, heads, dim))
 
 
 def _memory(nbytes: int, session_nbytes: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -11,11 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from camshaft.dispatch.override import check_override, get_backend_override
 from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf import open_gguf
@@ -27,13 +27,14 @@ from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.sampler import Sampler, SamplerPlans
 from camshaft.generate.sampling import Sampling
 from camshaft.generate.session import Session
-from camshaft.models.architectures import architecture
-from camshaft.models.config import read_config
+from camshaft.models.config import architecture_name, read_config
 from camshaft.models.pull import resolve_model
-from camshaft.plan.schedule import Thunk
-from camshaft.settings import settings, thread_count
+from camshaft.settings import setting, settings, thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from camshaft.plan.schedule import Thunk
 
 Array = np.ndarray[Any, Any]
 ACTIVATIONS = {"auto": True, "q8": True, "f32": False}
@@ -100,21 +101,20 @@ class LanguageModel:
             raise ContextError(f"{sessions} sessions with a context of {context} tokens; they hold up to 2^31 in all")
         self.name, self.context, self.activations = str(path_or_name), context, activations
         self.kv_cache = kv_cache
-        backend = get_backend_override() if backend is None else check_override(backend)
+        backend = _backend(backend)
         self.backend, self.threads = backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
         _models.add(self)
         self._closed = False
         self._file = open_gguf(resolve_model(str(path_or_name)))
         try:
-            made = architecture(self._file.metadata)
+            name = architecture_name(self._file.metadata)
             self.tokenizer = Tokenizer.from_gguf(self._file.metadata)
-            self.config = read_config(self._file.metadata, made.name, self.tokenizer.n_vocab)
+            self.config = read_config(self._file.metadata, name, self.tokenizer.n_vocab)
             loaded = time.perf_counter()
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
-                    made,
                     self.config,
                     context=context,
                     n_slots=sessions,
@@ -131,7 +131,7 @@ class LanguageModel:
         except BaseException:
             self._file.close()
             raise
-        self.samplers = SamplerPlans(self.plans.logits, backend, self.threads)
+        self.samplers = SamplerPlans(self.plans.logits, backend, self.threads, self.plans.kept)
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
 
     @cached_property
@@ -267,6 +267,15 @@ class LanguageModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _backend(asked: str | None) -> str | None:
+    """The backend to run on, checked; None where the choice is free."""
+    if asked is None and setting("backend") is None and "camshaft.dispatch.override" not in sys.modules:
+        return None  # nobody asked for one, and to look whether it is proved takes most of camshaft
+    from camshaft.dispatch.override import check_override, get_backend_override
+
+    return get_backend_override() if asked is None else check_override(asked)
 
 
 # A forked child has none of the parent's threads, one of which may hold a lock.

@@ -9,32 +9,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.device import HOST, Device
-from camshaft.backends.registry import device
 from camshaft.dtypes import DType, f32
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf import GGUFFile
-from camshaft.generate.kv_cache import KINDS, KVCache
+from camshaft.generate.kept_plans import KeptPlans
+from camshaft.generate.kv_cache import KVCache
 from camshaft.generate.sampler import kind_of, sampling_graph
 from camshaft.generate.sampling import Sampling
-from camshaft.graph.graph import Graph
-from camshaft.graph.passes.layout import packed_constants
-from camshaft.models.architectures import Architecture
-from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.rope_scaling import Rotations
-from camshaft.models.transformer import LayerCache, token_inputs
 from camshaft.ops.spec import Dim, TensorSpec
-from camshaft.plan.compile import compile_all
-from camshaft.plan.device_memory import DeviceArray, DeviceRows
-from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.kept import KeptPlan
 from camshaft.plan.weights import Weights
 from camshaft.plan.workers import aligned_bytes
+
+if TYPE_CHECKING:
+    from camshaft.backends.device import Device
+    from camshaft.generate.model_graphs import ModelGraphs
+    from camshaft.graph.graph import Graph
+    from camshaft.plan.device_memory import DeviceArray, DeviceRows
+    from camshaft.plan.execution_plan import ExecutionPlan
 
 PROMPT_TOKENS = 512  # the prompt plan's bound; longer prompts go through it in chunks
 MOST_TOGETHER = 16  # sequences with a plan of their own; more go through the prompt plan
@@ -49,7 +47,6 @@ class ModelPlans:
     def __init__(
         self,
         file: GGUFFile,
-        architecture: Architecture,
         config: ModelConfig,
         *,
         context: int,
@@ -70,54 +67,94 @@ class ModelPlans:
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
-        self._file, self._architecture = file, architecture
-        self._rope = Rotations(file.metadata, file.tensors, config, context)
-        # The graph before any memory: a file whose tensors do not fit its metadata fails here.
-        graph = self._graph(self.prompt_tokens, self.logit_rows)
-        if self.device is None:
-            self.weights.begin(packed_constants(graph), threads)
-        self.logits = self._make_logits(TensorSpec((self.logit_rows.bound, config.vocab_size), f32))
+        self._file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
+        facts = f"{config}|{context}|{n_slots}|{quantized}|{form}|{threads}"
+        self.kept = KeptPlans(file, facts, self.weights, use=backend is None)
+        self._revived: dict[str, KeptPlan | None] = {}
+        self._together: dict[int, Extent] = {}
+        self._ground: dict[str, ExecutionPlan] = {}
         started = time.perf_counter()
-        self.prompt = self._compile([graph])[0]
+        if self._kept("prompt") is None:
+            self._first_start()
         self.compile_s = time.perf_counter() - started
-        self._together: dict[int, tuple[ExecutionPlan, Extent]] = {}
 
-    @cached_property
+    def _first_start(self) -> None:
+        """Grinds the plan of prompts."""
+        # The graph before any memory: a file whose tensors do not fit its metadata fails here.
+        graph = self._graph("prompt")
+        if self.device is None:
+            from camshaft.graph.passes.layout import packed_constants
+
+            self.weights.begin(packed_constants(graph), self.threads)
+        self._grind("prompt", graph)
+        self.kept.flush()
+
+    @property
+    def prompt(self) -> ExecutionPlan:
+        """The plan for prompts, ground when it is asked for where a kept one runs."""
+        return self._ground_plan("prompt")
+
+    @property
     def single(self) -> ExecutionPlan:
         """The plan for single tokens, ground when it is first wanted: the first token of a prompt needs none."""
-        return self._compile([self._graph(1, None)])[0]
+        return self._ground_plan("single")
 
-    def _compile(self, graphs: Sequence[Graph]) -> list[ExecutionPlan]:
-        return compile_all(
-            graphs,
+    def _ground_plan(self, name: str) -> ExecutionPlan:
+        return self._ground[name] if name in self._ground else self._grind(name, self._graph(name))
+
+    def _grind(self, name: str, graph: Graph) -> ExecutionPlan:
+        from camshaft.plan.compile import compile_all
+
+        memory = self._memory()
+        (plan,) = compile_all(
+            [graph],
             backend=self._backend,
             threads=self.threads,
             activations=self._activations,
             weights=self.weights,
-            memory=self.cache.states | {"logits": self.logits},
+            memory=memory,
             foreseen=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
         )
+        self._ground[name] = plan
+        self.kept.add(name, plan, memory)
+        return plan
 
-    def _make_logits(self, spec: TensorSpec) -> Array | DeviceArray:
+    def _kept(self, name: str) -> KeptPlan | None:
+        if name not in self._revived:
+            self._revived[name] = self.kept.get(name, self._memory)
+        return self._revived[name]
+
+    def _plan(self, name: str) -> ExecutionPlan | KeptPlan:
+        """The plan that runs: one that was ground here, else the kept one, else one ground now."""
+        return self._ground.get(name) or self._kept(name) or self._ground_plan(name)
+
+    def _memory(self) -> dict[str, Any]:
+        return self.cache.states | {"logits": self.logits}
+
+    @cached_property
+    def logits(self) -> Array | DeviceArray:
+        """Where all plans leave their result."""
+        spec = TensorSpec((self.logit_rows.bound, self.config.vocab_size), f32)
         if self.device is not None:
+            from camshaft.plan.device_memory import DeviceArray
+
             return DeviceArray.zeros(self.device, spec)
         return aligned_bytes(spec.nbytes, 64).view(np.float32).reshape(spec.bounds)
 
-    def _graph(self, tokens: Dim, rows: Dim | None) -> Graph:
-        graph = Graph()
-        table = graph.state("block_table", self.cache.specs["block_table"])
-        caches = [self._layer_cache(graph, layer) for layer in range(self.config.n_layers)]
-        rope = graph.constant("rope", self._rope, self._rope.spec)
-        batch = token_inputs(graph, tokens, rows, table, rope, self.length)
-        checkpoint = Checkpoint(self._file.tensors, graph)
-        graph.output("logits", self._architecture.build(self.config, checkpoint, batch, caches))
-        return graph
+    @cached_property
+    def _graphs(self) -> ModelGraphs:
+        from camshaft.generate.model_graphs import ModelGraphs  # here: a start that finds its plans makes no graph
 
-    def _layer_cache(self, graph: Graph, layer: int) -> LayerCache:
-        names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in self.cache.specs]
-        keys, values, *scales = (graph.state(name, self.cache.specs[name]) for name in names)
-        return LayerCache(keys, values, tuple(scales))
+        return ModelGraphs(self._file, self.config, self.cache, self.length)
+
+    def _graph(self, name: str) -> Graph:
+        sizes: dict[str, tuple[Dim, Dim | None]] = {
+            "prompt": (self.prompt_tokens, self.logit_rows),
+            "single": (1, None),
+            **{_together(most): (tokens, None) for most, tokens in self._together.items()},
+        }
+        return self._graphs.graph(*sizes[name])
 
     def run(
         self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
@@ -128,7 +165,7 @@ class ModelPlans:
         `rows` are indexes into the tokens. The caller has reserved room in the cache for every position.
         """
         single = len(ids) == 1 and len(rows) == 1
-        plan = self.single if single else self.prompt
+        plan = self._plan("single" if single else "prompt")
         n = len(ids)
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         if not single:
@@ -136,9 +173,14 @@ class ModelPlans:
             plan.set_extent(self.prompt_tokens, n)
             plan.set_extent(self.logit_rows, len(rows))
         plan.set_extent(self.length, max(positions) + 1)
+        self.weights.finish()
         plan.bound.run()
         n_rows = len(rows)
-        return DeviceRows(self.logits, n_rows) if isinstance(self.logits, DeviceArray) else self.logits[:n_rows]
+        if isinstance(self.logits, np.ndarray):
+            return self.logits[:n_rows]
+        from camshaft.plan.device_memory import DeviceRows
+
+        return DeviceRows(self.logits, n_rows)
 
     def run_together(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
         """One run over one token of each of several sequences; their logits are the first rows of `logits`."""
@@ -146,32 +188,43 @@ class ModelPlans:
         if n == 1 or n > MOST_TOGETHER:
             self.run(ids, positions, slots, range(n))
             return
-        plan, tokens = self._plan_for(n)
+        most = 1 << (n - 1).bit_length()
+        tokens = self._together.setdefault(most, Extent("together", most))
+        # The plan of the next power of two of tokens, made when it is first wanted: its variants are those of few tokens.
+        plan = self._plan(_together(most))
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         plan.set_extent(tokens, n)
         plan.set_extent(self.length, max(positions) + 1)
+        self.weights.finish()
         plan.bound.run()
 
-    def _plan_for(self, n: int) -> tuple[ExecutionPlan, Extent]:
-        """The plan of the next power of two of tokens, ground when it is first wanted: its variants are those of few tokens."""
-        most = 1 << (n - 1).bit_length()
-        if most not in self._together:
-            tokens = Extent("together", most)
-            self._together[most] = self._compile([self._graph(tokens, None)])[0], tokens
-        return self._together[most]
-
     def close(self) -> None:
-        """Lets go of all plans, their weights and the cache's memory."""
-        ground = [self.__dict__[name] for name in ("prompt", "single") if name in self.__dict__]
-        for plan in (*ground, *(plan for plan, _ in self._together.values())):
+        """Keeps what was made, and lets go of all plans, their weights and the cache's memory."""
+        self.kept.flush()
+        for plan in self._ground.values():
             plan.close()
+        for revived in self._revived.values():
+            if revived is not None:
+                revived.close()
+        self._ground.clear()
+        self._revived.clear()
         self.weights.clear()
         self.cache.close()
-        if isinstance(self.logits, DeviceArray):
-            self.logits.close()
+        logits: Any = self.__dict__.get("logits")
+        if self.device is not None and logits is not None:
+            logits.close()
+
+
+def _together(most: int) -> str:
+    return f"together.{most}"
 
 
 def _away(backend: str | None) -> Device | None:
     """The device of that name if it has memory of its own."""
-    found = None if backend is None else device(backend)
-    return None if found is None or found.space == HOST else found
+    if backend is None:
+        return None
+    from camshaft.backends.device import HOST
+    from camshaft.backends.registry import device
+
+    found = device(backend)
+    return None if found.space == HOST else found

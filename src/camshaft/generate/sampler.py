@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from camshaft.extent import Extent
 from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
-from camshaft.graph import functions as F
-from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.spec import Dim
-from camshaft.plan.compile import compile
-from camshaft.plan.device_memory import DeviceArray
-from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.kept import KeptPlan
+
+if TYPE_CHECKING:
+    from camshaft.generate.kept_plans import KeptPlans
+    from camshaft.graph.graph import Graph, Tensor
+    from camshaft.plan.device_memory import DeviceArray
+    from camshaft.plan.execution_plan import ExecutionPlan
+
+    Plan: TypeAlias = ExecutionPlan | KeptPlan
 
 Array = np.ndarray[Any, Any]
 # Whether the likeliest is taken, and how many of the latest tokens are penalized.
@@ -28,6 +32,9 @@ def kind_of(sampling: Sampling) -> Kind:
 
 def sampling_graph(kind: Kind, rows: Dim, vocab_size: int) -> Graph:
     """logits [rows, vocab_size] and a Sampling's inputs, as its kind wants them, to `token` [rows]."""
+    from camshaft.graph import functions as F  # here: a start that finds its plans makes no graph
+    from camshaft.graph.graph import Graph
+
     greedy, penalized = kind
     graph = Graph()
     logits = graph.input("logits", (rows, vocab_size), "f32")
@@ -39,6 +46,8 @@ def sampling_graph(kind: Kind, rows: Dim, vocab_size: int) -> Graph:
 
 
 def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
+    from camshaft.graph import functions as F
+
     kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
     settings = [graph.input(name, (rows,), dtype) for name, dtype in kinds.items()]
     result: Tensor = F.sample(logits, *settings, graph.input("seed", (rows, 3), "u32"))
@@ -48,12 +57,12 @@ def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
 class SamplerPlans:
     """Compiles what a Sampling asks for once: argmax or sample, with the repeat penalty or without."""
 
-    def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int) -> None:
-        self._logits, self._backend, self._threads = logits, backend, threads
+    def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, kept: KeptPlans) -> None:
+        self._logits, self._backend, self._threads, self._kept = logits, backend, threads, kept
         self._rows = Extent("rows", logits.shape[0])
-        self._plans: dict[tuple[Kind, Dim], ExecutionPlan] = {}
+        self._plans: dict[tuple[Kind, Dim], Plan] = {}
 
-    def plan(self, sampling: Sampling) -> ExecutionPlan:
+    def plan(self, sampling: Sampling) -> Plan:
         """The plan from the first row of logits to `token`."""
         return self._plan(kind_of(sampling), 1)
 
@@ -71,13 +80,20 @@ class SamplerPlans:
             sampler.step += 1
         return [int(tokens[s.kind][row]) for row, s in enumerate(samplers)]
 
-    def _plan(self, kind: Kind, rows: Dim) -> ExecutionPlan:
+    def _plan(self, kind: Kind, rows: Dim) -> Plan:
         key = kind, rows
         if key not in self._plans:
-            self._plans[key] = self._compile(kind, rows)
+            name, memory = f"sampler.{kind}.{rows}", {"logits": self._logits}
+            found = self._kept.get(name, lambda: memory)
+            if found is None:
+                made = self._compile(kind, rows)
+                self._kept.add(name, made, memory)
+            self._plans[key] = found or made
         return self._plans[key]
 
     def _compile(self, kind: Kind, rows: Dim) -> ExecutionPlan:
+        from camshaft.plan.compile import compile  # here: a start that finds its plans makes none
+
         graph = sampling_graph(kind, rows, self._logits.shape[1])
         threads = 1 if rows == 1 else self._threads
         return compile(graph, backend=self._backend, threads=threads, memory={"logits": self._logits})
@@ -91,7 +107,7 @@ class SamplerPlans:
 class Sampler:
     """One generation's draws. The same Sampling with a seed draws the same tokens from the same logits."""
 
-    def __init__(self, plan: ExecutionPlan, sampling: Sampling) -> None:
+    def __init__(self, plan: Plan, sampling: Sampling) -> None:
         self._plan, self._sampling = plan, sampling
         self._seed = sampling.start_seed()
         self.kind, self.step = kind_of(sampling), 0
@@ -103,7 +119,7 @@ class Sampler:
         self._plan.bound.run()
         return int(self._plan.outputs["token"][0])
 
-    def fill(self, plan: ExecutionPlan, row: int, history: Sequence[int]) -> None:
+    def fill(self, plan: Plan, row: int, history: Sequence[int]) -> None:
         """Writes this sampler's row of every input but the logits: other samplers use the same plan."""
         for name, values in plan.inputs.items():
             if name != "logits":

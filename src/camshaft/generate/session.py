@@ -11,10 +11,10 @@ import numpy as np
 from camshaft.errors import ContextError, SettingError
 from camshaft.generate.generation import Generation, check_max_tokens, stop_strings
 from camshaft.generate.sampling import Sampling
-from camshaft.plan.device_memory import DeviceRows
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
+    from camshaft.plan.device_memory import DeviceRows
 
 Array = np.ndarray[Any, Any]
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from camshaft.errors import ModelError
 from camshaft.graph.graph import Tensor
 from camshaft.models import llama, qwen2, qwen3
 from camshaft.models.checkpoint import Checkpoint
-from camshaft.models.config import ModelConfig
+from camshaft.models.config import ModelConfig, architecture_name
 from camshaft.models.transformer import LayerCache, TokenBatch
 
 Build = Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[LayerCache]], Tensor]
@@ -33,7 +32,4 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 def architecture(metadata: Mapping[str, Any]) -> Architecture:
     """The architecture of a file. ModelError, naming it, for one that has no row."""
-    name = metadata.get("general.architecture")
-    if name not in ARCHITECTURES:
-        raise ModelError(f"the file's architecture is {name!r}; camshaft runs {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[name]
+    return ARCHITECTURES[architecture_name(metadata)]

@@ -29,6 +29,17 @@ class ModelConfig:
     context_length: int
 
 
+ARCHITECTURES = ("llama", "qwen2", "qwen3")  # architectures.py has how each is built
+
+
+def architecture_name(metadata: Mapping[str, Any]) -> str:
+    """The architecture of a file. ModelError, naming it, for one that has no row."""
+    name = metadata.get("general.architecture")
+    if name not in ARCHITECTURES:
+        raise ModelError(f"the file's architecture is {name!r}; camshaft runs {', '.join(ARCHITECTURES)}")
+    return str(name)
+
+
 class Keys:
     """Metadata under an architecture's prefix. ModelError for a key that is missing or of the wrong kind."""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import threading
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from camshaft.errors import BackendError
-from camshaft.ops.op import KernelVariant, Op
+
+if TYPE_CHECKING:
+    from camshaft.ops.op import KernelVariant, Op
 
 # family's module -> the ops that are rows of it
 _FAMILY_ROWS = {
@@ -78,6 +81,11 @@ _registered: dict[str, tuple[tuple[KernelVariant, str], ...]] = {}
 _lock = threading.Lock()
 
 
+def has_registered() -> bool:
+    """Whether any op has a variant from elsewhere."""
+    return any(_registered.values())
+
+
 def variants_of(op: Op) -> tuple[KernelVariant, ...]:
     """The op's own variants, then those registered for it from elsewhere."""
     return op.variants + tuple(variant for variant, _ in _registered.get(op.name, ()))
@@ -114,6 +122,8 @@ def register_variant(op: str, variant: KernelVariant, module: str | None = None)
 
 def _check_variant(variant: KernelVariant) -> None:
     """BackendError for what nobody could choose: no name, no backends, or the names of devices for theirs."""
+    from camshaft.ops.op import KernelVariant  # here: who only asks for a spec needs no ops
+
     if not isinstance(variant, KernelVariant) or not isinstance(variant.name, str) or not variant.name:
         raise BackendError(f"register_variant: got {variant!r}; wanted a KernelVariant with a name")
     from camshaft.backends.registry import ALIASES  # here: an op alone needs no devices

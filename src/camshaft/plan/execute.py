@@ -45,6 +45,16 @@ class BoundSchedule:
         self._address = self._records.ctypes.data
 
     @property
+    def memory(self) -> BoundMemory:
+        """Where its buffers lie."""
+        return self._memory
+
+    @property
+    def words(self) -> tuple[Words, Words, int]:
+        """The records, the argument blocks, and the address of the first extent's active value."""
+        return self._records, self._args, self._block.ctypes.data
+
+    @property
     def arena(self) -> Bytes:
         """The memory of all temporaries."""
         return self._memory.arena

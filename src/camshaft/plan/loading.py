@@ -14,16 +14,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from camshaft.backends.cpu.packing import Packing
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
-from camshaft.graph.graph import Source, Tensor
-from camshaft.ops.quantized_matmul.pack_kernels import ROWS, pack_tiles
-from camshaft.ops.quantized_matmul.packing import INTERLEAVED, tiles_of
-from camshaft.ops.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from camshaft.graph.graph import Source, Tensor
 
 Array = np.ndarray[Any, Any]
 # Of the file, a thread's turn: beside the packed weights so much per thread is in memory, and each turn's pages are given back
@@ -42,23 +42,50 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """A constant to bring into memory: its source, the name of its layout, its bytes there, and how they are packed, if so."""
+
+    source: Source
+    layout: str
+    nbytes: int
+    packing: Packing | None
+
+    @property
+    def key(self) -> tuple[Source, str]:
+        """What two constants have in common that can share their bytes."""
+        return self.source, self.layout
+
+
+def wanted(tensor: Tensor) -> Wanted:
+    """A graph's constant, as it is to be loaded."""
+    source, spec = tensor.source, tensor.spec
+    assert source is not None
+    packing = None
+    if spec.layout.name == "interleaved":
+        from camshaft.ops.quantized_matmul.pack_kernels import packing_of  # here: a kept plan brings its packing along
+
+        packing = packing_of(spec)
+    return Wanted(source, spec.layout.name, spec.nbytes, packing)
+
+
+@dataclass(frozen=True)
 class Piece:
     """Bytes [first, last) of a source, and their place: `tiles` of a packed weight, or the same bytes of plain memory."""
 
     source: Source
-    spec: TensorSpec
+    packing: Packing | None
     memory: Array
     first: int
     last: int
-    tiles: tuple[int, int] | None
+    tiles: tuple[int, int]
 
     def load(self) -> None:
         """Packs or copies it, without the GIL."""
         data = self.source.data()
-        if self.tiles is None:
+        if self.packing is None:
             self.memory[self.first : self.last] = data[self.first : self.last]
         else:
-            pack_tiles(data, self.spec, self.memory, *self.tiles)
+            self.packing.pack(data, self.memory, *self.tiles)
 
     def span(self) -> Span | None:
         """Its place in a mapped file."""
@@ -66,22 +93,21 @@ class Piece:
         return None if mapped is None else Span(mapped[0], mapped[1] + self.first, mapped[1] + self.last)
 
 
-def pieces(tensor: Tensor, memory: Array) -> Iterator[Piece]:
+def pieces(constant: Wanted, memory: Array) -> Iterator[Piece]:
     """A constant cut into pieces; whole where its file hands out copies."""
-    source, spec = tensor.source, tensor.spec
-    assert source is not None
+    source, packing = constant.source, constant.packing
     whole = isinstance(source, FileTensor) and not source.is_mapped
-    if spec.layout is not INTERLEAVED:
-        step = spec.nbytes if whole else TURN_NBYTES
-        for first in range(0, spec.nbytes, step):
-            yield Piece(source, spec, memory, first, min(first + step, spec.nbytes), None)
+    if packing is None:
+        step = constant.nbytes if whole else TURN_NBYTES
+        for first in range(0, constant.nbytes, step):
+            yield Piece(source, None, memory, first, min(first + step, constant.nbytes), (0, 0))
         return
-    n_tiles, total = tiles_of(spec), TensorSpec(spec.shape, spec.dtype).nbytes
-    tile_nbytes = total // spec.bounds[0] * ROWS
-    step = n_tiles if whole else max(1, TURN_NBYTES // tile_nbytes)
-    for first in range(0, n_tiles, step):
-        last = min(first + step, n_tiles)
-        yield Piece(source, spec, memory, first * tile_nbytes, min(last * tile_nbytes, total), (first, last))
+    total = packing.n_rows * packing.row_nbytes
+    step = packing.n_tiles if whole else max(1, TURN_NBYTES // packing.tile_nbytes)
+    for first in range(0, packing.n_tiles, step):
+        last = min(first + step, packing.n_tiles)
+        span = first * packing.tile_nbytes, min(last * packing.tile_nbytes, total)
+        yield Piece(source, packing, memory, *span, (first, last))
 
 
 def turns(todo: Sequence[Piece]) -> list[list[Piece]]:

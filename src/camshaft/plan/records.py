@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -11,7 +10,7 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan import executor_ir as layout
 from camshaft.plan.binding import BoundMemory
-from camshaft.plan.native import native_executor
+from camshaft.plan.native import memmove_address, native_executor
 from camshaft.plan.schedule import BufferSlice, Schedule, Thunk, own_buffers
 from camshaft.plan.workers import Words, aligned_bytes
 
@@ -40,8 +39,7 @@ def argument_words(thunk: Thunk, memory: BoundMemory, extents: Mapping[Extent, i
     memmove's also size, function."""
     words = [memory.address(arg, worker) if isinstance(arg, BufferSlice) else extents[arg] for arg in thunk.args]
     if thunk.kind == "copy" and thunk.entry is None:
-        memmove = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
-        words += [thunk.uses[0].slice.nbytes, memmove]
+        words += [thunk.uses[0].slice.nbytes, memmove_address()]
     return words
 
 

@@ -192,6 +192,14 @@ class ObjectStore:
         for folder in _folders(self.root):
             yield from _files(folder, re.compile(r"[0-9a-f]{14,126}"))
 
+    def digest(self) -> str:
+        """Stands for all entries: another one where an entry came, changed or went. StoreError when they cannot be read."""
+        digest = hashlib.sha256()
+        for entry in sorted(self.entries(), key=lambda entry: entry.path):
+            with naming(entry.path, "cannot be read"), suppress(FileNotFoundError), open(entry.path, "rb") as file:
+                digest.update(f"{entry.path.name}|".encode() + file.read(_HEADER_NBYTES))
+        return digest.hexdigest()
+
     def clear(self) -> tuple[int, int]:
         """Removes every entry; how many, and their bytes. What another process is just writing stays. StoreError as above."""
         n_entries, nbytes = 0, 0

@@ -1,4 +1,4 @@
-"""The store: what is kept between runs, under one folder: kernels, evidence, measurements, models. Top of store/."""
+"""The store: what is kept between runs, under one folder: kernels, evidence, measurements, schedules, models. Top of store/."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from camshaft.store.kernels import KernelCache
 from camshaft.store.living import Living, locked
 from camshaft.store.objects import Counts, ObjectStore
 
-DOCUMENTS_MAX_NBYTES = 64 << 20  # of evidence, and of measurements; one machine's evidence takes 0.2 MB
+DOCUMENTS_MAX_NBYTES = 64 << 20  # of evidence, of measurements, and of schedules; one machine's evidence takes 0.2 MB
 _KEYS_PART = 8  # of the bound, for first keys: 147 bytes each, beside objects of 1 to 20 kB
 
 
@@ -54,13 +54,15 @@ class DocumentStore:
 
 @dataclass(frozen=True)
 class Store:
-    """Kernel objects, evidence of validations, measurements (timings, tuned parameters, the machine's roof), and the folder of
-    models. `kernels` finds objects by either of their keys; `objects` also keeps what has but one."""
+    """Kernel objects, evidence of validations, measurements (timings, tuned parameters, the machine's roof), finished schedules
+    of models' plans, and the folder of models. `kernels` finds objects by either of their keys; `objects` also keeps what has
+    but one."""
 
     root: Path
     kernels: KernelCache
     evidence: DocumentStore
     measurements: DocumentStore
+    schedules: ObjectStore
     models_dir: Path
     living: Living
     counters: Counters
@@ -73,7 +75,8 @@ class Store:
     def parts(self) -> dict[str, ObjectStore]:
         """The object stores by kind; the bounds of all are apart."""
         kernels = {"objects": self.kernels.objects, "keys": self.kernels.keys}
-        return kernels | {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
+        documents = {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
+        return kernels | documents | {"schedules": self.schedules}
 
     def make_models_dir(self) -> Path:
         """The folder of models, made if it is not there. StoreError when it cannot be."""
@@ -127,6 +130,7 @@ def _store(root: Path, max_nbytes: int) -> Store:
         KernelCache(part("keys", max_nbytes // _KEYS_PART), part("objects", max_nbytes - max_nbytes // _KEYS_PART)),
         DocumentStore(part("evidence", DOCUMENTS_MAX_NBYTES)),
         DocumentStore(part("measurements", DOCUMENTS_MAX_NBYTES)),
+        part("schedules", DOCUMENTS_MAX_NBYTES),
         root / "models",
         living,
         Counters(state),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import platform
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.cpu.compile import MODULE_FLAGS, NativeLibrary, compile_module, host_target, load_kernel
+from camshaft.backends.cpu.compile import MODULE_FLAGS, compile_module, host_target
 from camshaft.backends.cpu.features import names
+from camshaft.backends.cpu.loaded import ENTRY as ENTRY
+from camshaft.backends.cpu.loaded import CpuKernel as CpuKernel
+from camshaft.backends.cpu.loaded import counts as counts
+from camshaft.backends.cpu.loaded import loaded, lock
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError
@@ -21,23 +23,6 @@ from camshaft.lang.kernel import Constant, Kernel, constants_key, language_diges
 from camshaft.lang.verify import verify
 from camshaft.store.kernels import UNNAMED, Found, symbol_of
 from camshaft.store.store import store
-
-ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-
-
-@dataclass(frozen=True)
-class CpuKernel:
-    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives; `key` is its object's
-    second one in the store."""
-
-    name: str
-    address: int
-    library: NativeLibrary = field(repr=False)
-    key: str = ""
-
-    def __call__(self, args: int, first: int, last: int) -> None:
-        """Runs programs [first, last) on this thread; `args` is the argument block's address."""
-        ENTRY(self.address)(args, first, last)
 
 
 @dataclass(frozen=True)
@@ -98,26 +83,14 @@ class CpuDevice:
         )
 
 
-@dataclass
-class CompileCounts:
-    """What this process did: objects compiled and objects taken from the store; seconds spent on both."""
-
-    compiled: int = 0
-    loaded: int = 0
-    seconds: float = 0.0
-
-
-counts = CompileCounts()
 _functions: dict[str, CpuKernel] = {}  # by first key
-_shared: dict[str, CpuKernel] = {}  # by second key
-_lock = threading.RLock()
 
 
 def native_function(name: str, signature: str, source: Callable[[str], str], vectorize: bool = True) -> CpuKernel:
     """The function that `source(symbol)` gives LLVM IR for, compiled at most once per signature and machine, and once for all
     signatures that come to the same IR."""
     first = _key(signature)
-    with _lock:
+    with lock:
         found = _functions.get(first)
         if found is None:
             started = time.perf_counter()
@@ -128,11 +101,7 @@ def native_function(name: str, signature: str, source: Callable[[str], str], vec
 
 def _make(name: str, first: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
     found = _object(first, lambda: source(UNNAMED), vectorize)
-    if found.second not in _shared:
-        library = load_kernel(found.data)
-        _shared[found.second] = CpuKernel(name, library.address(symbol_of(found.second)), library, found.second)
-    shared = _shared[found.second]
-    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library, found.second)
+    return loaded(name, found.second, found.data)
 
 
 def code_digest(kernel: CpuKernel) -> str | None:
@@ -146,7 +115,12 @@ def code_digest(kernel: CpuKernel) -> str | None:
 
 def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:
     """The object of `source()`, LLVM IR that `signature` stands for: from the store, else compiled and kept there."""
-    return _object(_key(signature), source, vectorize).data
+    return object_found(signature, source, vectorize).data
+
+
+def object_found(signature: str, source: Callable[[], str], vectorize: bool = True) -> Found:
+    """As `object_code`, with the object's second key."""
+    return _object(_key(signature), source, vectorize)
 
 
 def _key(signature: str) -> str:

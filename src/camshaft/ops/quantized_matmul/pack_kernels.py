@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
+from camshaft.backends.cpu.packing import ROWS as ROWS
+from camshaft.backends.cpu.packing import Packing
 from camshaft.dtypes import u8, u16, u32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.lang import ir
@@ -20,7 +22,6 @@ from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops.quantized_matmul.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import TensorSpec
 
-ROWS = 16  # rows interleaved: the 32-bit lanes of a 512-bit vector
 BLOCK = 32  # k per block of the packed layout
 LINE = 16  # words that memory gives at once
 _ANY = 1 << 40  # elements: the arrays' sizes are known when the kernel runs
@@ -96,22 +97,28 @@ def _joined(words: list[Value], bits: int) -> Value:
     return total
 
 
+def packing_of(spec: TensorSpec) -> Packing:
+    """How a weight [n, k] of that packed spec is packed: the kernel of its format, sizes and places."""
+    name, (n, columns) = spec.dtype.name, spec.bounds
+    places = {part.name: part.offset_nbytes for part in spec.parts}
+    return Packing(
+        kernel=_compiled(name, spec.part("codes").shape[2], spec.part("scales").dtype.nbytes),
+        n_rows=n,
+        n_records=columns // BLOCK_FORMATS[name].block_size,
+        row_nbytes=TensorSpec(spec.shape, spec.dtype).nbytes // n,
+        n_tiles=-(-n // ROWS),
+        codes=places["codes"],
+        scales=places["scales"],
+        extra=places.get("steps", places.get("minima", places["scales"])),
+    )
+
+
 def pack_tiles(data: Memory, spec: TensorSpec, out: Memory, first: int, last: int) -> None:
     """Tiles [first, last) of 16 rows of a weight [n, k]: the file's bytes into `out` (spec.nbytes of the packed spec).
 
     Both are uint8. Runs on this thread, without the GIL.
     """
-    name, (n, columns) = spec.dtype.name, spec.bounds
-    records = columns // BLOCK_FORMATS[name].block_size
-    if data.ctypes.data % 4:  # a caller's array: what is mapped from a file lies on 32 bytes
-        data = data.copy()
-    places = {part.name: out.ctypes.data + part.offset_nbytes for part in spec.parts}
-    extra = places.get("steps", places.get("minima", places["scales"]))
-    numbers = np.array([n, records, (data.nbytes - 1) // 4], np.int64)
-    sizes = [numbers.ctypes.data + 8 * i for i in range(numbers.size)]
-    blocks = np.array([data.ctypes.data, places["codes"], places["scales"], extra, *sizes], np.int64)
-    scales = spec.part("scales").dtype.nbytes
-    _compiled(name, spec.part("codes").shape[2], scales)(blocks.ctypes.data, first, last)
+    packing_of(spec).pack(data, out, first, last)
 
 
 @functools.cache

@@ -1,0 +1,66 @@
+"""Kernels of this process, loaded once by the second key of their objects. Between compile.py and device.py: a start that
+finds its schedule kept needs nothing above.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass, field
+
+from camshaft.backends.cpu.compile import NativeLibrary, load_kernel
+from camshaft.store.kernels import symbol_of
+from camshaft.store.store import store
+
+ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@dataclass(frozen=True)
+class CpuKernel:
+    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives; `key` is its object's
+    second one in the store."""
+
+    name: str
+    address: int
+    library: NativeLibrary = field(repr=False)
+    key: str = ""
+
+    def __call__(self, args: int, first: int, last: int) -> None:
+        """Runs programs [first, last) on this thread; `args` is the argument block's address."""
+        ENTRY(self.address)(args, first, last)
+
+
+@dataclass
+class CompileCounts:
+    """What this process did: objects compiled and objects taken from the store; seconds spent on both."""
+
+    compiled: int = 0
+    loaded: int = 0
+    seconds: float = 0.0
+
+
+counts = CompileCounts()
+_shared: dict[str, CpuKernel] = {}  # by second key
+lock = threading.RLock()  # of what is loaded, here and by first keys in device.py
+
+
+def loaded(name: str, second: str, data: bytes) -> CpuKernel:
+    """The kernel of an object, which is linked when its second key is new in the process."""
+    with lock:
+        if second not in _shared:
+            library = load_kernel(data)
+            _shared[second] = CpuKernel(name, library.address(symbol_of(second)), library, second)
+        shared = _shared[second]
+    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library, second)
+
+
+def stored(name: str, second: str) -> CpuKernel | None:
+    """The kernel whose object the store has under this second key; None where it was lost."""
+    with lock:
+        if second in _shared:
+            return loaded(name, second, b"")
+        data = store().kernels.object(second)
+        if data is None:
+            return None
+        counts.loaded += 1
+        return loaded(name, second, data)

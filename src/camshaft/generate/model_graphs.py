@@ -1,0 +1,39 @@
+"""The graphs of a language model's plans, over one file and one KV cache. Below model_plans.py."""
+
+from __future__ import annotations
+
+from camshaft.extent import Extent
+from camshaft.formats.gguf import GGUFFile
+from camshaft.generate.kv_cache import KINDS, KVCache
+from camshaft.graph.graph import Graph
+from camshaft.models.architectures import architecture
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.config import ModelConfig
+from camshaft.models.rope_scaling import Rotations
+from camshaft.models.transformer import LayerCache, token_inputs
+from camshaft.ops.spec import Dim
+
+
+class ModelGraphs:
+    """Makes the graph for so many tokens. ModelError for an architecture without a row, or a file that lacks its tensors."""
+
+    def __init__(self, file: GGUFFile, config: ModelConfig, cache: KVCache, length: Extent) -> None:
+        self._file, self._config, self._cache, self._length = file, config, cache, length
+        self._architecture = architecture(file.metadata)
+        self._rope = Rotations(file.metadata, file.tensors, config, length.bound)
+
+    def graph(self, tokens: Dim, rows: Dim | None) -> Graph:
+        """From token ids to `logits` of `rows` of the tokens; of all where that is None."""
+        graph = Graph()
+        table = graph.state("block_table", self._cache.specs["block_table"])
+        caches = [self._layer_cache(graph, layer) for layer in range(self._config.n_layers)]
+        rope = graph.constant("rope", self._rope, self._rope.spec)
+        batch = token_inputs(graph, tokens, rows, table, rope, self._length)
+        checkpoint = Checkpoint(self._file.tensors, graph)
+        graph.output("logits", self._architecture.build(self._config, checkpoint, batch, caches))
+        return graph
+
+    def _layer_cache(self, graph: Graph, layer: int) -> LayerCache:
+        names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in self._cache.specs]
+        keys, values, *scales = (graph.state(name, self._cache.specs[name]) for name in names)
+        return LayerCache(keys, values, tuple(scales))
