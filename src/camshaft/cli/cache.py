@@ -13,14 +13,16 @@ from camshaft.cli.show import print_columns, print_json, size
 app = typer.Typer(rich_markup_mode=None)
 _Kinds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KIND]...", help="objects, evidence, measurements or models; by default the first three."),
+    typer.Argument(
+        metavar="[KIND]...", help="objects, evidence, measurements, schedules or models; by default all but models."
+    ),
 ]
 
 
 @app.callback(invoke_without_command=True)
 def cache(context: typer.Context, json: options.Json = False) -> None:
-    """Show what is kept between runs: compiled kernels (objects), proofs (evidence), measurements and models, and how often
-    something was found there (hits) or had to be made (misses)."""
+    """Show what is kept between runs: compiled kernels (objects), proofs (evidence), measurements, finished schedules and models,
+    and how often something was found there (hits) or had to be made (misses)."""
     if context.invoked_subcommand is None:
         _show(json)
     elif json:
@@ -52,8 +54,8 @@ def _shown(count: int | None) -> object:
 @app.command()
 @command
 def clear(kinds: _Kinds = None, json: options.Json = False) -> None:
-    """Remove compiled kernels, evidence and measurements, which are made again when they are needed; models only when they are
-    asked for by name."""
+    """Remove compiled kernels, evidence, measurements and schedules, which are made again when they are needed; models only when
+    they are asked for by name."""
     from camshaft.store import usage
     from camshaft.store.store import store
 
