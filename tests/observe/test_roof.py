@@ -73,20 +73,22 @@ def test_a_small_measurement_gives_figures(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def run(source, x, out, dtypes, **constants) -> None:
-    code = roofs._compiled(source, x, out, dtypes, **constants)
+    n_programs = len(x) // int(constants.get("streams", 1))
+    code = roofs._compiled(source, x, out, dtypes, n_programs, **constants)
     buffers = [Buffer(name, array.nbytes, Lifetime.IO) for name, array in (("x", x), ("out", out))]
     uses = (BufferUse(buffers[0].slice(), "read"), BufferUse(buffers[1].slice(), "write"))
     args = tuple(b.slice() for b in buffers)
-    thunk = Thunk("roof", "roof", "roof", "", "kernel", code, args, uses, Programs(len(x)))
+    thunk = Thunk("roof", "roof", "roof", "", "kernel", code, args, uses, Programs(n_programs))
     bind(*make_schedule([thunk]), buffers=dict(zip(buffers, (x, out), strict=True)), threads=1).run()
 
 
-@pytest.mark.parametrize("ahead", [0, 64])
-def test_reading_reads_every_word(ahead: int) -> None:
-    x, out = roofs._ones(u32, 2, kernels.PIECE, kernels.WIDTH), roofs._ones(u32, 2, kernels.WIDTH)
+@pytest.mark.parametrize(("streams", "ahead"), roofs._WAYS)
+def test_reading_reads_every_word(streams: int, ahead: int) -> None:
+    x, out = roofs._ones(u32, 4, kernels.PIECE, kernels.WIDTH), roofs._ones(u32, 4, kernels.WIDTH)
     x[:] = np.random.default_rng(0).integers(0, 2**32, x.shape)
-    run(kernels.read_memory, x, out, (u32, u32), ahead=ahead)
-    assert np.array_equal(out, np.bitwise_xor.reduce(x, axis=1))
+    run(kernels.read_memory, x, out, (u32, u32), streams=streams, ahead=ahead)
+    pieces = np.bitwise_xor.reduce(x, axis=1).reshape(streams, 4 // streams, kernels.WIDTH)
+    assert np.array_equal(out[: 4 // streams], np.bitwise_xor.reduce(pieces, axis=0))
 
 
 @pytest.mark.parametrize(

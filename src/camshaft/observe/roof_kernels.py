@@ -13,15 +13,17 @@ STEPS = 20_000
 
 
 @kernel
-def read_memory(k: Tracer, x: Array, out: Array, *, ahead: int) -> None:
-    # out[p] = xor of the vectors of piece p
+def read_memory(k: Tracer, x: Array, out: Array, *, streams: int, ahead: int) -> None:
+    # out[p] = xor of piece p and of the pieces as far into the other streams' shares, four vectors of each at a time
     p = k.program(0)
+    pieces = [p + stream * (x.shape[0] // streams) for stream in range(streams)]
     sums = [k.var(k.splat(0, WIDTH, u32), u32) for _ in range(4)]
     for i in k.range(0, PIECE, 4):
-        for j, total in enumerate(sums):
-            if ahead:
-                k.prefetch(x, p, i + (j + ahead), 0)
-            total.set(total.value ^ k.load_vector(x, p, i + j, 0, width=WIDTH))
+        for piece in pieces:
+            for j, total in enumerate(sums):
+                if ahead:
+                    k.prefetch(x, piece, i + (j + ahead), 0)
+                total.set(total.value ^ k.load_vector(x, piece, i + j, 0, width=WIDTH))
     k.store_vector(out, sums[0].value ^ sums[1].value ^ sums[2].value ^ sums[3].value, p, 0)
 
 
