@@ -182,3 +182,9 @@ def test_the_bound_is_held_over_processes(kept: Store, monkeypatch: pytest.Monke
         kept.objects.put(f"{i:064x}", bytes(917))
         kept.settle()
     assert len(listings) == 1
+
+
+def test_models_are_one_json_object_too(cli: Any, kept: Store) -> None:
+    found = json.loads(cli("models", "--json").stdout)
+    assert found["models_dir"] == str(kept.models_dir)
+    assert [(Path(model["path"]).name, model["nbytes"]) for model in found["models"]] == [("a.gguf", 1000)]

@@ -102,10 +102,10 @@ def test_groups_of_the_table_are_run_in_its_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--compare", "a.gguf"], "MODEL a.gguf: wanted none with --compare"),
-        (["--compare", "--kv-cache", "q8_0"], "--kv-cache q8_0: wanted none with --compare"),
-        (["--only", "models"], "--only models: wanted with it --compare"),
-        (["--at-most", "0"], "--at-most 0.0: wanted with it --compare"),
+        (["--compare", "a.gguf"], "MODEL a.gguf: it has no meaning with --compare; leave it out"),
+        (["--compare", "--kv-cache", "q8_0"], "--kv-cache q8_0: it has no meaning with --compare; leave it out"),
+        (["--only", "models"], "--only models: it goes with --compare; wanted that too"),
+        (["--at-most", "0"], "--at-most 0.0: it goes with --compare; wanted that too"),
         (["--threads", "1,2"], "--threads 1,2: wanted one number"),
         (["--compare", "--threads", "1,5000"], "threads=5000: wanted 1 to 1024"),
         (["--compare", "--resume"], "--resume: wanted with it --results FILE"),

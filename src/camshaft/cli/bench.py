@@ -25,7 +25,8 @@ _Threads = Annotated[
 ]
 _Compare = Annotated[bool, typer.Option("--compare", help="Measure beside other libraries instead, a table of rows.")]
 _Only = Annotated[
-    str | None, typer.Option(metavar="GROUPS", help="With --compare: only these, such as models,executor.")
+    str | None,
+    typer.Option(metavar="GROUPS", help="With --compare: only these, such as models,executor; a wrong one lists all."),
 ]
 _Quick = Annotated[bool, typer.Option("--quick", help="With --compare: 2 rounds instead of 5.")]
 _Results = Annotated[
@@ -77,9 +78,10 @@ def bench(
     peer_python: _PeerPython = None,
     at_most: _AtMost = None,
 ) -> None:
-    """Measure how fast a model runs; with --compare, many things beside other libraries.
+    """Measure how fast a model runs, or much beside other libraries.
 
-    Prompt processing, generation, and the time from the start of a process to the first token of its text."""
+    Prompt processing, generation, and the time from the start of a process to the first token of its text.
+    With --compare a table of rows instead: models, products, norms and more, each by camshaft and its peers in turn."""
     _refuse_unread(locals())
     if compare:
         run_comparison(
@@ -134,7 +136,12 @@ def _refuse_unread(given: Mapping[str, object]) -> None:
     for name in _ALONE if comparing else _COMPARING:
         if given[name] != defaults[name]:
             shown = "MODEL" if name == "model" else f"--{name.replace('_', '-')}"
-            raise SettingError(f"{shown} {given[name]}: wanted {'none with' if comparing else 'with it'} --compare")
+            why = (
+                "it has no meaning with --compare; leave it out"
+                if comparing
+                else "it goes with --compare; wanted that too"
+            )
+            raise SettingError(f"{shown} {given[name]}: {why}")
 
 
 def _one(text: str | None) -> int | None:

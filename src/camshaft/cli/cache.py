@@ -21,8 +21,10 @@ _Kinds = Annotated[
 
 @app.callback(invoke_without_command=True)
 def cache(context: typer.Context, json: options.Json = False) -> None:
-    """Show what is kept between runs: compiled kernels (objects), proofs (evidence), measurements, finished schedules and models,
-    and how often something was found there (hits) or had to be made (misses)."""
+    """Show what is kept between runs, and how often it served.
+
+    Compiled kernels (objects), proofs (evidence), measurements, finished schedules and models; how often something was found
+    there (hits) or had to be made (misses)."""
     if context.invoked_subcommand is None:
         _show(json)
     elif json:

@@ -9,7 +9,9 @@ from camshaft.cli.show import print_columns, print_json
 
 @command
 def devices(json: options.Json = False) -> None:
-    """List the devices that plans can run on, with limits and features, and the reason where one is absent."""
+    """List the devices that plans can run on.
+
+    With limits and features, and the reason where one is absent."""
     from camshaft.backends.registry import devices as every_device
 
     rows = every_device()

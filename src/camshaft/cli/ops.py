@@ -21,7 +21,9 @@ _Markdown = Annotated[bool, typer.Option("--markdown", help="Print the page docs
 
 @command
 def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = False) -> None:
-    """Show every op with how many of its kernels are proved here, or some ops in full. Proves nothing: doctor does."""
+    """Show every op and how many of its kernels are proved here.
+
+    With names, those ops in full. Proves nothing: doctor does."""
     if markdown:
         from camshaft.ops.catalog import page
 

@@ -19,7 +19,11 @@ Model = Annotated[
     typer.Argument(metavar="MODEL", help="A name (pulled on first use), hf:OWNER/REPO/FILE or the path of a .gguf."),
 ]
 Backend = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Backend to run on; by default the best one proved here.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Backend or device to run on (camshaft devices lists them); by default the best one proved here.",
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Workers; by default the cores this process may use.")
@@ -32,7 +36,8 @@ Activations = Annotated[
 KVCache = Annotated[
     str | None,
     typer.Option(
-        metavar="f16|bf16|f32|q8_0|q4_0", help="How keys and values are kept; q8_0 and q4_0 take the least memory."
+        metavar="auto|f16|bf16|f32|q8_0|q4_0",
+        help="How keys and values are kept; auto is f16, or f32 with f32 activations; q8_0 and q4_0 take the least memory.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -43,13 +48,14 @@ Temperature = Annotated[
 ]
 TopK = Annotated[int | None, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")]
 TopP = Annotated[
-    float | None, typer.Option(metavar="X", min=0.0, max=1.0, help="Choose among the likeliest that make up X in sum.")
+    float | None, typer.Option(metavar="X", help="Choose among the likeliest that make up X in sum: above 0, up to 1.")
 ]
 MinP = Annotated[
     float | None, typer.Option(metavar="X", min=0.0, max=1.0, help="Drop what is under X times the likeliest.")
 ]
 RepeatPenalty = Annotated[
-    float | None, typer.Option(metavar="X", min=0.0, help="Over 1: makes tokens seen lately less likely.")
+    float | None,
+    typer.Option(metavar="X", help="Over 1: makes tokens seen lately less likely. Above 0; 1 does nothing."),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")]
 

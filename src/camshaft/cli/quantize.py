@@ -33,7 +33,7 @@ def quantize(
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Write a model again in another file type, such as Q4_K_M or BF16."""
+    """Write a model again in another file type, such as Q4_K_M."""
     from camshaft.models import pull
     from camshaft.models.quantization_mix import mix_named
     from camshaft.models.quantize import quantize
