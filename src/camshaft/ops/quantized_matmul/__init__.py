@@ -190,7 +190,9 @@ def _build_streams_with(node: ops.NodeSpec, target: ops.Target, values: ops.Valu
 
 
 def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    x = node.inputs[0]
+    x, w = node.inputs
+    if w.dtype.name not in one_token.FASTEST:
+        return f"takes weights of {', '.join(one_token.FASTEST)}: a tile reads others as fast"
     if target.lanes != ROWS:  # not timed elsewhere; 16 registers would be few
         return f"takes CPUs with vectors of {ROWS} numbers"
     return _packed_only(node, target) if _is_q8(x) and x.bounds[0] == 1 else "takes one quantized token"
