@@ -17,6 +17,7 @@ from camshaft.ops.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec
 
+LINE_NBYTES = 64  # of a CPU's caches
 N_INPUTS = 6  # q, K, V, positions, slots, block table; K and V scales after them
 
 
@@ -81,7 +82,8 @@ class Cache:
 class Keys:
     """`count` keys of slot `slot` from position `base` on, a multiple of 16; heads count from `kv_head`.
 
-    Components and columns come as f32 vectors of 16: of a component, 16 keys; of a key's value, 16 columns.
+    Components and columns come as f32 vectors of 16: of a component, 16 keys; of a key's value, 16 columns. Each read asks for
+    what lies `ahead` bytes behind it, if that is not 0; past the cache's end it is a hint without meaning.
     """
 
     k: Tracer
@@ -91,6 +93,7 @@ class Keys:
     kv_head: Value
     base: Value
     count: Value
+    ahead: int = 0
 
     @property
     def n_blocks(self) -> Value:
@@ -140,6 +143,10 @@ class Keys:
     ) -> Iterator[tuple[int, Number, list[Value]]]:
         """The one or two components that the stored row `row` of a part has."""
         k, cache = self.k, self.cache
+        row_nbytes = WIDTH * cache.keys.dtype.nbytes
+        if self.ahead and i * row_nbytes % LINE_NBYTES == 0:
+            for block in blocks:
+                k.prefetch(cache.keys, block, self.kv_head + h, stored + self.ahead // row_nbytes, 0)
         lines = [k.load_vector(cache.keys, block, self.kv_head + h, stored, 0, width=WIDTH) for block in blocks]
         if part is None:
             yield i, stored, lines
@@ -153,6 +160,9 @@ class Keys:
     def values(self, block: Value, h: Number, j: Value, column: int) -> Value:
         """16 columns of the value of a block's key j; 0 past the last column."""
         k, cache, head = self.k, self.cache, self.kv_head + h
+        nbytes = cache.values.dtype.nbytes
+        if self.ahead and column * nbytes % LINE_NBYTES == 0:
+            k.prefetch(cache.values, block, head, j + self.ahead // (cache.head_dim * nbytes), column)
         if cache.value_scales is None:
             return k.load_vector(
                 cache.values, block, head, j, column, width=WIDTH, count=inside(cache.head_dim, column)

@@ -26,7 +26,7 @@ LOWEST = -3.0e38
 @dataclass(frozen=True)
 class Shape:
     """Sizes of one program: kv heads it takes `together`, keys, blocks of keys and chains of sums a register tile has for q K,
-    blocks in a `turn` of one head before the next head's, registers of a tile."""
+    blocks in a `turn` of one head before the next head's, registers of a tile, bytes that are asked for `ahead`."""
 
     heads: int
     kv_heads: int
@@ -37,6 +37,7 @@ class Shape:
     chains: int
     turn: int
     registers: int
+    ahead: int
 
     @property
     def group(self) -> int:
@@ -104,7 +105,7 @@ def _some_keys(
     base, last = split * shape.keys, positions[token].to(i64)
     with k.when(base <= last):
         count = k.minimum(last + 1 - base, shape.keys)
-        keys = Keys(k, cache, table, slots[token].to(i64), first_head, base, count)
+        keys = Keys(k, cache, table, slots[token].to(i64), first_head, base, count, shape.ahead)
         work = _Work(k, shape, keys)
         work.start(q, token, first_head, scale)
         for first in k.range(0, keys.n_blocks, shape.turn):
