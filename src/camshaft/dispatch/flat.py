@@ -57,7 +57,7 @@ class FlatKernel:
 def flat_node(op: Op, dtypes: Sequence[DType], attrs: Attrs, singles: int = 0) -> NodeSpec:
     """The op on tensors of N elements, or of one where `singles` says so. ShapeError where the op does not take them."""
     specs = tuple(TensorSpec((1,) if singles >> i & 1 else (N,), dtype) for i, dtype in enumerate(dtypes))
-    return NodeSpec(specs, op.infer(specs, attrs), attrs)
+    return NodeSpec(specs, op.outputs(specs, attrs), attrs)
 
 
 def flat_launch(node: NodeSpec, build: object) -> tuple[Launch, int] | None:

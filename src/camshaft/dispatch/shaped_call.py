@@ -91,7 +91,7 @@ def _call(
 def node_of(op: Op, arrays: Sequence[Array], attrs: Attrs) -> NodeSpec:
     """The op on arrays of these shapes and dtypes. ShapeError as the op has it, or for outputs that are no plain arrays."""
     specs = tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays)
-    outputs = op.infer(specs, attrs)
+    outputs = op.outputs(specs, attrs)
     if not all(spec.is_plain for spec in outputs):
         raise ShapeError(f"{op.name}: gives {outputs[0]}, which is no plain array; use it in a graph")
     return NodeSpec(specs, outputs, attrs)

@@ -165,7 +165,7 @@ class Graph:
                 raise ShapeError(
                     f"{op.name}: got {tensor!r}; wanted tensors of this graph (g.constant makes one of an array)"
                 )
-        specs = op.infer(tuple(t.spec for t in inputs), attrs)
+        specs = op.outputs(tuple(t.spec for t in inputs), attrs)
         label = self._named(name or op.name)
         outputs = tuple(
             Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)

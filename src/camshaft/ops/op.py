@@ -267,10 +267,21 @@ class Op:
     def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
         """Whether `infer` takes these specs."""
         try:
-            self.infer(specs, attrs)
+            self.outputs(specs, attrs)
         except ShapeError:
             return False
         return True
+
+    def outputs(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
+        """What `infer` makes of a caller's specs and attributes. ShapeError as there, and for an attribute of a kind that the
+        rule cannot even look at: None where it compares numbers."""
+        try:
+            return self.infer(specs, attrs)
+        except TypeError as error:
+            given = ", ".join(f"{name}={value!r:.60}" for name, value in attrs.items())
+            raise ShapeError(
+                f"{self.name}: got the attributes {given or 'none'}; wanted such as it takes: {error}"
+            ) from error
 
 
 def expect(condition: bool, op: str, came: object, wanted: str) -> None:

@@ -175,7 +175,7 @@ class ExecutionGraph:
             raise PlanError(f"execution graph: there is a node {label!r} already; wanted another name")
         earlier = listed(label, "after", after, (ExecutionNode, str), "nodes of this graph or their names")
         tensors = tuple(self._tensor(label, x, f"{label}.{i}") for i, x in enumerate(inputs))
-        specs = op.infer(tuple(t.spec for t in tensors), attrs)
+        specs = op.outputs(tuple(t.spec for t in tensors), attrs)
         for index in op.updates:
             self._check_written(label, tensors[index])
         outputs = self._outputs(label, specs, device) if into is None else self._given(label, specs, into)
