@@ -159,23 +159,29 @@ class Keys:
 
     def values(self, block: Value, h: Number, j: Value, column: int) -> Value:
         """16 columns of the value of a block's key j; 0 past the last column."""
+        if self.cache.value_scales is None:
+            return self.value_codes(block, h, j, column)
+        scale = self.cache.value_scales[block, self.kv_head + h, column // GROUP, j]
+        return self.value_codes(block, h, j, column) * scale
+
+    def value_scales(self, block: Value, h: Number, part: int) -> Value:
+        """What the values of a block's 16 keys are to be multiplied with in a part of the head."""
+        scales = self.cache.value_scales
+        assert scales is not None
+        return self.k.load_vector(scales, block, self.kv_head + h, part, 0, width=WIDTH)
+
+    def value_codes(self, block: Value, h: Number, j: Value, column: int) -> Value:
+        """As `values`, before scales."""
         k, cache, head = self.k, self.cache, self.kv_head + h
         nbytes = cache.values.dtype.nbytes
         if self.ahead and column * nbytes % LINE_NBYTES == 0:
             k.prefetch(cache.values, block, head, j + self.ahead // (cache.head_dim * nbytes), column)
         if cache.value_scales is None:
-            return k.load_vector(
-                cache.values, block, head, j, column, width=WIDTH, count=inside(cache.head_dim, column)
-            )
-        scale = cache.value_scales[block, head, column // GROUP, j]
-        return self.value_codes(block, h, j, column) * scale
-
-    def value_codes(self, block: Value, h: Number, j: Value, column: int) -> Value:
-        """As `values`, before scales."""
-        k, cache = self.k, self.cache
+            count = inside(cache.head_dim, column)
+            return k.load_vector(cache.values, block, head, j, column, width=WIDTH, count=count)
         part, within = divmod(column, GROUP)
         start = part * (GROUP // 2) if cache.has_nibbles else column
-        line = k.load_vector(cache.values, block, self.kv_head + h, j, start, width=WIDTH)
+        line = k.load_vector(cache.values, block, head, j, start, width=WIDTH)
         return nibble(line, within // WIDTH) if cache.has_nibbles else line.to(f32)
 
 

@@ -8,15 +8,17 @@ every sum follows from shapes alone.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracer import Array, Tracer, Variable
 from camshaft.ops.attention.paged import Cache, Keys
 from camshaft.ops.attention.registers import LOG2_E, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.kv_cache_quantize import GROUP
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 
 MOST_MEMBERS = WIDTH // 2  # q heads that a register tile takes at once
@@ -128,6 +130,8 @@ class _Work:
         self.query, self.total = (k.scratch(f32, rows, columns) for _ in range(2))
         self.scores = k.scratch(f32, rows, shape.keys)
         self.peaks, self.weights = (k.scratch(f32, rows) for _ in range(2))
+        if keys.cache.is_quantized:
+            self.scaled = k.scratch(f32, MOST_MEMBERS, shape.head_dim // GROUP, WIDTH)
 
     def start(self, q: Array, token: Value, first_head: Value, scale: float) -> None:
         """Queries, scaled to powers of two; no value added yet."""
@@ -198,13 +202,29 @@ class _Work:
             for columns in even_steps(shape.head_dim, shape.registers // len(rows)):
                 sums = [[k.var(k.load_vector(self.total, row, d, width=WIDTH)) for d in columns] for row in rows]
                 for index in k.range(first, end):
-                    block, start = keys.block(index), index * BLOCK_TOKENS
-                    for j in k.range(keys.in_block(index)):
-                        values = [keys.values(block, h, j, d) for d in columns]
-                        add_products(k, sums, [self.scores[row, start + j] for row in rows], values)
+                    self._mix_block(sums, rows, columns, h, index)
                 for row, line in zip(rows, sums, strict=True):
                     for d, total in zip(columns, line, strict=True):
                         k.store_vector(self.total, total.value, row, d)
+
+    def _mix_block(
+        self, sums: list[list[Variable]], rows: list[Value], columns: list[int], h: Value, index: Value
+    ) -> None:
+        """sums += the values of a block, some columns of them. Their scales go to the scores, 16 at a time."""
+        k, keys, block, start = self.k, self.keys, self.keys.block(index), index * BLOCK_TOKENS
+        parts = sorted({d // GROUP for d in columns}) if keys.cache.is_quantized else []
+        for part in parts:
+            scales = keys.value_scales(block, h, part)
+            for r, row in enumerate(rows):
+                k.store_vector(self.scaled, k.load_vector(self.scores, row, start, width=WIDTH) * scales, r, part, 0)
+        for j in k.range(keys.in_block(index)):
+            values = [keys.value_codes(block, h, j, d) for d in columns]
+            if not parts:
+                add_products(k, sums, [self.scores[row, start + j] for row in rows], values)
+            for part in parts:
+                of = slice(*(bisect_left(columns, n * GROUP) for n in (part, part + 1)))
+                weights = [self.scaled[r, part, j] for r in range(len(rows))]
+                add_products(k, [line[of] for line in sums], weights, values[of])
 
     def finish(self, partial: Array, extremes: Array, token: Value, first_head: Value, split: Value) -> None:
         """What merge_splits reads."""
