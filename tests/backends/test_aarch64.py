@@ -21,8 +21,9 @@ GROUPS = {
 }
 OF_SOME = {"units", "paired"}  # variants for CPUs with matrix units, or products of pairs of bf16
 FEWEST = 4  # samples that a variant is proved on, where there are so many
-# Samples of a variant in the default run, evenly apart; the rest behind `soak`. A block format is a kernel of its own.
-SAMPLES = {"quantized_matmul": 13, "matmul": 16}
+# Samples of a variant in the default run, evenly apart and others on each CPU; all on each behind `soak`. A block format is a
+# kernel of its own.
+SAMPLES = {"quantized_matmul": 13, "matmul": 16, "attention": 13}
 # ... and of each row of a family: rows differ by the formula alone, and have no use for what CPUs differ in.
 ROW_SAMPLES = {"cortex-a76": 3}
 
@@ -30,7 +31,7 @@ ROW_SAMPLES = {"cortex-a76": 3}
 def chosen(op, n: int | None, cpu) -> list:
     """`n` samples (None: all), and more where a variant takes few of those: matrix units want whole tiles."""
     samples = list(op.samples())
-    found = samples if n is None or n >= len(samples) else spread(samples, n)
+    found = samples if n is None or n >= len(samples) else spread(samples, n, list(CPUS.values()).index(cpu))
     for variant in op.variants:
         there = [s for s in samples if "simd" in variant.backends and takes(variant, op, s, cpu)]
         few = FEWEST - sum(takes(variant, op, s, cpu) for s in found)
@@ -42,10 +43,18 @@ def takes(variant, op, sample, cpu) -> bool:
     return variant.supports(node_of(op, sample), cpu.device) is None
 
 
-def spread(samples: list, n: int) -> list:
-    # samples come in short cycles (block format, activations, tokens): a step without a common divisor meets each phase
+def spread(samples: list, n: int, turn: int) -> list:
+    # samples come in short cycles (block format, activations, tokens): a step without a common divisor meets each phase, and
+    # going on where the last turn ended meets others
     step = next(s for s in range(len(samples) // n + 1, 2 * len(samples)) if gcd(s, len(samples)) == 1)
-    return [samples[(i + 1) * step % len(samples)] for i in range(n)]
+    return [samples[(turn * n + i + 1) * step % len(samples)] for i in range(n)]
+
+
+def test_the_cpus_together_run_every_sample_of_attention_and_every_block_format() -> None:
+    for name, part in (("attention", lambda s: s.name), ("quantized_matmul", lambda s: s.name.split()[0])):
+        op = ops.get(name)
+        found = {part(s) for cpu in CPUS.values() for s in chosen(op, SAMPLES[name], cpu)}
+        assert found == {part(s) for s in op.samples()}
 
 
 def prove(cpu, given, folder) -> Counter[tuple[str, str]]:
