@@ -24,14 +24,15 @@ EXCHANGE_NBYTES = 256
 
 def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
     """About 48 rows."""
-    return _shape(node, defaults(node, target))
+    return _shape(node, target, defaults(node, target))
 
 
-def _shape(node: ops.NodeSpec, values: ops.Values) -> Shape:
+def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
     attrs = node.attrs
     tokens = max(1, values["tile_rows"] * attrs["kv_heads"] // attrs["heads"])
     sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
-    return Shape(*sizes, tokens, values["tile_keys"], values["block_vectors"])
+    unpacked = is_quantized(node) and not has_threads(target)  # a GPU's workgroup memory has no room for it
+    return Shape(*sizes, tokens, values["tile_keys"], values["block_vectors"], int(unpacked))
 
 
 def scratch_limit(target: ops.Target) -> int:
@@ -51,12 +52,12 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Rows and keys of a tile, vectors of the register tile. In a workgroup's memory the tile with the most scores that fits."""
     vectors, most = max(1, register_vectors(target) // BLOCK_ROWS), scratch_limit(target)
     found = [{"tile_rows": rows, "tile_keys": keys, "block_vectors": vectors} for rows, keys in TILES]
-    return next((values for values in found if _shape(node, values).scratch_nbytes <= most), found[-1])
+    return next((values for values in found if _shape(node, target, values).scratch_nbytes <= most), found[-1])
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
     """A tile that passes the workgroup memory."""
-    shape = _shape(node, values)
+    shape = _shape(node, target, values)
     if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.rows} rows and {shape.tile_keys} keys pass the workgroup memory"
     return None
@@ -69,7 +70,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """As `build`, with a value for each tunable."""
-    shape, tokens = _shape(node, values), node.inputs[0].shape[0]
+    shape, tokens = _shape(node, target, values), node.inputs[0].shape[0]
     launch = ops.Launch(
         one_quantized_tile_per_program if is_quantized(node) else one_tile_per_program,
         (*(ops.read(i) for i in range(len(node.inputs))), ops.write(0)),

@@ -79,6 +79,8 @@ def _one_tile(
             slot, none = slots[first].to(i64), k.const(0, i64)
             keys = Keys(k, cache, table, slot, kv_head, none, none)
             for base in k.range(0, greatest + 1, shape.tile_keys):
+                if shape.unpacked:
+                    tile.unpack(replace(keys, base=base, count=k.minimum(greatest + 1 - base, shape.tile_keys)))
                 for row in k.range(0, whole, BLOCK_ROWS):
                     _weigh(tile, row, replace(keys, base=base))
                 for row in k.range(0, whole, BLOCK_ROWS):
