@@ -13,13 +13,15 @@ from camshaft.backends.registry import backend_named, device
 from camshaft.dispatch.run import refusal_of
 from camshaft.dispatch.validate import check_sample, node_of
 from tests.support.needs import require
-from tests.support.samples import in_turn, is_row
+from tests.support.samples import in_turn, is_row, spread
 
 # Devices that CI has: an absent one fails there. The others are tried where they are.
 IN_CI = ("cpu:c", "webgpu")
 NAMES = (*IN_CI, "cuda", "metal")
 # Samples that prove a family's row on a device that starts a compiler for each kernel.
 MOST_SAMPLES = {"cpu:c": 3, "webgpu": 4}
+# ... and of ops with very many: each of those devices others (the CPU's own two run all: tests/test_ops.py), all behind `soak`.
+SPREAD = {"quantized_matmul": 33, "matmul": 26, "attention": 17}
 CASES = [
     pytest.param(name, op, variant, id=f"{name}-{op.name}-{variant.name}")
     for name in NAMES
@@ -29,15 +31,34 @@ CASES = [
 ]
 
 
+def _tried(name, op, variant) -> list:
+    """A device's share of those samples that are for the variant; all where none is."""
+    samples = in_turn(op)
+    if name not in IN_CI or op.name not in SPREAD:
+        return samples
+    fit = [s for s in samples if variant.supports(node_of(op, s), device(name)) is None]
+    return spread(fit, SPREAD[op.name], IN_CI.index(name)) or samples
+
+
 @pytest.mark.parametrize(("name", "op", "variant"), CASES)
 def test_every_claim_is_proved_or_absent_with_a_reason(name, op, variant, record_property) -> None:
+    _prove(name, op, variant, _tried, record_property)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "op", "variant"), [c for c in CASES if c.values[1].name in SPREAD])
+def test_every_sample_on_every_device(name, op, variant, record_property) -> None:
+    _prove(name, op, variant, lambda name, op, variant: in_turn(op), record_property)
+
+
+def _prove(name, op, variant, tried, record_property) -> None:
     reason = backend_named(name).absent()
     if name in IN_CI:
         require(reason is None, f"{name}: {reason}")
     elif reason is not None:
         pytest.skip(f"{name}: {reason}")
     target, refusals, n_proved = device(name), [], 0
-    for sample in in_turn(op):
+    for sample in tried(name, op, variant):
         if is_row(op) and n_proved == MOST_SAMPLES.get(name):
             break
         node = node_of(op, sample)

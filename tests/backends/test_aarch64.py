@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from math import gcd
 
 import pytest
 
@@ -13,6 +12,7 @@ from camshaft.backends.cpu.arm import features_of
 from camshaft.dispatch.validate import node_of
 from tests.support.aarch64 import CPUS, EMULATOR, Executable, missing
 from tests.support.needs import require
+from tests.support.samples import spread
 
 OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.variants)]
 # One executable for an op, or for a family of rows that share their kernels.
@@ -31,7 +31,7 @@ ROW_SAMPLES = {"cortex-a76": 3}
 def chosen(op, n: int | None, cpu) -> list:
     """`n` samples (None: all), and more where a variant takes few of those: matrix units want whole tiles."""
     samples = list(op.samples())
-    found = samples if n is None or n >= len(samples) else spread(samples, n, list(CPUS.values()).index(cpu))
+    found = samples if n is None else spread(samples, n, list(CPUS.values()).index(cpu))
     for variant in op.variants:
         there = [s for s in samples if "simd" in variant.backends and takes(variant, op, s, cpu)]
         few = FEWEST - sum(takes(variant, op, s, cpu) for s in found)
@@ -41,13 +41,6 @@ def chosen(op, n: int | None, cpu) -> list:
 
 def takes(variant, op, sample, cpu) -> bool:
     return variant.supports(node_of(op, sample), cpu.device) is None
-
-
-def spread(samples: list, n: int, turn: int) -> list:
-    # samples come in short cycles (block format, activations, tokens): a step without a common divisor meets each phase, and
-    # going on where the last turn ended meets others
-    step = next(s for s in range(len(samples) // n + 1, 2 * len(samples)) if gcd(s, len(samples)) == 1)
-    return [samples[(turn * n + i + 1) * step % len(samples)] for i in range(n)]
 
 
 def test_the_cpus_together_run_every_sample_of_attention_and_every_block_format() -> None:
