@@ -36,6 +36,9 @@ FASTEST = {
     "IQ4_NL": (4, 2),
     "IQ4_XS": (3, 1),
 }
+# SmolLM2's products of up to 1536 x 576 last 5 to 15 microseconds: by streams its Q4_0 file generated 276 tokens a second on two
+# threads, with them in the product of logits alone 326, without 328. Those of 4864 x 896 gain 19 %.
+LEAST_WEIGHTS = 1 << 21
 STREAMS, STEPS = (1, 2, 3, 4, 6), (1, 2, 4)
 
 
