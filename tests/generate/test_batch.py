@@ -149,3 +149,8 @@ def test_errors_are_one_line_each(lm: LanguageModel, busy: LanguageModel, tiny_p
         next(batch)
     with pytest.raises(ModelError, match="is closed"):
         list(batch)
+
+
+def test_one_text_is_not_taken_for_a_list_of_letters(lm: LanguageModel) -> None:
+    with pytest.raises(SettingError, match="prompts came as one text, 'Hello'; wanted a list of prompts"):
+        lm.generate_batch("Hello")

@@ -368,3 +368,28 @@ def test_a_conversation_processes_only_what_is_new(lm: LanguageModel, monkeypatc
     assert [m["role"] for m in conversation.messages] == ["user", "assistant", "user", "assistant"]
     assert conversation.messages[1]["content"] == first
     conversation.close()
+
+
+def test_more_memory_than_there_is_is_refused_before_anything_as_long_is_made(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*sizes: int) -> np.ndarray:
+        raise MemoryError
+
+    def data(rope: object) -> np.ndarray:
+        raise AssertionError("the rotations were made")
+
+    monkeypatch.setattr("camshaft.generate.kv_cache._memory", none_left)
+    monkeypatch.setattr("camshaft.models.rope_scaling.Rotations.data", data)
+    for most in (1, 1 << 40):
+        monkeypatch.setattr("camshaft.generate.kv_cache.MOST_UNASKED", most)
+        with pytest.raises(ContextError, match=f"no memory for 2 sessions of {CONTEXT} tokens"):
+            LanguageModel(tiny_path, threads=2, context=CONTEXT, sessions=2)
+
+
+@pytest.mark.parametrize(
+    "given", [{"context": "8"}, {"context": 8.0}, {"sessions": None}, {"sessions": True}, {"context": 0}]
+)
+def test_numbers_that_are_none_are_refused(tiny_path: Path, given: dict[str, object]) -> None:
+    with pytest.raises(SettingError, match="wanted whole numbers from 1 up"):
+        LanguageModel(tiny_path, **given)  # type: ignore[arg-type]

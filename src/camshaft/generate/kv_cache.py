@@ -28,6 +28,9 @@ ALIGNMENT = 64
 # Huge pages from so much a session on: 4 times what Zen 4's TLB reaches in small ones. At their first touch the system may
 # stop to make room, for up to 140 ms here, which a short conversation never gets back.
 HUGE_FROM_NBYTES = 48 << 20
+# Blocks, 67 million tokens, beyond which the memory is asked for first: a context of 2^26 for 31 sessions took 23 GB of lists and
+# rotations before it was refused.
+MOST_UNASKED = 1 << 22
 Array = np.ndarray[Any, Any]
 
 
@@ -54,6 +57,8 @@ class KVCache:
                 else _quantized(form, n_blocks, heads, dim)
             )
             self.specs |= {f"{kind}.{layer}": spec for kind, spec in zip(KINDS, made, strict=False)}
+        if n_blocks > MOST_UNASKED and device is None:
+            _ = self.states  # MemoryError now, before lists as long
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
         self._free_slots = list(range(n_slots - 1, -1, -1))
         self._held: dict[int, list[int]] = {}

@@ -95,8 +95,8 @@ class LanguageModel:
         kv_cache = ("f16" if ACTIVATIONS[activations] else "f32") if kv_cache == "auto" else kv_cache
         if kv_cache not in KV_CACHES:
             raise SettingError(f"kv_cache {kv_cache!r}; wanted one of auto, {', '.join(KV_CACHES)}")
-        if context < 1 or sessions < 1:
-            raise SettingError(f"context {context}, sessions {sessions}; wanted 1 or more")
+        if any(type(n) is not int or n < 1 for n in (context, sessions)):
+            raise SettingError(f"context {context!r}, sessions {sessions!r}; wanted whole numbers from 1 up")
         if context * sessions >= 1 << 31:  # positions and rows of the cache are i32
             raise ContextError(f"{sessions} sessions with a context of {context} tokens; they hold up to 2^31 in all")
         self.name, self.context, self.activations = str(path_or_name), context, activations
@@ -201,6 +201,8 @@ class LanguageModel:
         Each sequence gets what `generate` would give it, but shares the reading of the weights. As many as the model has
         sessions for run at once, the others wait. `sampling`: one for all, or one per prompt. Errors as generate's.
         """
+        if isinstance(prompts, str):
+            raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
         each = [self.prompt_ids(prompt, raw=raw) for prompt in prompts]
         check_prompts(each, self.context)
         check_max_tokens(max_tokens)

@@ -86,6 +86,7 @@ class ModelPlans:
         if self.device is None:
             from camshaft.graph.passes.layout import packed_constants
 
+            self._memory()  # more than the system ever gives is refused here, not after a table of rotations of its length
             self.weights.begin(packed_constants(graph), self.threads)
         self._grind("prompt", graph)
         self.kept.flush()
