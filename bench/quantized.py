@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -21,45 +21,14 @@ import rows
 from camshaft.compare import sides
 from camshaft.compare.process import SideProcess
 from camshaft.compare.stand import OURS, Side
-from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.formats.tensor import FileTensor
-from camshaft.graph.graph import Graph
-from camshaft.models.checkpoint import Checkpoint
 from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS
-from camshaft.plan.compile import compile as ground
 
 FORMATS = [*PACKED_FORMATS, "F16", "BF16"]
 SHAPE = "4096x14336"
 PART_ROWS = 64  # rows that are quantized; a matrix is them over and over
 COLD_NBYTES, FEW_TOKENS = 96 << 20, 64  # three times the last cache here
 UNITS = {"F16": "f32", "BF16": "bf16"}
-
-
-class Products:
-    """camshaft's side; orders as quantized_ggml.py has them."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads, self.version, self.built_for = threads, OURS, "this CPU"
-
-    def call(self, order: dict[str, Any]) -> Callable[[], object]:
-        """A run of the plan."""
-        m, k, n = (order[name] for name in ("m", "k", "n"))
-        row, part = BLOCK_FORMATS[order["format"]], np.fromfile(order["blocks"], np.uint8)
-        blocks: Bytes = np.resize(part, m * k // row.block_size * row.block_nbytes)
-        names = [f"w{copy}" for copy in range(order["copies"])]
-        graph = Graph()
-        x = graph.input("x", (n, k), "f32")
-        made = {f"{t}.weight": FileTensor(t, (m, k), row, blocks.size, lambda: blocks, "memory") for t in names}
-        for name in names:
-            graph.output(f"y{name}", Checkpoint(made, graph).linear(x, name, m))
-        plan = ground(graph, activations="q8", threads=self.threads)
-        plan.run(x=np.random.default_rng(0).standard_normal((n, k), np.float32))
-        return lambda: plan.run()[f"y{names[-1]}"]
-
-    def check(self, given: Any) -> float:
-        """The mean size of what was computed last."""
-        return float(np.abs(given).mean(dtype=np.float64))
 
 
 def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
@@ -83,7 +52,7 @@ def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
 def processes(options: argparse.Namespace, threads: int) -> dict[str, SideProcess]:
     """The sides that are up, by name."""
     given: dict[str, Any] = {"threads": threads}
-    made = {OURS: Side(OURS, f"{Path(__file__)}:Products", given, peer=False)}
+    made = {OURS: Side(OURS, "ours_products:Products", given, peer=False)}
     if not options.no_peer:
         ggml = str(Path(sides.__file__).with_name("ggml.py"))
         made["ggml"] = Side("ggml", f"{Path(__file__).with_name('quantized_ggml.py')}:Blocks", given | {"ggml": ggml})

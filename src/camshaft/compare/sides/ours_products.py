@@ -20,18 +20,19 @@ PARTS = 64
 
 class Products:
     """Orders: {"format", "m", "k", "n", "copies"}: so many products one after the other, each with weights of its own; the input
-    is quantized once, in the time that counts, as it is on other sides."""
+    is quantized once, in the time that counts, as it is on other sides. Weights are our own quantization of random numbers, or,
+    with "blocks", the blocks of that file over and over (bench/quantized.py)."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.version, self.built_for = "camshaft", "this CPU"
 
     def call(self, order: dict[str, Any]) -> Callable[[], object]:
-        """A run of the plan. Weights are our own quantization of random numbers."""
+        """A run of the plan."""
         m, k, n = (order[name] for name in ("m", "k", "n"))
         rng = np.random.default_rng(0)
-        x, w = rng.standard_normal((n, k), np.float32), rng.standard_normal((m, k), np.float32)
-        row, blocks = BLOCK_FORMATS[order["format"]], quantized(order["format"], w)
+        x = rng.standard_normal((n, k), np.float32)
+        row, blocks = BLOCK_FORMATS[order["format"]], weights_of(order, rng)
         graph = Graph()
         given = graph.input("x", (n, k), "f32")
         names = [f"w{copy}" for copy in range(order["copies"])]
@@ -45,6 +46,15 @@ class Products:
     def check(self, given: Any) -> float:
         """The mean size of what was computed last."""
         return float(np.abs(given).mean(dtype=np.float64))
+
+
+def weights_of(order: dict[str, Any], rng: np.random.Generator) -> Bytes:
+    """The m x k blocks that an order asks for."""
+    name, m, k = order["format"], order["m"], order["k"]
+    if "blocks" not in order:
+        return quantized(name, rng.standard_normal((m, k), np.float32))
+    row = BLOCK_FORMATS[name]
+    return np.resize(np.fromfile(order["blocks"], np.uint8), m * k // row.block_size * row.block_nbytes)
 
 
 def quantized(name: str, weights: np.ndarray[Any, Any]) -> Bytes:
