@@ -11,7 +11,9 @@ import pytest
 from camshaft import dtypes
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.validate import check_sample
+from camshaft.dispatch.claims import kinds_of
+from camshaft.dispatch.proof_child import samples_of
+from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.emit.llvm import emit
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph
@@ -31,7 +33,7 @@ def sample(m: int, k: int, n: int, dtype, transposed: bool = False) -> ops.Sampl
     return ops.Sample("", (a, b.T.copy() if transposed else b), {"transpose_b": True} if transposed else {})
 
 
-def node_of(m: int, k: int, n: int, dtype) -> ops.NodeSpec:
+def product(m: int, k: int, n: int, dtype) -> ops.NodeSpec:
     specs = tuple(TensorSpec(shape, dtype) for shape in ((m, k), (k, n)))
     return ops.NodeSpec(specs, OP.infer(specs, {}), {})
 
@@ -43,7 +45,7 @@ def test_parts_blocks_and_groups_with_ragged_ends(name, dtype, shape, packed) ->
     device = cpu_device("simd")
     chosen = VARIANTS[name].with_values({"packed": packed, "part": 128, "block": 32, "group": 64})
     given = sample(*shape, dtype)
-    absent = VARIANTS[name].supports(node_of(*shape, dtypes.as_dtype(np.dtype(dtype))), device)
+    absent = VARIANTS[name].supports(product(*shape, dtypes.as_dtype(np.dtype(dtype))), device)
     if absent is not None:
         pytest.skip(absent)
     checked = check_sample(OP, chosen, device, given)
@@ -62,6 +64,15 @@ def test_results_are_equal_for_any_number_of_threads(dtype, transposed) -> None:
         with compile(graph, threads=threads, backend="simd") as plan:
             found.append(plan.run(a=given.inputs[0], b=given.inputs[1])["y"].tobytes())
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("kinds", ["f32/rows,f32/rows", "bf16/rows,bf16/rows"])
+def test_a_plans_proof_has_a_sample_for_each_variant_of_this_cpu(kinds: str) -> None:
+    device = cpu_device("simd")
+    every, chosen = ([node_of(OP, s) for s in OP.samples() if kinds_of(node_of(OP, s)) == kinds], samples_of(OP, kinds))
+    for variant in (v for v in OP.variants if "simd" in v.backends):
+        if any(variant.supports(node, device) is None for node in every):
+            assert any(variant.supports(node, device) is None for _, node in chosen), variant.name
 
 
 @pytest.mark.parametrize(("k", "n"), [(576, 576), (576, 1536), (1536, 576), (576, 192)])
@@ -86,13 +97,13 @@ def test_every_choice_of_sizes_fits_a_programs_scratch() -> None:
     for m in (1, 5, 64, 300, 5000):
         for k in (1, 64, 1000, 20000):
             for n in (1, 33, 4096):
-                node = node_of(m, k, n, dtypes.f16)
+                node = product(m, k, n, dtypes.f16)
                 assert blocked.refusal(node, target, blocked.defaults(node, target)) is None, (m, k, n)
 
 
 @pytest.mark.parametrize(("module", "dtype", "word"), [(blocked, "f32", "vfmadd"), (paired, "bf16", "vdpbf16ps")])
 def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(module, dtype, word) -> None:
-    node, target = node_of(96, 128, 128, getattr(dtypes, dtype)), CrossTarget("x86_64-unknown-linux-gnu", "znver4", ZEN)
+    node, target = product(96, 128, 128, getattr(dtypes, dtype)), CrossTarget("x86_64-unknown-linux-gnu", "znver4", ZEN)
     build = module.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
     launch = build.launches[-1]
     made = signature(launch, node, build)
