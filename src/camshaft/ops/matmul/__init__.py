@@ -78,10 +78,10 @@ def _samples() -> Iterable[ops.Sample]:
         pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
         yield ops.Sample(name, pair, {"transpose_b": True})
         yield ops.Sample(f"{name}, one row", (pair[0][:1], np.ascontiguousarray(pair[1].T)))
-    for m, k, n, turned in _BF16:
+    for m, k, n, as_rows in _BF16:
         left, right = (draw(*shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
-        b, attrs = (right.T.copy(), {"transpose_b": True}) if turned else (right, {})
-        yield ops.Sample(f"bf16 {m}x{k}x{n}{' transposed' if turned else ''}", (left, b), attrs)
+        b, attrs = (right.T.copy(), {"transpose_b": True}) if as_rows else (right, {})
+        yield ops.Sample(f"bf16 {m}x{k}x{n}{' transposed' if as_rows else ''}", (left, b), attrs)
     yield from _other_samples(rng)
     yield from _special_samples(draw(35, 18), abs(draw(19, 18)) + 1, draw(18, 19))
 
