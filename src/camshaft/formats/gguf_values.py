@@ -99,7 +99,27 @@ class StringArray(Sequence[str]):
         start, end = int(self._starts[i]), int(self._starts[i + 1]) - 8
         return self._decode(self._file.bytes(self._position + start, end - start), i)
 
+    def _decoded(self) -> list[str] | None:
+        """All strings, decoded in one go: of each length its last byte, a zero, is left to split them at. None where one is
+        long, or holds a zero itself. A vocabulary of 152k tokens took 50 ms string by string."""
+        data = self._file.bytes(self._position, self._nbytes)
+        places = short_string_places(data, 0, self._count)
+        if places is None:
+            return None
+        octets, starts = np.frombuffer(data, np.uint8), np.array(places[:-1], np.int64)
+        kept = np.ones(octets.size, np.bool_)
+        for i in range(7):
+            kept[starts + i] = False
+        joined = octets[kept].tobytes()
+        return joined.decode("utf-8").split("\0")[1:] if joined.count(0) == self._count else None
+
     def __iter__(self) -> Iterator[str]:
+        try:
+            decoded = self._decoded()
+        except UnicodeDecodeError:
+            decoded = None
+        if decoded is not None:
+            return iter(decoded)
         strings = self.as_bytes()
         try:
             return iter([data.decode("utf-8") for data in strings])
@@ -175,8 +195,17 @@ class Metadata(Mapping[str, Value]):
             entry = self._entries[key]
             cursor = Cursor(self._file)
             cursor.position = entry.position
-            self._values[key] = _decode(cursor, key, entry.type_id)
+            strings = self._strings(cursor, key, entry)
+            self._values[key] = _decode(cursor, key, entry.type_id) if strings is None else strings
         return self._values[key]
+
+    def _strings(self, cursor: Cursor, key: str, entry: Entry) -> StringArray | None:
+        """An array of strings, whose end is known since the file was opened; None for any other value."""
+        if entry.type_id != ARRAY or entry.nbytes < 12 or cursor.u32(key) != STRING:
+            cursor.position = entry.position
+            return None
+        count = cursor.u64(key)
+        return StringArray(self._file, key, cursor.position, entry.nbytes - 12, count)
 
     def type_id(self, key: str) -> int:
         """The type of a value as the file has it (8 string, 9 array, else a key of NUMBERS)."""

@@ -32,6 +32,7 @@ from camshaft.models.pull import resolve_model
 from camshaft.settings import setting, settings, thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
+from camshaft.text.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
     from camshaft.plan.schedule import Thunk
@@ -109,9 +110,7 @@ class LanguageModel:
         self._file = open_gguf(resolve_model(str(path_or_name)))
         try:
             name = architecture_name(self._file.metadata)
-            self.tokenizer = Tokenizer.from_gguf(self._file.metadata)
-            self.config = read_config(self._file.metadata, name, self.tokenizer.n_vocab)
-            loaded = time.perf_counter()
+            self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
@@ -123,6 +122,9 @@ class LanguageModel:
                     backend=backend,
                     threads=self.threads,
                 )
+                self.tokenizer = Tokenizer.from_gguf(self._file.metadata)  # beside the loading of a kept plan's weights
+                loaded = time.perf_counter()
+                self.plans.prepare()
         except MemoryError as error:
             self._file.close()
             raise ContextError(

@@ -74,13 +74,14 @@ class ModelPlans:
         self._revived: dict[str, KeptPlan | None] = {}
         self._together: dict[int, Extent] = {}
         self._ground: dict[str, ExecutionPlan] = {}
-        started = time.perf_counter()
-        if self._kept("prompt") is None:
-            self._first_start()
-        self.compile_s = time.perf_counter() - started
+        self.compile_s = 0.0
+        self._kept("prompt")
 
-    def _first_start(self) -> None:
-        """Grinds the plan of prompts."""
+    def prepare(self) -> None:
+        """Grinds the plan of prompts where none was kept."""
+        if self._kept("prompt") is not None:
+            return
+        started = time.perf_counter()
         # The graph before any memory: a file whose tensors do not fit its metadata fails here.
         graph = self._graph("prompt")
         if self.device is None:
@@ -90,6 +91,7 @@ class ModelPlans:
             self.weights.begin(packed_constants(graph), self.threads)
         self._grind("prompt", graph)
         self.kept.flush()
+        self.compile_s = time.perf_counter() - started
 
     @property
     def prompt(self) -> ExecutionPlan:

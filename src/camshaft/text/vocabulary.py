@@ -103,6 +103,14 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     )
 
 
+def vocabulary_size(metadata: Metadata) -> int:
+    """How many tokens there are. ModelError where the file has none."""
+    n_tokens = len(_array(metadata, "tokenizer.ggml.tokens"))
+    if not n_tokens:
+        raise ModelError("tokenizer.ggml.tokens: wanted at least one token")
+    return n_tokens
+
+
 _NO_SCORES = np.zeros(0, np.float32)
 
 
