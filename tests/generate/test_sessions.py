@@ -393,3 +393,20 @@ def test_more_memory_than_there_is_is_refused_before_anything_as_long_is_made(
 def test_numbers_that_are_none_are_refused(tiny_path: Path, given: dict[str, object]) -> None:
     with pytest.raises(SettingError, match="wanted whole numbers from 1 up"):
         LanguageModel(tiny_path, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given", "said"),
+    [
+        ([5], {"max_tokens": "3"}, "max_tokens '3'; wanted a whole number"),
+        ([5], {"max_tokens": -1}, "max_tokens -1; wanted a whole number"),
+        ([5], {"sampling": {"greedy": True}}, "sampling came as dict; wanted a camshaft.Sampling"),
+        (None, {}, "the prompt came as NoneType; wanted a text or a list of token ids"),
+    ],
+)
+def test_what_generate_cannot_use_is_refused_in_a_line(
+    lm: LanguageModel, prompt: object, given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        list(lm.generate(prompt, **given))  # type: ignore[arg-type]
+    assert lm.plans.cache.n_free == SESSIONS

@@ -23,9 +23,9 @@ class GenerationTimings:
 
 
 def check_max_tokens(max_tokens: int) -> None:
-    """SettingError for a number under 0."""
-    if max_tokens < 0:
-        raise SettingError(f"max_tokens {max_tokens}; wanted 0 or more")
+    """SettingError for what is no whole number from 0 up."""
+    if not isinstance(max_tokens, int) or max_tokens < 0:
+        raise SettingError(f"max_tokens {max_tokens!r}; wanted a whole number, 0 or more")
 
 
 def stop_strings(stop: Sequence[str]) -> tuple[str, ...]:

@@ -152,6 +152,8 @@ class LanguageModel:
     def prompt_ids(self, prompt: str | Sequence[int], *, raw: bool, first: bool = True) -> list[int]:
         """A prompt's tokens: ids as they are, raw text tokenized, other text as a user's message in the chat template."""
         if not isinstance(prompt, str):
+            if not hasattr(prompt, "__iter__"):
+                raise SettingError(f"the prompt came as {type(prompt).__name__}; wanted a text or a list of token ids")
             return self._checked(prompt)
         if raw:
             return self.tokenize(prompt, add_special=first)
@@ -232,7 +234,9 @@ class LanguageModel:
         return Conversation(self, sampling, max_tokens)
 
     def sampler(self, sampling: Sampling) -> Sampler:
-        """A sampler over this model's logits."""
+        """A sampler over this model's logits. SettingError for what is no Sampling."""
+        if not isinstance(sampling, Sampling):
+            raise SettingError(f"sampling came as {type(sampling).__name__}; wanted a camshaft.Sampling")
         with self.lock:
             return Sampler(self.samplers.plan(sampling), sampling)
 
