@@ -8,8 +8,13 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized_matmul import one_token
+from camshaft.ops.quantized_matmul.packing import interleaved
 from camshaft.ops.quantized_matmul.samples import Case, sample
+from camshaft.ops.spec import TensorSpec
+from camshaft.ops.workers import for_workers, plan_workers
 
 OP = ops.get("quantized_matmul")
 STREAMS, TILE = (next(v for v in OP.variants if v.name == name) for name in ("streams", "tile"))
@@ -42,3 +47,13 @@ def test_streams_without_a_tile_and_steps_past_a_block_are_refused() -> None:
 def test_programs_share_out_evenly(tiles: int, streams: int) -> None:
     node = node_of(OP, sample(Case("Q4_0", 1, 1, 16 * tiles, 96, True)))
     assert one_token.values_of(node, cpu_device()) == {"streams": streams, "step": 1}
+
+
+@pytest.mark.parametrize(("n", "workers", "faster"), [(4096, 1, True), (4096, 2, False), (64, 1, False)])
+def test_one_worker_reads_large_weights_from_several_places(n: int, workers: int, faster: bool) -> None:
+    x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, True))).inputs[0]
+    w = interleaved(TensorSpec((n, 896), BLOCK_FORMATS["Q4_0"]))
+    node = NodeSpec((x, w), OP.infer((x, w), {}), {})
+    with for_workers(workers):
+        assert (STREAMS.cost(node, cpu_device()) < TILE.cost(node, cpu_device())) is faster
+    assert plan_workers() is None

@@ -17,6 +17,7 @@ from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.prepare import prepare
+from camshaft.ops.workers import for_workers
 from camshaft.plan.constant_thunks import run_constant_thunks, take_constant_thunks
 from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.everywhere import run_everywhere
@@ -109,11 +110,13 @@ def compile_all(
         return [node for graph in foreseen() for node in prepare(graph, activations).nodes]
 
     nodes = [node for graph in ready for node in graph.nodes]
-    choices = iter(choose_placed(nodes, override, strict, dispatcher, soon if dispatcher is None else tuple))
     weights = weights or Weights()
-    return [
-        _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena) for graph in ready
-    ]
+    with for_workers(thread_count(threads)):
+        choices = iter(choose_placed(nodes, override, strict, dispatcher, soon if dispatcher is None else tuple))
+        return [
+            _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena)
+            for graph in ready
+        ]
 
 
 def _grind(

@@ -20,6 +20,7 @@ from camshaft.ops import quantize_activations as q8
 from camshaft.ops.quantized_matmul import kernels, nested, one_token, units
 from camshaft.ops.quantized_matmul.packing import BLOCK, INTERLEAVED, ROWS, PackedFormat, packed_format
 from camshaft.ops.spec import TensorSpec
+from camshaft.ops.workers import plan_workers
 from camshaft.ops.workgroup import has_threads
 
 # Rows and tokens of a register tile. On NEON 8 x 6 takes about as many instructions a product as 16 x 12 and a
@@ -199,8 +200,10 @@ def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def _streams_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4, one core: 0.024 ns a weight where a tile takes 0.028; but each place's first lines are waited for
-    return (0.85 if prod(node.inputs[1].bounds) >= one_token.LEAST_WEIGHTS else 1.2) * _tile_cost(node, target)
+    # Zen 4, one core: 0.024 ns a weight where a tile takes 0.028. Each place's first lines are waited for; and two cores whose
+    # memory is short, as neighbours leave it, read one place each at 22 to 25 GB/s, several at 15 to 20.
+    gains = plan_workers() == 1 and prod(node.inputs[1].bounds) >= one_token.LEAST_WEIGHTS
+    return (0.85 if gains else 1.2) * _tile_cost(node, target)
 
 
 _STREAMS = ops.Tunables(
