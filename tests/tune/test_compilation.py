@@ -19,9 +19,9 @@ from tests.tune.planted_tunables import EXITS, NODE, RIGHT, SLOW, TWIN, op_with
 
 
 def nodes() -> list[NodeSpec]:
-    """A node of every sample of every op; attributes that are arrays belong to samples alone."""
+    """A node of every sample of every op; attributes that are arrays or functions belong to samples alone."""
     found = [node_of(op, sample) for op in ops.all_ops() for sample in op.samples()]
-    plain = [{n: v for n, v in node.attrs.items() if not hasattr(v, "shape")} for node in found]
+    plain = [{n: v for n, v in node.attrs.items() if not (hasattr(v, "shape") or callable(v))} for node in found]
     return [NodeSpec(node.inputs, node.outputs, attrs) for node, attrs in zip(found, plain, strict=True)]
 
 
