@@ -161,6 +161,15 @@ def test_a_text_that_is_not_utf8_is_named_when_it_is_used(tmp_path: Path) -> Non
         assert file.metadata["list"].as_bytes() == [b"fine", b"\xff\xfe"]
 
 
+@pytest.mark.parametrize("strings", [[], [""], ["a", "", "Ġé日"], ["a", "b\0c", ""], ["x" * 300, "y"], ["\0"]])
+def test_all_strings_of_an_array(tmp_path: Path, strings: list[str]) -> None:
+    """Decoded in one go, but for those with zeros or of 256 bytes and more."""
+    values = u32(STRING) + u64(len(strings)) + b"".join(text(string) for string in strings)
+    with open_gguf(save(tmp_path, raw_gguf([key("list", ARRAY, values)]))) as file:
+        assert list(file.metadata["list"]) == strings
+        assert len(file.metadata["list"]) == len(strings)
+
+
 def test_one_part_of_one_is_no_split_file(tmp_path: Path) -> None:
     with open_gguf(save(tmp_path, raw_gguf([key("split.count", U32, u32(1))]))) as file:
         assert file.metadata["split.count"] == 1
