@@ -67,6 +67,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("matmul", "numpy"),
         ("dot", "numpy"),
         ("quantized_matmul", "units"),
+        ("quantized_matmul", "streams"),
         ("matmul", "units"),
         ("matmul", "paired"),
     }
