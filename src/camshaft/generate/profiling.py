@@ -26,14 +26,16 @@ def profile_model(
     wanted = {"prompt": phase != "generate", "generate": phase != "prompt"}
     total, done = sum(wanted.values()), 0
     step(done, total)
+    plan, single = lm.plans.prompt if prompt_tokens > 1 else lm.plans.single, lm.plans.single
     with lm.lock, lm.session() as session:
-        session.process(ids)
+        session.process(
+            ids
+        )  # by the plans that were just asked for, and so ground: kept ones tell nothing of themselves
         if wanted["prompt"]:
-            plan = lm.plans.prompt if prompt_tokens > 1 else lm.plans.single
             found[f"prompt of {prompt_tokens} {'token' if prompt_tokens == 1 else 'tokens'}"] = plan.profile(runs=runs)
             step(done := done + 1, total)
         if wanted["generate"]:
             session.process(ids[:1])
-            found[f"the token after {prompt_tokens}"] = lm.plans.single.profile(runs=runs)
+            found[f"the token after {prompt_tokens}"] = single.profile(runs=runs)
             step(done + 1, total)
     return found
