@@ -68,9 +68,8 @@ def _stand(group: str, threads: int, work: Work, context: int, tasks: tuple[Task
 
 
 def _prompt(name: str, work: Work, target: Target, n: int = PROMPT, **more: Any) -> Task:
-    ints, floats = work.prompt_ops(n)
-    ops = {"int8": ints * n, "f32": floats * n}
-    return Task(f"{name} prompt {n}", {"prompt": work.text(n), **more}, "tokens/s", n, target, ops=ops)
+    order = {"prompt": work.text(n), **more}
+    return Task(f"{name} prompt {n}", order, "tokens/s", n, target, ops=work.prompt_ops(n))
 
 
 def _generate(name: str, work: Work, target: Target, n: int = GENERATE) -> Task:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,8 @@ from camshaft.text.tokenizer import Tokenizer
 TEXT = "The river rose for three days, and on the fourth the miller carried his tools up to the loft and waited there. "
 FOLDER = "compare"
 Step = Callable[[int, int], None]
+KINDS = {"F32": "f32", "F16": "bf16", "BF16": "bf16"}
+"""The roof of products with such weights; that of f16 is the one of 16 bits. Block formats have that of int8."""
 Watch = Callable[[str], AbstractContextManager[Step]]
 """Shows the progress of what takes a while, by its name."""
 
@@ -28,12 +31,12 @@ Watch = Callable[[str], AbstractContextManager[Step]]
 @dataclass(frozen=True)
 class Work:
     """What the model's arithmetic is made of, by the file. `read_nbytes`: the weights that each token reads; `layer_weights`: how
-    many there are in the layers; `ids`: the text to read."""
+    many there are in the layers, by the kind of their products; `ids`: the text to read."""
 
     path: Path
     config: ModelConfig
     read_nbytes: int
-    layer_weights: int
+    layer_weights: Mapping[str, int]
     ids: tuple[int, ...]
 
     def text(self, n: int) -> list[int]:
@@ -46,10 +49,12 @@ class Work:
         c = self.config
         return self.read_nbytes / sequences + 2.0 * c.n_layers * 2 * c.n_kv_heads * c.head_dim * (after + n / 2)
 
-    def prompt_ops(self, n: int) -> tuple[float, float]:
-        """8-bit and f32 operations per token of a prompt of `n`: every weight of the layers, and causal attention."""
+    def prompt_ops(self, n: int) -> dict[str, float]:
+        """Operations of a prompt of `n` by kind: every weight of the layers once a token, and causal attention in f32."""
         c = self.config
-        return 2.0 * self.layer_weights, 4.0 * c.n_layers * c.n_heads * c.head_dim * (n / 2)
+        ops = {kind: 2.0 * n * count for kind, count in self.layer_weights.items()}
+        attention = 4.0 * c.n_layers * c.n_heads * c.head_dim * (n / 2) * n
+        return {**ops, "f32": ops.get("f32", 0.0) + attention}
 
 
 @cache
@@ -61,7 +66,10 @@ def work_of(path: Path) -> Work:
         matrices = {name: t for name, t in file.tensors.items() if len(t.shape) == 2}
         tied = "output.weight" not in matrices
         read = sum(t.nbytes for name, t in matrices.items() if tied or name != "token_embd.weight")
-        layers = sum(t.shape[0] * t.shape[1] for name, t in matrices.items() if name.startswith("blk."))
+        layers: Counter[str] = Counter()
+        for name, t in matrices.items():
+            if name.startswith("blk."):
+                layers[KINDS.get(t.format.name, "int8")] += t.shape[0] * t.shape[1]
         return Work(path, config, read, layers, tuple(tokenizer.encode(TEXT)))
 
 
