@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel, ops
+from camshaft.dispatch.override import backend
+from camshaft.errors import PlanError
 from camshaft.generate import kept_plans
 from camshaft.generate.sampling import Sampling
 from camshaft.models.quantize import quantize
+from camshaft.plan import host
 from camshaft.plan.kept import KeptPlan, from_bytes, to_bytes
 from camshaft.store.store import Store, store
 
@@ -113,7 +117,7 @@ def test_a_lost_kernel_is_not_run(kept: Store, path: Path) -> None:
 def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     assert runs_kept(path)
     if what == "evidence":
-        kept.evidence.objects.clear()
+        kept.evidence.put("0" * 64, {"of": "something"})
     elif what == "measurements":
         kept.measurements.put("0" * 64, {"of": "something"})
     elif what == "program":
@@ -124,6 +128,50 @@ def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: py
         monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
     with opened(path, threads=1 if what == "threads" else 2) as lm:
         assert not isinstance(lm.plans._kept("prompt"), KeptPlan)
+
+
+def test_a_plan_does_not_outlive_proofs_that_were_removed(kept: Store, path: Path) -> None:
+    """Another process clears the evidence while a model is open, which then is closed."""
+    proofs = {entry.path: entry.path.read_bytes() for entry in kept.evidence.objects.entries()}
+    kept.schedules.clear()
+    try:
+        with opened(path) as lm:
+            list(lm.generate(IDS, max_tokens=3, sampling=SAMPLINGS[0], ignore_eos=True))
+            assert lm.plans.kept._made
+            kept.schedules.clear()
+            kept.evidence.objects.clear()
+        assert list(kept.schedules.entries()) == []
+    finally:
+        for place, data in proofs.items():
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            place.touch(mode=0o600)
+            place.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["settings", "registered", "backend"])
+def test_what_is_asked_for_later_is_no_part_of_what_is_kept(
+    kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The key is of when the model was opened."""
+    with opened(path) as lm, contextlib.ExitStack() as stack:
+        if what == "settings":
+            monkeypatch.setenv("CAMSHAFT_CHAINS", "0")
+        elif what == "registered":
+            monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
+        else:
+            stack.enter_context(backend("simd"))
+        assert lm.plans._kept("single") is None
+        lm.plans.kept.add("single", lm.plans.prompt, lm.plans._memory())
+        assert lm.plans.kept._made == set()
+
+
+def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
+    kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as lm:
+        monkeypatch.setattr(host, "inside_host_thunk", lambda: True)
+        with pytest.raises(PlanError, match="needs the workers it is called by"):
+            lm.logits(IDS)
 
 
 def test_watched_plans_are_made_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,25 @@ def test_every_weight_is_loaded_whole(file: MappedFile, threads: int) -> None:
         np.testing.assert_array_equal(weights.memory(t), want)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, FormatError])
+def test_what_was_interrupted_is_loaded_anew(
+    file: MappedFile, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """A kept plan is bound to the memory before it is filled: it must not run over what a lost piece left."""
+    weights, wanted = Weights(), loading.wanted(tensor(file, "F16", (3000, 999), 64))
+    weights.begin_wanted([wanted], 1)
+    with monkeypatch.context() as patch:
+
+        def lost(piece: loading.Piece) -> None:
+            raise error("lost")
+
+        patch.setattr(loading.Piece, "load", lost)
+        with pytest.raises(error):
+            weights.finish()
+    weights.finish()
+    np.testing.assert_array_equal(weights.place(wanted), wanted.source.data())
+
+
 def test_large_plain_weights_leave_the_file_and_small_ones_stay(file: MappedFile) -> None:
     weights, large, small = Weights(), tensor(file, "F16", (128, 256), 64), tensor(file, "F16", (127, 256), 65600)
     weights.prepare((large, small), 1)

@@ -107,6 +107,12 @@ class Ledger:
             document = {"verdicts": {key: asdict(v) for key, v in self._rows.items()}}
             self._store.evidence.put(machine_key(), document)
 
+    def is_kept(self) -> bool:
+        """Whether all that this process knows to be proved is in the store now: another one may have removed it."""
+        with self._lock:
+            kept = {key for key, row in self._read().items() if row.status == "proved"}
+            return all(key in kept for key, row in (self._rows or {}).items() if row.status == "proved")
+
     def _read(self) -> dict[str, Verdict]:
         document = self._store.evidence.get(machine_key()) or {}
         rows = document.get("verdicts")

@@ -41,14 +41,15 @@ class KeptPlans:
     def __init__(self, file: GGUFFile, facts: str, weights: Weights, *, use: bool) -> None:
         self._file, self._weights = file, weights
         self._use = use and _may_be_kept()
-        self._facts = "|".join((facts, _program(), _model(file), _settings())) if self._use else ""
+        self._asked = _settings()
+        self._facts = "|".join((facts, _program(), _model(file), self._asked)) if self._use else ""
         self._before = _state() if self._use else ("", "")
         self._data: dict[str, bytes] = {}  # of plans that were read or made
         self._made: set[str] = set()
 
     def get(self, name: str, memory: Callable[[], Mapping[str, Any]]) -> KeptPlan | None:
         """The plan of that name bound to this memory, or None: there is none that holds now."""
-        data = store().schedules.get(self._key(name, self._before)) if self._use else None
+        data = store().schedules.get(self._key(name, self._before)) if self._holds() else None
         if data is None:
             return None
         try:
@@ -62,7 +63,7 @@ class KeptPlans:
 
     def add(self, name: str, plan: ExecutionPlan, memory: Mapping[str, Any]) -> None:
         """Remembers a plan that was made, for `flush`."""
-        if not self._use:
+        if not self._holds():
             return
         from camshaft.plan.keeping import kept_of  # here: a start that finds its plans makes none
 
@@ -72,28 +73,40 @@ class KeptPlans:
             self._made.add(name)
 
     def flush(self) -> None:
-        """Keeps what was made, under what is proved now. Nothing where somebody measured meanwhile: other kernels may win then.
-        A store that cannot be written keeps nothing, and later starts make their plans again."""
+        """Keeps what was made, under what is proved now. Nothing where somebody measured meanwhile, since other kernels may win
+        then, or removed proofs, which the plans would outlive. A store that cannot be used keeps nothing, and later starts make
+        their plans again."""
         if not self._made:
             return
-        now = _state()
-        if now[1] == self._before[1]:
-            names = self._data if now != self._before else self._made
-            try:
-                for name in names:
-                    store().schedules.put(self._key(name, now), self._data[name])
-                self._before = now
-            except StoreError as error:
-                warnings.warn(f"plans are not kept: {error}", stacklevel=2)
+        try:
+            self._keep(_state())
+        except StoreError as error:
+            warnings.warn(f"plans are not kept: {error}", stacklevel=2)
         self._made.clear()
+
+    def _keep(self, now: tuple[str, str]) -> None:
+        from camshaft.dispatch.evidence import ledger  # here: what was made has imported it
+
+        if now[1] != self._before[1] or not ledger().is_kept():
+            return
+        for name in self._data if now != self._before else self._made:
+            store().schedules.put(self._key(name, now), self._data[name])
+        self._before = now
+
+    def _holds(self) -> bool:
+        """Whether plans may be kept, and what is asked for is still what the key says."""
+        return self._use and _may_be_kept() and _settings() == self._asked
 
     def _key(self, name: str, state: tuple[str, str]) -> str:
         return hashlib.sha256("|".join((name, self._facts, *state)).encode()).hexdigest()
 
 
 def _may_be_kept() -> bool:
-    """Not where plans are watched or tuned while they are made, or where somebody has registered kernels of their own."""
-    asked, ops = settings(), sys.modules.get("camshaft.ops")
+    """Not where plans are watched or tuned while they are made, or where somebody has registered kernels of their own or asked
+    for a backend."""
+    asked, ops, override = settings(), sys.modules.get("camshaft.ops"), sys.modules.get("camshaft.dispatch.override")
+    if override is not None and override.get_backend_override() is not None:
+        return False
     return not (asked.watched or asked.tune or (ops is not None and ops.has_registered()))
 
 

@@ -8,6 +8,7 @@ their modules. keeping.py makes it.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -170,8 +171,11 @@ class KeptPlan:
         self._block[place] = value
 
     def run(self) -> None:
-        """Runs every thunk, and returns when the last is done; Python threads go on meanwhile. PlanError when it is closed."""
+        """Runs every thunk, and returns when the last is done; Python threads go on meanwhile. PlanError when it is closed, or a
+        host thunk's function calls this for workers that wait for that function."""
         runner = self._runner
+        if runner.workers > 1 and _inside_host_thunk():
+            raise PlanError("a host thunk's function ran a plan that needs the workers it is called by")
         with runner.lock:
             if self._closed:
                 raise PlanError("the plan is closed")
@@ -186,6 +190,11 @@ class KeptPlan:
         with self._runner.lock:
             self._closed = True
             self._memory = ((), [])
+
+
+def _inside_host_thunk() -> bool:
+    host = sys.modules.get("camshaft.plan.host")  # where nothing has imported it, there is no host thunk
+    return host is not None and host.inside_host_thunk()
 
 
 def _view(memory: Array, view: View) -> Array:

@@ -148,6 +148,10 @@ class Loading:
         for turn in self._order[:AHEAD]:
             _expect(turn)
 
+    def again(self) -> Loading:
+        """The same pieces, none of them begun."""
+        return Loading([piece for turn in self._order for piece in turn])
+
     def run(self) -> None:
         """Loads turns in about their order until all are begun."""
         while (index := next(self._numbers)) < len(self._order):

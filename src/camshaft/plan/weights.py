@@ -40,7 +40,7 @@ class Weights:
             self.begin_wanted([wanted(tensor) for tensor in constants], threads)
 
     def begin_wanted(self, constants: Iterable[Wanted], threads: int) -> None:
-        """As `begin`, for constants of a plan that was kept; with one thread they are loaded at once."""
+        """As `begin`, for constants of a plan that was kept; with one thread `finish` loads them."""
         self.finish()
         found, todo = self._places(constants)
         loading = Loading(todo)
@@ -56,13 +56,20 @@ class Weights:
         return found[constant.key] if constant.key in found else self._held[constant.key]
 
     def finish(self) -> None:
-        """Helps what was begun to its end, and raises what it raised."""
-        if self._begun is not None:
-            (found, loading, threads), self._begun = self._begun, None
+        """Helps what was begun to its end, and raises what it raised. After an error or Ctrl-C it is begun anew: which pieces
+        were lost is not known, and a plan may be bound to their memory already."""
+        if self._begun is None:
+            return
+        found, loading, threads = self._begun
+        try:
             loading.run()
             for ended in threads:
                 ended.result()
-            self._held |= found
+        except BaseException:
+            self._begun = found, loading.again(), []
+            raise
+        self._begun = None
+        self._held |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
         """Loads what is not held yet, several pieces at once."""
