@@ -84,7 +84,9 @@ def test_what_is_kept_gives_the_bits_of_plans_made_anew(kept: Store, path: Path)
 def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path) -> None:
     with opened(path) as lm:
         first = lm.logits(IDS)
+        assert lm.plans.origins == {"prompt": "kept"}
         assert "quantized_matmul" in lm.plans.prompt.explain()
+        assert lm.plans.origins == {"prompt": "ground"}
         np.testing.assert_array_equal(lm.logits(IDS), first)
         assert lm.plans.prompt.bound.active[lm.plans.prompt_tokens] == len(IDS)
 
@@ -92,8 +94,10 @@ def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path)
 def test_a_damaged_plan_is_made_anew(kept: Store, path: Path) -> None:
     for entry in kept.schedules.entries():
         entry.path.write_bytes(entry.path.read_bytes()[:-9] + b"elsewhere")
-    assert not runs_kept(path)
+    with pytest.warns(UserWarning, match="'prompt' is made anew: its entry was damaged"):
+        assert not runs_kept(path)
     assert runs_kept(path)
+    kept.schedules.clear()
 
 
 def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path) -> None:

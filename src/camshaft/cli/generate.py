@@ -91,6 +91,7 @@ def _report(lm: LanguageModel, generation: Generation, text: str) -> dict[str, o
         "threads": lm.threads,
         "prompt_tokens": generation.prompt_tokens,
         "tokens": generation.tokens,
+        "plans": lm.plans.origins,
         "text": text,
         "timings": {
             "load_s": load.load_s,

@@ -6,7 +6,6 @@ are copied in.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -74,14 +73,12 @@ class ModelPlans:
         self._revived: dict[str, KeptPlan | None] = {}
         self._together: dict[int, Extent] = {}
         self._ground: dict[str, ExecutionPlan] = {}
-        self.compile_s = 0.0
         self._kept("prompt")
 
     def prepare(self) -> None:
         """Grinds the plan of prompts where none was kept."""
         if self._kept("prompt") is not None:
             return
-        started = time.perf_counter()
         # The graph before any memory: a file whose tensors do not fit its metadata fails here.
         graph = self._graph("prompt")
         if self.device is None:
@@ -91,7 +88,6 @@ class ModelPlans:
             self.weights.begin(packed_constants(graph), self.threads)
         self._grind("prompt", graph)
         self.kept.flush()
-        self.compile_s = time.perf_counter() - started
 
     @property
     def prompt(self) -> ExecutionPlan:
@@ -131,6 +127,12 @@ class ModelPlans:
     def _plan(self, name: str) -> ExecutionPlan | KeptPlan:
         """The plan that runs: one that was ground here, else the kept one, else one ground now."""
         return self._ground.get(name) or self._kept(name) or self._ground_plan(name)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where the plans that ran or were asked for came from, by name: 'kept' is out of the store, 'ground' made here."""
+        kept = dict.fromkeys((name for name, plan in self._revived.items() if plan is not None), "kept")
+        return kept | dict.fromkeys(self._ground, "ground")
 
     def _memory(self) -> dict[str, Any]:
         return self.cache.states | {"logits": self.logits}
