@@ -90,6 +90,19 @@ def test_large_scores_stay_finite_and_a_nan_stays_with_its_token(variant) -> Non
     assert np.isfinite(np.delete(out, 3, axis=0)).all()
 
 
+@pytest.mark.parametrize("low", [-200.0, -1e5, -np.inf])
+@pytest.mark.parametrize("high", [0.0, 300.0])
+def test_first_keys_far_below_later_ones_cost_no_bits(low: float, high: float) -> None:
+    given = sample("late", [(0, p) for p in range(100, 106)], heads=(1, 1), head_dim=32, dtype=f32)
+    q, k_cache, *rest = given.inputs
+    q, table = np.abs(q) + 0.1, rest[3]
+    for position in range(64):
+        k_cache[table[0, position // 16], 0, :, position % 16] = low
+    k_cache[table[0, 5], 0, :, 7] += high
+    out = run("tiled", given, (q, k_cache, *rest))
+    np.testing.assert_allclose(out, OP.reference((q, k_cache, *rest), given.attrs)[0], rtol=2e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [0, 2, 5])
 def test_scores_may_rise_at_any_key_beside_a_row_of_nan(bad) -> None:
     given = sample("rising", [(0, p) for p in range(100, 106)], heads=(1, 1), head_dim=32, dtype=f32, loudness=1e-3)

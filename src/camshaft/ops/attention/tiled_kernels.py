@@ -93,10 +93,11 @@ def _weigh(tile: Tile, row: Value, keys: Keys) -> None:
     k, tile_keys = tile.k, tile.shape.tile_keys
     least, greatest = tile.reach(row)
     with k.when(keys.base <= greatest):
-        tile.score(row, replace(keys, count=k.minimum(greatest + 1 - keys.base, tile_keys)))
+        seen = replace(keys, count=k.minimum(greatest + 1 - keys.base, tile_keys))
+        tile.score(row, seen)
         with k.when(least < keys.base + (tile_keys - 1)):
             tile.mask(row, keys.base)
-        tile.move_peaks(row, keys.base)
+        tile.move_peaks(row, seen)
         tile.weigh(row)
 
 

@@ -22,6 +22,8 @@ LOWEST = -3.0e38
 # A row's powers are of score - peak. The peak moves to its greatest score at the first keys, then when a score passes it by more
 # than this: powers of 2^30 are as exact as those of 1, and hardly a row ever has its sums rescaled.
 SLACK = 30.0
+# A row whose peak moves further has its scores again: sums that begin at a peak so far off lose the low bits of the scores.
+FAR = 128.0
 BLOCK_ROWS = 6
 
 
@@ -123,8 +125,8 @@ class Tile:
                 self._score_blocks(row, keys, [index + i for i in range(step)])
             done, step = whole, step // 2
 
-    def _score_blocks(self, row: Value, keys: Keys, indexes: Sequence[Value]) -> None:
-        k, rows = self.k, range(BLOCK_ROWS)
+    def _score_blocks(self, row: Value, keys: Keys, indexes: Sequence[Value], n_rows: int = BLOCK_ROWS) -> None:
+        k, rows = self.k, range(n_rows)
         starts = [k.splat(-self.peaks[row + r], WIDTH) for r in rows]
         sums = [[k.var(start) for _ in indexes] for start in starts]
         for d, right in self._components(keys, indexes):
@@ -145,32 +147,45 @@ class Tile:
             for _, d, vectors in keys.components(blocks, 0, part, 1):
                 yield d, vectors if scales is None else [v * s for v, s in zip(vectors, scales, strict=True)]
 
-    def mask(self, row: Value, base: Value) -> None:
+    def mask(self, row: Value, base: Value, n_rows: int = BLOCK_ROWS) -> None:
         """Scores of keys that a block's rows do not see become the lowest."""
         k = self.k
-        for r in k.range(BLOCK_ROWS):
+        for r in k.range(n_rows):
             seen = self.lasts[row + r].to(i64) + 1 - base
             for start in range(0, self.shape.tile_keys, WIDTH):
                 score = k.load_vector(self.scores, row + r, start, width=WIDTH)
                 score = k.select(first_elements(k, seen - start, WIDTH), score, LOWEST)
                 k.store_vector(self.scores, score, row + r, start)
 
-    def move_peaks(self, row: Value, base: Value) -> None:
+    def move_peaks(self, row: Value, keys: Keys) -> None:
         """Peaks of rows that have a score above SLACK move by it, at the first keys all; scores and sums with them."""
-        k = self.k
+        k, is_first = self.k, keys.base == 0
         over = k.splat(LOWEST, WIDTH)  # a row of NaN changes nothing
         for member in range(BLOCK_ROWS):
             over = greater(k, self._greatest(row + member), over)
-        with k.when((base == 0) | (k.vector_max(over) > SLACK)):
+        with k.when(is_first | (k.vector_max(over) > SLACK)):
             for r in k.range(BLOCK_ROWS):
                 top = k.vector_max(self._greatest(row + r))
-                step = k.select((base == 0) | (top > SLACK), top, 0.0)
-                self.peaks[row + r] = self.peaks[row + r] + step
-                for start in range(0, self.shape.tile_keys, WIDTH):
-                    k.store_vector(
-                        self.scores, k.load_vector(self.scores, row + r, start, width=WIDTH) - step, row + r, start
-                    )
-                self._shrink(row + r, power_of_two(k, k.splat(k.select(step > 0.0, -step, 0.0), WIDTH)))
+                step = k.select(is_first, greater(k, top, k.const(LOWEST, f32)), k.select(top > SLACK, top, 0.0))
+                self._move_peak(row + r, step)
+                with k.when((keys.base > 0) & (step > FAR)):
+                    self._score_again(row + r, keys)
+
+    def _score_again(self, row: Value, keys: Keys) -> None:
+        """Scores of one row from its peak as it is now, which moves to the greatest of them if that is above SLACK."""
+        k = self.k
+        for index in k.range(keys.n_blocks):
+            self._score_blocks(row, keys, [index], 1)
+        self.mask(row, keys.base, 1)
+        top = k.vector_max(self._greatest(row))
+        self._move_peak(row, k.select(top > SLACK, top, 0.0))
+
+    def _move_peak(self, row: Value, step: Value) -> None:
+        k = self.k
+        self.peaks[row] = self.peaks[row] + step
+        for start in range(0, self.shape.tile_keys, WIDTH):
+            k.store_vector(self.scores, k.load_vector(self.scores, row, start, width=WIDTH) - step, row, start)
+        self._shrink(row, power_of_two(k, k.splat(k.select(step > 0.0, -step, 0.0), WIDTH)))
 
     def _shrink(self, row: Value, factor: Value) -> None:
         """A row's sums times a factor."""
