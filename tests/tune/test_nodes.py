@@ -138,7 +138,7 @@ def test_a_choice_without_an_override_finds_the_others_measured_too(
 ) -> None:
     """Tuned for blas alone, it would know blas's times only, and choose that whatever simd takes. All is proved by decree."""
 
-    def prove(rows: Sequence[Claim]) -> dict[Claim, Verdict]:
+    def prove(rows: Sequence[Claim], **_: object) -> dict[Claim, Verdict]:
         return {c: Verdict(c.op, c.variant, c.backend, "proved") for c in rows}
 
     for module in (nodes, selection):
