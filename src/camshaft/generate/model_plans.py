@@ -68,7 +68,7 @@ class ModelPlans:
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self._file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
-        facts = f"{config}|{context}|{n_slots}|{quantized}|{form}|{threads}"
+        facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
         self.kept = KeptPlans(file, facts, self.weights, use=backend is None)
         self._revived: dict[str, KeptPlan | None] = {}
         self._together: dict[int, Extent] = {}
