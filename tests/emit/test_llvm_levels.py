@@ -61,11 +61,11 @@ UNITS = {
     ("amx", "quantized_matmul", "Q4_0 29(7)x192x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
     ("amx", "quantized_matmul", "Q8_0 29(7)x192x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
     ("amx", "quantized_matmul", "Q4_K 29(7)x768x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
-    ("amx", "matmul", "bf16 deep"): {"tdpbf16ps": 2, "tileloadd": 3, "tilestored": 0},
+    ("amx", "matmul", "bf16 32x196x17"): {"tdpbf16ps": 2, "tileloadd": 3, "tilestored": 0},
     ("neon-i8mm", "quantized_matmul", "Q4_0 29(7)x192x17 q8"): {"usmmla": 32},
     ("neon-i8mm", "quantized_matmul", "Q8_0 29(7)x192x17 q8"): {"usmmla": 32},
     ("neon-i8mm", "quantized_matmul", "Q4_K 29(7)x768x17 q8"): {"usmmla": 32},
-    ("neon-bf16", "matmul", "bf16 deep"): {"bfmmla": 16},
+    ("neon-bf16", "matmul", "bf16 32x196x17"): {"bfmmla": 16},
 }
 
 
