@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support import divergence  # noqa: E402
-from tests.support.fixtures import DATA, default_model, llama_cpp_top  # noqa: E402
+from tests.support.fixtures import DATA, default_model  # noqa: E402
 from tests.support.sketches import SKETCHES, block_values, sketch  # noqa: E402
 
 MAX_NBYTES = 2_000_000
@@ -113,16 +114,17 @@ def freeze_quantized(model: Path) -> None:
 
 
 def freeze_divergence(model: Path) -> None:
-    """How far llama.cpp is from the float64 reference, by format of the default model, whole and cut to its first layers."""
-    ids = llama_cpp_top()["tokens"].tolist()[: divergence.N_TOKENS]
+    """How far llama.cpp is from the float64 reference, by format of the default model, whole and cut to its first layers.
+
+    The texts are tokens of the default model, frozen once: the excerpt, then the beginning of docs/performance.md of that day.
+    """
     found: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         short = divergence.cut(model, Path(folder) / "cut.gguf")
         for part, source in (("cut", short), ("whole", model)):
             for name in divergence.FORMATS:
                 path = divergence.in_format(source, name, Path(folder))
-                logits = llama.logits(path, ids, exact=False)
-                row = asdict(divergence.Divergence.of(divergence.truth(path, ids), logits))
+                row = asdict(divergence.diverge(path, part, partial(llama.logits, path, exact=False)))
                 found.setdefault(part, {})[name] = {key: float(f"{value:.4g}") for key, value in row.items()}
                 print(part, name, found[part][name], flush=True)
     divergence.FROZEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from camshaft import LanguageModel, Sampling
-from tests.support.divergence import FORMATS, N_TOKENS, Divergence, cut, frozen, in_format, truth
-from tests.support.fixtures import llama_cpp_top
+from tests.support.divergence import FORMATS, Divergence, cut, diverge, frozen, in_format, texts
 from tests.support.models import require_default_model
 
 MOST = 1.1  # times llama.cpp's own
@@ -18,7 +18,7 @@ GREEDY = Sampling(greedy=True)
 
 @pytest.fixture(scope="module")
 def ids() -> list[int]:
-    return llama_cpp_top()["tokens"].tolist()[:N_TOKENS]
+    return texts("whole")[0]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def check_format(source: Path, name: str, folder: Path, ids: list[int], part: st
     """The bound, and equal bits for several numbers of threads and from run to run."""
     path = in_format(source, name, folder)
     with LanguageModel(path, threads=2, context=320, sessions=2) as lm:
-        check(Divergence.of(truth(path, ids), lm.logits(ids)), frozen(part)[name], name)
+        check(diverge(path, part, lm.logits), frozen(part)[name], name)
         wanted = said(lm, ids[:N_ALIKE])
         assert all(said(lm, ids[:N_ALIKE]) == wanted for _ in range(runs))
     for threads in (1, 5):
@@ -72,13 +72,13 @@ def test_the_whole_model_is_too(name: str, folder: Path, ids: list[int]) -> None
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", FORMATS)
-def test_llama_cpp_still_says_so(name: str, short: Path, folder: Path, ids: list[int]) -> None:
+def test_llama_cpp_still_says_so(name: str, short: Path, folder: Path) -> None:
     """What is frozen is what llama.cpp gives here: another machine's kernels sum in another order."""
     pytest.importorskip("llama_cpp")
     from scripts.oracles import llama
 
     path = in_format(short, name, folder)
-    exact, again = truth(path, ids), Divergence.of(truth(path, ids), llama.logits(path, ids, exact=False))
+    again = diverge(path, "cut", partial(llama.logits, path, exact=False))
     assert again.kl == pytest.approx(frozen("cut")[name].kl, rel=0.5)
     with LanguageModel(path, threads=2, context=320, sessions=2) as lm:
-        check(Divergence.of(exact, lm.logits(ids)), again, name)
+        check(diverge(path, "cut", lm.logits), again, name)
