@@ -91,6 +91,15 @@ def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path)
         assert lm.plans.prompt.bound.active[lm.plans.prompt_tokens] == len(IDS)
 
 
+def test_a_plan_that_cannot_be_kept_says_why(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.schedules.clear()
+    monkeypatch.setattr("camshaft.plan.keeping.MOST_ALONG_NBYTES", 0)
+    with opened(path) as lm:
+        lm.logits(IDS)
+        assert lm.plans.origins["prompt"].startswith("ground; cannot be kept: the const")
+    assert not list(kept.schedules.entries())
+
+
 def test_a_damaged_plan_is_made_anew(kept: Store, path: Path) -> None:
     for entry in kept.schedules.entries():
         entry.path.write_bytes(entry.path.read_bytes()[:-9] + b"elsewhere")

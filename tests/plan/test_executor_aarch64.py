@@ -14,7 +14,8 @@ from camshaft.dtypes import i64
 from camshaft.emit.llvm import emit
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from camshaft.plan import executor_ir as layout
+from camshaft.plan import executor_layout as layout
+from camshaft.plan.executor_ir import executor_ir
 from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 from camshaft.plan.wake import FUTEX_NUMBERS, futex_row
 from tests.support.aarch64 import COMPILER, CPUS, EMULATOR, missing
@@ -76,7 +77,7 @@ def program(request, tmp_path_factory) -> Path:
     reason = missing()
     require(reason is None, reason or "")
     folder = tmp_path_factory.mktemp("executor")
-    text = layout.executor_ir(futex_row(FUTEX_NUMBERS["aarch64"]), "aarch64", timed=request.param)
+    text = executor_ir(futex_row(FUTEX_NUMBERS["aarch64"]), "aarch64", timed=request.param)
     objects = {"executor": compile_for(CPU.target, text)} | {f"kernel{i}": turned_object(i, i + 1) for i in (0, 1)}
     for name, data in objects.items():
         (folder / f"{name}.o").write_bytes(data)

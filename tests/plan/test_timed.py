@@ -13,7 +13,7 @@ from camshaft.backends.cpu.compile import assembly
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan import executor_ir as layout
+from camshaft.plan import executor_ir as ir
 from camshaft.plan.clock_ir import TIMED, clock_ir
 from camshaft.plan.execute import bind
 from camshaft.plan.executor_ir import executor_ir
@@ -52,8 +52,8 @@ def test_the_ordinary_machine_code_reads_no_clock_and_is_that_of_a_text_without_
 ) -> None:
     machine = "x86_64"
     with_feature = assembly(executor_ir(ROW, machine))
-    bare = "".join(line for line in layout._WALK.splitlines(keepends=True) if not line.startswith(TIMED))
-    monkeypatch.setattr(layout, "_WALK", bare)
+    bare = "".join(line for line in ir._WALK.splitlines(keepends=True) if not line.startswith(TIMED))
+    monkeypatch.setattr(ir, "_WALK", bare)
     assert assembly(executor_ir(ROW, machine)) == with_feature
     assert with_feature.count("rdtsc") == with_feature.count("lfence") == 0
     monkeypatch.undo()

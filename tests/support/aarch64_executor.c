@@ -2,7 +2,7 @@
 // Words of the script are int64: workers, turns of a spin, memory words, n_runs x (extent, pause in us), n_thunks x
 // (kernel or -1 for a copy, constant, wait, home, n_factors x divisor of the extent, n_args x (kind, number)), each count before
 // its list. Kinds of arguments: 0 a word of memory, 1 the extent, 2 a number, 3 memmove. Every run starts with memory of 1, 2, 3...
-// and writes all of it, and the stamps of the timed form; the last is run once more by one worker alone. The offsets come from plan/executor_ir.py as macros.
+// and writes all of it, and the stamps of the timed form; the last is run once more by one worker alone. The offsets come from plan/executor_layout.py as macros.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>

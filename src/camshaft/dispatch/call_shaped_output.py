@@ -8,14 +8,20 @@ from camshaft.dispatch.call_words import conjunction, field, word
 
 
 def shaped_output_lines(n: int) -> list[str]:
-    usable = layout.C_ORDER | layout.ALIGNED | layout.WRITEABLE
-    mask = (usable | layout.COPY_BACK | layout.WARN) - 2**32
-    sizes = 8 * ROW.index("out_size0")
-    lines = [
+    """From the label `output` on: %out where the caller gave a usable one that overlaps none of the n inputs, else a new array.
+    Goes to `arguments`; to `slow.path` with what only Python can do or refuse, to `failed` without memory."""
+    apart = [line for i in range(n) for line in _apart(i)]
+    safe = conjunction("safe", [f"%safe{i}" for i in range(n)])
+    return [*_made(), *_checked(), *apart, *safe, "br i1 %safe, label %arguments, label %slow.path"]
+
+
+def _made() -> list[str]:
+    """A new array of the row's dtype and sizes."""
+    return [
         "output:",
         *shaped_row("out_dtype", "ptr"),
         *shaped_row("out_axes"),
-        f"%sizes = getelementptr i8, ptr %row, i64 {sizes}",
+        f"%sizes = getelementptr i8, ptr %row, i64 {8 * ROW.index('out_size0')}",
         "br i1 %has.out, label %check.out, label %make.out",
         "make.out:",
         *word("empty"),
@@ -34,6 +40,14 @@ def shaped_output_lines(n: int) -> list[str]:
         "made.out:",
         *field("made.data", "ptr", "%made", layout.DATA),
         "br label %arguments",
+    ]
+
+
+def _checked() -> list[str]:
+    """The caller's array is used if dtype, layout, and every size are the row's."""
+    usable = layout.C_ORDER | layout.ALIGNED | layout.WRITEABLE
+    mask = (usable | layout.COPY_BACK | layout.WARN) - 2**32
+    return [
         "check.out:",
         *field("out.type", "ptr", "%out", layout.TYPE),
         "%out.is.array = icmp eq ptr %out.type, %array_type",
@@ -70,19 +84,20 @@ def shaped_output_lines(n: int) -> list[str]:
         "%out.first = ptrtoint ptr %out.data to i64",
         "%out.end = add i64 %out.first, %row.out_nbytes",
     ]
-    for i in range(n):
-        lines += [
-            *shaped_row(f"nbytes{i}"),
-            f"%first{i} = ptrtoint ptr %data{i} to i64",
-            f"%end{i} = add i64 %first{i}, %row.nbytes{i}",
-            f"%below{i} = icmp ule i64 %end{i}, %out.first",
-            f"%above{i} = icmp ule i64 %out.end, %first{i}",
-            *shaped_row(f"in_place{i}"),
-            f"%may.be{i} = icmp ne i64 %row.in_place{i}, 0",
-            f"%begins{i} = icmp eq i64 %first{i}, %out.first",
-            f"%alike{i} = and i1 %may.be{i}, %begins{i}",
-            f"%beside{i} = or i1 %below{i}, %above{i}",
-            f"%safe{i} = or i1 %beside{i}, %alike{i}",
-        ]
-    lines += conjunction("safe", [f"%safe{i}" for i in range(n)])
-    return [*lines, "br i1 %safe, label %arguments, label %slow.path"]
+
+
+def _apart(i: int) -> list[str]:
+    """Input i lies before or behind the output, or begins with it where the kernel may work in place."""
+    return [
+        *shaped_row(f"nbytes{i}"),
+        f"%first{i} = ptrtoint ptr %data{i} to i64",
+        f"%end{i} = add i64 %first{i}, %row.nbytes{i}",
+        f"%below{i} = icmp ule i64 %end{i}, %out.first",
+        f"%above{i} = icmp ule i64 %out.end, %first{i}",
+        *shaped_row(f"in_place{i}"),
+        f"%may.be{i} = icmp ne i64 %row.in_place{i}, 0",
+        f"%begins{i} = icmp eq i64 %first{i}, %out.first",
+        f"%alike{i} = and i1 %may.be{i}, %begins{i}",
+        f"%beside{i} = or i1 %below{i}, %above{i}",
+        f"%safe{i} = or i1 %beside{i}, %alike{i}",
+    ]

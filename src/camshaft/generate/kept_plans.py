@@ -46,6 +46,7 @@ class KeptPlans:
         self._before = _state() if self._use else ("", "")
         self._data: dict[str, bytes] = {}  # of plans that were read or made
         self._made: set[str] = set()
+        self.refused: dict[str, str] = {}  # why a plan that was made cannot be kept
 
     def get(self, name: str, memory: Callable[[], Mapping[str, Any]]) -> KeptPlan | None:
         """The plan of that name bound to this memory, or None: there is none that holds now."""
@@ -77,9 +78,11 @@ class KeptPlans:
         from camshaft.plan.keeping import kept_of  # here: a start that finds its plans makes none
 
         made = kept_of(plan, memory, self._weights)
-        if not isinstance(made, str):
-            self._data[name] = to_bytes(made)
-            self._made.add(name)
+        if isinstance(made, str):
+            self.refused[name] = made
+            return
+        self._data[name] = to_bytes(made)
+        self._made.add(name)
 
     def flush(self) -> None:
         """Keeps what was made, under what is proved now. Nothing where somebody measured meanwhile, since other kernels may win

@@ -130,9 +130,11 @@ class ModelPlans:
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where the plans that ran or were asked for came from, by name: 'kept' is out of the store, 'ground' made here."""
+        """Where the plans that ran or were asked for came from, by name: 'kept' is out of the store, 'ground' made here, with the
+        reason where it cannot be kept."""
         kept = dict.fromkeys((name for name, plan in self._revived.items() if plan is not None), "kept")
-        return kept | dict.fromkeys(self._ground, "ground")
+        why = {name: f"ground; cannot be kept: {reason}" for name, reason in self.kept.refused.items()}
+        return kept | dict.fromkeys(self._ground, "ground") | why
 
     def _memory(self) -> dict[str, Any]:
         return self.cache.states | {"logits": self.logits}

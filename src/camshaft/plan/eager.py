@@ -23,7 +23,7 @@ from camshaft.dispatch.kernels import (
     kernel_reduction_simd,
 )
 from camshaft.dispatch.tables import DispatchTable, get_dispatch_table, init_dispatch_table, select_kernels, table
-from camshaft.plan import executor_ir as layout
+from camshaft.plan import executor_layout as layout
 from camshaft.plan import turns_ir as layout_of_turns
 from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.workers import Words, aligned_bytes, runner_for

@@ -16,7 +16,7 @@ from camshaft.backends.cpu.loaded import CpuKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan import executor_ir as layout
+from camshaft.plan import executor_layout as layout
 from camshaft.plan.execute import BoundSchedule
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.kept import (
@@ -39,9 +39,8 @@ from camshaft.plan.weights import Weights
 from camshaft.plan.workers import Words
 
 Array = np.ndarray[Any, Any]
-MOST_ALONG_NBYTES = (
-    4 << 20
-)  # of constants that are computed, such as rotations: larger ones are computed again by a new plan
+# Of constants that are computed, such as rotations; a plan with larger ones is not kept.
+MOST_ALONG_NBYTES = 4 << 20
 
 
 class _NotKept(Exception):

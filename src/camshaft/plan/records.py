@@ -8,7 +8,7 @@ import numpy as np
 
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan import executor_ir as layout
+from camshaft.plan import executor_layout as layout
 from camshaft.plan.binding import BoundMemory
 from camshaft.plan.native import memmove_address, native_executor
 from camshaft.plan.schedule import BufferSlice, Schedule, Thunk, own_buffers

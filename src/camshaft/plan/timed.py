@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.errors import PlanError
-from camshaft.plan import executor_ir as layout
+from camshaft.plan import executor_layout as layout
 from camshaft.plan.execute import BoundSchedule
 from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.mixed import DeviceTimes, MixedSchedule

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import PlanError
-from camshaft.plan import executor_ir as layout
+from camshaft.plan import executor_layout as layout
 from camshaft.plan.native import NativeExecutor, native_executor
 from camshaft.plan.wake import core_address
 

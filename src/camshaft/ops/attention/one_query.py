@@ -9,9 +9,8 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.attention.paged import Cache, is_quantized
+from camshaft.ops.attention.registers import LOWEST
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
-
-LOWEST = -3.0e38
 
 
 @dataclass(frozen=True)

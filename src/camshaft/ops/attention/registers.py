@@ -9,6 +9,7 @@ from camshaft.ops.workgroup import has_threads
 
 WIDTH = 16  # elements of an explicit vector: a block of keys
 LOG2_E = log2(e)
+LOWEST = -3.0e38  # below every score: where a peak begins
 
 
 def register_vectors(target: ops.Target) -> int:

@@ -17,12 +17,11 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
 from camshaft.lang.tracer import Array, Tracer, Variable
 from camshaft.ops.attention.paged import Cache, Keys
-from camshaft.ops.attention.registers import LOG2_E, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
 from camshaft.ops.kv_cache_quantize import GROUP
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 
 MOST_MEMBERS = WIDTH // 2  # q heads that a register tile takes at once
-LOWEST = -3.0e38
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from camshaft.lang.ir import Value
 from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two
 from camshaft.lang.tracer import Array, Number, Tracer
 from camshaft.ops.attention.paged import Keys
-from camshaft.ops.attention.registers import LOG2_E, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
 from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 
-LOWEST = -3.0e38
 # A row's powers are of score - peak. The peak moves to its greatest score at the first keys, then when a score passes it by more
 # than this: powers of 2^30 are as exact as those of 1, and hardly a row ever has its sums rescaled.
 SLACK = 30.0
