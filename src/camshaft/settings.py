@@ -70,7 +70,7 @@ TABLE = (
         "cache_dir",
         "a folder",
         "the user's cache folder",
-        "Where kernels, evidence, measurements, schedules and models are kept between runs.",
+        "Where kernels, evidence, measurements, schedules, headers and models are kept between runs.",
         folder,
         lambda: Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
     ),

@@ -134,14 +134,16 @@ def test_two_at_once_on_an_empty_cache_and_then_every_entry_damaged(tiny: Path, 
     first, second = start(cache, tiny, "--json"), start(cache, tiny, "--json")
     text = text_of(first)
     assert text_of(second) == text
-    entries = [p for folder in ("objects", "keys", "evidence", "schedules") for p in (cache / folder).glob("*/*")]
+    entries = [
+        p for folder in ("objects", "keys", "evidence", "schedules", "headers") for p in (cache / folder).glob("*/*")
+    ]
     assert len(entries) > 40
     for number, path in enumerate(entries):
         content = bytearray(path.read_bytes())
         content[number * 37 % len(content)] ^= 0xFF
         path.write_bytes(content)
     assert text_of(start(cache, tiny, "--json")) == text
-    assert sorted(p.name for p in cache.iterdir()) == ["evidence", "keys", "objects", "schedules", "state"]
+    assert sorted(p.name for p in cache.iterdir()) == ["evidence", "headers", "keys", "objects", "schedules", "state"]
     assert sorted(p.name for p in (cache / "state").iterdir() if not p.name.endswith(".lock")) == ["counters"]
 
 

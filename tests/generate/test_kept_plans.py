@@ -134,7 +134,7 @@ def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: py
     elif what == "measurements":
         kept.measurements.put("0" * 64, {"of": "something"})
     elif what == "program":
-        monkeypatch.setattr(kept_plans, "_program", lambda: "another")
+        monkeypatch.setattr(kept_plans, "program_digest", lambda: "another")
     elif what == "settings":
         monkeypatch.setenv("CAMSHAFT_CHAINS", "0")
     elif what == "registered":

@@ -14,7 +14,8 @@ app = typer.Typer(rich_markup_mode=None)
 _Kinds = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KIND]...", help="objects, evidence, measurements, schedules or models; by default all but models."
+        metavar="[KIND]...",
+        help="objects, evidence, measurements, schedules, headers or models; by default all but models.",
     ),
 ]
 
@@ -23,8 +24,8 @@ _Kinds = Annotated[
 def cache(context: typer.Context, json: options.Json = False) -> None:
     """Show what is kept between runs, and how often it served.
 
-    Compiled kernels (objects), proofs (evidence), measurements, finished schedules and models; how often something was found
-    there (hits) or had to be made (misses)."""
+    Compiled kernels (objects), proofs (evidence), measurements, finished schedules, what is known of model files' headers,
+    and models; how often something was found there (hits) or had to be made (misses)."""
     if context.invoked_subcommand is None:
         _show(json)
     elif json:
@@ -56,8 +57,8 @@ def _shown(count: int | None) -> object:
 @app.command()
 @command
 def clear(kinds: _Kinds = None, json: options.Json = False) -> None:
-    """Remove compiled kernels, evidence, measurements and schedules, which are made again when they are needed; models only when
-    they are asked for by name."""
+    """Remove compiled kernels, evidence, measurements, schedules and headers, which are made again when they are needed; models
+    only when they are asked for by name."""
     from camshaft.store import usage
     from camshaft.store.store import store
 

@@ -49,16 +49,24 @@ class GGUFTensor(FileTensor):
 
 
 class GGUFFile:
-    """An open GGUF file: `path`, `version`, `metadata`, `tensors` by name in file order. A context manager."""
+    """An open GGUF file: `path`, `version`, `metadata`, `tensors` by name in file order; its first `header_nbytes` say all that.
+    A context manager."""
 
-    def __init__(self, file: MappedFile, version: int, metadata: Metadata, tensors: Mapping[str, GGUFTensor]) -> None:
-        self._file = file
+    def __init__(
+        self,
+        file: MappedFile,
+        version: int,
+        metadata: Metadata,
+        tensors: Mapping[str, GGUFTensor],
+        header_nbytes: int,
+    ) -> None:
+        self.mapped, self.header_nbytes = file, header_nbytes
         self.path, self.version = file.path, version
         self.metadata, self.tensors = metadata, MappingProxyType(tensors)
 
     def close(self) -> None:
         """Lets the file go; arrays handed out before stay valid."""
-        self._file.close()
+        self.mapped.close()
 
     def __enter__(self) -> GGUFFile:
         return self
@@ -76,14 +84,19 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     FormatError, one line, when the file is missing, truncated, hostile, big-endian, one part of a split model, or of a
     version other than 2 and 3. A tensor of a block type not read yet is an error only when its data is asked for.
     """
-    file = MappedFile(path)
+    return read_header(MappedFile(path))
+
+
+def read_header(file: MappedFile) -> GGUFFile:
+    """What `open_gguf` gives, of a file that is mapped already."""
     cursor = Cursor(file)
     version = _read_version(cursor)
     n_tensors = cursor.count("the number of tensors", 24, MAX_COUNT)
     n_keys = cursor.count("the number of keys", 14, MAX_COUNT)
     metadata = Metadata(file, _scan_entries(cursor, n_keys))
     _refuse_split(cursor, metadata)
-    return GGUFFile(file, version, metadata, _read_tensors(cursor, n_tensors, _alignment(cursor, metadata)))
+    tensors = _read_tensors(cursor, n_tensors, _alignment(cursor, metadata))
+    return GGUFFile(file, version, metadata, tensors, cursor.position)
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -178,10 +191,18 @@ def _place(cursor: Cursor, info: _TensorInfo, start: int, alignment: int) -> GGU
         end = offset + info.nbytes
         cursor.fail(f"{what} takes bytes {offset} to {end}, but the file ends at {file.size} (truncated?)")
 
-    def read() -> Bytes:
-        return file.view(offset, info.nbytes)
+    return tensor_at(file, info.name, info.shape, info.format, info.nbytes, offset)
 
-    return GGUFTensor(info.name, info.shape, info.format, info.nbytes, read, file.path, offset, mapped=(file, offset))
+
+def tensor_at(
+    file: MappedFile, name: str, shape: tuple[int, ...], form: BlockFormat, nbytes: int, offset: int
+) -> GGUFTensor:
+    """The tensor whose bytes are known to lie at `offset` of the file."""
+
+    def read() -> Bytes:
+        return file.view(offset, nbytes)
+
+    return GGUFTensor(name, shape, form, nbytes, read, file.path, offset, mapped=(file, offset))
 
 
 def _refuse_overlap(cursor: Cursor, tensors: Iterable[GGUFTensor]) -> None:

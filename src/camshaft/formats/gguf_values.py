@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from camshaft.errors import FormatError
+from camshaft.formats.bits import Bytes
 from camshaft.formats.mapped import Cursor, MappedFile, short_string_places, shown
 
 STRING, ARRAY = 8, 9
@@ -215,6 +216,16 @@ class Metadata(Mapping[str, Value]):
         """A value's bytes as they lie in the file, without the type before them; the first `most` of them."""
         entry = self._entries[key]
         return self._file.bytes(entry.position, entry.nbytes if most is None else min(most, entry.nbytes))
+
+    def view(self, key: str) -> Bytes:
+        """As `raw`, all of it and without a copy: read-only uint8."""
+        entry = self._entries[key]
+        return self._file.view(entry.position, entry.nbytes)
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Where each value lies."""
+        return self._entries
 
 
 def _decode(cursor: Cursor, key: str, type_id: int) -> Value:

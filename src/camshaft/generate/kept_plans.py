@@ -42,7 +42,7 @@ class KeptPlans:
         self._file, self._weights = file, weights
         self._use = use and _may_be_kept()
         self._asked = _settings()
-        self._facts = "|".join((facts, _program(), _model(file), self._asked)) if self._use else ""
+        self._facts = "|".join((facts, program_digest(), _model(file), self._asked)) if self._use else ""
         self._before = _state() if self._use else ("", "")
         self._data: dict[str, bytes] = {}  # of plans that were read or made
         self._made: set[str] = set()
@@ -147,7 +147,7 @@ def _model(file: GGUFFile) -> str:
 
 
 @functools.cache
-def _program() -> str:
+def program_digest() -> str:
     """Camshaft's files by size and time, and what else makes code."""
     root = Path(__file__).parent.parent
     rows = sorted(_sources(str(root)))

@@ -18,11 +18,11 @@ import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.errors import ContextError, ModelError, SettingError
-from camshaft.formats.gguf import open_gguf
 from camshaft.garbage import no_collection
 from camshaft.generate.batch import Batch, check_prompts
 from camshaft.generate.conversation import Conversation
 from camshaft.generate.generation import Generation, GenerationTimings, check_max_tokens, stop_strings
+from camshaft.generate.known_files import open_model_file
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.sampler import Sampler, SamplerPlans
 from camshaft.generate.sampling import Sampling
@@ -31,7 +31,6 @@ from camshaft.models.config import architecture_name, read_config
 from camshaft.models.pull import resolve_model
 from camshaft.settings import setting, settings, thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
-from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
@@ -107,7 +106,8 @@ class LanguageModel:
         self.lock = threading.RLock()
         _models.add(self)
         self._closed = False
-        self._file = open_gguf(resolve_model(str(path_or_name)))
+        self._model_file = open_model_file(resolve_model(str(path_or_name)))
+        self._file = self._model_file.file
         try:
             name = architecture_name(self._file.metadata)
             self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
@@ -122,7 +122,7 @@ class LanguageModel:
                     backend=backend,
                     threads=self.threads,
                 )
-                self.tokenizer = Tokenizer.from_gguf(self._file.metadata)  # beside the loading of a kept plan's weights
+                self.tokenizer = self._model_file.tokenizer()  # beside the loading of a kept plan's weights
                 loaded = time.perf_counter()
                 self.plans.prepare()
         except MemoryError as error:
@@ -266,6 +266,7 @@ class LanguageModel:
             self._closed = True
             self.samplers.close()
             self.plans.close()
+            self._model_file.keep(self.tokenizer)
             self._file.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The store: what is kept between runs, under one folder: kernels, evidence, measurements, schedules, models. Top of store/."""
+"""The store: what is kept between runs, under one folder: kernels, evidence, measurements, schedules, headers, models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from camshaft.store.kernels import KernelCache
 from camshaft.store.living import Living, locked
 from camshaft.store.objects import Counts, ObjectStore
 
-DOCUMENTS_MAX_NBYTES = 64 << 20  # of evidence, of measurements, and of schedules; one machine's evidence takes 0.2 MB
+DOCUMENTS_MAX_NBYTES = 64 << 20  # of each kind; one machine's evidence takes 0.2 MB
 _KEYS_PART = 8  # of the bound, for first keys: 147 bytes each, beside objects of 1 to 20 kB
 
 
@@ -55,14 +55,15 @@ class DocumentStore:
 @dataclass(frozen=True)
 class Store:
     """Kernel objects, evidence of validations, measurements (timings, tuned parameters, the machine's roof), finished schedules
-    of models' plans, and the folder of models. `kernels` finds objects by either of their keys; `objects` also keeps what has
-    but one."""
+    of models' plans, what is known of their files' headers, and the folder of models. `kernels` finds objects by either of their
+    keys; `objects` also keeps what has but one."""
 
     root: Path
     kernels: KernelCache
     evidence: DocumentStore
     measurements: DocumentStore
     schedules: ObjectStore
+    headers: ObjectStore
     models_dir: Path
     living: Living
     counters: Counters
@@ -76,7 +77,7 @@ class Store:
         """The object stores by kind; the bounds of all are apart."""
         kernels = {"objects": self.kernels.objects, "keys": self.kernels.keys}
         documents = {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
-        return kernels | documents | {"schedules": self.schedules}
+        return kernels | documents | {"schedules": self.schedules, "headers": self.headers}
 
     def make_models_dir(self) -> Path:
         """The folder of models, made if it is not there. StoreError when it cannot be."""
@@ -131,6 +132,7 @@ def _store(root: Path, max_nbytes: int) -> Store:
         DocumentStore(part("evidence", DOCUMENTS_MAX_NBYTES)),
         DocumentStore(part("measurements", DOCUMENTS_MAX_NBYTES)),
         part("schedules", DOCUMENTS_MAX_NBYTES),
+        part("headers", DOCUMENTS_MAX_NBYTES),
         root / "models",
         living,
         Counters(state),

@@ -13,8 +13,8 @@ from camshaft.store.living import LEASE_PREFIX
 from camshaft.store.objects import Counts
 from camshaft.store.store import Store
 
-KINDS = ("objects", "evidence", "measurements", "schedules", "models")
-REBUILT = KINDS[:4]  # what camshaft makes again by itself; models are fetched
+KINDS = ("objects", "evidence", "measurements", "schedules", "headers", "models")
+REBUILT = KINDS[:5]  # what camshaft makes again by itself; models are fetched
 # Of which object stores a kind is made.
 _PARTS = {"objects": ("objects", "keys")} | {kind: (kind,) for kind in REBUILT[1:]}
 

@@ -13,7 +13,7 @@ from camshaft.errors import ModelError
 from camshaft.text.alphabet import BYTE_TO_CHAR, decode_leniently, from_byte_level, to_byte_level
 from camshaft.text.merges import SHORT_TEXT, SHORT_WORD, Ranks, merged, read_ranks
 from camshaft.text.pretokenizers import pretokenizer
-from camshaft.text.vocabulary import Vocabulary
+from camshaft.text.vocabulary import Vocabulary, as_dict
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Of the same class as a surrogate in every pattern: neither letter, number, space, punctuation nor symbol.
@@ -36,7 +36,7 @@ class ByteLevel:
 
     @cached_property
     def _model(self) -> models.BPE:
-        ids, merges = self._vocabulary.ids, [_pair(merge) for merge in self._vocabulary.merges]
+        ids, merges = as_dict(self._vocabulary.ids), [_pair(merge) for merge in self._vocabulary.merges]
         options: dict[str, Any] = {"ignore_merges": self._pretokenizer.ignore_merges}
         if not ids.keys() >= set(BYTE_TO_CHAR.values()):
             ids, options["unk_token"] = {**ids, _ABSENT: len(ids)}, _ABSENT
@@ -59,7 +59,8 @@ class ByteLevel:
 
     @cached_property
     def _ranks(self) -> Ranks:
-        return read_ranks(self._vocabulary.merges, self._vocabulary.ids)
+        known = self._vocabulary.ranks
+        return read_ranks(self._vocabulary.merges, self._vocabulary.ids) if known is None else known
 
     def _short(self, text: str) -> list[int] | None:
         """The tokens of a text by its own merges; None where the library's table is there, is worth it, or sees to bytes

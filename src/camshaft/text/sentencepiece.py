@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Merger
 from tokenizers import models
 
 from camshaft.errors import ModelError
-from camshaft.text.vocabulary import TokenType, Vocabulary
+from camshaft.text.vocabulary import TokenType, Vocabulary, as_dict
 
 SPACE = "▁"
 _ESCAPED_SPACE = SPACE.encode()
@@ -32,7 +32,7 @@ class SentencePiece:
 
     @cached_property
     def _merger(self) -> Merger:
-        return Merger(models.BPE(self._vocabulary.ids, list(self._merges()), byte_fallback=True))
+        return Merger(models.BPE(as_dict(self._vocabulary.ids), list(self._merges()), byte_fallback=True))
 
     def _merges(self) -> Iterator[tuple[str, str]]:
         tokens, ids = self._vocabulary.tokens, self._vocabulary.ids

@@ -51,13 +51,13 @@ class Vocabulary:
     """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), and what the file asks for.
 
     `kind` is "gpt2" (byte-level BPE: `merges` filled) or "llama" (SentencePiece: `scores`, float32, filled).
-    `end_ids` are the tokens at which generation stops.
+    `end_ids` are the tokens at which generation stops; `ranks` those of merges, where they are known already.
     """
 
     kind: str
     pre: str
     tokens: Sequence[str]
-    ids: dict[str, int]
+    ids: Mapping[str, int]
     types: NDArray[np.int32]
     merges: Sequence[str]
     scores: NDArray[np.float32]
@@ -67,6 +67,7 @@ class Vocabulary:
     add_bos: bool
     add_eos: bool
     add_space_prefix: bool
+    ranks: Mapping[str, int] | None = None
 
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
@@ -85,7 +86,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     by_text = _fill_ids(metadata, ids)
     ends = [ids[text] for text in END_TEXTS if text in ids]
     named_ends = (eos_id if n == "eos" else _token_id(metadata, n, len(tokens), by_text.get(n)) for n in END_NAMES)
-    types = _numbers(metadata, "token_type", np.dtype(np.int32), len(tokens), TokenType.NORMAL)
+    types = token_types(metadata, len(tokens))
     return Vocabulary(
         kind=kind,
         pre=pre,
@@ -93,7 +94,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         ids=ids,
         types=_as_control(types, (*ends, *by_text.values())),
         merges=() if is_llama else _texts(metadata, "tokenizer.ggml.merges"),
-        scores=_numbers(metadata, "scores", np.dtype(np.float32), len(tokens), 0.0) if is_llama else _NO_SCORES,
+        scores=_numbers(metadata, "scores", np.dtype(np.float32), len(tokens), 0.0) if is_llama else NO_SCORES,
         bos_id=bos_id,
         eos_id=eos_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
@@ -101,6 +102,12 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         add_eos=_flag(metadata, "add_eos_token", False, eos_id),
         add_space_prefix=is_llama and bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
     )
+
+
+def as_dict(ids: Mapping[str, int]) -> dict[str, int]:
+    """All of them, as the tokenizers library wants them."""
+    whole = getattr(ids, "whole", ids)  # of strings looked up in a file
+    return whole if isinstance(whole, dict) else dict(whole)
 
 
 def vocabulary_size(metadata: Metadata) -> int:
@@ -111,7 +118,12 @@ def vocabulary_size(metadata: Metadata) -> int:
     return n_tokens
 
 
-_NO_SCORES = np.zeros(0, np.float32)
+NO_SCORES = np.zeros(0, np.float32)
+
+
+def token_types(metadata: Metadata, n_tokens: int) -> NDArray[np.int32]:
+    """What the file says of each token, a new int32 [n_tokens]. ModelError for no numbers, or too few."""
+    return _numbers(metadata, "token_type", np.dtype(np.int32), n_tokens, TokenType.NORMAL)
 
 
 def _text(metadata: Metadata, key: str, default: str | None = None) -> str:
