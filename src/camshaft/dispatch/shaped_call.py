@@ -8,9 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from camshaft.backends.device import HOST
 from camshaft.dispatch.numpy_forms import attributes_of, check_core, form_of
 from camshaft.dispatch.operands import HALVES, Array, ArrayTypeError, ArrayValueError, Dtype, Operand, check_cast
 from camshaft.dispatch.operands import output as writeable
+from camshaft.dispatch.run import refusal_of
 from camshaft.dispatch.runners import HostRunner, Runner, narrowed, runner
 from camshaft.dispatch.select import Choice
 from camshaft.dtypes import as_dtype
@@ -134,10 +136,27 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared
     shapes = tuple(spec.bounds for spec in node.outputs)
     inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
     choice = chooser.select(node)
+    short = _rounding(node, choice, back)
+    if short is not None:
+        node, dtypes = short, back
     run = runner(node, choice)
     if len(dtypes) == 1 and back != dtypes and isinstance(run, HostRunner):
         run, dtypes = narrowed(run, node, choice, as_dtype(back[0])), back
     return Prepared(run, inputs, shapes, dtypes, back)
+
+
+def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> NodeSpec | None:
+    """The node with the attribute `to`, so that its kernels round their one result as they store it (ops/short_results.py); None
+    where the op or the chosen variant does not."""
+    if len(returned) != 1 or returned[0] not in HALVES or choice.device.space != HOST:
+        return None
+    attrs = {**node.attrs, "to": as_dtype(returned[0]).name}
+    outputs = choice.op.outputs(node.inputs, attrs) if choice.op.accepts(node.inputs, attrs) else ()
+    if [spec.parts[0].dtype.numpy for spec in outputs] != list(returned):
+        return None
+    short = NodeSpec(node.inputs, outputs, attrs)
+    refused = choice.variant.supports(short, choice.device) or refusal_of(choice.variant, short, choice.device)
+    return short if refused is None else None
 
 
 class _Asked(dict[str, Any]):

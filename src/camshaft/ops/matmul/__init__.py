@@ -1,4 +1,7 @@
-"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16, bf16; in f64, i32; b may lie as b[.., j, k]."""
+"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16, bf16; in f64, i32; b may lie as b[.., j, k].
+
+Sums in f32 may be rounded as they are stored, once: the attribute `to` (ops/short_results.py).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops import short_results
 from camshaft.ops.matmul import blas, blocked, lanes, paired, streamed, tile, tiled, units
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
@@ -47,18 +51,21 @@ _SHAPES = (
     ((), 14, 4, 16, (2, 2)),
 )
 
-# (m, k, n, b as [n, k]) for matrix units and products of pairs: whole tiles of 32, and ragged ones. A proof for a plan takes the
-# second, fourth, sixth and last: of them each variant needs one that it can do (a few rows by [k, n] alone: streamed.py).
+# (m, k, n, b as [n, k], result) for matrix units and products of pairs: whole tiles of 32, and ragged ones. A proof for a plan
+# takes every third: of them each variant needs one that it can do (a few rows by [k, n] alone: streamed.py), in f32 and rounded.
 _BF16 = (
-    (32, 64, 32, False),
-    (37, 44, 33, True),
-    (32, 64, 32, True),
-    (10, 1034, 70, False),
-    (37, 44, 33, False),
-    (32, 196, 17, False),
-    (10, 1034, 70, True),
-    (3, 6, 18, True),
-    (3, 6, 18, False),
+    (32, 64, 32, False, "f32"),
+    (37, 44, 33, False, "bf16"),
+    (37, 44, 33, True, "f32"),
+    (32, 64, 32, True, "bf16"),
+    (10, 1034, 70, False, "f32"),
+    (10, 1034, 70, False, "bf16"),
+    (37, 44, 33, False, "f32"),
+    (32, 196, 17, False, "bf16"),
+    (10, 1034, 70, True, "bf16"),
+    (3, 6, 18, True, "f32"),
+    (3, 6, 18, False, "f32"),
+    (3, 20, 130, False, "bf16"),
 )
 
 
@@ -78,10 +85,13 @@ def _samples() -> Iterable[ops.Sample]:
         pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
         yield ops.Sample(name, pair, {"transpose_b": True})
         yield ops.Sample(f"{name}, one row", (pair[0][:1], np.ascontiguousarray(pair[1].T)))
-    for m, k, n, as_rows in _BF16:
+    for m, k, n, as_rows, result in _BF16:
         left, right = (draw(*shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
         b, attrs = (right.T.copy(), {"transpose_b": True}) if as_rows else (right, {})
-        yield ops.Sample(f"bf16 {m}x{k}x{n}{' transposed' if as_rows else ''}", (left, b), attrs)
+        name = f"bf16 {m}x{k}x{n}{' transposed' if as_rows else ''}{f' to {result}' if result != 'f32' else ''}"
+        yield ops.Sample(name, (left, b), attrs | ({"to": result} if result != "f32" else {}))
+    halves = draw(5, 1034).astype(np.float16), draw(1034, 35).astype(np.float16)
+    yield ops.Sample("f16 5x1034x35 to f16", halves, {"to": "f16"})
     yield from _other_samples(rng)
     yield from _special_samples(draw(35, 18), abs(draw(19, 18)) + 1, draw(18, 19))
 
@@ -129,6 +139,8 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((a, TensorSpec((8, rows), f32)), {}, "an Extent only as the rows of a")
     yield ops.ErrorSample((TensorSpec((2, 0), f32), TensorSpec((0, 3), f32)), {}, "no empty axis")
     yield ops.ErrorSample((a,), {}, "wanted a ")
+    yield ops.ErrorSample((a, TensorSpec((8, 3), f32)), {"to": "i8"}, "wanted to f32, f16 or bf16")
+    yield ops.ErrorSample((TensorSpec((2, 8), i32), TensorSpec((8, 3), i32)), {"to": "f16"}, "no `to` beside i32")
 
 
 OP = ops.Op(
@@ -137,7 +149,7 @@ OP = ops.Op(
     infer=infer,
     reference=_reference,
     variants=(
-        ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, cost=lanes.cost),
+        ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, lanes.supports, lanes.cost),
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
         ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
         ops.KernelVariant("paired", frozenset({"simd"}), paired.build, paired.supports, paired.cost, paired.TUNABLES),
@@ -151,6 +163,6 @@ OP = ops.Op(
     ),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={"f32": 1e-12, "f64": 1e-29},
+    tolerance=short_results.TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
 )

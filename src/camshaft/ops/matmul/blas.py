@@ -14,7 +14,7 @@ from camshaft.dtypes import f32, i32
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
+from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 MAX_SIZE = 2**31 - 1  # scipy-openblas32 takes 32-bit sizes
@@ -50,7 +50,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     s = sizes_of(node)
     if max(bound(s.rows), s.columns, s.depth) > MAX_SIZE:
         return f"BLAS takes sizes up to {MAX_SIZE}"
-    return only_floats(node) or library.absent()
+    return only_floats(node) or only_f32(node) or library.absent()
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -99,7 +99,7 @@ def supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return "a host call computes every row up to the bound; the rows are an Extent"
     if node.inputs[0].dtype == i32:
         return "NumPy multiplies integers without BLAS"
-    return library.absent()
+    return only_f32(node) or library.absent()
 
 
 def build_numpy(node: ops.NodeSpec, target: ops.Target) -> ops.HostCall:

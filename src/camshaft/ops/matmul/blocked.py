@@ -14,7 +14,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul import tiled
 from camshaft.ops.matmul.blocked_kernel import WIDTH, multiply_blocks
 from camshaft.ops.matmul.panels import pack_panels, turn_launch
-from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
+from camshaft.ops.matmul.shapes import Sizes, only_floats, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 BACKENDS = frozenset({"simd", "c"})
@@ -32,6 +32,8 @@ PARTS, BLOCKS, GROUPS = (
 )
 # A program's block of a, beside which a part of a panel fits a second cache of 1 MiB.
 BLOCK_NBYTES = 400 << 10
+# The most scratch of a program whose sums wait there for the last part: half of the second cache.
+WAITING_NBYTES = 512 << 10
 # How many programs there are at least, where rows and columns make as many: 15 took two threads 5 % longer than 33.
 PROGRAMS = 32
 # From so many rows and bytes of b on it is packed: fewer rows do not pay for that, a smaller b stays in the second cache.
@@ -90,8 +92,9 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
         return f"a tile of {values['rows']} rows for {bound(s.rows)}"
     if s.transposed and not values["packed"]:
         return "b as [n, k] is read in panels"
-    part = part_of(s.depth, values["part"])
-    nbytes = 4 * (part + 2 * WIDTH) * (values["block"] + values["rows"]) * values["copied"]
+    part, rows = part_of(s.depth, values["part"]), values["block"] + values["rows"]
+    sums = values["vectors"] * WIDTH if node.outputs[0].dtype != f32 and s.depth > part else 0
+    nbytes = 4 * ((part + 2 * WIDTH) * values["copied"] + sums) * rows
     return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
 
 
@@ -109,20 +112,21 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     """As `build`, with a value for each tunable."""
     s = sizes_of(node)
     a = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth))
-    return build_of(s, values, a, ops.read(1, shape=s.b_shape), f32, short=node.inputs[1].dtype != f32)
+    b = ops.read(1, shape=s.b_shape)
+    return build_of(s, values, a, b, f32, result_of(node), short=node.inputs[1].dtype != f32)
 
 
 def build_of(
-    s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, element: DType, short: bool = False
+    s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, element: DType, result: DType, short: bool = False
 ) -> ops.Build:
     """The launches for operands of any element: `element` is a panel's, in which `s` counts the depth; b's are `short` of it."""
     vectors = values["vectors"]
     panels = -(-s.columns // (vectors * WIDTH))
     if not s.transposed and not values["packed"]:
-        return ops.Build((_multiply(s, values, a, b),))
+        return ops.Build((_multiply(s, values, a, b, result),))
     packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
     pack = _pack(s, vectors, b, short)
-    return ops.Build((pack, _multiply(s, values, a, ops.scratch(0, "read"))), (packed,))
+    return ops.Build((pack, _multiply(s, values, a, ops.scratch(0, "read"), result)), (packed,))
 
 
 def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
@@ -140,7 +144,14 @@ def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
     )
 
 
-def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand) -> ops.Launch:
+def _most_panels(values: ops.Values, part: int) -> int:
+    """How many panels' sums of a block wait in scratch for the last part, beside its copy of a."""
+    rows = values["block"] + values["rows"]
+    copy = 4 * (part + 2 * WIDTH) * rows * values["copied"]
+    return max((WAITING_NBYTES - copy) // (4 * values["vectors"] * WIDTH * rows), 1)
+
+
+def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
     rows, vectors, part = bound(s.rows), values["vectors"], part_of(s.depth, values["part"])
     n_tiles = -(-rows // values["rows"])
     tile = values["rows"] if s.extents else -(-rows // n_tiles)
@@ -149,6 +160,8 @@ def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand) -> o
     width = vectors * WIDTH
     n_panels = -(-s.columns // width)
     panels = -(-n_panels // -(-n_panels * width // values["group"]))
+    if result != f32 and s.depth > part:
+        panels = min(panels, _most_panels(values, part))
     constants = {
         "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
         "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),

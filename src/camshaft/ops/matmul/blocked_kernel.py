@@ -5,6 +5,8 @@ time, so that a panel's part stays in the second cache while the tiles of rows g
 panels that were packed before. An element's products are added in the order of k, from 0 on in each part: results depend on
 `part` alone.
 
+A result of 16 bits is rounded as it is stored, once: where the depth has several parts, their sums wait for the last in scratch.
+
 Where a is given as 32-bit words, they are pairs of bf16 along the depth, which then counts words; b's rows are paired as they are
 read, or were so when they were packed.
 """
@@ -59,20 +61,37 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A piece of the depth that a program takes at a time."""
+
+    start: Number
+    length: int
+    is_last: bool
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was added before."""
+        return isinstance(self.start, int) and self.start == 0
+
+
+@dataclass(frozen=True)
 class Product:
-    """What one program works on. `a_row`, `b_row` and `out_row` are the first rows of its matrices."""
+    """What one program works on. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` its first column.
+    `sums` holds those of the parts before, where out is too short for them."""
 
     k: Tracer
     a: Array
     b: Array
     out: Array
     left: Array | None
+    sums: Array | None
     tiles: Tiles
     first: Value
     last: Value
     a_row: Number
     b_row: Number
     out_row: Number
+    p0: Value
     columns: int
     vectors: int
 
@@ -134,45 +153,50 @@ class Product:
         first = self.tiles.first_row(self.first)
         return [r - first for r in rows]
 
-    def tile(self, t: Value, height: int, p: Value, start: Number, length: int) -> None:
-        """A register tile: `height` rows of a and a panel of b, over `length` of the depth from `start` on."""
-        k, at, rows = self.k, self.panel(p), self.factors(t, height)
-        places = [self.out_row + self.tiles.first_row(t) + i for i in range(height)]
-        for place in places:
-            for s in at.starts:
-                k.prefetch(self.out, place, s)
+    def tile(self, t: Value, height: int, p: Value, part: Part) -> None:
+        """A register tile: `height` rows of a and a panel of b, over a part of the depth."""
+        k, at, rows, start = self.k, self.panel(p), self.factors(t, height), part.start
+        ahead = self.out if self.sums is None or part.is_last else None
+        for i in range(height if ahead is not None else 0):
+            for s in at.starts[:: 4 // self.out.dtype.nbytes]:
+                k.prefetch(self.out, self.out_row + self.tiles.first_row(t) + i, s)
         sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
-        for d in k.range(length):
+        for d in k.range(part.length):
             weights = self.weights(at, p, start + d)
             for row, line in zip(rows, sums, strict=True):
                 x = self.a[row, start + d] if self.left is None else self.left[row, d]
                 for total, w in zip(line, weights, strict=True):
                     self.added(total, k.splat(x, WIDTH, x.dtype), w)
-        for i, (place, line) in enumerate(zip(places, sums, strict=True)):
-            values = [total.value for total in line]
+        for i, line in enumerate(sums):
+            row, values = self.tiles.first_row(t) + i, [total.value for total in line]
             if self.tiles.active is None:
-                self.store(place, at, values, start)
+                self.store(row, p, at, values, part)
             else:
-                with k.when(self.tiles.first_row(t) + i < self.tiles.active):
-                    self.store(place, at, values, start)
+                with k.when(row < self.tiles.active):
+                    self.store(row, p, at, values, part)
 
-    def store(self, row: Number, at: Columns, values: list[Value], start: Number) -> None:
-        """A row of sums: the first block's as they are, later ones added to what is there."""
+    def store(self, row: Value, p: Value, at: Columns, values: list[Value], part: Part) -> None:
+        """A row of sums: the first part's as they are, later ones added to what is there."""
         k = self.k
-        for value, s, n in zip(values, at.starts, at.counts, strict=True):
-            added = value
-            if not (isinstance(start, int) and start == 0):
-                added = k.load_vector(self.out, row, s, width=WIDTH, count=n) + value
-            k.store_vector(self.out, added, row, s, count=n)
+        for j, (value, s, n) in enumerate(zip(values, at.starts, at.counts, strict=True)):
+            array, place, count = self.out, (self.out_row + row, s), n
+            if self.sums is not None:
+                array, count = self.sums, None
+                place = row - self.tiles.first_row(self.first), p - self.p0 + j * WIDTH
+            if not part.is_first:
+                value = k.load_vector(array, *place, width=WIDTH, count=count) + value
+            if part.is_last:
+                array, place, count = self.out, (self.out_row + row, s), n
+            k.store_vector(array, value, *place, count=count)
 
-    def multiply(self, p: Value, start: Number, length: int) -> None:
+    def multiply(self, p: Value, part: Part) -> None:
         """All of the program's tiles of rows with one panel."""
         k, tiles = self.k, self.tiles
         for t in k.range(self.first, k.minimum(self.last, tiles.tall) if tiles.has_short else self.last):
-            self.tile(t, tiles.tile, p, start, length)
+            self.tile(t, tiles.tile, p, part)
         if tiles.has_short:
             for t in k.range(k.maximum(self.first, tiles.tall), self.last):
-                self.tile(t, tiles.tile - 1, p, start, length)
+                self.tile(t, tiles.tile - 1, p, part)
 
 
 def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | None) -> Value:
@@ -195,23 +219,26 @@ def multiply_blocks(
     # an odd number of lines apart
     pitch = -(-part // (2 * LINE)) * 2 * LINE + LINE
     left = k.scratch(f32, block * tile, pitch) if copied else None
+    # as f32, sums wait in out itself
+    sums = k.scratch(f32, block * tile, panels * width) if depth > part and out.dtype != f32 else None
     b_rows = -(-columns // width) if len(b.shape) == 3 else depth
     last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
     product = Product(
-        k, a, b, out, left, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
-        matrix_of(index, batch, b_steps) * b_rows, index * rows, columns, vectors,
+        k, a, b, out, left, sums, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
+        matrix_of(index, batch, b_steps) * b_rows, index * rows, p0, columns, vectors,
     )  # fmt: skip
     end = k.minimum(p0 + panels * width, columns)
 
-    def block_of(start: Number, length: int) -> None:
+    def block_of(start: Number, length: int, is_last: bool) -> None:
         product.copy_rows(start, length)
         for p in k.range(p0, end, width):
-            product.multiply(p, start, length)
+            product.multiply(p, Part(start, length, is_last))
 
-    whole = depth // part * part
-    block_of(0, min(part, depth))
-    if whole > part:
-        for start in k.range(part, whole, part):
-            block_of(start, part)
-    if depth > part and whole < depth:
-        block_of(whole, depth - whole)
+    last_part = (depth - 1) // part * part
+    between = last_part if sums is not None or last_part + part > depth else depth
+    block_of(0, min(part, depth), depth <= part)
+    if between > part:
+        for start in k.range(part, between, part):
+            block_of(start, part, False)
+    if part <= between < depth:
+        block_of(between, depth - between, True)

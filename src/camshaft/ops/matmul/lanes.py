@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from camshaft.dtypes import f32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.shapes import sizes_of
+from camshaft.ops.matmul.shapes import SHORT, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import bound
 
 COLUMNS = 256  # a program's columns: its sums stay in the first-level cache
@@ -43,26 +44,35 @@ def columns_by_lane(
     a_steps: str,
     b_steps: str,
 ) -> None:
-    # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns; the sums live in out, four k at a time
+    # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns, four k at a time; the sums live in out, or where that is too
+    # short for them in scratch
     index, row, first = k.program(0), k.program(1), k.program(2) * COLUMNS
     last = k.minimum(first + COLUMNS, columns)
     a_row = matrix_of(index, batch, a_steps) * rows + row
     b_row = matrix_of(index, batch, b_steps) * depth
-    out_row = index * rows + row
+    out_row, is_short = index * rows + row, out.dtype in SHORT
+    sums = k.scratch(f32, COLUMNS) if is_short else out
+
+    def at(c: Value) -> tuple[Value, ...]:
+        return (c - first,) if is_short else (out_row, c)
+
     for c in k.lanes(first, last):
-        out[out_row, c] = 0
+        sums[at(c)] = 0
     whole = depth // UNROLL * UNROLL
     for d in k.range(0, whole, UNROLL):
         factors = [a[a_row, d + i] for i in range(UNROLL)]
         for c in k.lanes(first, last):
-            total = out[out_row, c]
+            total = sums[at(c)]
             for i, factor in enumerate(factors):
                 total = added(k, factor, b[b_row + d + i, c], total)
-            out[out_row, c] = total
+            sums[at(c)] = total
     for rest in range(whole, depth):
         factor = a[a_row, rest]
         for c in k.lanes(first, last):
-            out[out_row, c] = added(k, factor, b[b_row + rest, c], out[out_row, c])
+            sums[at(c)] = added(k, factor, b[b_row + rest, c], sums[at(c)])
+    if is_short:
+        for c in k.lanes(first, last):
+            out[out_row, c] = sums[at(c)]
 
 
 @kernel
@@ -84,10 +94,15 @@ def depth_by_lane(
     a_row = matrix_of(index, batch, a_steps) * rows + row
     b_row = matrix_of(index, batch, b_steps) * columns
     for j in k.range(first, k.minimum(first + COLUMNS, columns)):
-        total = k.accumulator("sum", out.dtype)
+        total = k.accumulator("sum", f32 if out.dtype in SHORT else out.dtype)
         for c in k.lanes(depth):
             total.set(added(k, a[a_row, c], b[b_row + j, c], total.value))
         out[index * rows + row, j] = k.lanes_sum(total)
+
+
+def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Why not, or None."""
+    return rounds_on_cpus(node, target)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

@@ -13,7 +13,7 @@ from camshaft.dtypes import bf16, u16, u32
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import blocked
 from camshaft.ops.matmul.blocked_kernel import WIDTH
-from camshaft.ops.matmul.shapes import Sizes, sizes_of
+from camshaft.ops.matmul.shapes import Sizes, result_of, sizes_of
 from camshaft.ops.spec import bound
 
 PAIR = 2
@@ -63,7 +63,7 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
         b = ops.Operand("input", 1, shape=s.b_shape, dtype=u32)
     else:
         b = ops.Operand("input", 1, shape=(s.b_matrices * s.depth * PAIR, s.columns), dtype=u16)
-    return blocked.build_of(s, values, a, b, u32)
+    return blocked.build_of(s, values, a, b, u32, result_of(node))
 
 
 TUNABLES = ops.Tunables(

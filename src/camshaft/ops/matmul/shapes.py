@@ -7,12 +7,15 @@ from math import prod
 
 import numpy as np
 
-from camshaft.dtypes import bf16, f16, f32, f64, i32
+from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops import short_results
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 DTYPES = (f32, f16, bf16)
+SHORT = (f16, bf16)
+CPUS = ("simd", "scalar", "c")
 # Types that are multiplied and added in themselves: both operands are of one.
 OWN_DTYPES = (f64, i32)
 
@@ -110,8 +113,25 @@ def only_floats(node: ops.NodeSpec) -> str | None:
     return f"computes in f32; {dtype.name} is computed in {dtype.name}" if dtype in OWN_DTYPES else None
 
 
+def result_of(node: ops.NodeSpec) -> DType:
+    """The dtype that a product is stored as."""
+    return node.outputs[0].parts[0].dtype
+
+
+def only_f32(node: ops.NodeSpec) -> str | None:
+    """Why a variant that does not round its results cannot do it, or None."""
+    dtype = node.outputs[0].dtype
+    return f"gives sums as they are; wanted {dtype.name}" if dtype in SHORT else None
+
+
+def rounds_on_cpus(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """`only_f32` but on CPUs: where words are the least that is stored, two programs may hold halves of one."""
+    return None if target.backend in CPUS else only_f32(node)
+
+
 def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """out [.., m, n] in f32, or in f64 or i32 if both operands are; a vector's axis is not in the result, as in NumPy.
+    """out [.., m, n] in f32 or, rounded, in what the attribute `to` says; in f64 or i32 if both operands are. A vector's axis is
+    not in the result, as in NumPy.
 
     ShapeError for other ranks, dtypes, depths that differ, batches that do not broadcast.
     """
@@ -135,4 +155,7 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, 
         batch = None
     ops.expect(batch is not None, "matmul", specs, "batch axes that broadcast")
     kept = (*(batch or ()), *a.shape[-2:-1][: len(specs[0].shape) - 1], *(columns,)[: len(specs[1].shape) - 1])
-    return (TensorSpec(kept, own or f32),)
+    if own is not None:
+        ops.expect("to" not in attrs, "matmul", f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
+        return (TensorSpec(kept, own),)
+    return (short_results.result("matmul", TensorSpec(kept, f32), attrs),)

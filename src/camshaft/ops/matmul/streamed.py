@@ -31,27 +31,34 @@ def stream_rows(
     k: Tracer, a: Array, b: Array, out: Array, *, rows: int, columns: int, depth: int, group: int, deep: int, batch: str,
     a_steps: str, b_steps: str,
 ) -> None:  # fmt: skip
-    # out[i, j] = sum_k a[i, k] b[k, j]: all rows i, `group` columns, `deep` rows of b at a time; the sums live in out
+    # out[i, j] = sum_k a[i, k] b[k, j]: all rows i, `group` columns, `deep` rows of b at a time; the sums live in out, or where
+    # that is too short for them in scratch
     index, first = k.program(0), k.program(1) * group
     last = k.minimum(first + group, columns)
     a_row, b_row = matrix_of(index, batch, a_steps) * rows, matrix_of(index, batch, b_steps) * depth
-    whole = depth // deep * deep
+    sums = None if out.dtype == f32 or depth <= deep else k.scratch(f32, rows, group)
+    last_start = (depth - 1) // deep * deep
+    between = last_start if sums is not None or last_start + deep > depth else depth
 
-    def add(start: Value | int, n: int, fresh: bool) -> None:
+    def add(start: Value | int, n: int, fresh: bool, final: bool) -> None:
         factors = [[a[a_row + i, start + e] for e in range(n)] for i in range(rows)]
         for c in k.lanes(first, last):
             weights = [b[b_row + start + e, c] for e in range(n)]
             for i, line in enumerate(factors):
-                total = k.const(0.0, f32) if fresh else out[index * rows + i, c]
+                held, place = (out, (index * rows + i, c)) if sums is None else (sums, (i, c - first))
+                total = k.const(0.0, f32) if fresh else held[place]
                 for x, w in zip(line, weights, strict=True):
                     total = k.fma(x, w, total)
-                out[index * rows + i, c] = total
+                if final:
+                    out[index * rows + i, c] = total
+                else:
+                    held[place] = total
 
-    add(0, min(deep, depth), True)
-    for d in k.range(deep, whole, deep):
-        add(d, deep, False)
-    if depth > deep and whole < depth:
-        add(whole, depth - whole, False)
+    add(0, min(deep, depth), True, depth <= deep)
+    for d in k.range(deep, between, deep):
+        add(d, deep, False, False)
+    if deep <= between < depth:
+        add(between, depth - between, False, True)
 
 
 def _turned(s: Sizes) -> Sizes:

@@ -14,7 +14,7 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.lanes import matrix_of
-from camshaft.ops.matmul.shapes import only_floats, sizes_of
+from camshaft.ops.matmul.shapes import only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound
 from camshaft.ops.workgroup import has_threads, workgroup_nbytes
 
@@ -118,7 +118,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return "takes devices whose lanes are threads of a workgroup"
     if workgroup_nbytes(target) < LEAST_NBYTES:
         return f"wants {LEAST_NBYTES} bytes of workgroup memory; {workgroup_nbytes(target)} are there"
-    return only_floats(node)
+    return only_floats(node) or only_f32(node)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

@@ -15,7 +15,7 @@ from camshaft.lang.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import one_row
 from camshaft.ops.matmul.lanes import matrix_of
-from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
+from camshaft.ops.matmul.shapes import Sizes, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 WIDTH = 16
@@ -197,7 +197,7 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Why not, or None."""
-    return only_floats(node)
+    return only_floats(node) or rounds_on_cpus(node, target)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
