@@ -19,7 +19,7 @@ from camshaft.errors import PlanError
 from camshaft.generate import kept_plans
 from camshaft.generate.sampling import Sampling
 from camshaft.models.quantize import quantize
-from camshaft.plan import host
+from camshaft.plan import kept as kept_plan
 from camshaft.plan.kept import KeptPlan, from_bytes, to_bytes
 from camshaft.store.store import Store, store
 
@@ -182,7 +182,7 @@ def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
     kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(path) as lm:
-        monkeypatch.setattr(host, "inside_host_thunk", lambda: True)
+        monkeypatch.setattr(kept_plan, "inside_host_thunk", lambda: True)
         with pytest.raises(PlanError, match="needs the workers it is called by"):
             lm.logits(IDS)
 

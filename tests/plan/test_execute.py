@@ -203,6 +203,29 @@ def test_a_host_thunk_cannot_wait_for_its_own_plan(threads: int) -> None:
             plans[0].run()
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_host_thunk_may_close_another_plan_and_not_its_own(threads: int) -> None:
+    token, errors = buffer("token", 8, Lifetime.IO), []
+    other, _, _ = chain_plan(3, 1, threads)
+
+    def close(_: memoryview) -> None:
+        other.close()
+        try:
+            plan.close()
+        except PlanError as error:
+            errors.append(str(error))
+
+    schedule, memory = make_schedule([thunk("close", close, (token.slice(),), writes=(token.slice(),))])
+    plan = bind(schedule, memory, buffers={token: align(np.zeros(1, np.int64))}, threads=threads)
+    runs = threading.Thread(target=plan.run, daemon=True)
+    runs.start()
+    runs.join(20)
+    assert errors == ["a host thunk's function closed the plan that runs it"]
+    with pytest.raises(PlanError, match="closed"):
+        other.run()
+    plan.run()
+
+
 def test_a_closed_plan_refuses_to_run() -> None:
     plan, out, _ = chain_plan(3, 1, 1)
     with plan:

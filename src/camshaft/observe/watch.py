@@ -17,11 +17,11 @@ from camshaft.observe.say import dump, say, say_built, say_ran
 from camshaft.observe.trace import trace_file
 from camshaft.observe.validate import validated_run
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.lower import Lowered
 from camshaft.plan.memory import MemoryPlan
 from camshaft.plan.schedule import BufferSlice, Schedule
 from camshaft.plan.timed import timed_run
+from camshaft.plan.workers import inside_host_thunk
 from camshaft.settings import Settings, settings
 
 

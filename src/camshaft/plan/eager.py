@@ -25,8 +25,7 @@ from camshaft.dispatch.kernels import (
 from camshaft.dispatch.tables import DispatchTable, get_dispatch_table, init_dispatch_table, select_kernels, table
 from camshaft.plan import executor_layout as layout
 from camshaft.plan import turns_ir as layout_of_turns
-from camshaft.plan.host import inside_host_thunk
-from camshaft.plan.workers import Words, aligned_bytes, runner_for
+from camshaft.plan.workers import Words, aligned_bytes, inside_host_thunk, runner_for
 from camshaft.settings import thread_count
 
 __all__ = [

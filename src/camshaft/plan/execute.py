@@ -13,11 +13,11 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.binding import BoundMemory, Bytes, Memory, bind_memory
 from camshaft.plan.hazards import missing_wait
-from camshaft.plan.host import HostCalls, inside_host_thunk
+from camshaft.plan.host import HostCalls
 from camshaft.plan.memory import MemoryPlan
 from camshaft.plan.records import thunk_records
 from camshaft.plan.schedule import Buffer, BufferSlice, Schedule
-from camshaft.plan.workers import Runner, Words, aligned_bytes, runner_for
+from camshaft.plan.workers import Runner, Words, aligned_bytes, idle, inside_host_thunk, runner_for
 
 
 class BoundSchedule:
@@ -39,8 +39,8 @@ class BoundSchedule:
         self._block[: len(schedule.extents)] = [extent.bound for extent in schedule.extents]
         addresses = {extent: self._block.ctypes.data + 8 * index for extent, index in self._index.items()}
         block, index = self._block, self._index
-        self._host = HostCalls(memory, lambda extent: int(block[index[extent]]))
         self._runner = runner_for(threads)
+        self._host = HostCalls(memory, lambda extent: int(block[index[extent]]), self._runner)
         self._records, self._args = thunk_records(schedule, memory, addresses, threads, self._host.entry)
         self._address = self._records.ctypes.data
 
@@ -131,7 +131,7 @@ class BoundSchedule:
         """Lets go of the memory, after a run in progress. The plan cannot run again; closing twice is allowed."""
         if inside_host_thunk() and self._runner.current is self:
             raise PlanError("a host thunk's function closed the plan that runs it")
-        with self._runner.lock:
+        with idle(self._runner):
             self._closed = True
             self._host.close()
             self._memory = BoundMemory(np.empty(0, np.uint8), {}, {})

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from camshaft.extent import Extent
 from camshaft.plan.binding import BoundMemory
 from camshaft.plan.schedule import BufferSlice, HostFunction, Thunk
-from camshaft.plan.workers import Words, aligned_bytes
+from camshaft.plan.workers import Runner, Words, aligned_bytes, calling
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-class _Here(threading.local):
-    depth = 0  # of host thunks' functions that this thread is in
-
-
-_here = _Here()
-
-
-def inside_host_thunk() -> bool:
-    """Whether this thread is in a host thunk's function right now."""
-    return _here.depth > 0
-
-
 class HostCalls:
-    """The callbacks of one plan, and the `failures` that they raised since. `failed` is the address of the word that makes the
-    executor skip the rest."""
+    """The callbacks of one plan, run by `runner`, and the `failures` that they raised since. `failed` is the address of the word
+    that makes the executor skip the rest."""
 
-    def __init__(self, memory: BoundMemory, active: Callable[[Extent], int]) -> None:
-        self._memory = memory
+    def __init__(self, memory: BoundMemory, active: Callable[[Extent], int], runner: Runner) -> None:
+        self._runner, self._memory = runner, memory
         self._active = active
         self._word: Words = aligned_bytes(8, 64).view("int64")
         self.failed = self._word.ctypes.data
@@ -45,14 +32,14 @@ class HostCalls:
         args = [_view(thunk, arg, self._memory) if isinstance(arg, BufferSlice) else arg for arg in thunk.args]
 
         def call(_args: int, _first: int, _last: int) -> None:
-            _here.depth += 1
+            calling.runners.append(self._runner)
             try:
                 function(*(active(arg) if isinstance(arg, Extent) else arg for arg in args))
             except BaseException as error:
                 self.failures.append(error)
                 self._word[0] = 1
             finally:
-                _here.depth -= 1
+                calling.runners.pop()
 
         callback = _ENTRY(call)
         self._callbacks.append(callback)

@@ -8,7 +8,6 @@ their modules. keeping.py makes it.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from camshaft.backends.cpu.packing import Packing
 from camshaft.errors import PlanError
 from camshaft.plan.loading import Wanted
 from camshaft.plan.native import know_executor, memmove_address, native_executor
-from camshaft.plan.workers import Words, aligned_bytes, host_memory, runner_for
+from camshaft.plan.workers import Words, aligned_bytes, host_memory, idle, inside_host_thunk, runner_for
 
 if TYPE_CHECKING:
     from camshaft.extent import Extent
@@ -174,7 +173,7 @@ class KeptPlan:
         """Runs every thunk, and returns when the last is done; Python threads go on meanwhile. PlanError when it is closed, or a
         host thunk's function calls this for workers that wait for that function."""
         runner = self._runner
-        if runner.workers > 1 and _inside_host_thunk():
+        if runner.workers > 1 and inside_host_thunk():
             raise PlanError("a host thunk's function ran a plan that needs the workers it is called by")
         with runner.lock:
             if self._closed:
@@ -187,14 +186,9 @@ class KeptPlan:
 
     def close(self) -> None:
         """Lets go of the memory, after a run in progress. Closing twice is allowed."""
-        with self._runner.lock:
+        with idle(self._runner):
             self._closed = True
             self._memory = ((), [])
-
-
-def _inside_host_thunk() -> bool:
-    host = sys.modules.get("camshaft.plan.host")  # where nothing has imported it, there is no host thunk
-    return host is not None and host.inside_host_thunk()
 
 
 def _view(memory: Array, view: View) -> Array:

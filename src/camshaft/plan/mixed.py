@@ -21,10 +21,10 @@ from camshaft.plan.binding import BoundMemory, bind_memory
 from camshaft.plan.binding import Memory as HostMemory
 from camshaft.plan.device_memory import DeviceMemory, bind_devices, commands
 from camshaft.plan.execute import BoundSchedule, check_waits
-from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.memory import MemoryPlan
 from camshaft.plan.schedule import Buffer, BufferSlice, Schedule, buffers_of
 from camshaft.plan.segments import Segment, cut
+from camshaft.plan.workers import inside_host_thunk
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import PlanError
-from camshaft.plan.host import inside_host_thunk
+from camshaft.plan.workers import inside_host_thunk
 
 Results = dict[str, np.ndarray[Any, Any]]
 

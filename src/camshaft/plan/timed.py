@@ -19,11 +19,10 @@ import numpy as np
 from camshaft.errors import PlanError
 from camshaft.plan import executor_layout as layout
 from camshaft.plan.execute import BoundSchedule
-from camshaft.plan.host import inside_host_thunk
 from camshaft.plan.mixed import DeviceTimes, MixedSchedule
 from camshaft.plan.native import timed_executor
 from camshaft.plan.runnable import Runnable
-from camshaft.plan.workers import Runner, WorkerPool
+from camshaft.plan.workers import Runner, WorkerPool, inside_host_thunk
 
 CALIBRATION_S = 0.02
 # More than two cores' counters may differ by before stamps of different workers cannot be compared.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,26 @@ class Runner:
     def close_for_exit(self) -> None:
         """Waits for the run in progress and lets no other begin: a daemon thread that tries stays until the end."""
         self.lock.acquire(timeout=EXIT_PATIENCE_S)
+
+
+class _Calling(threading.local):
+    """The runners whose runs are in a host thunk's function on this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.runners: list[Runner] = []
+
+
+calling = _Calling()
+
+
+def inside_host_thunk() -> bool:
+    """Whether this thread is in a host thunk's function right now."""
+    return bool(calling.runners)
+
+
+def idle(runner: Runner) -> AbstractContextManager[object]:
+    """While no run of the runner is in progress, but for one that this thread is called by: that one ends after the caller."""
+    return nullcontext() if runner in calling.runners else runner.lock
 
 
 class WorkerPool(Runner):
@@ -154,7 +174,7 @@ class WorkerPool(Runner):
         self._left_out = core
         for thread in self._threads:
             # A core may have been taken from the process meanwhile; then the thread stays where it is, which is only slower.
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.sched_setaffinity(thread.native_id or 0, others)
 
     def forget(self) -> None:
@@ -185,7 +205,7 @@ def _move(control: Words, index: int) -> None:
     allowed = os.sched_getaffinity(0)
     free = sorted(allowed.difference(taken.tolist()))
     # A core may have been taken from the process meanwhile; then the thread stays where it is, which is only slower.
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if free:
             os.sched_setaffinity(0, {free[index % len(free)]})
             os.sched_setaffinity(0, allowed)
