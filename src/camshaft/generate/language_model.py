@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.garbage import no_collection
 from camshaft.generate.batch import Batch, check_prompts
+from camshaft.generate.choices import ACTIVATIONS, KV_CACHES, activations_of, backend_of, check_sizes, kv_cache_of
 from camshaft.generate.conversation import Conversation
 from camshaft.generate.generation import Generation, GenerationTimings, check_max_tokens, stop_strings
 from camshaft.generate.known_files import open_model_file
@@ -29,7 +28,7 @@ from camshaft.generate.sampling import Sampling
 from camshaft.generate.session import Session
 from camshaft.models.config import architecture_name, read_config
 from camshaft.models.pull import resolve_model
-from camshaft.settings import setting, settings, thread_count
+from camshaft.settings import thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.vocabulary import vocabulary_size
 
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
     from camshaft.plan.schedule import Thunk
 
 Array = np.ndarray[Any, Any]
-ACTIVATIONS = {"auto": True, "q8": True, "f32": False}
-# what a KV cache may be kept in; 'auto' is f16, and f32 with f32 activations
-KV_CACHES: dict[str, DType | str] = {"f16": f16, "bf16": bf16, "f32": f32, "q8_0": "Q8_0", "q4_0": "Q4_0"}
 
 __all__ = ["Batch", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
 
@@ -87,21 +83,11 @@ class LanguageModel:
         sessions: int = DEFAULT_SESSIONS,
     ) -> None:
         started = time.perf_counter()
-        if activations == "auto":
-            activations = settings().activations
-        if activations not in ACTIVATIONS:
-            raise SettingError(f"activations {activations!r}; wanted one of {', '.join(ACTIVATIONS)}")
-        kv_cache = settings().kv_cache if kv_cache == "auto" else kv_cache
-        kv_cache = ("f16" if ACTIVATIONS[activations] else "f32") if kv_cache == "auto" else kv_cache
-        if kv_cache not in KV_CACHES:
-            raise SettingError(f"kv_cache {kv_cache!r}; wanted one of auto, {', '.join(KV_CACHES)}")
-        if any(type(n) is not int or n < 1 for n in (context, sessions)):
-            raise SettingError(f"context {context!r}, sessions {sessions!r}; wanted whole numbers from 1 up")
-        if context * sessions >= 1 << 31:  # positions and rows of the cache are i32
-            raise ContextError(f"{sessions} sessions with a context of {context} tokens; they hold up to 2^31 in all")
-        self.name, self.context, self.activations = str(path_or_name), context, activations
-        self.kv_cache = kv_cache
-        backend = _backend(backend)
+        check_sizes(context, sessions)
+        self.name, self.context = str(path_or_name), context
+        self.activations = activations_of(activations)
+        self.kv_cache = kv_cache_of(kv_cache, self.activations)
+        backend = backend_of(backend)
         self.backend, self.threads = backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
         _models.add(self)
@@ -117,8 +103,8 @@ class LanguageModel:
                     self.config,
                     context=context,
                     n_slots=sessions,
-                    quantized=ACTIVATIONS[activations],
-                    form=KV_CACHES[kv_cache],
+                    quantized=ACTIVATIONS[self.activations],
+                    form=KV_CACHES[self.kv_cache],
                     backend=backend,
                     threads=self.threads,
                 )
@@ -276,15 +262,6 @@ class LanguageModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _backend(asked: str | None) -> str | None:
-    """The backend to run on, checked; None where the choice is free."""
-    if asked is None and setting("backend") is None and "camshaft.dispatch.override" not in sys.modules:
-        return None  # nobody asked for one, and to look whether it is proved takes most of camshaft
-    from camshaft.dispatch.override import check_override, get_backend_override
-
-    return get_backend_override() if asked is None else check_override(asked)
 
 
 # A forked child has none of the parent's threads, one of which may hold a lock.
