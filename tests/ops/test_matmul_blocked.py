@@ -38,9 +38,11 @@ def product(m: int, k: int, n: int, dtype) -> ops.NodeSpec:
     return ops.NodeSpec(specs, OP.infer(specs, {}), {})
 
 
-@pytest.mark.parametrize("packed", [0, 1])
 @pytest.mark.parametrize("shape", [(65, 300, 67), (50, 130, 257)])
-@pytest.mark.parametrize(("name", "dtype"), [("blocked", np.float32), ("paired", ml_dtypes.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype", "packed"),
+    [("blocked", np.float32, p) for p in (0, 1)] + [("paired", ml_dtypes.bfloat16, p) for p in (0, 1, 2)],
+)
 def test_parts_blocks_and_groups_with_ragged_ends(name, dtype, shape, packed) -> None:
     device = cpu_device("simd")
     chosen = VARIANTS[name].with_values({"packed": packed, "part": 128, "block": 32, "group": 64})
@@ -73,6 +75,16 @@ def test_a_plans_proof_has_a_sample_for_each_variant_of_this_cpu(kinds: str) -> 
     for variant in (v for v in OP.variants if "simd" in v.backends):
         if any(variant.supports(node, device) is None for node in every):
             assert any(variant.supports(node, device) is None for _, node in chosen), variant.name
+
+
+def test_a_program_of_few_rows_pairs_its_own_panels_in_scratch() -> None:
+    specs = TensorSpec((64, 1024), dtypes.bf16), TensorSpec((1024, 4096), dtypes.bf16)
+    node = ops.NodeSpec(specs, OP.infer(specs, {}), {})
+    build = paired.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
+    (launch,) = build.launches
+    assert build.scratch == ()
+    assert launch.constants["held"]
+    assert launch.constants["block"] * launch.constants["tile"] >= 64, "all rows are one program's"
 
 
 @pytest.mark.parametrize(("k", "n"), [(576, 576), (576, 1536), (1536, 576), (576, 192)])

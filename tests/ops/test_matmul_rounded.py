@@ -33,6 +33,7 @@ WAYS = (
     ("blocked", PARTED),
     ("blocked", {}),
     ("paired", PARTED),
+    ("paired", PARTED | {"packed": blocked.HELD}),
     ("paired", {}),
     ("streamed", {}),
 )
@@ -61,7 +62,7 @@ def test_the_bits_are_those_of_f32_sums_rounded(name, values, dtype, shape, tran
     a, b = operands(*shape, dtype)
     arrays, attrs = [a, b.T.copy() if transposed else b], {"transpose_b": True} if transposed else {}
     if transposed and values:
-        values = {**values, "packed": 1}
+        values = {**values, "packed": blocked.PACKED}
     wide, short = both(arrays, dtypes.as_dtype(np.dtype(dtype)).name, attrs)
     device, variant = cpu_device("simd"), VARIANTS[name].with_values(values)
     absent = variant.supports(short, device)

@@ -52,19 +52,20 @@ _SHAPES = (
 )
 
 # (m, k, n, b as [n, k], result) for matrix units and products of pairs: whole tiles of 32, and ragged ones. A proof for a plan
-# takes every third: of them each variant needs one that it can do (a few rows by [k, n] alone: streamed.py), in f32 and rounded.
+# takes every third: of them each variant needs one that it can do (a few rows by [k, n] alone: streamed.py), in f32 and rounded,
+# and paired.py one for each way that it reads b.
 _BF16 = (
     (32, 64, 32, False, "f32"),
     (37, 44, 33, False, "bf16"),
-    (37, 44, 33, True, "f32"),
+    (37, 44, 1030, False, "f32"),
     (32, 64, 32, True, "bf16"),
     (10, 1034, 70, False, "f32"),
     (10, 1034, 70, False, "bf16"),
     (37, 44, 33, False, "f32"),
     (32, 196, 17, False, "bf16"),
-    (10, 1034, 70, True, "bf16"),
+    (37, 44, 33, True, "bf16"),
+    (10, 1034, 70, True, "f32"),
     (3, 6, 18, True, "f32"),
-    (3, 6, 18, False, "f32"),
     (3, 20, 130, False, "bf16"),
 )
 

@@ -24,6 +24,8 @@ TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
 # What a multiply-add takes in such a tile beside that of 6 x 4: loads of a and b that share the pipe (Zen 4).
 TILE_COST = {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}
 MOST_SUMS = 28
+# What `packed` says of b: read where it lies, packed before, or a panel's part at a time by the program itself.
+AS_IT_LIES, PACKED, HELD = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.
 PARTS, BLOCKS, GROUPS = (
     (128, 256, 512, 1024, 2048),
@@ -90,11 +92,11 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
         return f"{sums} sums pass the registers"
     if values["rows"] > bound(s.rows):
         return f"a tile of {values['rows']} rows for {bound(s.rows)}"
-    if s.transposed and not values["packed"]:
+    if s.transposed and values["packed"] != PACKED:
         return "b as [n, k] is read in panels"
     part, rows = part_of(s.depth, values["part"]), values["block"] + values["rows"]
-    sums = values["vectors"] * WIDTH if node.outputs[0].dtype != f32 and s.depth > part else 0
-    nbytes = 4 * ((part + 2 * WIDTH) * values["copied"] + sums) * rows
+    sums = values["vectors"] * WIDTH if result_of(node) != f32 and s.depth > part else 0
+    nbytes = _beside_sums(values, part) + 4 * sums * rows
     return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
 
 
@@ -122,7 +124,7 @@ def build_of(
     """The launches for operands of any element: `element` is a panel's, in which `s` counts the depth; b's are `short` of it."""
     vectors = values["vectors"]
     panels = -(-s.columns // (vectors * WIDTH))
-    if not s.transposed and not values["packed"]:
+    if not s.transposed and values["packed"] != PACKED:
         return ops.Build((_multiply(s, values, a, b, result),))
     packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
     pack = _pack(s, vectors, b, short)
@@ -147,8 +149,14 @@ def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
 def _most_panels(values: ops.Values, part: int) -> int:
     """How many panels' sums of a block wait in scratch for the last part, beside its copy of a."""
     rows = values["block"] + values["rows"]
-    copy = 4 * (part + 2 * WIDTH) * rows * values["copied"]
-    return max((WAITING_NBYTES - copy) // (4 * values["vectors"] * WIDTH * rows), 1)
+    left = MAX_SCRATCH_NBYTES - _beside_sums(values, part)
+    return max(min(WAITING_NBYTES, left) // (4 * values["vectors"] * WIDTH * rows), 1)
+
+
+def _beside_sums(values: ops.Values, part: int) -> int:
+    """Bytes of a program's other scratch: its copy of a, its panel of b."""
+    copy = (part + 2 * WIDTH) * (values["block"] + values["rows"]) * values["copied"]
+    return 4 * (copy + part * values["vectors"] * WIDTH * (values["packed"] == HELD))
 
 
 def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
@@ -165,6 +173,7 @@ def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, resu
     constants = {
         "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
         "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),
+        "held": values["packed"] == HELD,
     }  # fmt: skip
     arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)

@@ -23,6 +23,7 @@ from camshaft.ops.matmul.lanes import matrix_of
 
 WIDTH = 16
 LINE = 16  # f32 elements of a cache line
+AHEAD = 12  # rows of words that are asked for before they are paired
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Part:
 @dataclass(frozen=True)
 class Product:
     """What one program works on. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` its first column.
-    `sums` holds those of the parts before, where out is too short for them."""
+    `sums` holds those of the parts before, where out is too short for them; `held` a panel's part of b in words."""
 
     k: Tracer
     a: Array
@@ -85,6 +86,7 @@ class Product:
     out: Array
     left: Array | None
     sums: Array | None
+    held: Array | None
     tiles: Tiles
     first: Value
     last: Value
@@ -117,16 +119,34 @@ class Product:
                 self.left[r - row, c] = self.a[self.a_row + r, start + c]
         k.barrier()
 
-    def weights(self, at: Columns, p: Value, d: Value) -> list[Value]:
-        """Row d of the panel."""
-        k = self.k
+    def hold(self, p: Value, part: Part) -> None:
+        """A panel's part of b into scratch: its rows are paired once for all tiles, not for each. They lie far apart, so that the
+        hardware does not fetch them ahead."""
+        if self.held is None:
+            return
+        k, at = self.k, self.panel(p)
+        k.barrier()
+        for d in k.range(part.length):
+            ahead = self.b_row * 2 + (k.minimum(d + AHEAD, part.length - 1) + part.start) * 2
+            for i in range(2):
+                for s in at.starts[::2]:
+                    k.prefetch(self.b, ahead + i, s)
+            for j, (s, n) in enumerate(zip(at.starts, at.counts, strict=True)):
+                k.store_vector(self.held, self.paired(part.start + d, s, n), d, j * WIDTH)
+        k.barrier()
+
+    def weights(self, at: Columns, p: Value, start: Number, n: Value) -> list[Value]:
+        """Row `start` + n of the panel."""
+        k, d = self.k, start + n
+        if self.held is not None:
+            return [k.load_vector(self.held, n, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
         if len(self.b.shape) == 3:
             panel = self.b_row + p // (self.vectors * WIDTH)
             return [k.load_vector(self.b, panel, d, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
         pairs = list(zip(at.starts, at.counts, strict=True))
         if self.in_words:
-            return [self.paired(d, s, n) for s, n in pairs]
-        return [k.load_vector(self.b, self.b_row + d, s, width=WIDTH, count=n) for s, n in pairs]
+            return [self.paired(d, s, count) for s, count in pairs]
+        return [k.load_vector(self.b, self.b_row + d, s, width=WIDTH, count=count) for s, count in pairs]
 
     @property
     def in_words(self) -> bool:
@@ -162,7 +182,7 @@ class Product:
                 k.prefetch(self.out, self.out_row + self.tiles.first_row(t) + i, s)
         sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
         for d in k.range(part.length):
-            weights = self.weights(at, p, start + d)
+            weights = self.weights(at, p, start, d)
             for row, line in zip(rows, sums, strict=True):
                 x = self.a[row, start + d] if self.left is None else self.left[row, d]
                 for total, w in zip(line, weights, strict=True):
@@ -192,6 +212,7 @@ class Product:
     def multiply(self, p: Value, part: Part) -> None:
         """All of the program's tiles of rows with one panel."""
         k, tiles = self.k, self.tiles
+        self.hold(p, part)
         for t in k.range(self.first, k.minimum(self.last, tiles.tall) if tiles.has_short else self.last):
             self.tile(t, tiles.tile, p, part)
         if tiles.has_short:
@@ -208,7 +229,7 @@ def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | N
 @kernel
 def multiply_blocks(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, tall: int,
-    vectors: int, block: int, panels: int, part: int, copied: bool, batch: str, a_steps: str,
+    vectors: int, block: int, panels: int, part: int, copied: bool, held: bool, batch: str, a_steps: str,
     b_steps: str,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels a program, `part` of the depth at a time
@@ -221,10 +242,11 @@ def multiply_blocks(
     left = k.scratch(f32, block * tile, pitch) if copied else None
     # as f32, sums wait in out itself
     sums = k.scratch(f32, block * tile, panels * width) if depth > part and out.dtype != f32 else None
+    words = k.scratch(u32, part, width) if held else None
     b_rows = -(-columns // width) if len(b.shape) == 3 else depth
     last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
     product = Product(
-        k, a, b, out, left, sums, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
+        k, a, b, out, left, sums, words, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
         matrix_of(index, batch, b_steps) * b_rows, index * rows, p0, columns, vectors,
     )  # fmt: skip
     end = k.minimum(p0 + panels * width, columns)
