@@ -1,11 +1,12 @@
 """KVCache: the memory of keys and values in blocks of 16 tokens, and which sequence holds which. Sessions own slots of it.
 
 Its arrays are states of the model's plans. Memory is reserved for every slot and, on the host, touched only as tokens come:
-by huge pages where a session is large.
+in small pages first, in huge ones once the tokens that are held take more than a TLB reaches in small ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from camshaft.dtypes import DType, i32
 from camshaft.errors import ContextError, SettingError
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.huge_pages import huge_pages
+from camshaft.plan.huge_pages import late_huge_pages
 from camshaft.plan.workers import aligned_bytes
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 16
 KINDS = ("keys", "values", "key_scales", "value_scales")  # of a layer; scales of quantized caches only
 ALIGNMENT = 64
-# Huge pages from so much a session on: 4 times what Zen 4's TLB reaches in small ones. At their first touch the system may
-# stop to make room, for up to 140 ms here, which a short conversation never gets back.
-HUGE_FROM_NBYTES = 48 << 20
+# Of tokens that are held, from which on the pages are huge: two thirds of what Zen 4's TLB reaches in small ones. Each layer's
+# first block lies on huge pages of its own, so the first token touches all of them, for up to 140 ms here.
+HUGE_FROM_NBYTES = 8 << 20
 # Blocks, 67 million tokens, beyond which the memory is asked for first: a context of 2^26 for 31 sessions took 23 GB of lists and
 # rotations before it was refused.
 MOST_UNASKED = 1 << 22
@@ -44,6 +45,7 @@ class KVCache:
         self, config: ModelConfig, context: int, form: DType | str, n_slots: int, device: Device | None = None
     ) -> None:
         self.context, self.n_slots, self._device = context, n_slots, device
+        self._enlarge: Callable[[], None] | None = None  # of memory whose pages are small yet
         self.blocks_per_slot = -(-context // BLOCK_TOKENS)
         table = TensorSpec((n_slots, self.blocks_per_slot), i32)
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
@@ -73,7 +75,7 @@ class KVCache:
 
             return made | {name: DeviceArray.zeros(self._device, spec) for name, spec in specs.items()}
         spans = [-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs.values()]
-        pool, first = _memory(sum(spans), self.session_nbytes), 0
+        (pool, self._enlarge), first = late_huge_pages(sum(spans)), 0
         for (name, spec), span in zip(specs.items(), spans, strict=True):
             made[name] = _view(pool[first : first + spec.nbytes], spec)
             first += span
@@ -114,6 +116,7 @@ class KVCache:
             if not isinstance(held, np.ndarray):
                 held.close()
         self.states.clear()
+        self._enlarge = None
 
     def reserve(self, slot: int, n_tokens: int) -> None:
         """Makes room for positions 0 to n_tokens - 1. ContextError past the context, or for a slot closed meanwhile."""
@@ -128,6 +131,15 @@ class KVCache:
             block = self._free_blocks.pop()  # one step: sessions may close in several threads
             table[slot, len(held)] = block
             held.append(block)
+        self._enlarge_in_time()
+
+    def _enlarge_in_time(self) -> None:
+        """Makes the memory's pages huge once the blocks that are held are worth it."""
+        n_blocks = self.n_slots * self.blocks_per_slot
+        n_held = n_blocks - len(self._free_blocks)
+        if self._enlarge is not None and n_held * self.session_nbytes >= HUGE_FROM_NBYTES * self.blocks_per_slot:
+            enlarge, self._enlarge = self._enlarge, None
+            enlarge()
 
 
 def _plain(dtype: DType, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, TensorSpec]:
@@ -141,10 +153,6 @@ def _quantized(form: str, n_blocks: int, heads: int, dim: int) -> tuple[TensorSp
     if dim % GROUP:
         raise SettingError(f"a KV cache of {form} for heads of {dim}; it wants a multiple of {GROUP}: take f16")
     return tuple(cache_specs(form, n_blocks, heads, dim))
-
-
-def _memory(nbytes: int, session_nbytes: int) -> Array:
-    return huge_pages(nbytes) if session_nbytes >= HUGE_FROM_NBYTES else aligned_bytes(nbytes, ALIGNMENT)
 
 
 def _view(memory: Array, spec: TensorSpec) -> Array:
