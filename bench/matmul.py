@@ -1,8 +1,9 @@
 """Matrix products in f32 and bf16, square, tall and flat, against NumPy, ONNX Runtime and torch, by turns in one run.
 
 Run: python bench/matmul.py [--shapes 1024x1024x1024 16x4096x4096] [--dtypes f32 bf16] [--threads 1 2] [--peer-python PYTHON]
-[--peers NumPy torch onnxruntime] [--json FILE]. A shape is m x k x n. `camshaft bench --compare` makes its rows the same way
-(compare/array_rows.py). Peers are processes of their own, and all rest before each turn, as their threads go on asking for work.
+[--peers NumPy torch onnxruntime] [--json FILE [--resume]]. A shape is m x k x n. `camshaft bench --compare` makes its rows the
+same way (compare/array_rows.py). Peers are processes of their own, and all rest before each turn, as their threads go on asking
+for work.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from camshaft.compare.array_rows import NUMPY, NUMPY_CORE, ONNX, TORCH, product, sides
+from camshaft.compare.array_rows import NUMPY, NUMPY_CORE, ONNX, OTHERS, SQUARES, TORCH, product, sides
 from camshaft.compare.compare import run_stand
 from camshaft.compare.model_files import Step
 from camshaft.compare.report import markdown
-from camshaft.compare.results import Results
+from camshaft.compare.results import Results, load
 from camshaft.compare.stand import Stand
 from camshaft.compare.turns import Limits, starter
 
-SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096))
-OTHERS = ((1, 4096, 4096), (16, 4096, 4096), (4096, 16, 4096), (4096, 4096, 16), (512, 576, 1536), (4096, 4096, 1))
+# Those of the comparison, and what writes, reads or sums most for what it computes.
+SHAPES = (*SQUARES, *OTHERS, (4096, 16, 4096), (4096, 4096, 16), (4096, 4096, 1))
 PEERS = {"f32": (NUMPY, NUMPY_CORE, TORCH, ONNX), "bf16": (TORCH,)}
 
 
@@ -42,7 +43,7 @@ def shape_of(text: str) -> tuple[int, int, int]:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=SQUARES + OTHERS, type=shape_of, metavar="MxKxN")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, type=shape_of, metavar="MxKxN")
     parser.add_argument("--dtypes", nargs="+", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeat", type=int, default=5)
@@ -50,8 +51,11 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has torch and onnxruntime")
     parser.add_argument("--pause", type=float, default=0.15, help="seconds of rest before each turn")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the rows of --json: same machine, same commit"
+    )
     options = parser.parse_args()
-    results = Results(options.json)
+    results = load(options.json) if options.resume and options.json.exists() else Results(options.json)
     for threads in options.threads:
         for dtype in options.dtypes:
             peers = [p for p in PEERS[dtype] if options.peers is None or p in options.peers]
