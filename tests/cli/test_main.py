@@ -8,16 +8,46 @@ import sys
 
 import pytest
 
+from camshaft.cli.main import COMMANDS
+
 HEAVY = ("rich", "numpy", "llvmlite", "tokenizers", "jinja2", "huggingface_hub")
 
 
 def test_the_command_line_starts_without_the_heavy_packages() -> None:
-    code = f"import sys, camshaft.cli.main; print([m for m in {HEAVY!r} if m in sys.modules])"
+    code = f"import sys, camshaft.cli.main as m; m.make_app(); print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["pull", "models", "generate", "chat", "bench", "plan", "doctor", "ops", "cache"])
+def test_a_named_command_reads_no_other() -> None:
+    code = """
+import sys
+from camshaft.cli.main import COMMANDS, main
+sys.argv = ["camshaft", "models"]
+try:
+    main()
+finally:
+    print([name for name in COMMANDS if f"camshaft.cli.{name}" in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['models']"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_a_command_has_no_threads_of_blas_and_leaves_the_environment_as_it_is() -> None:
+    code = """
+import os
+from camshaft.cli.options import sampling
+before = dict(os.environ)
+sampling(greedy=True)
+print(len(os.listdir("/proc/self/task")), dict(os.environ) == before)
+"""
+    free = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=free)
+    assert done.stdout == "1 True\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_plain_help(cli, command: str) -> None:
     result = cli(command, "--help")
     assert result.exit_code == 0

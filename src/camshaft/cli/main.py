@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import io
 import os
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from camshaft.cli import bench, cache, chat, devices, doctor, generate, models, ops, plan, profile, pull, quantize, tune
 from camshaft.cli.run import FAILED, INTERRUPTED
 
 # click's UsageError, which some versions of typer carry a copy of.
@@ -42,29 +44,48 @@ def _one_line(error: Any) -> str:
     return f"camshaft: {text[:1].lower()}{text[1:]}; see '{path} --help'"
 
 
-# Plain help and tracebacks: rich's would add 0.1 s to the start and boxes to every error.
-app = typer.Typer(
-    name="camshaft",
-    cls=_Group,
-    help="Run language models through a schedule ground once for this machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+# Each is a file of this folder with a function of its name; `cache` has commands of its own.
+COMMANDS = (
+    *("pull", "models", "generate", "chat", "bench", "plan", "profile", "tune", "quantize", "devices", "doctor", "ops"),
+    "cache",
 )
-app.command("pull")(pull.pull)
-app.command("models")(models.models)
-app.command("generate")(generate.generate)
-app.command("chat")(chat.chat)
-app.command("bench")(bench.bench)
-app.command("plan")(plan.plan)
-app.command("profile")(profile.profile)
-app.command("tune")(tune.tune)
-app.command("quantize")(quantize.quantize)
-app.command("devices")(devices.devices)
-app.command("doctor")(doctor.doctor)
-app.command("ops")(ops.ops)
-app.add_typer(cache.app, name="cache")
+
+
+def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The app with the commands of these names; only their files are imported."""
+    # Plain help and tracebacks: rich's would add 0.1 s to the start and boxes to every error.
+    made = typer.Typer(
+        name="camshaft",
+        cls=_Group,
+        help="Run language models through a schedule ground once for this machine.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        callback=_nothing,  # without one, an app of one command would take no command's name
+    )
+    for name in names:
+        module = importlib.import_module(f"camshaft.cli.{name}")
+        if name == "cache":
+            made.add_typer(module.app, name=name)
+        else:
+            made.command(name)(getattr(module, name))
+    return made
+
+
+def _nothing() -> None:
+    pass
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _whole()
+
+
+@functools.cache
+def _whole() -> typer.Typer:
+    return make_app()
 
 
 def _stop(number: int, frame: object) -> None:
@@ -96,4 +117,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character gets a "?"
             stream.reconfigure(errors="replace")
+    asked = sys.argv[1:2]  # all commands are read for help and errors alone: 15 ms
+    app = make_app(asked) if asked and asked[0] in COMMANDS else _whole()
     app(prog_name="camshaft")

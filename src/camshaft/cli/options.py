@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,11 +67,14 @@ DEFAULT_CONTEXT = 2048
 # the first tokens took 246 MB and up to 0.4 s for them.
 OWN_SESSIONS = 1
 
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
 __all__ = ["DEFAULT_CONTEXT", "DEFAULT_MODEL"]
 
 
 def sampling(**given: Any) -> Sampling:
     """Sampling from the options that were given; the others keep the library's defaults."""
+    _import_numpy()
     from camshaft.generate.sampling import Sampling
 
     return Sampling(**_given(given))
@@ -80,10 +86,23 @@ def open_model(model: str, *, context: int, **given: Any) -> LanguageModel:
 
     with Bar(f"pulling {model}") as progress:
         resolve_model(model, progress)
+    _import_numpy()
     with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
         from camshaft.generate.language_model import LanguageModel
 
         return LanguageModel(model, context=context, **{"sessions": OWN_SESSIONS} | _given(given))
+
+
+def _import_numpy() -> None:
+    """Imports NumPy with one thread of its BLAS library, which otherwise starts one per core and has them spin: 12 ms here. The
+    commands that open a model multiply through it at most by one thread each; processes that they start choose for themselves."""
+    if "numpy" in sys.modules or _BLAS_THREADS in os.environ:
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        importlib.import_module("numpy")
+    finally:
+        del os.environ[_BLAS_THREADS]
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
