@@ -68,7 +68,8 @@ def said(path: Path) -> list[Any]:
 def runs_kept(path: Path) -> bool:
     """Whether a prompt is run by a plan out of the store."""
     with opened(path) as lm:
-        lm.logits(IDS)
+        with lm.session() as session:
+            session.process(IDS)
         return isinstance(lm.plans._plan("prompt"), KeptPlan) and not lm.plans._ground
 
 
@@ -83,11 +84,13 @@ def test_what_is_kept_gives_the_bits_of_plans_made_anew(kept: Store, path: Path)
 
 def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path) -> None:
     with opened(path) as lm:
-        first = lm.logits(IDS)
+        with lm.session() as session:
+            first = session.process(IDS)
         assert lm.plans.origins == {"prompt": "kept"}
         assert "quantized_matmul" in lm.plans.prompt.explain()
         assert lm.plans.origins == {"prompt": "ground"}
-        np.testing.assert_array_equal(lm.logits(IDS), first)
+        with lm.session() as session:
+            np.testing.assert_array_equal(session.process(IDS), first)
         assert lm.plans.prompt.bound.active[lm.plans.prompt_tokens] == len(IDS)
 
 

@@ -34,7 +34,7 @@ def test_both_plans_are_profiled_at_their_place_and_nothing_else_changes(lm: Lan
     found = profile_model(lm, 7, "both", 3)
     assert list(found) == ["prompt of 7 tokens", "the token after 7"]
     prompt, token = found.values()
-    assert (prompt.extents["tokens"], prompt.extents["length"], prompt.extents["rows"]) == (7, 7, 1)
+    assert (prompt.extents["tokens"], prompt.extents["length"]) == (7, 7)
     assert token.extents["length"] == 8
     assert [t.name for t in lm.plans.prompt.bound.schedule.thunks] == [row.name for row in prompt.thunks]
     assert {"blk.0", "blk.1"} <= {row.name for row in prompt.by("layer")}

@@ -340,15 +340,14 @@ def test_the_default_model_packs_each_weight_once_and_quantizes_each_activation_
         for plan in (lm.plans.prompt, lm.plans.single):
             counted = Counter(t.op for t in plan.bound.schedule.thunks)
             # A layer quantizes what q, k and v read, what attention gives, what gate and up read, and what they give.
-            alone = plan is lm.plans.prompt  # the wanted rows lie between the last sum and its norm
-            norms = Counter({"rms_norm_q8": 1 + alone, "residual_norm_q8": 2 * layers - alone})
+            norms = Counter({"rms_norm_q8": 1, "residual_norm_q8": 2 * layers})
             assert counted & norms == norms
             assert counted["quantize_activations"] == layers
-            # gate, up and silu: one thunk for many tokens, a node of three for one
-            assert counted["gated_product"] == (1 if alone else 3) * layers
+            # gate, up and silu: one thunk for many tokens, a node of three for one, as in a prompt's last layer
+            apart = 1 if plan is lm.plans.prompt else layers
+            assert counted["gated_product"] == layers + 2 * apart
             assert counted["quantized_matmul"] == 5 * layers + 1
-            assert counted["add"] == alone
-            assert not counted.keys() & {"rms_norm", "residual_norm", "silu_multiply", "silu_multiply_q8"}
+            assert not counted.keys() & {"add", "rms_norm", "residual_norm", "silu_multiply", "silu_multiply_q8"}
 
 
 def test_a_token_takes_few_thunks_and_waits() -> None:
@@ -361,15 +360,30 @@ def test_a_token_takes_few_thunks_and_waits() -> None:
 def test_seven_tokens_of_512_cost_seven_tokens_programs_in_a_model(tmp_path: Path) -> None:
     with LanguageModel(tiny_model("llama", tmp_path), threads=1, context=512) as lm:
         plans, thunks = lm.plans, lm.plans.prompt.bound.schedule.thunks
-        lm.logits([5] * 7)
+        with lm.session() as session:
+            session.process([5] * 7)
         active = lm.plans.prompt.bound.active
-        assert active == {plans.prompt_tokens: 7, plans.logit_rows: 7, plans.length: 7}
+        assert active == {plans.prompt_tokens: 7, plans.length: 7}
         for thunk in thunks:
             few, all_of_it = programs_for(thunk, active), thunk.programs.bound
-            by_token = [divisor for extent, divisor in thunk.programs.factors if extent is not plans.logit_rows]
+            by_token = [divisor for _, divisor in thunk.programs.factors]
             if by_token:
                 assert few * -(-512 // max(by_token)) <= all_of_it * -(-7 // max(by_token)), thunk.name
         assert sum(programs_for(t, active) for t in thunks) * 5 < sum(t.programs.bound for t in thunks)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_past_its_attention_the_last_layer_is_of_the_wanted_row_alone(architecture: str, tmp_path: Path) -> None:
+    with LanguageModel(tiny_model(architecture, tmp_path), threads=1, context=64) as lm:
+        thunks, last = lm.plans.prompt.bound.schedule.thunks, lm.config.n_layers - 1
+        names = [t.name for t in thunks]
+        first = names.index(f"blk.{last}.attention_rows")
+        assert names.index(f"blk.{last}.rows") > first
+        assert all(thunk.programs.factors for thunk in thunks[:first])
+        assert not any(thunk.programs.factors for thunk in thunks[first:])
+        with lm.session() as session:
+            alone = session.process([5, 9, 2, 7])
+        np.testing.assert_allclose(alone, lm.logits([5, 9, 2, 7])[-1:], rtol=1e-5, atol=1e-5)
 
 
 def test_weights_do_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:

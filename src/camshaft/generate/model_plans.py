@@ -1,5 +1,8 @@
 """The plans of a language model: for prompts of any length up to a bound, single tokens, a token of each of a few sequences.
 
+A prompt's plan gives the logits of one row, so that the last layer past its attention and the output's product are a single
+token's; another, made when it is first wanted, those of several.
+
 They share all memory. On a device with memory of its own, the KV cache and the logits lie there; token ids and the block table
 are copied in.
 """
@@ -157,7 +160,8 @@ class ModelPlans:
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {
-            "prompt": (self.prompt_tokens, self.logit_rows),
+            "prompt": (self.prompt_tokens, 1),
+            "rows": (self.prompt_tokens, self.logit_rows),
             "single": (1, None),
             **{_together(most): (tokens, None) for most, tokens in self._together.items()},
         }
@@ -171,18 +175,18 @@ class ModelPlans:
 
         `rows` are indexes into the tokens. The caller has reserved room in the cache for every position.
         """
-        single = len(ids) == 1 and len(rows) == 1
-        plan = self._plan("single" if single else "prompt")
-        n = len(ids)
+        n, n_rows = len(ids), len(rows)
+        name = "rows" if n_rows > 1 else "single" if n == n_rows else "prompt"
+        plan = self._plan(name)
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
-        if not single:
-            plan.inputs["rows"][: len(rows)] = rows
+        if name != "single":
+            plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # a part of a prompt asks for none, and one is made
             plan.set_extent(self.prompt_tokens, n)
-            plan.set_extent(self.logit_rows, len(rows))
+        if name == "rows":
+            plan.set_extent(self.logit_rows, n_rows)
         plan.set_extent(self.length, max(positions) + 1)
         self.weights.finish()
         plan.bound.run()
-        n_rows = len(rows)
         if isinstance(self.logits, np.ndarray):
             return self.logits[:n_rows]
         from camshaft.plan.device_memory import DeviceRows

@@ -7,6 +7,7 @@ feed-forward (Touvron et al., 2023).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
@@ -28,14 +29,18 @@ def build(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequ
 def decoder(
     config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache], block: AttentionBlock
 ) -> Tensor:
-    """Embedding, layers of attention `block` and feed-forward with residuals, final norm, output projection."""
+    """Embedding, layers of attention `block` and feed-forward with residuals, final norm, output projection.
+
+    Of the last layer only the wanted rows are made from its attention on: nobody reads the others."""
     embeddings = file.tensor("token_embd.weight", config.vocab_size, config.dim)
     x: Tensor = F.embedding(batch.ids, embeddings)
     for layer, cache in enumerate(caches):
-        prefix = f"blk.{layer}"
-        x = F.add(x, block(x, prefix, config, file, batch, cache), name=f"{prefix}.attn_residual")
+        prefix, is_last = f"blk.{layer}", layer == len(caches) - 1
+        attended = block(x, prefix, config, file, replace(batch, is_last=is_last), cache)
+        x = wanted_rows(x, batch, f"{prefix}.rows") if is_last else x
+        x = F.add(x, attended, name=f"{prefix}.attn_residual")
         x = F.add(x, feed_forward(x, prefix, config, file), name=f"{prefix}.ffn_residual")
-    x = F.rms_norm(wanted_rows(x, batch), file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
+    x = F.rms_norm(x, file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
     return file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
 
 

@@ -16,7 +16,7 @@ class TokenBatch:
     """A run's inputs, all i32: per token its id, position and sequence slot [T]; the rows whose logits are wanted [R].
 
     `block_table` [slots, blocks] says where each sequence's keys and values lie; `length` is over every position here.
-    `rows` None: every token's logits.
+    `rows` None: every token's logits. `is_last`: as the last layer has it.
     """
 
     ids: Tensor
@@ -26,6 +26,7 @@ class TokenBatch:
     block_table: Tensor
     rope_table: Tensor
     length: Extent
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def rotate(x: Tensor, heads: int, config: ModelConfig, batch: TokenBatch, pairin
 def attend(
     q: Tensor, k: Tensor, v: Tensor, prefix: str, config: ModelConfig, batch: TokenBatch, cache: LayerCache
 ) -> Tensor:
-    """Writes the tokens' keys and values into the cache, then attends causally over it."""
+    """Writes the tokens' keys and values into the cache, then attends causally over it; in the last layer, what the wanted rows
+    get of it."""
     write = F.kv_cache_quantize if cache.scales else F.kv_cache_update
     write(
         cache.keys,
@@ -87,7 +89,7 @@ def attend(
         length=batch.length,
         name=f"{prefix}.attention",
     )
-    return result
+    return wanted_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
 
 
 def head_norm(x: Tensor, w: Tensor, heads: int, config: ModelConfig) -> Tensor:
@@ -99,9 +101,9 @@ def head_norm(x: Tensor, w: Tensor, heads: int, config: ModelConfig) -> Tensor:
     return graph.reshape(normed, (x.shape[0], heads * config.head_dim))
 
 
-def wanted_rows(x: Tensor, batch: TokenBatch) -> Tensor:
+def wanted_rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:
     """The tokens whose logits are wanted."""
     if batch.rows is None:
         return x
-    result: Tensor = F.gather(x, batch.rows)
+    result: Tensor = F.gather(x, batch.rows, name=name)
     return result
