@@ -87,6 +87,16 @@ def test_a_program_of_few_rows_pairs_its_own_panels_in_scratch() -> None:
     assert launch.constants["block"] * launch.constants["tile"] >= 64, "all rows are one program's"
 
 
+@pytest.mark.parametrize("rows", [64, 96, 130])
+def test_a_deep_product_of_one_panel_is_cut_for_two_workers(rows: int) -> None:
+    node = product(rows, 4096, 64, dtypes.bf16)
+    launch = paired.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN)).launches[-1]
+    tiles, per = launch.grid[2].dim, launch.grid[2].per
+    n_programs = -(-tiles // per)
+    first = min(per * -(-n_programs // 2), tiles)
+    assert first - (tiles - first) <= per, "halves of the programs differ by more than one"
+
+
 @pytest.mark.parametrize(("k", "n"), [(576, 576), (576, 1536), (1536, 576), (576, 192)])
 def test_halves_of_a_products_programs_are_alike(k: int, n: int) -> None:
     """What two workers get of a prompt's products, tiles of rows times columns, differs by a program and a half at most."""

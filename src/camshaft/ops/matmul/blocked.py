@@ -29,7 +29,7 @@ AS_IT_LIES, PACKED, HELD = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.
 PARTS, BLOCKS, GROUPS = (
     (128, 256, 512, 1024, 2048),
-    (32, 48, 64, 96, 128, 192, 256, 384, 512),
+    (12, 32, 48, 64, 96, 128, 192, 256, 384, 512),
     (64, 128, 256, 512, 1024, 2048, 4096),
 )
 # A program's block of a, beside which a part of a panel fits a second cache of 1 MiB.
@@ -38,6 +38,9 @@ BLOCK_NBYTES = 400 << 10
 WAITING_NBYTES = 512 << 10
 # How many programs there are at least, where rows and columns make as many: 15 took two threads 5 % longer than 33.
 PROGRAMS = 32
+# A product of so many multiply-adds, work for two workers, that makes fewer programs than this is cut into the least blocks:
+# 64 x 4096 x 64 in f32 took 218 us on two threads as three programs of 32 rows, so 178.
+UNEVEN, SHARED_WORK = 8, 4e6
 # From so many rows and bytes of b on it is packed: fewer rows do not pay for that, a smaller b stays in the second cache.
 PACKED_ROWS, PACKED_NBYTES = 256, 1 << 20
 # Rows that a program of the packing takes: b is read along its rows.
@@ -69,9 +72,11 @@ def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
     packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and 4 * prod(s.b_shape) > PACKED_NBYTES)
     part = PARTS[-2] if packed else PARTS[-3]
     most = BLOCK_NBYTES // (4 * part_of(s.depth, part))
-    blocks = [n for n in BLOCKS if n <= min(bound(s.rows) / 4, most)] or [BLOCKS[0]]
+    blocks = [n for n in BLOCKS[1:] if n <= min(bound(s.rows) / 4, most)] or [BLOCKS[1]]
     panels = -(-s.columns // GROUPS[0]) * s.matrices
     block = max((n for n in blocks if -(-bound(s.rows) // n) * panels >= PROGRAMS), default=blocks[0])
+    if -(-bound(s.rows) // block) * panels < UNEVEN and s.multiply_adds >= SHARED_WORK:
+        block = BLOCKS[0]
     programs = -(-bound(s.rows) // block) * s.matrices
     group = max((n for n in GROUPS if n * PROGRAMS <= s.columns * programs), default=GROUPS[0])
     return {
