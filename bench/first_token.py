@@ -1,14 +1,15 @@
 """Seconds from the start of a process to its first token: cold (no kernel compiled, nothing proved) and warm, and where they go.
 
-Run: python bench/first_token.py [MODEL] [--threads N] [--repeat 5] [--peer-python PYTHON] [--json FILE]. Each figure is of fresh
-processes of `camshaft generate`; the parts are of other processes, which go the same way step by step. The cold ones have an
-empty cache folder; bytecode is compiled before, as an installation does. Where the Python that is named has llama-cpp-python,
-its first token of the same message is timed by turns with the warm ones (llama_first.py).
+Run: python bench/first_token.py [MODEL ...] [--threads N ...] [--repeat 5] [--peer-python PYTHON] [--json FILE]. Each figure is
+of fresh processes of `camshaft generate`; the parts are of other processes, which go the same way step by step. The cold ones
+have an empty cache folder; bytecode is compiled before, as an installation does. Where the Python that is named has
+llama-cpp-python, its first token of the same message is timed by turns with the warm ones (llama_first.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -84,32 +85,32 @@ def threads_option(threads: int | None) -> list[str]:
     return [] if threads is None else ["--threads", str(threads)]
 
 
-def peer_command(options: argparse.Namespace, model: str) -> list[str] | None:
+def peer_command(options: argparse.Namespace, model: str, threads: int | None) -> list[str] | None:
     """What starts llama-cpp-python on the message; None where that Python has none."""
     if subprocess.run([options.peer_python, "-c", "import llama_cpp"], stderr=subprocess.DEVNULL).returncode:
         return None
     script = str(Path(__file__).with_name("llama_first.py"))
-    return [options.peer_python, script, model, PROMPT, *([] if options.threads is None else [str(options.threads)])]
+    return [options.peer_python, script, model, PROMPT, *([] if threads is None else [str(threads)])]
 
 
-def measure(options: argparse.Namespace, model: str) -> list[dict[str, Any]]:
-    """The rows."""
+def measure(options: argparse.Namespace, model: str, threads: int | None) -> list[dict[str, Any]]:
+    """The rows of a model on so many threads."""
     command = [sys.executable, "-m", "camshaft.cli", "generate", model, "-p", PROMPT, "-n", "8", "--greedy"]
-    command += threads_option(options.threads)
+    command += threads_option(threads)
     made = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         first_byte_s([sys.executable, "-m", "camshaft.cli", "--help"], cache)  # bytecode and the file system's cache
         cold = first_byte_s(command, cache)
-        peer = peer_command(options, model)
+        peer = peer_command(options, model, threads)
         first_byte_s(command, cache)
         warm, theirs = [], []
         for _ in range(options.repeat):
             warm.append(first_byte_s(command, cache))
             theirs += [first_byte_s(peer, None)] if peer else []
-        warm_parts = [parts(model, options.threads, cache) for _ in range(options.repeat)]
+        warm_parts = [parts(model, threads, cache) for _ in range(options.repeat)]
         imports = import_seconds(command, cache)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        cold_parts = parts(model, options.threads, cache)
+        cold_parts = parts(model, threads, cache)
     medians = {name: rows.Spread.of([found[name] for found in warm_parts]).median for name in warm_parts[0]}
     sides = [("cold", [cold], cold_parts), ("warm", warm, medians), ("llama-cpp-python", theirs, {})]
     for name, seconds, spent in sides if theirs else sides[:2]:
@@ -119,8 +120,9 @@ def measure(options: argparse.Namespace, model: str) -> list[dict[str, Any]]:
                 "bench": "first_token",
                 "op": f"first token, {name}",
                 "shape": [],
+                "model": Path(model).name,
                 "backend": "simd" if spent else name,
-                "threads": options.threads,
+                "threads": threads,
                 "ns": spread.map(lambda s: s * 1e9).rounded(),
                 "parts_s": {part: round(value, 4) for part, value in spent.items()},
                 "imports_s": imports,
@@ -146,18 +148,20 @@ def report(made: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="smollm2", help="a name or the path of a .gguf")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("models", nargs="*", default=["smollm2"], help="names or paths of .gguf files")
+    parser.add_argument("--threads", type=int, nargs="*", default=[None])
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama-cpp-python")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.repeat < 1:
         parser.error("wanted at least 1 repeat")
-    model = str(resolve_model(options.model).resolve())
-    print(rows.facts_line(rows.machine()) + "\n", flush=True)
-    made = measure(options, model)
-    print(report(made))
+    models = [str(resolve_model(model).resolve()) for model in options.models]
+    print(rows.facts_line(rows.machine()), flush=True)
+    made = []
+    for model, threads in itertools.product(models, options.threads):
+        made += (found := measure(options, model, threads))
+        print(f"\n{Path(model).name}, threads: {threads or 'all'}\n\n{report(found)}", flush=True)
     rows.write(options.json, made)
 
 
