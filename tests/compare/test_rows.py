@@ -63,6 +63,17 @@ def test_what_a_token_reads_follows_from_the_file(one_file: Path) -> None:
     assert len(work.text(1000)) == 1000
 
 
+def test_past_its_attention_the_last_layer_is_no_work_of_a_prompts_tokens(one_file: Path) -> None:
+    work = work_of(one_file)
+    with open_gguf(one_file) as file:
+        sizes = {
+            n: t.shape[0] * t.shape[1] for n, t in file.tensors.items() if n.startswith("blk.") and len(t.shape) == 2
+        }
+    assert work.config.n_layers == 2
+    spared = sum(sizes[f"blk.1.{part}.weight"] for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down"))
+    assert sum(work.layer_weights.values()) == sum(sizes.values()) - spared
+
+
 def test_files_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
     source, titles = tiny_model("llama", tmp_path), []

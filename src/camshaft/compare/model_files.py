@@ -24,6 +24,8 @@ FOLDER = "compare"
 Step = Callable[[int, int], None]
 KINDS = {"F32": "f32", "F16": "bf16", "BF16": "bf16"}
 """The roof of products with such weights; that of f16 is the one of 16 bits. Block formats have that of int8."""
+LAST_TOKENS_ALONE = ("attn_output", "ffn_")
+"""Parts of the last layer that a prompt needs for its last token alone, whose operations count for nothing beside the others'."""
 Watch = Callable[[str], AbstractContextManager[Step]]
 """Shows the progress of what takes a while, by its name."""
 
@@ -31,7 +33,7 @@ Watch = Callable[[str], AbstractContextManager[Step]]
 @dataclass(frozen=True)
 class Work:
     """What the model's arithmetic is made of, by the file. `read_nbytes`: the weights that each token reads; `layer_weights`: how
-    many there are in the layers, by the kind of their products; `ids`: the text to read."""
+    many there are in the layers that each token of a prompt needs, by the kind of their products; `ids`: the text to read."""
 
     path: Path
     config: ModelConfig
@@ -50,7 +52,7 @@ class Work:
         return self.read_nbytes / sequences + 2.0 * c.n_layers * 2 * c.n_kv_heads * c.head_dim * (after + n / 2)
 
     def prompt_ops(self, n: int) -> dict[str, float]:
-        """Operations of a prompt of `n` by kind: every weight of the layers once a token, and causal attention in f32."""
+        """Operations of a prompt of `n` by kind: weights of the layers once a token, and causal attention in f32."""
         c = self.config
         ops = {kind: 2.0 * n * count for kind, count in self.layer_weights.items()}
         attention = 4.0 * c.n_layers * c.n_heads * c.head_dim * (n / 2) * n
@@ -67,8 +69,9 @@ def work_of(path: Path) -> Work:
         tied = "output.weight" not in matrices
         read = sum(t.nbytes for name, t in matrices.items() if tied or name != "token_embd.weight")
         layers: Counter[str] = Counter()
+        last = tuple(f"blk.{config.n_layers - 1}.{part}" for part in LAST_TOKENS_ALONE)
         for name, t in matrices.items():
-            if name.startswith("blk."):
+            if name.startswith("blk.") and not name.startswith(last):
                 layers[KINDS.get(t.format.name, "int8")] += t.shape[0] * t.shape[1]
         return Work(path, config, read, layers, tuple(tokenizer.encode(TEXT)))
 
