@@ -210,6 +210,8 @@ NOT_IMPORTED = (
         "camshaft.ops.op",
         "camshaft.plan.compile",
         "camshaft.plan.keeping",
+        "camshaft.plan.schedule",
+        "camshaft.backends.device",
         "camshaft.backends.registry",
     ),
     *("rich", "asyncio", "pydantic", "email", "importlib.metadata"),

@@ -8,8 +8,7 @@ executor_ir.py, shared with all who write or read those words.
 
 from __future__ import annotations
 
-from camshaft.plan.schedule import MAX_FACTORS
-
+MAX_FACTORS = 3  # extents that a thunk's number of programs may be made of
 RECORD_WORDS = 16
 ENTRY, ARGS, CONSTANT, WAIT, HOME, N_FACTORS, FACTORS = range(7)
 STRIDE = FACTORS + 2 * MAX_FACTORS

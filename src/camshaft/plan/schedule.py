@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 from camshaft.backends.device import HOST, CompiledKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.executor_layout import MAX_FACTORS
 
-MAX_FACTORS = 3
 COPY_NBYTES_PER_PROGRAM = 1 << 16
 
 HostFunction = Callable[..., Any]

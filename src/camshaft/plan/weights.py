@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.device import Device, Memory
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.huge_pages import huge_pages
 from camshaft.plan.loading import Loading, Piece, Wanted, load_all, pieces, wanted
 from camshaft.plan.workers import aligned_bytes
 
 if TYPE_CHECKING:
+    from camshaft.backends.device import Device, Memory
     from camshaft.graph.graph import Source, Tensor
 
 Array = np.ndarray[Any, Any]
