@@ -1,4 +1,5 @@
-"""dot2: products of pairs of bf16 added in f32, against exact arithmetic, on every target that runs here."""
+"""dot2: products of pairs of bf16 added in f32, of 16-bit integers in i32, against exact arithmetic, on every target that runs
+here."""
 
 from __future__ import annotations
 
@@ -16,6 +17,14 @@ from tests.support import c_harness, emit_harness, wgsl_harness
 from tests.support.emit_harness import FEATURES, trace
 
 N = 128
+SHORT_SETS = {
+    "host": FEATURES,
+    "avx-vnni": {"avx2", "avxvnni"},
+    "avx512": {"avx2", "avx512f", "avx512vl", "avx512bw"},
+    "avx2": {"avx2"},
+    "sse2": {"sse2"},
+    "shifts": set(),
+}
 FEATURE_SETS = {"host": FEATURES, "avx2": {"avx2", "fma", "f16c"}, "no fma": set()}
 
 
@@ -96,5 +105,57 @@ def test_other_dtypes_are_refused() -> None:
         for c in k.lanes(N):
             out[c] = k.dot2(sums[c], a[c], a[c])
 
-    with pytest.raises(KernelError, match="wanted f32, u32, u32"):
+    with pytest.raises(KernelError, match="wanted f32 or i32, u32, u32"):
         trace(floats, [np.zeros(N, np.float32)] * 3)
+
+
+def shorts() -> list[np.ndarray]:
+    """Sums near the ends, and pairs among which are the least and greatest: they wrap."""
+    rng = np.random.default_rng(5)
+    pairs = [rng.integers(-(2**15), 2**15, 2 * N).astype(np.int16) for _ in range(2)]
+    pairs[0][:4], pairs[1][:4] = (-(2**15), -(2**15), 2**15 - 1, -(2**15)), (-(2**15), -(2**15), 2**15 - 1, 2**15 - 1)
+    return [
+        rng.integers(-(2**31), 2**31, N).astype(np.int32),
+        *(p.view(np.uint32) for p in pairs),
+        np.zeros(N, np.int32),
+    ]
+
+
+def test_of_integers_it_is_the_sum_that_wraps() -> None:
+    sums, a, b, _ = shorts()
+    (out,) = emit_harness.agree(lanes, shorts(), n=N, widths=(1,))
+    left, right = (x.view(np.int16).astype(np.int64).reshape(N, 2) for x in (a, b))
+    wanted = (sums + (left * right).sum(-1) + 2**31) % 2**32 - 2**31
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("features", [name for name in SHORT_SETS if name != "avx-vnni" or "avxvnni" in FEATURES])
+def test_llvm_of_integers(features) -> None:
+    chosen = SHORT_SETS[features]
+    emit_harness.agree(lanes, shorts(), n=N, features=chosen)
+    for width in (1, 2, 4, 8, 16, 32, 64):
+        emit_harness.agree(vectors, shorts(), n=N, width=width, widths=(1, 8), features=chosen)
+
+
+@pytest.mark.parametrize("width", [1, 4, 16, 64])
+def test_c_and_wgsl_of_integers(width) -> None:
+    c_harness.agree(vectors, shorts(), n=N, width=width)
+    if width == 1:
+        c_harness.agree(lanes, shorts(), n=N)
+        wgsl_harness.agree(lanes, shorts(), widths=(32,), n=N)
+
+
+@pytest.mark.parametrize(
+    ("triple", "cpu", "features", "word"),
+    [
+        ("x86_64", "znver4", {"avx2", "avx512f", "avx512vl", "avx512bw", "avx512vnni"}, "vpdpwssd"),
+        ("x86_64", "alderlake", {"avx2", "avxvnni"}, "vpdpwssd"),
+        ("x86_64", "haswell", {"avx2"}, "vpmaddwd"),
+        ("x86_64", "nehalem", {"sse2", "sse4.1"}, "pmaddwd"),
+    ],
+)
+def test_integers_are_multiplied_by_the_levels_instruction(triple, cpu, features, word) -> None:
+    target = CrossTarget(f"{triple}-unknown-linux-gnu", cpu, frozenset(features))
+    text = assembly_for(target, emit(trace(vectors, shorts(), n=16, width=16), target.at(16), "kernel"))
+    widest = 16 if "avx512f" in features else 8 if "avx2" in features else 4
+    assert text.count(f"\t{word}") == 16 // widest

@@ -13,6 +13,7 @@ import camshaft as cs
 from camshaft.dtypes import bf16, f32
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.passes.fuse import fuse
+from camshaft.graph.passes.prepare import prepare
 from camshaft.graph.passes.round import FEW_ROWS, round_activations
 
 ROWS, DIM = FEW_ROWS + 1, 68
@@ -79,13 +80,22 @@ def test_one_cast_rounds_for_all_products_what_others_read_or_make(maker: str, r
     assert ops_of(graph_of(maker, read=read)) == {maker: 1, "cast": 1, "matmul": 2}
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_activations_beside_other_weights_stay_as_they_are(dtype: type) -> None:
-    assert ops_of(graph_of("exp", dtype=dtype)) == {"exp": 1, "matmul": 2}
+def test_activations_beside_other_weights_stay_as_they_are() -> None:
+    assert ops_of(graph_of("exp", dtype=np.float32)) == {"exp": 1, "matmul": 2}
 
 
-def test_few_rows_stay_f32() -> None:
-    assert ops_of(graph_of("exp", rows=FEW_ROWS)) == {"exp": 1, "matmul": 2}
+def test_products_with_f16_weights_may_be_rounded() -> None:
+    assert ops_of(graph_of("exp", dtype=np.float16)) == {"exp": 1, "rounded_matmul": 2}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_few_rows_stay_f32(dtype: type) -> None:
+    assert ops_of(graph_of("exp", rows=FEW_ROWS, dtype=dtype)) == {"exp": 1, "matmul": 2}
+
+
+def test_nothing_is_rounded_where_activations_stay_f32() -> None:
+    nodes = prepare(graph_of("exp", dtype=np.float16), "f32").nodes
+    assert Counter(node.op.name for node in nodes) == {"exp": 1, "matmul": 2}
 
 
 @pytest.mark.parametrize("maker", MAKERS)

@@ -14,6 +14,13 @@ from camshaft.lang.storage import ELEMENTS, TARGETS, VALUES
 from camshaft.lang.structural import EXPANDED, STATEMENTS
 
 OF_KIND = {"f": (f32, f64), "i": (i32, i64), "u": (u32, u64), "b": (boolean,)}
+OWN_DTYPES = {
+    ("dot4", "i"): (i32,),
+    ("dot4", "u"): (i32,),
+    ("dot2", "f"): (f32,),
+    ("dot2", "i"): (i32,),
+    ("byte_lookup", "u"): (u32,),
+}
 
 
 @pytest.mark.parametrize("row", INSTRUCTIONS.values(), ids=list(INSTRUCTIONS))
@@ -21,7 +28,7 @@ def test_each_row_has_a_lowering_and_a_meaning_for_each_kind(row):
     assert set(row.llvm) == set(row.kinds)
     assert row.result in ("same", "second", "bool", "attr")
     for kind in row.kinds:
-        for dtype in {"dot4": (i32,), "dot2": (f32,), "byte_lookup": (u32,)}.get(row.name, OF_KIND[kind]):
+        for dtype in OWN_DTYPES.get((row.name, kind), OF_KIND[kind]):
             operand = np.ones(4, dtype.numpy)
             args = [operand] * row.arity
             if row.name == "select":

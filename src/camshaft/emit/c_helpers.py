@@ -5,7 +5,7 @@ Used by emit/c_values.py.
 
 from __future__ import annotations
 
-from camshaft.dtypes import f32, u32
+from camshaft.dtypes import f32, i32, u32
 from camshaft.emit.c_functions import TEMPLATES, define_text, fill, written
 from camshaft.emit.c_library import (
     ConversionMaker,
@@ -87,8 +87,12 @@ def dot4(lib: Library, form: Form) -> str:
 
 
 def dot2(lib: Library, form: Form) -> str:
-    """acc + high(a) high(b), then + low(a) low(b), of the bf16 in words."""
+    """acc + high(a) high(b), then + low(a) low(b), of the bf16 or the 16-bit integers in words."""
     typ, words = lib.type_of(form), lib.type_of(form.of(u32))
+    if form.dtype == i32:
+        parts = "(({typ})a >> 16) * (({typ})b >> 16)", "(({typ})(a << 16) >> 16) * (({typ})(b << 16) >> 16)"
+        total = f"return acc + {' + '.join(parts).format(typ=typ)};"
+        return define_text(typ, f"dot2_{form.name}", f"{typ} acc, {words} a, {words} b", total)
     bits, fma = lib.convert("bits", form.of(u32), form), lib.need("fma", form)
     parts = (f"{bits}(a & 0xffff0000u), {bits}(b & 0xffff0000u)", f"{bits}(a << 16), {bits}(b << 16)")
     body = "\n".join([*(f"acc = {fma}({part}, acc);" for part in parts), "return acc;"])

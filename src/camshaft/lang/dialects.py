@@ -55,6 +55,7 @@ _XOR: Column = {"i": "{0} ^ {1}", "u": "{0} ^ {1}", "b": "{0} != {1}"}
 _CAST: Column = {"f": "expand:cast", **dict.fromkeys("iub", "{T}({0})")}
 _SHIFT_LEFT: Column = {"i": "{0} << u32({1})", "u": "{0} << {1}"}
 _SHIFT_RIGHT: Column = {"i": "{0} >> u32({1})", "u": "{0} >> {1}"}
+_DOT2_SHORTS = "{0} + (I32({1}) >> 16u) * (I32({2}) >> 16u) + (I32({1} << 16u) >> 16u) * (I32({2} << 16u) >> 16u)"
 _DOT2 = "fma(FLOAT({1} << 16u), FLOAT({2} << 16u), fma(FLOAT({1} & 0xffff0000u), FLOAT({2} & 0xffff0000u), {0}))"
 
 C_FAMILY: dict[str, dict[str, Column]] = {
@@ -110,9 +111,9 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     },
     "dot4": _expanded("dot4", "iu"),
     "dot2": {
-        "c": {"f": "expand:dot2"},
-        "wgsl": {"f": _DOT2.replace("FLOAT", "bitcast<f32>")},
-        "msl": {"f": _DOT2.replace("FLOAT", "as_type<float>")},
+        "c": {"f": "expand:dot2", "i": "expand:dot2"},
+        "wgsl": {"f": _DOT2.replace("FLOAT", "bitcast<f32>"), "i": _DOT2_SHORTS.replace("I32", "bitcast<i32>")},
+        "msl": {"f": _DOT2.replace("FLOAT", "as_type<float>"), "i": _DOT2_SHORTS.replace("I32", "as_type<int>")},
     },
     "byte_lookup": _expanded("byte_lookup", "u"),
 }

@@ -9,8 +9,8 @@ exponents): exp 0.92 ulp, log 0.95 ulp, tanh 1.51 ulp, erf 1.18 ulp, sin and cos
 hold them to 1, 1, 2, 1.5 and 1.
 
 Integers wrap, but i64 (indexes) must not overflow. A shift is by less than the width, a divisor is not 0: the interpreter finds
-what breaks this. Floats to integers truncate and saturate, NaN gives 0. A bf16 made of a subnormal may be 0. dot2 may take
-subnormal operands and results as 0, and NEON's adds its two products to each other first, in its own rounding.
+what breaks this. Floats to integers truncate and saturate, NaN gives 0. A bf16 made of a subnormal may be 0. dot2 of bf16 may
+take subnormal operands and results as 0, and NEON's adds its two products to each other first, in its own rounding.
 """
 
 from __future__ import annotations
@@ -63,9 +63,12 @@ def _dot4(acc: Any, a: Any, b: Any) -> Any:
 
 
 def _dot2(acc: Any, a: Any, b: Any) -> Any:
-    """acc + high(a) high(b), then + low(a) low(b), of the bf16 in the halves of 32-bit words: each sum is rounded once, as
-    in fma."""
+    """acc + high(a) high(b), then + low(a) low(b), of the halves of 32-bit words: bf16 beside an f32, each sum rounded once, as
+    in fma; 16-bit integers beside an i32, wrapping."""
     words = [np.array(x).view(np.uint32) for x in (a, b)]
+    if acc.dtype == np.int32:
+        shorts = [np.array(w, np.uint32, order="C")[..., None].view(np.int16).astype(np.int32) for w in words]
+        return acc + (shorts[0] * shorts[1]).sum(-1, dtype=np.int32)
     high, low = ([(w << s & 0xFFFF0000).astype(np.uint32).view(np.float32) for w in words] for s in (0, 16))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return _fma(low[0], low[1], _fma(high[0], high[1], acc))
@@ -170,7 +173,7 @@ _ROWS = (
     Instruction("cast", 1, "fiub", "attr", _cast, _same("expand:cast", "fiub")),
     Instruction("bitcast", 1, "fiu", "attr", _bitcast, _same("bitcast", "fiu")),
     Instruction("dot4", 3, "iu", "same", _dot4, _same("expand:dot4", "iu")),
-    Instruction("dot2", 3, "f", "same", _dot2, {"f": "expand:dot2"}),
+    Instruction("dot2", 3, "fi", "same", _dot2, _same("expand:dot2", "fi")),
     Instruction("byte_lookup", 5, "u", "same", _byte_lookup, {"u": "expand:byte_lookup"}),
 )
 # Cells of the PTX column that differ from LLVM's.

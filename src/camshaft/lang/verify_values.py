@@ -102,7 +102,7 @@ def _wanted(row: Instruction, dtypes: tuple[DType, ...], result: DType) -> tuple
     if row.name == "dot4":
         return (i32, u32, u32)
     if row.name == "dot2":
-        return (f32, u32, u32)
+        return (i32 if result == i32 else f32, u32, u32)
     if row.name == "byte_lookup":
         return (u32,) * row.arity
     if row.name == "select":

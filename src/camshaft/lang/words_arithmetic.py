@@ -94,9 +94,10 @@ class Arithmetic(Recorder):
 
     def dot2(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
         """acc + the product of the high halves of a and b, then + that of the low ones: acc f32, a and b u32 words of two bf16.
-        Each sum is rounded once, as in fma; subnormal operands and results may be taken as 0."""
-        if acc.dtype != f32 or a.dtype != u32 or b.dtype != u32:
-            raise self.fail(f"dot2 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted f32, u32, u32")
+        Each sum is rounded once, as in fma; subnormal operands and results may be taken as 0. Or acc i32, a and b words of two
+        signed 16-bit integers: sums wrap."""
+        if acc.dtype not in (f32, i32) or a.dtype != u32 or b.dtype != u32:
+            raise self.fail(f"dot2 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted f32 or i32, u32, u32")
         return self.apply("dot2", acc, a, b)
 
     def byte_lookup(self, indexes: ir.Value, table: Sequence[int]) -> ir.Value:

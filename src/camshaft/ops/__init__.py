@@ -30,6 +30,7 @@ NAMES = (
     "rms_norm",
     "layer_norm",
     "matmul",
+    "rounded_matmul",
     "quantize_activations",
     "quantized_matmul",
     "embedding",

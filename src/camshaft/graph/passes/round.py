@@ -1,13 +1,16 @@
-"""Rounds activations to bf16, once per tensor, for all products with bf16 weights that read it (mode 'q8'). After fuse.py.
+"""Rounds what products of many rows multiply (mode 'q8'). After fuse.py.
 
-A product of two bf16 is exact in f32, and instructions that multiply pairs of them do twice the work of f32's. llama.cpp rounds
-the same. Beside f16 weights it rounds to f16, three bits finer, which no pair of bf16 holds: those activations stay f32.
+Beside bf16 weights activations become bf16, once per tensor, for all products that read it. A product of two bf16 is exact in
+f32, and instructions that multiply pairs of them do twice the work of f32's. llama.cpp rounds the same.
+
+Beside f16 weights it rounds to f16, three bits finer, which no pair of bf16 holds. Those products become rounded_matmul: a kernel
+may round both operands to whole numbers of 16 bits, which loses less, and multiply pairs of those (ops/rounded_matmul.py).
 """
 
 from __future__ import annotations
 
 from camshaft import ops
-from camshaft.dtypes import bf16, f32
+from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.graph.graph import Graph, Node, Rewriter, Tensor, readers, root
 from camshaft.ops.spec import bound
 
@@ -18,14 +21,16 @@ MAKERS = ("rms_norm", "residual_norm", "silu_multiply")
 
 
 def round_activations(graph: Graph) -> Graph:
-    """matmul(x, w) becomes matmul(x in bf16, w) for w bf16 [n, k] and more than FEW_ROWS rows: of what makes x, where such
-    products alone read it, else of one cast per x and device."""
+    """For more than FEW_ROWS rows, matmul(x, w) becomes rounded_matmul(x, w) for w f16 [n, k], matmul(x in bf16, w) for w bf16:
+    of what makes x, where such products alone read it, else of one cast per x and device."""
     rewriter, made = Rewriter(graph), dict[tuple[Tensor, str | None], Tensor]()
     rounded = _rounded_alone(graph)
 
     def place(node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if node in rounded:
             return rewriter.new.apply(node.op, inputs, {**node.attrs, "to": "bf16"}, node.name)
+        if _is_linear(node, f16) and "to" not in node.attrs:
+            return rewriter.new.apply(ops.get("rounded_matmul"), inputs, node.attrs, node.name)
         if not _is_linear(node):
             return None
         x, key = inputs[0], (inputs[0], node.device)
@@ -50,9 +55,9 @@ def _rounded_alone(graph: Graph) -> set[Node]:
     return found
 
 
-def _is_linear(node: Node) -> bool:
-    """Whether a node multiplies many rows of f32 by bf16 weights as a file has them."""
+def _is_linear(node: Node, dtype: DType = bf16) -> bool:
+    """Whether a node multiplies many rows of f32 by weights of a dtype as a file has them."""
     if node.op.name != "matmul" or not node.attrs.get("transpose_b", False):
         return False
     x, w = node.inputs[0].spec, node.inputs[1].spec
-    return x.dtype == f32 and w.dtype == bf16 and len(x.shape) == 2 and bound(x.shape[0]) > FEW_ROWS
+    return x.dtype == f32 and w.dtype == dtype and len(x.shape) == 2 and bound(x.shape[0]) > FEW_ROWS

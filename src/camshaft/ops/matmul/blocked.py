@@ -130,10 +130,10 @@ def build_of(
     vectors = values["vectors"]
     panels = -(-s.columns // (vectors * WIDTH))
     if not s.transposed and values["packed"] != PACKED:
-        return ops.Build((_multiply(s, values, a, b, result),))
+        return ops.Build((multiply_launch(s, values, a, b, result),))
     packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
     pack = _pack(s, vectors, b, short)
-    return ops.Build((pack, _multiply(s, values, a, ops.scratch(0, "read"), result)), (packed,))
+    return ops.Build((pack, multiply_launch(s, values, a, ops.scratch(0, "read"), result)), (packed,))
 
 
 def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
@@ -164,7 +164,8 @@ def _beside_sums(values: ops.Values, part: int) -> int:
     return 4 * (copy + part * values["vectors"] * WIDTH * (values["packed"] == HELD))
 
 
-def _multiply(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
+def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
+    """The launch that multiplies, b where it lies or packed."""
     rows, vectors, part = bound(s.rows), values["vectors"], part_of(s.depth, values["part"])
     n_tiles = -(-rows // values["rows"])
     tile = values["rows"] if s.extents else -(-rows // n_tiles)

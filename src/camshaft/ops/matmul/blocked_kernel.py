@@ -175,11 +175,22 @@ class Product:
 
     def tile(self, t: Value, height: int, p: Value, part: Part) -> None:
         """A register tile: `height` rows of a and a panel of b, over a part of the depth."""
-        k, at, rows, start = self.k, self.panel(p), self.factors(t, height), part.start
+        k, at = self.k, self.panel(p)
         ahead = self.out if self.sums is None or part.is_last else None
         for i in range(height if ahead is not None else 0):
             for s in at.starts[:: 4 // self.out.dtype.nbytes]:
                 k.prefetch(self.out, self.out_row + self.tiles.first_row(t) + i, s)
+        for i, line in enumerate(self.tile_sums(self.factors(t, height), at, p, part)):
+            row, values = self.tiles.first_row(t) + i, [total.value for total in line]
+            if self.tiles.active is None:
+                self.store(row, p, at, values, part)
+            else:
+                with k.when(row < self.tiles.active):
+                    self.store(row, p, at, values, part)
+
+    def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
+        """A tile's sums over that part of the depth, in registers."""
+        k, start = self.k, part.start
         sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
         for d in k.range(part.length):
             weights = self.weights(at, p, start, d)
@@ -187,13 +198,7 @@ class Product:
                 x = self.a[row, start + d] if self.left is None else self.left[row, d]
                 for total, w in zip(line, weights, strict=True):
                     self.added(total, k.splat(x, WIDTH, x.dtype), w)
-        for i, line in enumerate(sums):
-            row, values = self.tiles.first_row(t) + i, [total.value for total in line]
-            if self.tiles.active is None:
-                self.store(row, p, at, values, part)
-            else:
-                with k.when(row < self.tiles.active):
-                    self.store(row, p, at, values, part)
+        return sums
 
     def store(self, row: Value, p: Value, at: Columns, values: list[Value], part: Part) -> None:
         """A row of sums: the first part's as they are, later ones added to what is there."""
@@ -218,6 +223,24 @@ class Product:
         if tiles.has_short:
             for t in k.range(k.maximum(self.first, tiles.tall), self.last):
                 self.tile(t, tiles.tile - 1, p, part)
+
+    def by_parts(self, first: Value, last: Value, depth: int, part: int) -> None:
+        """The panels from `first` to `last`, `part` of the depth at a time."""
+        k = self.k
+
+        def block_of(start: Number, length: int, is_last: bool) -> None:
+            self.copy_rows(start, length)
+            for p in k.range(first, last, self.vectors * WIDTH):
+                self.multiply(p, Part(start, length, is_last))
+
+        last_part = (depth - 1) // part * part
+        between = last_part if self.sums is not None or last_part + part > depth else depth
+        block_of(0, min(part, depth), depth <= part)
+        if between > part:
+            for start in k.range(part, between, part):
+                block_of(start, part, False)
+        if part <= between < depth:
+            block_of(between, depth - between, True)
 
 
 def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | None) -> Value:
@@ -249,18 +272,4 @@ def multiply_blocks(
         k, a, b, out, left, sums, words, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
         matrix_of(index, batch, b_steps) * b_rows, index * rows, p0, columns, vectors,
     )  # fmt: skip
-    end = k.minimum(p0 + panels * width, columns)
-
-    def block_of(start: Number, length: int, is_last: bool) -> None:
-        product.copy_rows(start, length)
-        for p in k.range(p0, end, width):
-            product.multiply(p, Part(start, length, is_last))
-
-    last_part = (depth - 1) // part * part
-    between = last_part if sums is not None or last_part + part > depth else depth
-    block_of(0, min(part, depth), depth <= part)
-    if between > part:
-        for start in k.range(part, between, part):
-            block_of(start, part, False)
-    if part <= between < depth:
-        block_of(between, depth - between, True)
+    product.by_parts(p0, k.minimum(p0 + panels * width, columns), depth, part)

@@ -51,36 +51,36 @@ def turn_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: in
     # of a k. Columns past the last repeat it
     matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
     width = vectors * WIDTH
-    rows = _columns(k, panel * width, width, columns)
+    rows = columns_of(k, panel * width, width, columns)
     at = matrix * -(-columns // width) + panel
-    after, ahead = _next(k, first, part, depth, width)
+    after, ahead = next_of(k, first, part, depth, width)
     for d in k.range(first, k.minimum(first + part, depth)):
         # the next program's share of two rows
         for c in range(0, 2 * part, 8):
             row = k.minimum((d - first) * (width // part) + c // part + after + panel * width, columns - 1)
             k.prefetch(b, matrix * columns + row, k.minimum(ahead + c % part, depth - 1))
         for i in range(2):
-            _ask(k, packed, at, k.minimum((d + part) * 2 + i, depth * 2 - 1))
+            ask(k, packed, at, k.minimum((d + part) * 2 + i, depth * 2 - 1))
         for c in range(0, width, 2):
             one, two = (b[matrix * columns + row, d] for row in rows[c : c + 2])
             packed[at, d * 2, c // 2] = (one & _LOW) | (two << 32)
             packed[at, d * 2 + 1, c // 2] = (one >> 32) | (two >> 32 << 32)
 
 
-def _columns(k: Tracer, first: Value, width: int, columns: int) -> list[Value]:
+def columns_of(k: Tracer, first: Value, width: int, columns: int) -> list[Value]:
     """A panel's columns; the last one for those past it."""
     found = [first + c for c in range(width)]
     return [k.minimum(c, columns - 1) for c in found] if columns % width else found
 
 
-def _next(k: Tracer, first: Value, part: int, depth: int, width: int) -> tuple[Value, Value]:
+def next_of(k: Tracer, first: Value, part: int, depth: int, width: int) -> tuple[Value, Value]:
     """What the next program turns, for which this one asks: how many columns on, from which k on. The hardware cannot fetch 64
     streams ahead: f16 from memory took 1.7 ns an element."""
     past, zero = first + part >= depth, k.const(0, i64)
     return k.select(past, k.const(width, i64), zero), k.select(past, zero, first + part)
 
 
-def _ask(k: Tracer, packed: Array, panel: Value, d: Value) -> None:
+def ask(k: Tracer, packed: Array, panel: Value, d: Value) -> None:
     """Asks for a panel's row, that the next program writes: stores of 8 bytes wait for 8 lines at a time, 1.2 ns an element."""
     for c in range(0, packed.shape[2], _LINE):
         k.prefetch(packed, panel, d, c)
@@ -91,8 +91,8 @@ def turn_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int
     # packed[matrix, panel, d, c] = f32 of b[matrix, panel * NR + c, d], of 16 bits, by way of scratch: packed as in turn_panels
     matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
     width = vectors * WIDTH
-    rows, turned = _columns(k, panel * width, width, columns), k.scratch(u64, width // 2, part)
-    after, ahead = _next(k, first, part, depth, width)
+    rows, turned = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, part)
+    after, ahead = next_of(k, first, part, depth, width)
     for row in rows:
         k.prefetch(b, matrix * columns + k.minimum(row + after, columns - 1), ahead)
     for i in range(0, part, WIDTH):
@@ -106,7 +106,7 @@ def turn_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int
             k.store_vector(turned, one | (two << 32), c // 2, i)
     at = matrix * -(-columns // width) + panel
     for d in k.range(k.minimum(part, depth - first)):
-        _ask(k, packed, at, k.minimum(first + d + part, depth - 1))
+        ask(k, packed, at, k.minimum(first + d + part, depth - 1))
         for c in range(width // 2):
             packed[at, first + d, c] = turned[c, d]
 

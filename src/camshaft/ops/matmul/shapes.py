@@ -129,33 +129,33 @@ def rounds_on_cpus(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return None if target.backend in CPUS else only_f32(node)
 
 
-def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -> tuple[TensorSpec, ...]:
     """out [.., m, n] in f32 or, rounded, in what the attribute `to` says; in f64 or i32 if both operands are. A vector's axis is
     not in the result, as in NumPy.
 
-    ShapeError for other ranks, dtypes, depths that differ, batches that do not broadcast.
+    ShapeError, as from `op`, for other ranks, dtypes, depths that differ, batches that do not broadcast.
     """
-    ops.expect(len(specs) == 2, "matmul", specs, "a [.., m, k] and b [.., k, n]")
+    ops.expect(len(specs) == 2, op, specs, "a [.., m, k] and b [.., k, n]")
     own = specs[0].dtype if specs[0].dtype == specs[1].dtype and specs[0].dtype in OWN_DTYPES else None
     for spec in specs:
         fits = len(spec.shape) >= 1 and spec.is_plain and spec.dtype in (own, *DTYPES)
-        ops.expect(fits, "matmul", spec, "f32, f16 or bf16 [.., r, c], or both f64 or i32")
+        ops.expect(fits, op, spec, "f32, f16 or bf16 [.., r, c], or both f64 or i32")
     transposed = attrs.get("transpose_b", False)
-    ops.expect(isinstance(transposed, bool), "matmul", transposed, "transpose_b True or False")
+    ops.expect(isinstance(transposed, bool), op, transposed, "transpose_b True or False")
     a, b = as_matrices(specs, transposed)
     fixed = (*a.shape[:-2], a.shape[-1], *b.shape)
-    ops.expect(not any(isinstance(d, Extent) for d in fixed), "matmul", specs, "an Extent only as the rows of a")
+    ops.expect(not any(isinstance(d, Extent) for d in fixed), op, specs, "an Extent only as the rows of a")
     depth, columns = (b.shape[-1], b.shape[-2]) if transposed else (b.shape[-2], b.shape[-1])
     order = "[.., n, k]" if transposed else "[.., k, n]"
-    ops.expect(depth == a.shape[-1], "matmul", specs, f"b {order} with k = {a.shape[-1]}")
-    ops.expect(min(a.bounds + b.bounds) > 0, "matmul", specs, "no empty axis")
+    ops.expect(depth == a.shape[-1], op, specs, f"b {order} with k = {a.shape[-1]}")
+    ops.expect(min(a.bounds + b.bounds) > 0, op, specs, "no empty axis")
     try:
         batch = np.broadcast_shapes(a.bounds[:-2], b.bounds[:-2])
     except ValueError:
         batch = None
-    ops.expect(batch is not None, "matmul", specs, "batch axes that broadcast")
+    ops.expect(batch is not None, op, specs, "batch axes that broadcast")
     kept = (*(batch or ()), *a.shape[-2:-1][: len(specs[0].shape) - 1], *(columns,)[: len(specs[1].shape) - 1])
     if own is not None:
-        ops.expect("to" not in attrs, "matmul", f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
+        ops.expect("to" not in attrs, op, f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
         return (TensorSpec(kept, own),)
-    return (short_results.result("matmul", TensorSpec(kept, f32), attrs),)
+    return (short_results.result(op, TensorSpec(kept, f32), attrs),)
