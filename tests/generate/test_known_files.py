@@ -97,6 +97,20 @@ def test_a_changed_header_is_read_anew_under_the_same_key(folder: Path) -> None:
     assert (before.tokenizer().eos_id, after.tokenizer().eos_id) == (0, 1)
 
 
+def test_what_changed_while_it_was_open_is_not_kept(folder: Path) -> None:
+    """An editor of metadata writes in place: of two headers, the one that was read would be kept as what the other says."""
+    path = written(folder, KINDS["byte-level"])
+    opened = open_model_file(path)
+    tokenizer = opened.tokenizer()
+    end = path.read_bytes().rindex(b"tokenizer.ggml.eos_token_id") + len("tokenizer.ggml.eos_token_id") + 4
+    with path.open("r+b") as file:
+        file.seek(end)
+        file.write(b"\1")
+    opened.keep(tokenizer)
+    after = open_model_file(path)
+    assert (tokenizer.eos_id, after.is_known, after.tokenizer().eos_id) == (0, False, 1)
+
+
 def test_a_longer_file_has_another_key(folder: Path) -> None:
     path = written(folder, KINDS["byte-level"])
     before = kept(path)
@@ -163,7 +177,7 @@ for _ in range(20):
     opened = open_model_file(Path(sys.argv[1]))
     tokenizer = opened.tokenizer()
     assert tokenizer.decode(tokenizer.encode("a word or two")) == "a word or two"
-    ModelFile(opened.file, None, False, opened.key).keep(tokenizer)
+    ModelFile(opened.file, None, False, opened.key, opened.digest).keep(tokenizer)
 """
 
 

@@ -43,13 +43,13 @@ def known_header(file: GGUFFile) -> KnownHeader:
     mapped = file.mapped
     entries = {key: (e.type_id, e.position, e.nbytes) for key, e in file.metadata.entries.items()}
     tensors = [(t.name, t.shape, _number(t), t.nbytes, t.offset) for t in file.tensors.values()]
-    digest = _digest(mapped, file.header_nbytes)
+    digest = header_digest(mapped, file.header_nbytes)
     return KnownHeader(mapped.size, file.header_nbytes, digest, file.version, entries, tensors)
 
 
 def open_known(file: MappedFile, header: KnownHeader) -> GGUFFile | None:
     """What `read_header` gives of that file, or None where its header is another one."""
-    if file.size != header.file_nbytes or _digest(file, header.nbytes) != header.digest:
+    if file.size != header.file_nbytes or header_digest(file, header.nbytes) != header.digest:
         return None
     metadata = Metadata(file, {key: Entry(*place) for key, place in header.entries.items()})
     rows = ((name, tuple(shape), by_ggml_id(i), nbytes, at) for name, shape, i, nbytes, at in header.tensors)
@@ -57,7 +57,8 @@ def open_known(file: MappedFile, header: KnownHeader) -> GGUFFile | None:
     return GGUFFile(file, header.version, metadata, tensors, header.nbytes)
 
 
-def _digest(file: MappedFile, nbytes: int) -> str:
+def header_digest(file: MappedFile, nbytes: int) -> str:
+    """The SHA-256 of the first bytes, as they are now."""
     return hashlib.sha256(file.view(0, nbytes).data).hexdigest()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from camshaft.errors import StoreError
 from camshaft.formats.gguf import GGUFFile, read_header
-from camshaft.formats.gguf_known import KnownHeader, known_header, open_known, probe
+from camshaft.formats.gguf_known import KnownHeader, header_digest, known_header, open_known, probe
 from camshaft.formats.mapped import MappedFile
 from camshaft.generate.kept_plans import program_digest
 from camshaft.store.store import store
@@ -27,12 +27,14 @@ from camshaft.text.vocabulary_index import StringsIndex, VocabularyIndex, indexe
 
 @dataclass(frozen=True)
 class ModelFile:
-    """An open file; `index` of its vocabulary, where one was kept; `is_known`: its header came out of the store; `key` there."""
+    """An open file; `index` of its vocabulary, where one was kept; `is_known`: its header came out of the store; `key` there;
+    `digest` of the header when it was opened."""
 
     file: GGUFFile
     index: VocabularyIndex | None
     is_known: bool
     key: str
+    digest: str
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in the file. ModelError as Tokenizer.from_gguf's."""
@@ -41,10 +43,14 @@ class ModelFile:
         return Tokenizer(indexed_vocabulary(self.index, self.file.metadata))
 
     def keep(self, tokenizer: Tokenizer) -> None:
-        """Keeps what was read of a header that was new, while the file is open. A store that cannot be used keeps nothing."""
+        """Keeps what was read of a header that was new, while the file is open; nothing where somebody wrote into it meanwhile.
+        A store that cannot be used keeps nothing."""
         if self.is_known or self.file.mapped.closed:
             return
-        data = to_bytes(known_header(self.file), make_index(tokenizer.vocabulary, self.file.metadata))
+        index, header = make_index(tokenizer.vocabulary, self.file.metadata), known_header(self.file)
+        if header.digest != self.digest:
+            return
+        data = to_bytes(header, index)
         try:
             store().headers.put(self.key, data)
         except StoreError as error:
@@ -58,10 +64,11 @@ def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
     data = _kept(key, mapped.path)
     if data is not None:
         header, index = from_bytes(data)
-        file = open_known(mapped, header)
-        if file is not None:
-            return ModelFile(file, index, True, key)
-    return ModelFile(read_header(mapped), None, False, key)
+        known = open_known(mapped, header)
+        if known is not None:
+            return ModelFile(known, index, True, key, header.digest)
+    file = read_header(mapped)
+    return ModelFile(file, None, False, key, header_digest(mapped, file.header_nbytes))
 
 
 def _kept(key: str, path: str) -> bytes | None:
