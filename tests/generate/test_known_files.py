@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,18 @@ def test_what_changed_while_it_was_open_is_not_kept(folder: Path) -> None:
     assert (tokenizer.eos_id, after.is_known, after.tokenizer().eos_id) == (0, False, 1)
 
 
+def test_of_a_file_that_became_shorter_nothing_is_kept(folder: Path) -> None:
+    """To read its header again would end the process."""
+    path = written(folder, KINDS["byte-level"])
+    opened = open_model_file(path)
+    tokenizer = opened.tokenizer()
+    whole = path.read_bytes()
+    os.truncate(path, 1)
+    opened.keep(tokenizer)
+    path.write_bytes(whole)
+    assert not open_model_file(path).is_known
+
+
 def test_a_longer_file_has_another_key(folder: Path) -> None:
     path = written(folder, KINDS["byte-level"])
     before = kept(path)
@@ -135,7 +148,7 @@ def test_a_damaged_entry_is_said_and_made_again(folder: Path, place: int) -> Non
     content = bytearray(entry.path.read_bytes())
     content[place] ^= 0xFF
     entry.path.write_bytes(content)
-    with pytest.warns(UserWarning, match="is read anew: its entry was damaged"):
+    with pytest.warns(UserWarning, match="is made anew: its entry was damaged"):
         opened = open_model_file(path)
     assert not opened.is_known
     opened.keep(opened.tokenizer())

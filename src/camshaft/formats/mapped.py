@@ -65,6 +65,11 @@ class MappedFile:
     def closed(self) -> bool:
         return self._map is None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file is as long as when it was mapped: bytes past the end of a shorter one end the process."""
+        return self.mapping().size() == self.size
+
     def close(self) -> None:
         """Lets the file go. Arrays handed out before stay valid: the last of them ends the mapping."""
         self._map = None

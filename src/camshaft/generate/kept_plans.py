@@ -50,7 +50,9 @@ class KeptPlans:
 
     def get(self, name: str, memory: Callable[[], Mapping[str, Any]]) -> KeptPlan | None:
         """The plan of that name bound to this memory, or None: there is none that holds now."""
-        data = self._read(name) if self._holds() else None
+        data = (
+            store().schedules.get(self._key(name, self._before), f"the kept plan {name!r}") if self._holds() else None
+        )
         if data is None:
             return None
         try:
@@ -61,15 +63,6 @@ class KeptPlans:
         if plan is not None:
             self._data[name] = data
         return plan
-
-    def _read(self, name: str) -> bytes | None:
-        """The bytes kept under that name. Damaged ones, which the store removes, are said."""
-        schedules, key = store().schedules, self._key(name, self._before)
-        there = os.path.lexists(schedules.path(key))
-        data = schedules.get(key)
-        if data is None and there:
-            warnings.warn(f"the kept plan {name!r} is made anew: its entry was damaged or foreign", stacklevel=2)
-        return data
 
     def add(self, name: str, plan: ExecutionPlan, memory: Mapping[str, Any]) -> None:
         """Remembers a plan that was made, for `flush`."""

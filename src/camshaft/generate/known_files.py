@@ -45,7 +45,7 @@ class ModelFile:
     def keep(self, tokenizer: Tokenizer) -> None:
         """Keeps what was read of a header that was new, while the file is open; nothing where somebody wrote into it meanwhile.
         A store that cannot be used keeps nothing."""
-        if self.is_known or self.file.mapped.closed:
+        if self.is_known or self.file.mapped.closed or not self.file.mapped.is_whole:
             return
         index, header = make_index(tokenizer.vocabulary, self.file.metadata), known_header(self.file)
         if header.digest != self.digest:
@@ -61,7 +61,7 @@ def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
     """Opens a GGUF file. FormatError as open_gguf's."""
     mapped = MappedFile(path)
     key = hashlib.sha256(f"{program_digest()}|{probe(mapped)}".encode()).hexdigest()
-    data = _kept(key, mapped.path)
+    data = store().headers.get(key, f"what is kept of the header of {mapped.path}")
     if data is not None:
         header, index = from_bytes(data)
         known = open_known(mapped, header)
@@ -69,15 +69,6 @@ def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
             return ModelFile(known, index, True, key, header.digest)
     file = read_header(mapped)
     return ModelFile(file, None, False, key, header_digest(mapped, file.header_nbytes))
-
-
-def _kept(key: str, path: str) -> bytes | None:
-    headers = store().headers
-    there = os.path.lexists(headers.path(key))
-    data = headers.get(key)
-    if data is None and there:
-        warnings.warn(f"the header of {path} is read anew: its entry was damaged or foreign", stacklevel=2)
-    return data
 
 
 def to_bytes(header: KnownHeader, index: VocabularyIndex | None) -> bytes:

@@ -250,10 +250,12 @@ class LanguageModel:
         """Lets go of plans, weights and file. Closing twice is allowed."""
         with self.lock:
             self._closed = True
-            self.samplers.close()
-            self.plans.close()
-            self._model_file.keep(self.tokenizer)
-            self._file.close()
+            try:
+                self.samplers.close()
+                self.plans.close()
+                self._model_file.keep(self.tokenizer)
+            finally:
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,20 +84,21 @@ class ObjectStore:
             raise StoreError(f"{self.root}: no entry can be named {key[:80]!r}; wanted 16 to 128 hex digits")
         return self.root / key[:2] / key[2:]
 
-    def get(self, key: str) -> bytes | None:
-        """The data kept under the key, or None: there is none, or it was damaged or foreign and is now removed.
+    def get(self, key: str, what: str | None = None) -> bytes | None:
+        """The data kept under the key, or None: there is none, or it was damaged or foreign and is now removed, which is a
+        warning that says `what` was there, where that is given.
 
         StoreError when the entry is there but cannot be read or removed.
         """
         path = self.path(key)
-        data = self._get(path, key)
+        data = self._get(path, key, what)
         if data is None:
             self.counts.misses += 1
         else:
             self.counts.hits += 1
         return data
 
-    def _get(self, path: Path, key: str) -> bytes | None:
+    def _get(self, path: Path, key: str, what: str | None) -> bytes | None:
         try:
             content = self._read_ours(path)
         except FileNotFoundError:
@@ -111,6 +113,8 @@ class ObjectStore:
             data = memoryview(content)[_HEADER_NBYTES:]
             if content.startswith(_header(key, data)):
                 return bytes(data)
+        if what is not None:
+            warnings.warn(f"{what} is made anew: its entry was damaged or foreign", stacklevel=4)
         self.discard(key)
         return None
 
@@ -152,7 +156,11 @@ class ObjectStore:
                 file.write(data)
         except StoreError as error:
             # Windows refuses to replace a file that is being read: then the other process's entry serves as well.
-            if os.name != "nt" or not isinstance(error.__cause__, PermissionError) or self._get(path, key) != data:
+            if (
+                os.name != "nt"
+                or not isinstance(error.__cause__, PermissionError)
+                or self._get(path, key, None) != data
+            ):
                 raise
         self.counts.added_nbytes += nbytes
         if self.is_due(self.counts.added_nbytes):
