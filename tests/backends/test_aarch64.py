@@ -19,11 +19,12 @@ OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.varian
 GROUPS = {
     name: [op for op in OPS if ops.group_of(op.name) == name] for name in {ops.group_of(op.name): 0 for op in OPS}
 }
-# Variants for some CPUs: with matrix units, products of pairs of bf16, or vectors of 16 numbers, which none here has.
+# Variants for some CPUs: with matrix units, products of pairs of bf16, vectors of 16 numbers, or AVX-512, which none here has.
 OF_SOME = {
     "units": lambda cpu: "bf16" in cpu.features,
     "paired": lambda cpu: "bf16" in cpu.features,
     "streams": lambda cpu: cpu.device.lanes == 16,
+    "whole": lambda cpu: "avx512vnni" in cpu.device.features,
 }
 FEWEST = 4  # samples that a variant is proved on, where there are so many
 # Samples of a variant in the default run, evenly apart and others on each CPU; all on each behind `soak`. A block format is a

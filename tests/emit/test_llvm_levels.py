@@ -53,7 +53,7 @@ KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
         "neon-i8mm": 0.15,
     },
     ("matmul", "blocked", "()13x7x32()"): {"sse4": 0.25},
-    ("matmul", "blocked", "bf16 32x64x32 transposed"): {"sse4": 0.25},
+    ("matmul", "blocked", "bf16 32x64x32 transposed to bf16"): {"sse4": 0.25},
     ("attention", "split_keys", "one token at 300"): {"sse4": 0.2, "neon": 0.05},
 }  # fmt: skip
 # level, kernel and sample of a matrix unit -> how often each instruction is in a step of its loop
@@ -61,11 +61,11 @@ UNITS = {
     ("amx", "quantized_matmul", "Q4_0 29(7)x192x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
     ("amx", "quantized_matmul", "Q8_0 29(7)x192x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
     ("amx", "quantized_matmul", "Q4_K 29(7)x768x17 q8"): {"tdpbsud": 1, "tileloadd": 2, "tilestored": 1},
-    ("amx", "matmul", "bf16 32x196x17"): {"tdpbf16ps": 2, "tileloadd": 3, "tilestored": 0},
+    ("amx", "matmul", "bf16 32x196x17 to bf16"): {"tdpbf16ps": 2, "tileloadd": 3, "tilestored": 0},
     ("neon-i8mm", "quantized_matmul", "Q4_0 29(7)x192x17 q8"): {"usmmla": 32},
     ("neon-i8mm", "quantized_matmul", "Q8_0 29(7)x192x17 q8"): {"usmmla": 32},
     ("neon-i8mm", "quantized_matmul", "Q4_K 29(7)x768x17 q8"): {"usmmla": 32},
-    ("neon-bf16", "matmul", "bf16 32x196x17"): {"bfmmla": 16},
+    ("neon-bf16", "matmul", "bf16 32x196x17 to bf16"): {"bfmmla": 16},
 }
 
 

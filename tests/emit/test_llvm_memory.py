@@ -47,6 +47,23 @@ def test_every_storage_dtype_is_read_and_written(name, n):
 
 
 @kernel
+def cut(k, x, out, *, n):
+    for c in k.lanes(n):
+        value = x[c] >> 5
+        out[c] = value.to(i32) if out.dtype == i32 else value
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [("i32", "i8"), ("i32", "i16"), ("u32", "u8"), ("u32", "u16"), ("i64", "i32")]
+)
+@pytest.mark.parametrize("n", [1, 2, 5, 9, 17, 33])
+def test_a_last_element_cut_to_fewer_bits_is_all_that_is_written(source, name, n):
+    x = np.full(n, 0x55555555, DTYPES[source].numpy)
+    (out,) = agree(cut, [x, np.zeros(n + 8, DTYPES[name].numpy)], n=n)
+    assert not out[n:].any()
+
+
+@kernel
 def gather_scatter(k, x, place, out, *, n):
     for c in k.lanes(n):
         at = place[c].to(DTYPES["i64"])

@@ -35,7 +35,8 @@ def _pause(*arguments: int) -> int:
 
 
 def _wait_on_address(word: object, expected: object, size: int, timeout: int) -> int:
-    return _pause(expected[0] - word[0] if word[0] == expected[0] else 0, size, timeout)  # type: ignore[index]
+    behind = word[0] - expected[0]  # type: ignore[index]  # 1 where it was woken meanwhile
+    return _pause(0 if behind in (0, 1) else behind, size, timeout)
 
 
 def _os_sync_wait(word: object, value: int, size: int, flags: int) -> int:

@@ -170,10 +170,21 @@ class MemoryEmitter(Writer):
         wide = f"<{n} x {scalar_type(dtype)}>"
         if n == 1:
             value = self.line(f"insertelement {wide} poison, {typ} {value}, i64 0")
+        if n > 1 and not dtype.is_float and dtype.nbytes < 8 and "avx512f" in self.target.features:
+            mask = self.unknown_mask(mask, n)
         name = f"llvm.masked.store.v{n}{self.suffix(dtype)}.p0"
         self.declare(name, f"declare void @{name}({wide}, ptr, i32, <{n} x i1>)")
         arguments = f"{wide} {value}, ptr {pointer}, i32 {dtype.nbytes}, {self.as_mask(mask, n)}"
         self.write(f"call void @{name}({arguments})")
+
+    def unknown_mask(self, mask: str, n: int) -> str:
+        """The mask by way of a register, so that LLVM never knows it. To store the first lane alone, of a vector whose elements
+        were cut to fewer bits, LLVM 22 stores a whole element from before the cut with AVX-512: 4 bytes for an i8."""
+        bits = self.line(f"bitcast <{n} x i1> {mask} to i{n}")
+        wide = bits if n == 64 else self.line(f"zext i{n} {bits} to i64")
+        held = self.line(f'call i64 asm "", "=r,0"(i64 {wide})')
+        back = held if n == 64 else self.line(f"trunc i64 {held} to i{n}")
+        return self.line(f"bitcast i{n} {back} to <{n} x i1>")
 
     def may_stream(self, array: ir.Array, at: Rep, n: int) -> bool:
         """Whether whole cache lines are written, where the array starts at one."""
