@@ -149,7 +149,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["smollm2"], help="names or paths of .gguf files")
-    parser.add_argument("--threads", type=int, nargs="*", default=[None])
+    parser.add_argument("--threads", type=int, nargs="+", default=[None])
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama-cpp-python")
     parser.add_argument("--json", type=Path)

@@ -55,6 +55,8 @@ def main() -> None:
         "--resume", action="store_true", help="go on with the rows of --json: same machine, same commit"
     )
     options = parser.parse_args()
+    if options.resume and options.json is None:
+        parser.error("--resume goes on with the rows of --json FILE; wanted that too")
     results = load(options.json) if options.resume and options.json.exists() else Results(options.json)
     for threads in options.threads:
         for dtype in options.dtypes:

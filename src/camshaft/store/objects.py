@@ -98,7 +98,7 @@ class ObjectStore:
             self.counts.hits += 1
         return data
 
-    def _get(self, path: Path, key: str, what: str | None) -> bytes | None:
+    def _get(self, path: Path, key: str, what: str | None = None) -> bytes | None:
         try:
             content = self._read_ours(path)
         except FileNotFoundError:
@@ -156,11 +156,7 @@ class ObjectStore:
                 file.write(data)
         except StoreError as error:
             # Windows refuses to replace a file that is being read: then the other process's entry serves as well.
-            if (
-                os.name != "nt"
-                or not isinstance(error.__cause__, PermissionError)
-                or self._get(path, key, None) != data
-            ):
+            if os.name != "nt" or not isinstance(error.__cause__, PermissionError) or self._get(path, key) != data:
                 raise
         self.counts.added_nbytes += nbytes
         if self.is_due(self.counts.added_nbytes):
