@@ -1,8 +1,8 @@
 """Softmax, norms and chains of elementwise ops at many sizes, against ONNX Runtime, torch and NumPy, by turns in one run.
 
 Run: python bench/elementwise.py [--shapes 1024x4096 64x256] [--only softmax] [--threads 1 2] [--peer-python PYTHON]
-[--peers onnxruntime torch] [--json FILE]. `camshaft bench --compare` makes its rows of 1024 x 4096 the same way
-(compare/array_rows.py). Peers are processes of their own; a share of the roof is of the bytes that are read and written once.
+[--peers onnxruntime torch] [--json FILE]. `python -m bench.compare` makes its rows of 1024 x 4096 the same way
+(array_rows.py). Peers are processes of their own; a share of the roof is of the bytes that are read and written once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from camshaft.compare.array_rows import COMPILED, NUMPY, ONNX, TORCH, passes, sides
-from camshaft.compare.compare import run_stand
-from camshaft.compare.model_files import Step
-from camshaft.compare.report import markdown
-from camshaft.compare.results import Results
-from camshaft.compare.stand import Stand
-from camshaft.compare.turns import Limits, starter
+from bench.compare.array_rows import COMPILED, NUMPY, ONNX, TORCH, passes, sides
+from bench.compare.compare import run_stand
+from bench.compare.model_files import Step
+from bench.compare.report import markdown_of
+from bench.compare.results import Results
+from bench.compare.stand import Stand
+from bench.compare.turns import Limits, starter
 
 # 64 KiB to 64 MiB of each operand; the issue's own, and a small model's rows
 SHAPES = ("64x256", "256x1024", "512x576", "1024x4096", "4096x1024", "4096x4096")
@@ -58,7 +58,7 @@ def main() -> None:
             parser.error(f"no row is named {options.only!r}")
         stand = Stand("elementwise", threads, sides(threads, *options.peers), tasks, pause_s=options.pause)
         run_stand(stand, Limits(options.repeat), results, starter(options.peer_python), quietly)
-    print(markdown(results.document()), end="")
+    print(markdown_of(results.document()), end="")
 
 
 if __name__ == "__main__":

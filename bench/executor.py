@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.compare.sides.ours_executor import add_plan
 from camshaft.backends.cpu.compile import host_target
-from camshaft.compare.sides.ours_executor import add_plan
-from camshaft.plan.execute import BoundSchedule
-from camshaft.plan.native import native_executor
-from camshaft.plan.workers import available_cores
+from camshaft.plan.runtime.execute import BoundSchedule
+from camshaft.plan.runtime.native.library import native_executor
+from camshaft.plan.runtime.workers import available_cores
 
 
 def ns_per_run(plan: BoundSchedule, least_s: float = 0.02) -> float:

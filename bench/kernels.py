@@ -19,21 +19,21 @@ import numpy as np
 import roof
 import rows
 
-from camshaft.dispatch.machine import capabilities
 from camshaft.dtypes import f16
-from camshaft.formats.gguf import GGUFFile, open_gguf
+from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.generate.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
 from camshaft.graph.passes.prepare import prepare
-from camshaft.models.architectures import architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
+from camshaft.models.families.table import architecture
 from camshaft.models.pull import resolve_model
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.rope.table import rope_table
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.selection.host_info import capabilities
 from camshaft.text.tokenizer import Tokenizer
 
 CONTEXT = 1024

@@ -1,8 +1,8 @@
 """camshaft against llama.cpp on one model file: prompts read and tokens generated per second, by turns in one run.
 
 Run: python bench/language_model.py [MODEL] [--threads 1 2] [--peer-python PYTHON] [--json FILE]. llama-cpp-python is the extra
-`bench`; --peer-python names an interpreter of another environment that has it. The rows of `camshaft bench --compare` are made
-the same way (compare/language_rows.py).
+`bench`; --peer-python names an interpreter of another environment that has it. The rows of `python -m bench.compare` are made
+the same way (bench/compare/language_rows.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from camshaft.compare.compare import run_stand
-from camshaft.compare.language_rows import of_file
-from camshaft.compare.model_files import Step
-from camshaft.compare.report import markdown
-from camshaft.compare.results import Results
-from camshaft.compare.stand import OURS
-from camshaft.compare.turns import Limits, starter
+from bench.compare.compare import run_stand
+from bench.compare.language_rows import of_file
+from bench.compare.model_files import Step
+from bench.compare.report import markdown_of
+from bench.compare.results import Results
+from bench.compare.stand import OURS
+from bench.compare.turns import Limits, starter
 from camshaft.models.pull import resolve_model
 
 
@@ -55,7 +55,7 @@ def main() -> None:
         sides = tuple(side for side in stand.sides if side.name == OURS or not options.no_peer)
         stand = replace(stand, sides=sides, pause_s=options.pause)
         run_stand(stand, Limits(options.repeat), results, starter(options.peer_python), quietly)
-    print(markdown(results.document()), end="")
+    print(markdown_of(results.document()), end="")
 
 
 if __name__ == "__main__":

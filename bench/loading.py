@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import rows
 
-from camshaft.compare.sides.ours_loading import measure_memory
+from bench.compare.sides.ours_loading import measure_memory
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.pull import resolve_model
-from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS, interleaved
+from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.weights import Weights
+from camshaft.plan.memory.weights import Weights
 
 COLUMNS = 4096
 ROWS = 4096  # of a tensor: about what a layer has

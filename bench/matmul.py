@@ -1,8 +1,8 @@
 """Matrix products in f32 and bf16, square, tall and flat, against NumPy, ONNX Runtime and torch, by turns in one run.
 
 Run: python bench/matmul.py [--shapes 1024x1024x1024 16x4096x4096] [--dtypes f32 bf16] [--threads 1 2] [--peer-python PYTHON]
-[--peers NumPy torch onnxruntime] [--json FILE [--resume]]. A shape is m x k x n. `camshaft bench --compare` makes its rows the
-same way (compare/array_rows.py). Peers are processes of their own, and all rest before each turn, as their threads go on asking
+[--peers NumPy torch onnxruntime] [--json FILE [--resume]]. A shape is m x k x n. `python -m bench.compare` makes its rows the
+same way (array_rows.py). Peers are processes of their own, and all rest before each turn, as their threads go on asking
 for work.
 """
 
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from camshaft.compare.array_rows import NUMPY, NUMPY_CORE, ONNX, OTHERS, SQUARES, TORCH, product, sides
-from camshaft.compare.compare import run_stand
-from camshaft.compare.model_files import Step
-from camshaft.compare.report import markdown
-from camshaft.compare.results import Results, load
-from camshaft.compare.stand import Stand
-from camshaft.compare.turns import Limits, starter
+from bench.compare.array_rows import NUMPY, NUMPY_CORE, ONNX, OTHERS, SQUARES, TORCH, product, sides
+from bench.compare.compare import run_stand
+from bench.compare.model_files import Step
+from bench.compare.report import markdown_of
+from bench.compare.results import Results, load
+from bench.compare.stand import Stand
+from bench.compare.turns import Limits, starter
 
 # Those of the comparison, and what writes, reads or sums most for what it computes.
 SHAPES = (*SQUARES, *OTHERS, (4096, 16, 4096), (4096, 4096, 16), (4096, 4096, 1))
@@ -64,7 +64,7 @@ def main() -> None:
             tasks = tuple(product(dtype, *shape) for shape in options.shapes)
             stand = Stand("matmul", threads, sides(threads, *peers), tasks, pause_s=options.pause)
             run_stand(stand, Limits(options.repeat), results, starter(options.peer_python), quietly)
-    print(markdown(results.document()), end="")
+    print(markdown_of(results.document()), end="")
 
 
 if __name__ == "__main__":

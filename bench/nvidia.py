@@ -25,13 +25,13 @@ from camshaft.backends.cuda import device as cuda
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.backends.device import Device
 from camshaft.backends.registry import backend_named, device
-from camshaft.dispatch.run import commands_of, extents_of, refusal_of
-from camshaft.dispatch.validate import node_of
-from camshaft.emit.nvptx import MOST_SHARED_NBYTES, emit, simt_form
+from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.generate.benchmark import benchmark
 from camshaft.models.pull import resolve_model
 from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op
+from camshaft.validation.run import commands_of, extents_of, refusal_of
+from camshaft.validation.validate import node_of
 from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined
 

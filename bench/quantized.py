@@ -18,11 +18,11 @@ import numpy as np
 import roof
 import rows
 
-from camshaft.compare import sides
-from camshaft.compare.process import SideProcess
-from camshaft.compare.stand import OURS, Side
+from bench.compare import sides
+from bench.compare.process import SideProcess
+from bench.compare.stand import OURS, Side
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS
+from camshaft.ops.quantized.packing import PACKED_FORMATS
 
 FORMATS = [*PACKED_FORMATS, "F16", "BF16"]
 SHAPE = "4096x14336"

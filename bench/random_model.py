@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from camshaft.compare.random_model import SHAPES, make
+from bench.compare.random_model import SHAPES, make
 from camshaft.models.pull import resolve_model
 
 

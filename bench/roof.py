@@ -1,6 +1,6 @@
 """What this machine can do at most: memory read, int8, bf16 and f32 multiply-adds; by kernels of the kernel language.
 
-Run: python bench/roof.py [--threads 1 2] [--json FILE]. Measures anew, by observe/roof.py; nothing is stored.
+Run: python bench/roof.py [--threads 1 2] [--json FILE]. Measures anew, by observe/machine_peak.py; nothing is stored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rows
 
-from camshaft.observe.roof import Roof, measure
+from camshaft.observe.machine_peak import Roof, measure
 
 __all__ = ["Roof", "measure"]
 

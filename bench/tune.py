@@ -16,8 +16,8 @@ from typing import Any
 
 import rows
 
-from camshaft.dispatch.select import Choice, choose
 from camshaft.generate.language_model import LanguageModel
+from camshaft.selection.select import Choice, choose
 from camshaft.tune.benchmark import benchmark_round_robin
 from camshaft.tune.candidates import Candidate
 from camshaft.tune.graphs import Use, is_measured, tune_uses, uses_of

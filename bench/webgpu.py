@@ -22,7 +22,7 @@ from camshaft.backends.registry import device, devices
 from camshaft.dtypes import f32
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 
 N = 16
 MICROSECONDS = 1e6

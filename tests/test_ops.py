@@ -9,8 +9,8 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.errors import ShapeError
+from camshaft.validation.validate import check_sample, node_of
 
 CASES = [
     pytest.param(op, variant, backend, sample, id=f"{op.name}-{variant.name}-{backend}-{sample.name}")
@@ -54,7 +54,7 @@ def test_every_op_has_a_variant_and_samples() -> None:
 
 
 def test_families_list_their_rows() -> None:
-    for module, names in ops.FAMILIES.items():
+    for module, names in ops.TABLES.items():
         assert set(importlib.import_module(f"camshaft.ops.{module}").OPS) == set(names)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named, device
-from camshaft.dispatch.run import refusal_of
-from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.validation.run import refusal_of
+from camshaft.validation.validate import check_sample, node_of
 from tests.support.needs import require
 from tests.support.samples import in_turn, is_row, spread
 

@@ -10,13 +10,13 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch import run
-from camshaft.dispatch.validate import check_outputs, check_sample, error_between, node_of
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph
-from camshaft.lang.interpreter import interpret
+from camshaft.lang.interpreter.interpret import interpret
 from camshaft.ops.op import Launch
 from camshaft.plan.compile import compile
+from camshaft.validation import run
+from camshaft.validation.validate import check_outputs, check_sample, error_between, node_of
 from tests.support.samples import is_row
 
 MOST_ELEMENTS, SAMPLES = 3000, 14

@@ -1,4 +1,4 @@
-"""camshaft: tensor programs ground into a flat schedule of proved, measured kernels.
+"""camshaft: tensor programs compiled to a flat schedule of proved, measured kernels.
 
 Names are loaded when they are first used, so that importing camshaft costs nothing. Ops are functions here too:
 camshaft.rms_norm(x, w, eps=1e-5) on graph tensors (graph/functions.py).
@@ -14,22 +14,7 @@ from camshaft.plan.hooks import provide as _provide
 
 if TYPE_CHECKING:
     from camshaft.backends.registry import device, devices
-    from camshaft.dispatch import (
-        backend,
-        capabilities,
-        get_backend_override,
-        set_backend_override,
-        validate_backends,
-    )
-    from camshaft.errors import CamshaftError
-    from camshaft.extent import Extent
-    from camshaft.generate.language_model import LanguageModel
-    from camshaft.generate.sampling import Sampling
-    from camshaft.graph.graph import Graph, Tensor
-    from camshaft.ops import register_variant
-    from camshaft.plan.compile import compile
-    from camshaft.plan.eager import (
-        DispatchTable,
+    from camshaft.compat import (
         dispatch_elementwise_generic,
         get_dispatch_table,
         init_dispatch_table,
@@ -40,48 +25,45 @@ if TYPE_CHECKING:
         kernel_matmul_simd,
         kernel_matmul_webgpu,
         kernel_reduction_simd,
-        select_kernels,
-        table,
     )
-    from camshaft.plan.execution_graph import ExecutionGraph
+    from camshaft.eager.tables import DispatchTable, select_kernels, table
+    from camshaft.errors import CamshaftError
+    from camshaft.extent import Extent
+    from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.sampling import Sampling
+    from camshaft.graph.graph import Graph, Tensor
+    from camshaft.ops import register_variant
+    from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
+    from camshaft.plan.lowering.execution_graph import ExecutionGraph
+    from camshaft.selection.host_info import capabilities
+    from camshaft.selection.override import backend, get_backend_override, set_backend_override
+    from camshaft.validation.proof import validate_backends
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "CamshaftError": "camshaft.errors",
-    "DispatchTable": "camshaft.plan.eager",
-    "ExecutionGraph": "camshaft.plan.execution_graph",
-    "ExecutionPlan": "camshaft.plan.execution_plan",
-    "Extent": "camshaft.extent",
-    "Graph": "camshaft.graph.graph",
-    "LanguageModel": "camshaft.generate.language_model",
-    "Sampling": "camshaft.generate.sampling",
-    "Tensor": "camshaft.graph.graph",
-    "backend": "camshaft.dispatch",
-    "capabilities": "camshaft.dispatch",
-    "compile": "camshaft.plan.compile",
-    "device": "camshaft.backends.registry",
-    "devices": "camshaft.backends.registry",
-    "dispatch_elementwise_generic": "camshaft.plan.eager",
-    "get_backend_override": "camshaft.dispatch",
-    "get_dispatch_table": "camshaft.plan.eager",
-    "init_dispatch_table": "camshaft.plan.eager",
-    "jit": "camshaft.plan.jit",
-    "kernel_elementwise_simd": "camshaft.plan.eager",
-    "kernel_matmul_blas_direct": "camshaft.plan.eager",
-    "kernel_matmul_metal": "camshaft.plan.eager",
-    "kernel_matmul_scalar": "camshaft.plan.eager",
-    "kernel_matmul_simd": "camshaft.plan.eager",
-    "kernel_matmul_webgpu": "camshaft.plan.eager",
-    "kernel_reduction_simd": "camshaft.plan.eager",
-    "register_variant": "camshaft.ops",
-    "select_kernels": "camshaft.plan.eager",
-    "set_backend_override": "camshaft.dispatch",
-    "table": "camshaft.plan.eager",
-    "validate_backends": "camshaft.dispatch",
+_PUBLIC = {
+    "backends.registry": "device devices",
+    "compat": "dispatch_elementwise_generic get_dispatch_table init_dispatch_table kernel_elementwise_simd "
+    "kernel_matmul_blas_direct kernel_matmul_metal kernel_matmul_scalar kernel_matmul_simd kernel_matmul_webgpu "
+    "kernel_reduction_simd",
+    "eager.tables": "DispatchTable select_kernels table",
+    "errors": "CamshaftError",
+    "extent": "Extent",
+    "generate.language_model": "LanguageModel",
+    "generate.sampling": "Sampling",
+    "graph.graph": "Graph Tensor",
+    "ops": "register_variant",
+    "plan.compile": "compile",
+    "plan.execution_plan": "ExecutionPlan",
+    "plan.jit": "jit",
+    "plan.lowering.execution_graph": "ExecutionGraph",
+    "selection.host_info": "capabilities",
+    "selection.override": "backend get_backend_override set_backend_override",
+    "validation.proof": "validate_backends",
 }
+_HOME = {name: f"camshaft.{module}" for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = [
     "CamshaftError",
     "DispatchTable",
@@ -121,8 +103,8 @@ _provide(
     {
         "tune_graphs": "camshaft.tune.graphs",
         "profile": "camshaft.observe.profile",
-        "lowered": "camshaft.observe.watch",
-        "built": "camshaft.observe.watch",
+        "lowered": "camshaft.observe.instrument",
+        "built": "camshaft.observe.instrument",
     }
 )
 

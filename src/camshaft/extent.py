@@ -1,4 +1,4 @@
-"""Extent: a size with an upper bound, fixed for one run. Used by ops/ for shapes and by plan/ for program counts."""
+"""Extent: a size with an upper bound, fixed for one run."""
 
 from __future__ import annotations
 

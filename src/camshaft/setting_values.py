@@ -1,4 +1,4 @@
-"""What texts of the environment stand for: readers of words, numbers, sizes, files. For the table of settings.py."""
+"""What texts of the environment stand for: readers of words, numbers, sizes, files."""
 
 from __future__ import annotations
 

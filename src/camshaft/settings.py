@@ -39,7 +39,7 @@ class Settings:
 
     @property
     def watched(self) -> bool:
-        """Whether plans are to be looked at while they are built or run (observe/watch.py)."""
+        """Whether plans are to be looked at while they are built or run (observe/instrument.py)."""
         return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
 
 

@@ -11,8 +11,6 @@ import pytest
 from camshaft import ops
 from camshaft.backends.blas import library, trampoline
 from camshaft.backends.registry import backend_named, backends, present_backend
-from camshaft.dispatch.run import run_variant
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.graph import functions
@@ -20,6 +18,8 @@ from camshaft.graph.graph import Graph
 from camshaft.ops.matmul import blas
 from camshaft.ops.op import Sample
 from camshaft.plan.compile import compile
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import check_sample, node_of
 
 OP = ops.get("matmul")
 VARIANTS = [v for v in OP.variants if "blas" in v.backends]
@@ -57,7 +57,7 @@ def test_slices_cover_more_than_one_block_of_rows_and_columns() -> None:
 @needs_blas
 def test_what_the_output_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some BLAS multiply by beta = 0, and 0 times NaN is NaN."""
-    from camshaft.dispatch import run
+    from camshaft.validation import run
 
     monkeypatch.setattr(run, "GUARD_BYTE", 0xFF)  # NaN as f32
     a, b = np.ones((1, 40), np.float32), np.ones((40, 30), np.float32)

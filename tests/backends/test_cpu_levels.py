@@ -32,7 +32,7 @@ CHILD = """
 import json, sys
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.validate import check_sample, node_of
+from camshaft.validation.validate import check_sample, node_of
 
 device, found = cpu_device(), []
 for name, wanted in json.loads(sys.argv[1]).items():

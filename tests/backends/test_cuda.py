@@ -11,14 +11,14 @@ from camshaft import ops
 from camshaft.backends.cuda import device as cuda
 from camshaft.backends.cuda import driver, kernel
 from camshaft.backends.device import CopyCommand, LaunchCommand, Place
-from camshaft.dispatch.run import refusal_of
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.dtypes import f32
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.errors import BackendError, MissingExtraError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel as a_kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.validation.run import refusal_of
+from camshaft.validation.validate import check_sample, node_of
 from tests.support.active_copies import copies_follow_an_extent
 from tests.support.played_cuda import played_driver
 from tests.support.samples import is_row

@@ -12,10 +12,10 @@ import pytest
 from camshaft import ops
 from camshaft.backends.metal import device as metal
 from camshaft.backends.registry import backend_named, device
-from camshaft.dispatch.run import refusal_of
-from camshaft.dispatch.validate import check_sample, error_between, node_of
-from camshaft.ops.launch import signature
+from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import HostCall
+from camshaft.validation.run import refusal_of
+from camshaft.validation.validate import check_sample, error_between, node_of
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
 from tests.support.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require

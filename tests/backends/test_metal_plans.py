@@ -7,7 +7,7 @@ import pytest
 
 import camshaft as cs
 from camshaft import LanguageModel
-from camshaft.dispatch.evidence import Verdict
+from camshaft.validation.evidence import Verdict
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.metal_harness import have_compiler
@@ -21,7 +21,7 @@ def fake(monkeypatch):
     made = FakeDevice()
     with monkeypatch.context() as patch:
         install(patch, FakeMetal(made))
-        patch.setattr("camshaft.dispatch.select.prove", believe)
+        patch.setattr("camshaft.selection.select.prove", believe)
         yield made
     forget()
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from camshaft import ops
-from camshaft.dispatch.claims import claim_of
-from camshaft.dispatch.evidence import Verdict, ledger
+from camshaft.validation.cases import claim_of
+from camshaft.validation.evidence import Verdict, ledger
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.observe.roof import Roof
+from camshaft.observe.machine_peak import Roof
 from tests.support.fixtures import tiny_model
 
 
@@ -26,7 +26,7 @@ def known_roof(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         asked.append(anew)
         return Roof(threads, 1e10, 4e11, 5e10, 1e11)
 
-    monkeypatch.setattr("camshaft.observe.roof.roof", roof)
+    monkeypatch.setattr("camshaft.observe.machine_peak.roof", roof)
     monkeypatch.setattr("camshaft.observe.profile.roof", roof)
     return asked
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from camshaft.cli.show import plain, size
-from camshaft.dispatch.evidence import BackendValidation, Verdict, summary
+from camshaft.validation.evidence import BackendValidation, Verdict, summary
 
 
 def test_plan_lists_thunks_and_memory(cli: Any, lm: Any, model_file: str) -> None:
@@ -40,8 +40,8 @@ def test_plan_json(cli: Any, lm: Any, model_file: str) -> None:
 @pytest.fixture
 def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One backend that failed half of an op, one that lacks another op, and one that is absent; a roof, and no tuning."""
-    dispatch = importlib.import_module("camshaft.dispatch")
-    roof = importlib.import_module("camshaft.observe.roof")
+    dispatch = importlib.import_module("camshaft.validation.proof")
+    roof = importlib.import_module("camshaft.observe.machine_peak")
     verdicts = (Verdict("copy", "rows", "simd", "proved"), Verdict("copy", "fast", "simd", "failed", "error 1 above 0"))
     lacking = (Verdict("silu", "row_blocks", "c", "absent", "no loads"),)
     backends = {

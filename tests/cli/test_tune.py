@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from camshaft.cli import options
-from camshaft.dispatch.measurements import measurement, measurements
 from camshaft.errors import ModelError
 from camshaft.generate.language_model import LanguageModel
+from camshaft.selection.measurements import measurement, measurements
 from camshaft.tune import graphs
 from camshaft.tune.graphs import Use, uses_of
 from camshaft.tune.nodes import Failure, Tuned

@@ -11,11 +11,11 @@ from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.dtypes import u32
-from camshaft.emit.llvm import emit
-from camshaft.emit.llvm_lookup import prmt
-from camshaft.emit.llvm_typed import Typed
-from camshaft.emit.nvptx import emit as emit_ptx
-from camshaft.emit.nvptx import simt_form
+from camshaft.emit.llvm.dots.lookup import prmt
+from camshaft.emit.llvm.module import emit
+from camshaft.emit.llvm.typed import Typed
+from camshaft.emit.nvptx.module import emit as emit_ptx
+from camshaft.emit.nvptx.module import simt_form
 from camshaft.emit.target import GpuTarget
 from camshaft.errors import KernelError
 from camshaft.lang.kernel import kernel

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.emit.c_family_source import Names, formula, source_line, source_names
-from camshaft.emit.c_family_text import Text, add, call, fill, multiply
-from camshaft.emit.c_family_uses import uses_of
-from camshaft.emit.wgsl import emit
+from camshaft.emit.c_family.source import Names, formula, source_line, source_names
+from camshaft.emit.c_family.text import Text, add, call, fill, multiply
+from camshaft.emit.c_family.uses import uses_of
+from camshaft.emit.wgsl.module import emit
 from camshaft.errors import KernelError
 from camshaft.lang.kernel import kernel
-from camshaft.lang.simt import to_simt
+from camshaft.lang.simt.form import to_simt
 from tests.support.emit_harness import trace
 from tests.support.wgsl_harness import TARGET
 
@@ -154,7 +154,7 @@ def test_dead_values_and_what_only_they_use_are_dead():
 
 
 def test_a_dialect_without_a_rule_says_so():
-    from camshaft.emit.wgsl_body import WgslEmitter
+    from camshaft.emit.wgsl.body import WgslEmitter
     from camshaft.lang import ir
 
     emitter = WgslEmitter(to_simt(trace(swapped, [np.zeros(4, np.float32)]), 4), TARGET)

@@ -9,12 +9,12 @@ import pytest
 from camshaft import ops
 from camshaft.backends.c.compilers import FLAGS
 from camshaft.backends.registry import device
-from camshaft.dispatch.validate import node_of
 from camshaft.dtypes import DTYPES, f32, i64
-from camshaft.emit.c import emit
+from camshaft.emit.c.module import emit
 from camshaft.lang.kernel import kernel
-from camshaft.ops.launch import signature
+from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import Launch
+from camshaft.validation.validate import node_of
 from tests.emit import test_llvm_accuracy as accuracy
 from tests.emit import test_llvm_structure as structure
 from tests.emit.test_c_instructions import all_explicit, arrays

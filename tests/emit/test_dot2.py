@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
-from camshaft.emit.llvm import emit
+from camshaft.emit.llvm.module import emit
 from camshaft.errors import KernelError
 from camshaft.lang.kernel import kernel
 from tests.support import c_harness, emit_harness, wgsl_harness

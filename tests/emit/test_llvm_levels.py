@@ -11,12 +11,12 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import CpuDevice
-from camshaft.dispatch.validate import node_of
 from camshaft.emit.cpu_levels import LEVELS
-from camshaft.emit.llvm import emit
+from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import native_lanes
-from camshaft.lang.verify import verify
-from camshaft.ops.launch import signature
+from camshaft.lang.verifier.verify import verify
+from camshaft.ops.kernels.launch import signature
+from camshaft.validation.validate import node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
 
 # level -> (LLVM's name of a CPU of it, its byte dot product, what adds products of f32)

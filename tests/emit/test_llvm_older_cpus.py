@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from camshaft.emit.llvm import emit
+from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget
 from camshaft.lang.kernel import kernel
 from tests.support.emit_harness import guarded, guards_whole, native, trace

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from camshaft.backends.cpu.compile import assembly
-from camshaft.emit.llvm import emit
-from camshaft.emit.llvm_math import EXPANSIONS
+from camshaft.emit.llvm.math.table import EXPANSIONS
+from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import KernelError
 from camshaft.lang.instructions import INSTRUCTIONS

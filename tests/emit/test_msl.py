@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import bf16, f16, f32, i8, i16, i32, i64, u8, u16, u32
-from camshaft.emit.msl import emit
-from camshaft.emit.msl import refusal as past_limits
-from camshaft.emit.msl_module import MslTarget
+from camshaft.emit.msl.layout import MslTarget
+from camshaft.emit.msl.module import emit
+from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal
-from camshaft.lang.interpreter import grid_sizes, interpret
+from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from camshaft.lang.kernel import kernel
-from camshaft.lang.simt import to_simt
+from camshaft.lang.simt.form import to_simt
 from tests.support.emit_harness import guarded, guards_whole, trace
 from tests.support.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require

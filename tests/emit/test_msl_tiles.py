@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from camshaft.backends.metal import device as metal
-from camshaft.emit.msl import emit, refusal, simt_form
-from camshaft.emit.msl_module import MslTarget
-from camshaft.emit.msl_tiles import native_tiles, spread
+from camshaft.emit.msl.layout import MslTarget
+from camshaft.emit.msl.module import emit, refusal, simt_form
+from camshaft.emit.msl.tiles import native_tiles, spread
 from camshaft.emit.tile_spread import Spread
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel

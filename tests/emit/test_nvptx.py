@@ -9,7 +9,7 @@ import pytest
 
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.dtypes import f32
-from camshaft.emit.nvptx import MOST_SHARED_NBYTES, emit, simt_form
+from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang import ir

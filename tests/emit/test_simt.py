@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from camshaft import ops
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.dtypes import as_dtype, boolean, f32, f64, i32, i64
 from camshaft.lang import ir
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, identity
-from camshaft.lang.simt import SimtKernel
+from camshaft.lang.simt.form import SimtKernel
+from camshaft.validation.validate import check_sample, node_of
 from tests.support.samples import is_row
 from tests.support.simulated_gpu import SimulatedDevice, simulated
 

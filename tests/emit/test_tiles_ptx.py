@@ -9,12 +9,12 @@ import pytest
 
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.dtypes import DTYPES, i64
-from camshaft.emit.llvm_tiles import WARP, native_tiles, spread
-from camshaft.emit.nvptx import emit, simt_form
+from camshaft.emit.nvptx.module import emit, simt_form
+from camshaft.emit.nvptx.tiles import WARP, native_tiles, spread
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.emit.tile_spread import Spread
 from camshaft.lang import ir
-from camshaft.lang.interpreter import interpret
+from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.kernel import kernel
 from tests.support.emit_harness import trace
 from tests.support.needs import require

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import f32, f64, i32, i64, u32
-from camshaft.emit.wgsl import emit
-from camshaft.emit.wgsl_body import WgslEmitter, fixed_word
-from camshaft.emit.wgsl_functions import FUNCTIONS, RESERVED
-from camshaft.emit.wgsl_module import SPECIAL_WORDS, n_fixed
+from camshaft.emit.wgsl.body import WgslEmitter, fixed_word
+from camshaft.emit.wgsl.functions import FUNCTIONS, RESERVED
+from camshaft.emit.wgsl.layout import SPECIAL_WORDS, n_fixed
+from camshaft.emit.wgsl.module import emit
 from camshaft.errors import KernelError
 from camshaft.lang.dialects import C_FAMILY
 from camshaft.lang.kernel import kernel
-from camshaft.lang.simt import to_simt
+from camshaft.lang.simt.form import to_simt
 from camshaft.lang.structural import STRUCTURAL
 from tests.emit.test_llvm_structure import affine, floats, grids
 from tests.support.emit_harness import trace

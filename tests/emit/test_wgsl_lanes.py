@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from camshaft.emit.wgsl import emit
-from camshaft.lang.simt import to_simt
+from camshaft.emit.wgsl.module import emit
+from camshaft.lang.simt.form import to_simt
 from tests.emit.test_llvm_lanes import (
     WORDS,
     N,

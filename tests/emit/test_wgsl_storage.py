@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from camshaft.emit.wgsl import emit
-from camshaft.emit.wgsl_module import WgslTarget, pieces
+from camshaft.emit.wgsl.layout import WgslTarget, pieces
+from camshaft.emit.wgsl.module import emit
 from camshaft.errors import KernelError
-from camshaft.lang.simt import to_simt
+from camshaft.lang.simt.form import to_simt
 from tests.emit.test_llvm_memory import add_one, copy, counted, gather_scatter, repeated, stored_values
 from tests.support.emit_harness import trace
 from tests.support.wgsl_harness import TARGET, agree

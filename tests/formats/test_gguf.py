@@ -9,8 +9,8 @@ import pytest
 from gguf_files import ARRAY, STRING, U32, info, key, raw_gguf, text, u32, u64, write_model
 
 from camshaft.errors import FormatError
-from camshaft.formats import gguf_values
-from camshaft.formats.gguf import open_gguf
+from camshaft.formats.gguf import values as gguf_values
+from camshaft.formats.gguf.file import open_gguf
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from camshaft.errors import FormatError
-from camshaft.formats.gguf import open_gguf
-from camshaft.formats.gguf_values import StringArray
+from camshaft.formats.gguf.file import open_gguf
+from camshaft.formats.gguf.values import StringArray
 
 HUGE = 2**64 - 1
 

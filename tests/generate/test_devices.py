@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import LanguageModel, Sampling, ops
 from camshaft.errors import BackendError
-from camshaft.plan.device_memory import DeviceArray
+from camshaft.plan.memory.device_memory import DeviceArray
 from tests.support.fake_device import FakeDevice, pass_for_null
 from tests.support.fixtures import tiny_model
 

@@ -9,7 +9,7 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.generate.profiling import profile_model
-from camshaft.observe.roof import Roof
+from camshaft.observe.machine_peak import Roof
 from tests.support.fixtures import tiny_model
 
 ROOF = Roof(2, 1e10, 4e11, 5e10, 1e11)

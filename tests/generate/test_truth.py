@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel, Sampling
-from camshaft.formats.gguf import open_gguf
+from camshaft.formats.gguf.file import open_gguf
 from tests.support import float64_llama as reference
 from tests.support.fixtures import Dequantized, llama_cpp_top
 from tests.support.models import require_default_model

@@ -14,16 +14,16 @@ import camshaft as cs
 from camshaft.backends.c.compilers import absent
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.registry import device as device_named
-from camshaft.dispatch.run import run_variant
-from camshaft.dispatch.validate import check_sample
 from camshaft.extent import Extent
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.passes.chain_groups import MOST_STEPS, MOST_TENSORS
 from camshaft.graph.passes.chains import fuse_chains
-from camshaft.ops import chain
-from camshaft.ops.chain_text import parse
+from camshaft.ops.elementwise import chain
+from camshaft.ops.elementwise.chain_text import parse
 from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import check_sample
 from tests.support.needs import require
 
 RNG = np.random.default_rng(3)

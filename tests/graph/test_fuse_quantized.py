@@ -15,7 +15,7 @@ from camshaft.graph.passes.fuse import fuse
 from camshaft.graph.passes.fuse_gated import fuse_gated
 from camshaft.graph.passes.fuse_quantized import fuse_quantized
 from camshaft.graph.passes.quantize import quantize_activations
-from camshaft.ops.quantized_matmul.samples import random_blocks
+from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 
 ROWS, DIM = 5, 256

@@ -14,7 +14,7 @@ from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.passes.fuse import fuse
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.quantize import quantize_activations
-from camshaft.ops.quantized_matmul.packing import INTERLEAVED
+from camshaft.ops.quantized.packing import INTERLEAVED
 from camshaft.ops.spec import TensorSpec
 
 ROWS, DIM = 5, 64

@@ -41,8 +41,8 @@ def test_each_row_has_a_lowering_and_a_meaning_for_each_kind(row):
 
 
 def test_structural_values_are_known_to_verifier_emitter_and_interpreter():
-    from camshaft.lang.interpreter_values import ValueMachine
-    from camshaft.lang.verify_values import _STRUCTURAL
+    from camshaft.lang.interpreter.values import ValueMachine
+    from camshaft.lang.verifier.values import _STRUCTURAL
 
     made_by_loops = {"index"}
     assert set(_STRUCTURAL) == set(STRUCTURAL) - made_by_loops

@@ -9,7 +9,7 @@ from camshaft.dtypes import bf16, boolean, f16, f32, i8, i32, i64, u32
 from camshaft.errors import KernelError, VerifyError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from camshaft.lang.verify import verify
+from camshaft.lang.verifier.verify import verify
 
 ARRAYS = (
     ir.ArrayParam("x", f32, (4, 64)),

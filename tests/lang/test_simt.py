@@ -10,17 +10,17 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch import run
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.dtypes import as_dtype, f32, i32
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
-from camshaft.lang.interpreter import interpret
-from camshaft.lang.interpreter_simt import interpret_simt
+from camshaft.lang.interpreter.interpret import interpret
+from camshaft.lang.interpreter.simt import interpret_simt
 from camshaft.lang.kernel import kernel
-from camshaft.lang.simt import to_simt
-from camshaft.lang.verify import verify
+from camshaft.lang.simt.form import to_simt
+from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch
+from camshaft.validation import run
+from camshaft.validation.validate import check_sample, node_of
 from tests.support.samples import is_row
 
 MOST_ELEMENTS, SAMPLES = 1200, 3

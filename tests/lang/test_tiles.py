@@ -6,12 +6,12 @@ import pytest
 from camshaft.dtypes import DTYPES, f32
 from camshaft.errors import KernelError, VerifyError
 from camshaft.lang import ir
-from camshaft.lang.interpreter import interpret
-from camshaft.lang.interpreter_simt import interpret_simt
+from camshaft.lang.expand.tiles import expand_tiles
+from camshaft.lang.interpreter.interpret import interpret
+from camshaft.lang.interpreter.simt import interpret_simt
 from camshaft.lang.kernel import kernel
-from camshaft.lang.simt import to_simt
-from camshaft.lang.tiles_expand import expand_tiles
-from camshaft.lang.verify import verify
+from camshaft.lang.simt.form import to_simt
+from camshaft.lang.verifier.verify import verify
 from tests.support.emit_harness import agree, native, trace
 
 WIDTHS = (1, 4, 16, 32)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
-from camshaft.generate.kept_plans import KeptPlans
+from camshaft.generate.plan_cache import KeptPlans
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, llama, qwen2, qwen3, rope_scaling
+from camshaft.models import checkpoint, rope_scaling
+from camshaft.models.families import llama, qwen2, qwen3
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
 
 TOLERANCE = 1e-3

@@ -13,7 +13,7 @@ import pytest
 from camshaft.cli.main import app
 from camshaft.errors import CamshaftError, FormatError, StoreError
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.formats.gguf import open_gguf
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.quantization_mix import MIXES, mix_named
 from camshaft.models.quantize import formats_of, quantize
 from tests.support.fixtures import DATA, tiny_model

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from camshaft.observe import instrument
 from camshaft.observe import profile as profiles
-from camshaft.observe import watch
 from camshaft.settings import TABLE
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,5 +25,5 @@ def known_roof(monkeypatch: pytest.MonkeyPatch) -> None:
     """A roof that nobody has to measure."""
     from small_plans import ROOF
 
-    for module in (profiles, watch):
+    for module in (profiles, instrument):
         monkeypatch.setattr(module, "roof", lambda threads: ROOF)

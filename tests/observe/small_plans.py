@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import camshaft as cs
-from camshaft.observe.roof import Roof
+from camshaft.observe.machine_peak import Roof
 
 DIM = 64
 TOKENS = cs.Extent("tokens", 9)

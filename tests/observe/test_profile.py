@@ -13,7 +13,7 @@ import camshaft as cs
 from camshaft.errors import SettingError
 from camshaft.observe.profile import profile_of
 from camshaft.observe.work import active_node, layer_and_part, work_of
-from camshaft.plan.timed import timed_run
+from camshaft.plan.runtime.timed import timed_run
 from tests.support.fake_device import FakeDevice, Fakes
 
 pytestmark = pytest.mark.usefixtures("known_roof")

@@ -12,7 +12,7 @@ from small_plans import X, plan
 
 from camshaft.observe import trace as traces
 from camshaft.observe.trace import TraceFile, profile_trace
-from camshaft.plan.timed import timed_run
+from camshaft.plan.runtime.timed import timed_run
 
 pytestmark = pytest.mark.usefixtures("known_roof")
 

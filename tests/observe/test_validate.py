@@ -14,7 +14,7 @@ from camshaft.errors import ValidationError
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.observe.validate import validated_run
-from camshaft.ops.quantized_matmul.samples import random_blocks
+from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 from tests.support.fake_device import FakeDevice, Fakes
 

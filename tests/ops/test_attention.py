@@ -10,9 +10,6 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.registry import device
-from camshaft.dispatch.run import refusal_of, run_variant
-from camshaft.dispatch.select import select
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.dtypes import f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops.attention.reference import sample
@@ -20,6 +17,9 @@ from camshaft.ops.attention.split import keys_per_split
 from camshaft.ops.attention.tiled import shape_of
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
+from camshaft.selection.select import select
+from camshaft.validation.run import refusal_of, run_variant
+from camshaft.validation.validate import check_sample, node_of
 from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("attention")

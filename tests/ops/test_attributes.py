@@ -7,10 +7,10 @@ import pytest
 
 import camshaft as cs
 from camshaft import ops
-from camshaft.dispatch.validate import specs_of
 from camshaft.errors import CamshaftError, ShapeError
 from camshaft.ops.op import Op
 from camshaft.ops.spec import TensorSpec
+from camshaft.validation.validate import specs_of
 
 ODD_VALUES = ("x", None, -1, 2.5, float("nan"), [1], (), {}, 1 << 70, b"a")
 

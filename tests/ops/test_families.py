@@ -9,11 +9,11 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.run import run_variant
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
 
 
 def computed(name, *arrays, backend="simd", **attrs):
@@ -39,7 +39,7 @@ def test_columns_are_summed_as_exactly():
 
 def test_operands_that_step_alike_are_one_axis():
     """A flat kernel serves any shape: what remains of equal shapes is one axis, of a bias a row."""
-    from camshaft.ops.broadcasting import steps_of, walk
+    from camshaft.ops.elementwise.broadcasting import steps_of, walk
 
     def walked(*shapes):
         specs = [TensorSpec(s, f32) for s in shapes]

@@ -10,18 +10,19 @@ import pytest
 
 from camshaft import dtypes
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.array_op import ArrayOp
-from camshaft.dispatch.run import run_variant
-from camshaft.dispatch.runners import HostRunner
-from camshaft.dispatch.shaped_call import prepare
+from camshaft.eager.array_op import ArrayOp
+from camshaft.eager.runners import HostRunner
+from camshaft.eager.shaped_call import prepare
 from camshaft.extent import Extent
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph
-from camshaft.lang.verify import MAX_SCRATCH_NBYTES
+from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import OP, blocked
+from camshaft.ops.matmul import blocked
+from camshaft.ops.matmul.matmul import OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
+from camshaft.validation.run import run_variant
 
 VARIANTS = {v.name: v for v in OP.variants}
 BF16, F16 = ml_dtypes.bfloat16, np.float16

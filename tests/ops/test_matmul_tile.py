@@ -7,13 +7,13 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.null.device import NullDevice, make
-from camshaft.dispatch.select import select
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.dtypes import DTYPES, f16, f32
-from camshaft.ops.launch import signature
+from camshaft.ops.kernels.launch import signature
 from camshaft.ops.matmul.tile import LEAST_NBYTES
 from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
+from camshaft.selection.select import select
+from camshaft.validation.validate import check_sample, node_of
 from tests.support.simulated_gpu import LIMITS, SimulatedDevice
 
 OP = ops.get("matmul")

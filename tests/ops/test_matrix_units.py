@@ -8,9 +8,9 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.validate import check_sample, node_of
-from camshaft.ops.quantized_matmul.packing import PACKED_FORMATS
-from camshaft.ops.quantized_matmul.samples import Case, sample
+from camshaft.ops.quantized.packing import PACKED_FORMATS
+from camshaft.ops.quantized.samples import Case, sample
+from camshaft.validation.validate import check_sample, node_of
 from tests.support.needs import require_level
 from tests.support.played_amx import device
 

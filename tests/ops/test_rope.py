@@ -9,11 +9,11 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.run import run_variant
-from camshaft.dispatch.validate import node_of
 from camshaft.errors import ShapeError
 from camshaft.ops.op import Sample
-from camshaft.ops.rope import RopeScaling, rope_table
+from camshaft.ops.rope.rope import RopeScaling, rope_table
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import node_of
 
 OP = ops.get("rope")
 

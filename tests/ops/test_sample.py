@@ -9,12 +9,12 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.run import run_variant
-from camshaft.dispatch.validate import node_of
-from camshaft.lang.interpreter import interpret
-from camshaft.ops.launch import signature
+from camshaft.lang.interpreter.interpret import interpret
+from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import Sample
-from camshaft.ops.sample import distribution, times
+from camshaft.ops.sample.sample import distribution, times
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import node_of
 
 OP = ops.get("sample")
 

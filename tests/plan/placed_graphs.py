@@ -7,7 +7,7 @@ from random_graphs import DIM, TOKENS
 
 import camshaft as cs
 from camshaft.backends.device import HOST
-from camshaft.plan.execution_node import ExecutionNode
+from camshaft.plan.lowering.execution_node import ExecutionNode
 
 RNG = np.random.default_rng(5)
 W = RNG.normal(size=DIM).astype(np.float32)

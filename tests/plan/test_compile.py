@@ -19,8 +19,8 @@ import camshaft as cs
 from camshaft.errors import BackendError, CamshaftError, PlanError, ShapeError
 from camshaft.generate.language_model import LanguageModel
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.memory.weights import Weights
 from camshaft.plan.schedule import Lifetime, programs_for
-from camshaft.plan.weights import Weights
 from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
 
@@ -391,7 +391,7 @@ def test_weights_do_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         def madvise(self, *advice: int) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr("camshaft.plan.huge_pages.mmap.mmap", Refusing)
+    monkeypatch.setattr("camshaft.plan.memory.huge_pages.mmap.mmap", Refusing)
     with cs.compile(block(), threads=1) as plan:
         assert np.isfinite(next(iter(plan.run(x=X[:3]).values()))).all()
 

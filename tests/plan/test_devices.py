@@ -10,15 +10,15 @@ from random_graphs import DIM, TOKENS, graph_of, programs
 
 import camshaft as cs
 from camshaft.backends import registry
-from camshaft.dispatch.claims import Claim
-from camshaft.dispatch.evidence import Verdict
 from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.device_memory import DeviceArray
-from camshaft.plan.spaces import leading_extent
-from camshaft.plan.weights import Weights
-from camshaft.plan.workers import aligned_bytes
+from camshaft.plan.lowering.spaces import leading_extent
+from camshaft.plan.memory.device_memory import DeviceArray
+from camshaft.plan.memory.weights import Weights
+from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.validation.cases import Claim
+from camshaft.validation.evidence import Verdict
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
 from tests.support.needs import require
 
@@ -320,7 +320,7 @@ def test_an_op_without_a_proved_kernel_on_scalar_runs_on_simd_in_sight(monkeypat
         return {c: Verdict(c.op, c.variant, c.backend, "failed" if (c.op, c.backend) == bad else "proved", "planted")
                 for c in claims}  # fmt: skip
 
-    monkeypatch.setattr("camshaft.dispatch.select.prove", prove)
+    monkeypatch.setattr("camshaft.selection.select.prove", prove)
     with cs.compile(block(), backend="scalar", threads=1) as plan:
         (line,) = (line for line in plan.explain().splitlines() if "no kernel on" in line)
         assert " silu: silu/" in line

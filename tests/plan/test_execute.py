@@ -12,8 +12,8 @@ from plan_kernels import add, align, buffer, chain, chain_plan, thunk
 
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan.execute import BoundSchedule, bind
-from camshaft.plan.memory import make_schedule
+from camshaft.plan.memory.arena import make_schedule
+from camshaft.plan.runtime.execute import BoundSchedule, bind
 from camshaft.plan.schedule import Lifetime, Programs, copy_thunk, programs_for
 
 

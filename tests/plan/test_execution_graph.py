@@ -15,14 +15,14 @@ from random_graphs import DIM, TOKENS, graph_of, programs
 import camshaft as cs
 from camshaft import ops
 from camshaft.backends import registry
-from camshaft.dispatch.claims import Claim
-from camshaft.dispatch.evidence import Verdict
-from camshaft.dispatch.run import GUARD_BYTE
-from camshaft.dispatch.validate import check_outputs, node_of
 from camshaft.dtypes import f32, i64
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.execution_node import ExecutionNode
-from camshaft.plan.node_order import SYNCS
+from camshaft.plan.lowering.execution_node import ExecutionNode
+from camshaft.plan.lowering.node_order import SYNCS
+from camshaft.validation.cases import Claim
+from camshaft.validation.evidence import Verdict
+from camshaft.validation.run import GUARD_BYTE
+from camshaft.validation.validate import check_outputs, node_of
 from tests.support.fake_device import FakeDevice, Fakes
 from tests.support.needs import require
 
@@ -211,7 +211,7 @@ def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
         return {c: Verdict(c.op, c.variant, c.backend, "proved", "") for c in claims}
 
-    monkeypatch.setattr("camshaft.dispatch.select.prove", prove)
+    monkeypatch.setattr("camshaft.selection.select.prove", prove)
     op = ops.get(name)
     for sample in itertools.islice(op.samples(), 2):
         node, graph = node_of(op, sample), cs.ExecutionGraph()

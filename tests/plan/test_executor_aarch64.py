@@ -11,13 +11,13 @@ import pytest
 
 from camshaft.backends.cpu.cross import compile_for
 from camshaft.dtypes import i64
-from camshaft.emit.llvm import emit
+from camshaft.emit.llvm.module import emit
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from camshaft.plan import executor_layout as layout
-from camshaft.plan.executor_ir import executor_ir
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.executor import executor_ir
+from camshaft.plan.runtime.native.os_wait import FUTEX_NUMBERS, futex_row
 from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
-from camshaft.plan.wake import FUTEX_NUMBERS, futex_row
 from tests.support.aarch64 import COMPILER, CPUS, EMULATOR, missing
 from tests.support.needs import require
 

@@ -14,8 +14,8 @@ from plan_kernels import add, buffer, thunk
 from random_graphs import groups, interpret, memory_for, thunk_lists
 
 from camshaft.errors import PlanError
-from camshaft.plan.hazards import insert_waits, missing_wait
-from camshaft.plan.memory import MemoryPlan, make_schedule, plan_memory
+from camshaft.plan.memory.arena import MemoryPlan, make_schedule, plan_memory
+from camshaft.plan.memory.hazards import insert_waits, missing_wait
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Thunk, buffers_of
 
 

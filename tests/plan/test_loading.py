@@ -18,10 +18,10 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.ops.quantized_matmul.packing import interleaved, pack
+from camshaft.ops.quantized.packing import interleaved, pack
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan import loading
-from camshaft.plan.weights import Weights
+from camshaft.plan.memory import loading
+from camshaft.plan.memory.weights import Weights
 from tests.support.models import require_default_model
 
 SMAPS = Path("/proc/self/smaps")

@@ -13,9 +13,9 @@ import pytest
 from plan_kernels import align, chain_plan
 
 from camshaft.errors import PlanError
-from camshaft.plan import workers
-from camshaft.plan.wake import core_address
-from camshaft.plan.workers import WorkerPool, runner_for
+from camshaft.plan.runtime import workers
+from camshaft.plan.runtime.native.os_wait import core_address
+from camshaft.plan.runtime.workers import WorkerPool, runner_for
 
 PRELUDE = """
 import os, sys, threading, time

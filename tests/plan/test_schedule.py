@@ -11,8 +11,8 @@ from plan_kernels import add, buffer, kernel, thunk
 
 from camshaft.errors import CamshaftError, PlanError
 from camshaft.extent import Extent
-from camshaft.plan.memory import make_schedule
-from camshaft.plan.records import homes
+from camshaft.plan.memory.arena import make_schedule
+from camshaft.plan.runtime.records import homes
 from camshaft.plan.schedule import BufferSlice, BufferUse, Lifetime, Programs, Schedule, Thunk, copy_thunk
 
 A, B = buffer("a", 128, Lifetime.IO), buffer("b", 128, Lifetime.IO)
@@ -79,7 +79,7 @@ def test_what_makes_no_sense_is_refused(words: str) -> None:
 
 
 def test_too_many_programs_are_refused_when_bound() -> None:
-    from camshaft.plan.execute import bind
+    from camshaft.plan.runtime.execute import bind
 
     huge = Extent("huge", 2**40)
     item = thunk("k", "tick", (), programs=Programs(2**23, ((huge, 1),)))

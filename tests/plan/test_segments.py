@@ -13,9 +13,9 @@ from plan_kernels import kernel
 from random_graphs import Bytes, interpret, run_program, thunk_lists
 
 from camshaft.backends.device import HOST
-from camshaft.plan.memory import MemoryPlan, make_schedule
+from camshaft.plan.memory.arena import MemoryPlan, make_schedule
+from camshaft.plan.runtime.segments import Segment, cut
 from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Schedule, Thunk, copy_thunk
-from camshaft.plan.segments import Segment, cut
 
 SPACES = (HOST, "one", "two")
 

@@ -13,14 +13,14 @@ from camshaft.backends.cpu.compile import assembly
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan import executor_ir as ir
-from camshaft.plan.clock_ir import TIMED, clock_ir
-from camshaft.plan.execute import bind
-from camshaft.plan.executor_ir import executor_ir
-from camshaft.plan.memory import make_schedule
+from camshaft.plan.memory.arena import make_schedule
+from camshaft.plan.runtime.execute import bind
+from camshaft.plan.runtime.native import executor as ir
+from camshaft.plan.runtime.native.clock import TIMED, clock_ir
+from camshaft.plan.runtime.native.executor import executor_ir
+from camshaft.plan.runtime.native.os_wait import wake_row
+from camshaft.plan.runtime.timed import SLACK_NS, clock, timed_run
 from camshaft.plan.schedule import Lifetime, Programs
-from camshaft.plan.timed import SLACK_NS, clock, timed_run
-from camshaft.plan.wake import wake_row
 from tests.support.fake_device import FakeDevice, Fakes
 
 pytestmark = pytest.mark.usefixtures("thunk_per_op")

@@ -15,11 +15,11 @@ import pytest
 
 from camshaft.backends.cpu import device, loaded
 from camshaft.backends.cpu.compile import host_target
-from camshaft.dispatch.claims import Claim
-from camshaft.dispatch.evidence import Ledger
-from camshaft.store.living import LEASE_PREFIX, Living, locked
 from camshaft.store.objects import Counts, ObjectStore
+from camshaft.store.process_lock import LEASE_PREFIX, Living, locked
 from camshaft.store.store import store
+from camshaft.validation.cases import Claim
+from camshaft.validation.evidence import Ledger
 from tests.store.processes import N_KERNELS, adds
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_eight_processes_at_once_on_an_empty_cache(cache: Path) -> None:
     assert (counted.hits + counted.misses) >= 8 * 2 * N_KERNELS
     kept = Ledger(store())
     for i in range(8):
-        assert kept.get(Claim("copy", f"process {i}", "simd", "camshaft.ops.copy")) is not None
+        assert kept.get(Claim("copy", f"process {i}", "simd", "camshaft.ops.elementwise.copy")) is not None
 
 
 def test_two_kernels_that_come_to_one_text_are_one_object(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

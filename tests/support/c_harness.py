@@ -8,8 +8,8 @@ import numpy as np
 
 from camshaft.backends.c.compilers import absent, find_compiler
 from camshaft.backends.c.load import build, load
-from camshaft.emit.c import emit
-from camshaft.lang.interpreter import grid_sizes, interpret
+from camshaft.emit.c.module import emit
+from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from tests.support.emit_harness import ENTRY, guarded, guards_whole, trace
 from tests.support.needs import require
 

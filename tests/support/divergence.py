@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from camshaft.formats.gguf import GGUFTensor, open_gguf
-from camshaft.formats.gguf_write import NewTensor, unsigned, values_of, write_gguf
+from camshaft.formats.gguf.file import GGUFTensor, open_gguf
+from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gguf
 from camshaft.models.quantize import quantize
 from tests.support import float64_llama as reference
 from tests.support.fixtures import DATA, Dequantized

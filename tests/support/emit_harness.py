@@ -7,11 +7,11 @@ import numpy as np
 
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
 from camshaft.dtypes import as_dtype
-from camshaft.emit.llvm import emit
+from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
-from camshaft.lang.interpreter import grid_sizes, interpret
-from camshaft.lang.verify import verify
+from camshaft.lang.interpreter.interpret import grid_sizes, interpret
+from camshaft.lang.verifier.verify import verify
 
 FEATURES = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
 WIDTHS = (1, 4, 8, 16, 32, 64)

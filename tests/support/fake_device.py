@@ -17,9 +17,9 @@ from camshaft.backends import registry
 from camshaft.backends.cpu.device import CpuDevice, CpuKernel, cpu_device
 from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
 from camshaft.backends.registry import Backend
-from camshaft.dispatch.select import Choice, choose
 from camshaft.errors import BackendError
-from camshaft.plan.workers import aligned_bytes
+from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.selection.select import Choice, choose
 
 POISON = 0xCD
 ALIGNMENT = 256
@@ -213,12 +213,12 @@ class Fakes:
         self.by_name = {device.name: device for device in devices}
 
     def check(self, name: str) -> str:
-        from camshaft.dispatch.override import check_override
+        from camshaft.selection.override import check_override
 
         return name if name in self.by_name else check_override(name)
 
     def device_of(self, name: str) -> Any:
-        from camshaft.plan.placing import device_of
+        from camshaft.plan.lowering.choose_devices import device_of
 
         return self.by_name.get(name) or device_of(name)
 
@@ -230,8 +230,8 @@ class Fakes:
 
     def install(self, patch: Any) -> Fakes:
         """Puts them where plans look devices up; `patch` is pytest's monkeypatch."""
-        patch.setattr("camshaft.plan.placing.choose", self.choose)
-        patch.setattr("camshaft.plan.placing.check_override", self.check)
-        patch.setattr("camshaft.plan.placed.device_of", self.device_of)
+        patch.setattr("camshaft.plan.lowering.choose_devices.choose", self.choose)
+        patch.setattr("camshaft.plan.lowering.choose_devices.check_override", self.check)
+        patch.setattr("camshaft.plan.lowering.explicit.device_of", self.device_of)
         patch.setattr("camshaft.plan.compile.check_override", self.check)
         return self

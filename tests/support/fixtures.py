@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from camshaft.formats.gguf import GGUFFile
+from camshaft.formats.gguf.file import GGUFFile
 from camshaft.settings import settings
 
 DATA = Path(__file__).parents[1] / "data"

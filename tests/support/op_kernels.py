@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from camshaft import ops
-from camshaft.dispatch.validate import node_of
 from camshaft.lang import ir
-from camshaft.lang.verify import verify
-from camshaft.ops.launch import signature
+from camshaft.lang.verifier.verify import verify
+from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import HostCall, Launch
+from camshaft.validation.validate import node_of
 
 
 @dataclass(frozen=True)

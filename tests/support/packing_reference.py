@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from camshaft.formats import bits, k_blocks
-from camshaft.ops.quantized_matmul.packing import BLOCK, PACKED_FORMATS, ROWS, PackedFormat
+from camshaft.formats import bits
+from camshaft.formats.quants import k_quants
+from camshaft.ops.quantized.packing import BLOCK, PACKED_FORMATS, ROWS, PackedFormat
 from camshaft.ops.spec import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -86,17 +87,17 @@ def q2_k(r: Array) -> Decoded:
 
 def q3_k(r: Array) -> Decoded:
     high = bits.bit_fields(r["hmask"], 1).reshape(-1, 256)
-    scales = k_blocks.q3_scales(r["scales"]).astype(np.int8)
+    scales = k_quants.q3_scales(r["scales"]).astype(np.int8)
     return Decoded(_two_bits(r) | (high << np.uint8(2)), scales, None, _one(r["d"]))
 
 
 def q4_k(r: Array) -> Decoded:
-    return Decoded(_nibbles_of_32(r, 32), *k_blocks.k_scales(r["scales"]), _steps(r))
+    return Decoded(_nibbles_of_32(r, 32), *k_quants.k_scales(r["scales"]), _steps(r))
 
 
 def q5_k(r: Array) -> Decoded:
     high = bits.bit_fields(r["qh"], 1).reshape(-1, 256)
-    return Decoded(_nibbles_of_32(r, 32) | (high << np.uint8(4)), *k_blocks.k_scales(r["scales"]), _steps(r))
+    return Decoded(_nibbles_of_32(r, 32) | (high << np.uint8(4)), *k_quants.k_scales(r["scales"]), _steps(r))
 
 
 def q6_k(r: Array) -> Decoded:
@@ -106,7 +107,7 @@ def q6_k(r: Array) -> Decoded:
 
 
 def iq4_xs(r: Array) -> Decoded:
-    scales = k_blocks.iq4_xs_scales(r["scales_l"], r["scales_h"]).astype(np.int8)
+    scales = k_quants.iq4_xs_scales(r["scales_l"], r["scales_h"]).astype(np.int8)
     return Decoded(_nibbles_of_32(r, 16), scales, None, _one(r["d"]))
 
 

@@ -13,7 +13,7 @@ STANDING = ("add", "sum")
 
 def is_row(op: Op) -> bool:
     """Whether few of the op's samples will do."""
-    return ops.group_of(op.name) in ops.FAMILIES and op.name not in STANDING
+    return any(op.name in rows for rows in ops.TABLES.values()) and op.name not in STANDING
 
 
 def in_turn(op: Op) -> list[Sample]:

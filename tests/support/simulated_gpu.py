@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
-from camshaft.emit.llvm_grid import program_lines, size_lines, total_lines
-from camshaft.emit.llvm_simt import SimtEmitter
-from camshaft.emit.llvm_values import array_name, memory_dtype
-from camshaft.emit.nvptx import MOST_SHARED_NBYTES, simt_form
+from camshaft.emit.llvm.grid import program_lines, size_lines, total_lines
+from camshaft.emit.llvm.values import array_name, memory_dtype
+from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form
+from camshaft.emit.nvptx.simt import SimtEmitter
 from camshaft.emit.target import CpuTarget
-from camshaft.lang.verify import verify
+from camshaft.lang.verifier.verify import verify
 
 HARNESS = Path(__file__).with_suffix(".c")
 
@@ -163,7 +163,7 @@ LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES, "alignment": 16}
 
 @dataclass(frozen=True)
 class SimulatedDevice:
-    """What dispatch/run.py wants of a device; `lanes` threads a workgroup, `seed` draws the order of threads."""
+    """What validation/run.py wants of a device; `lanes` threads a workgroup, `seed` draws the order of threads."""
 
     lanes: int = 64
     seed: int = 1

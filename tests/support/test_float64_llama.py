@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camshaft.formats.gguf import open_gguf
+from camshaft.formats.gguf.file import open_gguf
 from tests.support import float64_llama as reference
 from tests.support.fixtures import TINY_MODELS, Dequantized, default_model, llama_cpp_top, tiny_logits, tiny_model
 

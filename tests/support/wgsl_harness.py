@@ -4,10 +4,10 @@ import functools
 
 import numpy as np
 
-from camshaft.emit.wgsl import emit
-from camshaft.emit.wgsl_module import FIXED_BINDING, RUN_BINDING, WgslTarget
-from camshaft.lang.interpreter import grid_sizes, interpret
-from camshaft.lang.simt import to_simt
+from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslTarget
+from camshaft.emit.wgsl.module import emit
+from camshaft.lang.interpreter.interpret import grid_sizes, interpret
+from camshaft.lang.simt.form import to_simt
 from tests.support.emit_harness import trace
 from tests.support.needs import require
 
@@ -43,7 +43,7 @@ def layout(arrays):
 
 
 def binding_range(binding, start, nbytes, whole):
-    """(offset, size) of a binding for an array at byte `start`, as emit/wgsl_module.py says."""
+    """(offset, size) of a binding for an array at byte `start`, as emit/wgsl/layout.py says."""
     aligned = start // ALIGNMENT * ALIGNMENT
     low, end = aligned + binding.offset_nbytes, -(-(start + nbytes) // 4) * 4
     low = min(low, (end - 1) // ALIGNMENT * ALIGNMENT)

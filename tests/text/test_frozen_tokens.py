@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.formats.gguf import open_gguf
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.text.tokenizer import Tokenizer
 from tests.support.fixtures import (
     DATA,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.formats.gguf import open_gguf
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.text.merges import read_ranks
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import Vocabulary, as_dict, read_vocabulary

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.dispatch import override
+from camshaft.selection import override
 
 
 @pytest.fixture(autouse=True)

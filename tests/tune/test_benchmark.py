@@ -9,7 +9,7 @@ from camshaft import ops, tune
 from camshaft.dtypes import f16, f32, i32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.op import NodeSpec, Op
-from camshaft.ops.quantized_matmul.packing import interleaved
+from camshaft.ops.quantized.packing import interleaved
 from camshaft.ops.spec import TensorSpec
 from camshaft.tune import cold
 from camshaft.tune.benchmark import benchmark_kernel, benchmark_round_robin

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from camshaft import ops
-from camshaft.dispatch.validate import node_of
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec
@@ -15,6 +14,7 @@ from camshaft.ops.spec import Layout, TensorSpec
 from camshaft.tune.candidates import Candidate
 from camshaft.tune.compilation import Compiler
 from camshaft.tune.node_text import node_from, node_json
+from camshaft.validation.validate import node_of
 from tests.tune.planted_tunables import EXITS, NODE, RIGHT, SLOW, TWIN, op_with
 
 

@@ -12,17 +12,17 @@ from typer.testing import CliRunner
 import camshaft
 from camshaft import ops
 from camshaft.cli.main import app
-from camshaft.dispatch.claims import claim_of
-from camshaft.dispatch.measurements import measurement, measurements
 from camshaft.dtypes import f32
 from camshaft.graph.graph import Graph
 from camshaft.graph.passes.prepare import prepare
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
+from camshaft.selection.measurements import measurement, measurements
 from camshaft.tune import graphs, nodes
 from camshaft.tune.graphs import Use, is_measured, uses_of
 from camshaft.tune.ladder import ladder
 from camshaft.tune.rounds import BenchmarkConfig, Timing
+from camshaft.validation.cases import claim_of
 from tests.support.fixtures import tiny_model
 
 
@@ -107,7 +107,7 @@ def test_a_changed_kernel_is_measured_anew(times: list[str], monkeypatch: pytest
     assert not is_measured(use)
     graphs.tune_uses([use], BenchmarkConfig(threads=1))
     assert is_measured(use)
-    monkeypatch.setattr("camshaft.dispatch.claims._source_digest", lambda module, sources: "changed")
+    monkeypatch.setattr("camshaft.validation.cases._source_digest", lambda module, sources: "changed")
     assert not is_measured(use)
 
 

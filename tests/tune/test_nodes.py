@@ -8,17 +8,17 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.blas.library import openblas_path
-from camshaft.dispatch import select as selection
-from camshaft.dispatch.claims import Claim
-from camshaft.dispatch.evidence import Verdict
-from camshaft.dispatch.measurements import measurements
-from camshaft.dispatch.select import select
 from camshaft.dtypes import f32
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import Layout, TensorSpec
+from camshaft.selection import select as selection
+from camshaft.selection.measurements import measurements
+from camshaft.selection.select import select
 from camshaft.tune import nodes
 from camshaft.tune.candidates import Candidate
 from camshaft.tune.rounds import BenchmarkConfig, Timing
+from camshaft.validation.cases import Claim
+from camshaft.validation.evidence import Verdict
 from tests.tune.planted_tunables import (
     EXITS,
     HANGS,

@@ -6,9 +6,9 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dispatch.claims import kinds_of
-from camshaft.dispatch.validate import check_sample, node_of
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
+from camshaft.validation.cases import kinds_of
+from camshaft.validation.validate import check_sample, node_of
 
 SIMD = cpu_device("simd")
 TUNABLE = [(op, v) for op in ops.all_ops() for v in op.variants if v.tunables is not None and "simd" in v.backends]

@@ -1,4 +1,4 @@
-"""The device registry: kinds of target by name, why one is absent here, and their devices, each made once. Top of backends/."""
+"""The device registry: kinds of target by name, why one is absent here, and their devices, each made once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from camshaft.backends.blas.library import absent as blas_absent
 from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.device import CpuDevice, cpu_device
 from camshaft.backends.device import Device, DeviceInfo
-from camshaft.backends.elsewhere import entry_points
+from camshaft.backends.entry_points import entry_points
 from camshaft.errors import BackendError, CamshaftError
 
 ENTRY_POINTS = "camshaft.backends"
@@ -113,17 +113,17 @@ _CPU_TEXT = {
     "simd": "the CPU through LLVM",
     "blas": "the CPU, products by BLAS",
 }
-_LLVM = ("emit/llvm*.py", "emit/target.py", "backends/cpu/*.py")
-_C_FAMILY = ("emit/c_family*.py", "emit/refusal.py")
+_LLVM = ("emit/*.py", "emit/llvm/**/*.py", "backends/cpu/*.py")
+_C_FAMILY = ("emit/*.py", "emit/c_family/*.py", "emit/llvm/**/*.py")
 _ROWS = (
     _on_cpu("scalar", "cpu:scalar", ("scalar",), lambda: cpu_device("scalar"), *_LLVM),
     _on_cpu("simd", "cpu", ("simd",), lambda: cpu_device("simd"), *_LLVM),
     _on_cpu("blas", "cpu:blas", ("blas", "simd"), _blas_device, *_LLVM, "backends/blas/*.py"),
-    _module_row("c", *_C_FAMILY, "emit/c.py", "emit/c_*.py", "emit/llvm_functions.py", "backends/cpu/*.py"),
-    _module_row("webgpu", *_C_FAMILY, "emit/wgsl*.py", "emit/llvm_*.py"),
-    _module_row("cuda", *_LLVM, "emit/nvptx*.py"),
-    _module_row("metal", *_C_FAMILY, "emit/msl*.py", "emit/llvm_erf.py"),
-    _module_row("null", "emit/*.py", indexed=False, runs=False),
+    _module_row("c", *_C_FAMILY, "emit/c/*.py", "backends/cpu/*.py"),
+    _module_row("webgpu", *_C_FAMILY, "emit/wgsl/*.py"),
+    _module_row("cuda", *_LLVM, "emit/nvptx/*.py"),
+    _module_row("metal", *_C_FAMILY, "emit/msl/*.py"),
+    _module_row("null", "emit/**/*.py", indexed=False, runs=False),
 )
 # Names of devices that are not their backend's own.
 ALIASES = {"cpu": "simd", "cpu:scalar": "scalar", "cpu:blas": "blas", "cpu:c": "c"}

@@ -14,8 +14,9 @@ from camshaft.cli.show import print_json, size
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from camshaft.dispatch import BackendValidation, RuntimeCapabilities
-    from camshaft.dispatch.report import Tally
+    from camshaft.selection.host_info import RuntimeCapabilities
+    from camshaft.validation.evidence import BackendValidation
+    from camshaft.validation.report import Tally
 
 
 @command
@@ -24,10 +25,11 @@ def doctor(json: options.Json = False) -> None:
 
     Proves everything that was not proved yet, which takes minutes the first time. It may be interrupted: what was proved by then
     is kept, and the next one goes on from there."""
-    from camshaft.dispatch import capabilities, validate_backends
-    from camshaft.dispatch.measurements import measurements
-    from camshaft.dispatch.report import absences, advice, failures, families
-    from camshaft.observe.roof import stored_roofs
+    from camshaft.observe.machine_peak import stored_roofs
+    from camshaft.selection.host_info import capabilities
+    from camshaft.selection.measurements import measurements
+    from camshaft.validation.proof import validate_backends
+    from camshaft.validation.report import absences, advice, failures, families
 
     machine = capabilities()
     with Bar("proving kernels", unit="kernels") as progress:
@@ -125,7 +127,7 @@ def _print_families(console: Console, rows: Mapping[str, Mapping[str, Tally]], b
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from camshaft.dispatch.report import Tally
+    from camshaft.validation.report import Tally
 
     console.print("Kernels proved, !failed and -absent, by family of ops", style="bold")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_footer=True)

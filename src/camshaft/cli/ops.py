@@ -13,7 +13,7 @@ from camshaft.cli.run import command
 from camshaft.cli.show import plain, print_columns, print_json, print_tree
 
 if TYPE_CHECKING:
-    from camshaft.dispatch.overview import OpOverview, Standing
+    from camshaft.validation.status import OpOverview, Standing
 
 _Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Show these ops in full.")]
 _Markdown = Annotated[bool, typer.Option("--markdown", help="Print the page docs/ops.md, which holds for any machine.")]
@@ -29,7 +29,7 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
 
         print(page(), end="")
         return
-    from camshaft.dispatch.overview import overview
+    from camshaft.validation.status import overview
 
     rows = overview(names)
     if json:
@@ -47,7 +47,7 @@ def _plain(row: OpOverview) -> dict[str, Any]:
 
 
 def _print_all(rows: Sequence[OpOverview]) -> None:
-    from camshaft.dispatch.overview import STATUSES
+    from camshaft.validation.status import STATUSES
 
     used = [status for status in STATUSES if any(row.count(status) for row in rows)]
     table = [["op", *used, "gradient", "computes"]]

@@ -48,7 +48,7 @@ def profile(
     Time, rates and share of the machine's roof by op and by part of the model, and what workers waited, for reading a prompt
     and for generating a token after it."""
     from camshaft.generate.profiling import profile_model
-    from camshaft.observe.roof import roof as measured
+    from camshaft.observe.machine_peak import roof as measured
 
     _check_folders(html, trace)
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + 2)
@@ -80,8 +80,8 @@ def _check_folders(*paths: Path | None) -> None:
 
 
 def _write_page(path: Path, found: dict[str, Profile], who: dict[str, object]) -> None:
-    from camshaft.dispatch.machine import capabilities
     from camshaft.observe.page import page
+    from camshaft.selection.host_info import capabilities
 
     facts = {name: str(value) for name, value in {**who, "CPU": capabilities().cpu_name or "unknown"}.items()}
     path.write_text(page(Path(str(who["model"])).name, facts, found), "utf-8")

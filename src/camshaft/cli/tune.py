@@ -71,8 +71,8 @@ def tune(
 
 def _uses(model: str | None, sessions: int | None, given: dict[str, Any]) -> list[Use]:
     """What is to be measured: a ladder of shapes, or what the model runs with as many sessions."""
-    from camshaft.dispatch.override import check_override, get_backend_override
     from camshaft.generate.language_model import DEFAULT_SESSIONS
+    from camshaft.selection.override import check_override, get_backend_override
     from camshaft.tune.ladder import ladder
 
     override = get_backend_override() if given["backend"] is None else check_override(given["backend"])

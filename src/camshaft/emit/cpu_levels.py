@@ -1,6 +1,6 @@
-"""Feature levels of CPUs: a name for what an instruction set gives kernels. Read by backends/cpu/features.py, tests and docs.
+"""Feature levels of CPUs: a name for what an instruction set gives kernels.
 
-Kernels ask for single features (emit/llvm_dot4.py and others); a level is the set that machines of a kind have together, which
+Kernels ask for single features (dot4.py and others); a level is the set that machines of a kind have together, which
 CAMSHAFT_CPU_FEATURES cuts a better machine down to.
 """
 

@@ -1,4 +1,4 @@
-"""CpuTarget and GpuTarget: what the LLVM emitter may assume of the machine. Made by backends/cpu and backends/cuda."""
+"""CpuTarget and GpuTarget: what the LLVM emitter may assume of the machine."""
 
 from __future__ import annotations
 

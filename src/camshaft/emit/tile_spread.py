@@ -1,4 +1,4 @@
-"""How a tile's accumulators are dealt to the groups of threads that have matrix units. Used by llvm_tiles.py, msl_tiles.py."""
+"""How a tile's accumulators are dealt to the groups of threads that have matrix units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small unpacking helpers for packed blocks. Below formats/small_blocks.py and formats/k_blocks.py."""
+"""Small unpacking helpers for packed blocks."""
 
 from __future__ import annotations
 

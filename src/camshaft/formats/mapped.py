@@ -1,4 +1,4 @@
-"""MappedFile: a file's bytes through mmap, and a Cursor over them that never reads past the end. Below gguf.py."""
+"""MappedFile: a file's bytes through mmap, and a Cursor over them that never reads past the end."""
 
 from __future__ import annotations
 

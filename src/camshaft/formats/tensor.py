@@ -1,4 +1,4 @@
-"""FileTensor: one tensor of an open file, whatever the file's kind. Made by gguf.py and safetensors.py."""
+"""FileTensor: one tensor of an open file, whatever the file's kind."""
 
 from __future__ import annotations
 

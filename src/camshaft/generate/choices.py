@@ -1,4 +1,4 @@
-"""What a language model is opened with: each choice checked, and what 'auto' stands for. For language_model.py."""
+"""What a language model is opened with: each choice checked, and what 'auto' stands for."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def check_sizes(context: int, sessions: int) -> None:
 
 def backend_of(asked: str | None) -> str | None:
     """The backend to run on, checked; None where the choice is free."""
-    if asked is None and setting("backend") is None and "camshaft.dispatch.override" not in sys.modules:
+    if asked is None and setting("backend") is None and "camshaft.selection.override" not in sys.modules:
         return None  # nobody asked for one, and to look whether it is proved takes most of camshaft
-    from camshaft.dispatch.override import check_override, get_backend_override
+    from camshaft.selection.override import check_override, get_backend_override
 
     return get_backend_override() if asked is None else check_override(asked)

@@ -16,12 +16,12 @@ from camshaft.dtypes import DType, i32
 from camshaft.errors import ContextError, SettingError
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.huge_pages import late_huge_pages
-from camshaft.plan.workers import aligned_bytes
+from camshaft.plan.memory.huge_pages import late_huge_pages
+from camshaft.plan.runtime.workers import aligned_bytes
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
-    from camshaft.plan.device_memory import DeviceArray
+    from camshaft.plan.memory.device_memory import DeviceArray
 
 BLOCK_TOKENS = 16
 KINDS = ("keys", "values", "key_scales", "value_scales")  # of a layer; scales of quantized caches only
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 class KVCache:
     """`states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim]
     and the `block_table` [slots, blocks a sequence]. `form` is an element type, or the block format of a quantized cache, which
-    has `key_scales.N` and `value_scales.N` too (ops/kv_cache_quantize.py). With a `device`, keys and values lie there;
+    has `key_scales.N` and `value_scales.N` too (ops/attention/kv_cache_quantize.py). With a `device`, keys and values lie there;
     the table is the host's."""
 
     def __init__(
@@ -71,7 +71,7 @@ class KVCache:
         made: dict[str, Array | DeviceArray] = {"block_table": self.table}
         specs = {name: spec for name, spec in self.specs.items() if name not in made}
         if self._device is not None:
-            from camshaft.plan.device_memory import DeviceArray
+            from camshaft.plan.memory.device_memory import DeviceArray
 
             return made | {name: DeviceArray.zeros(self._device, spec) for name, spec in specs.items()}
         spans = [-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs.values()]
@@ -148,7 +148,7 @@ def _plain(dtype: DType, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpe
 
 
 def _quantized(form: str, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, ...]:
-    from camshaft.ops.kv_cache_quantize import GROUP, cache_specs  # here: a plain cache needs no op
+    from camshaft.ops.attention.kv_cache_quantize import GROUP, cache_specs  # here: a plain cache needs no op
 
     if dim % GROUP:
         raise SettingError(f"a KV cache of {form} for heads of {dim}; it wants a multiple of {GROUP}: take f16")

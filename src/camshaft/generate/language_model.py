@@ -21,7 +21,7 @@ from camshaft.generate.batch import Batch, check_prompts
 from camshaft.generate.choices import ACTIVATIONS, KV_CACHES, activations_of, backend_of, check_sizes, kv_cache_of
 from camshaft.generate.conversation import Conversation
 from camshaft.generate.generation import Generation, GenerationTimings, check_max_tokens, stop_strings
-from camshaft.generate.known_files import open_model_file
+from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.sampler import Sampler, SamplerPlans
 from camshaft.generate.sampling import Sampling

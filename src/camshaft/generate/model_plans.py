@@ -18,23 +18,23 @@ import numpy as np
 from camshaft.dtypes import DType, f32
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
-from camshaft.formats.gguf import GGUFFile
-from camshaft.generate.kept_plans import KeptPlans
+from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
+from camshaft.generate.plan_cache import KeptPlans
 from camshaft.generate.sampler import kind_of, sampling_graph
 from camshaft.generate.sampling import Sampling
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
-from camshaft.plan.kept import KeptPlan
-from camshaft.plan.weights import Weights
-from camshaft.plan.workers import aligned_bytes
+from camshaft.plan.cached.cached_plan import KeptPlan
+from camshaft.plan.memory.weights import Weights
+from camshaft.plan.runtime.workers import aligned_bytes
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
     from camshaft.generate.model_graphs import ModelGraphs
     from camshaft.graph.graph import Graph
-    from camshaft.plan.device_memory import DeviceArray, DeviceRows
     from camshaft.plan.execution_plan import ExecutionPlan
+    from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
 
 PROMPT_TOKENS = 512  # the prompt plan's bound; longer prompts go through it in chunks
 MOST_TOGETHER = 16  # sequences with a plan of their own; more go through the prompt plan
@@ -147,7 +147,7 @@ class ModelPlans:
         """Where all plans leave their result."""
         spec = TensorSpec((self.logit_rows.bound, self.config.vocab_size), f32)
         if self.device is not None:
-            from camshaft.plan.device_memory import DeviceArray
+            from camshaft.plan.memory.device_memory import DeviceArray
 
             return DeviceArray.zeros(self.device, spec)
         return aligned_bytes(spec.nbytes, 64).view(np.float32).reshape(spec.bounds)
@@ -189,7 +189,7 @@ class ModelPlans:
         plan.bound.run()
         if isinstance(self.logits, np.ndarray):
             return self.logits[:n_rows]
-        from camshaft.plan.device_memory import DeviceRows
+        from camshaft.plan.memory.device_memory import DeviceRows
 
         return DeviceRows(self.logits, n_rows)
 

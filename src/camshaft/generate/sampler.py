@@ -10,13 +10,13 @@ import numpy as np
 from camshaft.extent import Extent
 from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
 from camshaft.ops.spec import Dim
-from camshaft.plan.kept import KeptPlan
+from camshaft.plan.cached.cached_plan import KeptPlan
 
 if TYPE_CHECKING:
-    from camshaft.generate.kept_plans import KeptPlans
+    from camshaft.generate.plan_cache import KeptPlans
     from camshaft.graph.graph import Graph, Tensor
-    from camshaft.plan.device_memory import DeviceArray
     from camshaft.plan.execution_plan import ExecutionPlan
+    from camshaft.plan.memory.device_memory import DeviceArray
 
     Plan: TypeAlias = ExecutionPlan | KeptPlan
 

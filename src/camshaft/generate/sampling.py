@@ -1,4 +1,4 @@
-"""Sampling: how the next token is chosen, and the arrays that tell the ops sample and repeat_penalty. Below language_model.py."""
+"""Sampling: how the next token is chosen, and the arrays that tell the ops sample and repeat_penalty."""
 
 from __future__ import annotations
 

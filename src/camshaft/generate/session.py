@@ -14,7 +14,7 @@ from camshaft.generate.sampling import Sampling
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
-    from camshaft.plan.device_memory import DeviceRows
+    from camshaft.plan.memory.device_memory import DeviceRows
 
 Array = np.ndarray[Any, Any]
 

@@ -1,7 +1,7 @@
 """The instruction table: one row per instruction with its type rule, its meaning in NumPy and its lowering on each target.
 
 The LLVM column holds an opcode per kind of operand ('f', 'i', 'u', 'b'), an intrinsic ("llvm.sqrt"), or "expand:NAME" for what
-emit/llvm_math.py spells out; the PTX column is the same but where _PTX says otherwise. The columns of C, WGSL and MSL are in
+table.py spells out; the PTX column is the same but where _PTX says otherwise. The columns of C, WGSL and MSL are in
 lang/dialects.py. No cell is empty: a target that cannot have an instruction has an Absent(reason) there.
 
 Accuracy of the expansions on a CPU, f32 and f64, subnormal arguments and results included (worst measured over sweeps of all

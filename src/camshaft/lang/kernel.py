@@ -15,7 +15,7 @@ from typing import Any
 from camshaft.dtypes import i64
 from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
-from camshaft.lang import tracer as tracing
+from camshaft.lang.tracing import tracer as tracing
 
 Constant = int | float | str | bool
 
@@ -118,11 +118,11 @@ def kernel(function: Callable[..., None]) -> Kernel:
 
 @functools.cache
 def language_digest(*patterns: str) -> str:
-    """SHA-256 over the language and the files of camshaft that match `patterns` ("emit/llvm*.py"): part of every key of code
+    """SHA-256 over the language and the files of camshaft that match `patterns` ("emit/llvm/**/*.py"): part of every key of code
     made by them, so that a change there rebuilds it."""
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    files = sorted({path for pattern in ("lang/*.py", *patterns) for path in root.glob(pattern)})
+    files = sorted({path for pattern in ("lang/**/*.py", *patterns) for path in root.glob(pattern)})
     for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()

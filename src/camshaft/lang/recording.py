@@ -1,4 +1,4 @@
-"""Which tracer records now: the operators of traced values speak to it. Below lang/ir.py."""
+"""Which tracer records now: the operators of traced values speak to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from camshaft.errors import KernelError
 
-# The tracer that records now (lang/tracer.py); the operators of Value speak to it.
+# The tracer that records now (lang/tracing/tracer.py); the operators of Value speak to it.
 recorders: list[Any] = []
 
 

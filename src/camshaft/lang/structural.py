@@ -1,8 +1,8 @@
 """Values and statements that are no row of the instruction table: which there are, and who lowers each of them on each target.
 
-'emitter': the target's emitter. 'simt': lang/simt.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
-lang/tiles_expand.py rewrites it to other words (EXPANDED says why). 'matrix units': the emitter where a tile suits them
-(emit/llvm_tiles.py, llvm_units.py, msl_tiles.py), else as 'tiles'. An Absent cell is a refusal. Joined in lang/instructions.py.
+'emitter': the target's emitter. 'simt': form.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
+lang/expand/tiles.py rewrites it to other words (EXPANDED says why). 'matrix units': the emitter where a tile suits them
+(emit/nvptx/tiles.py, llvm_units.py, msl_tiles.py), else as 'tiles'. An Absent cell is a refusal.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STATEMENTS: dict[str, dict[str, Cell]] = {
 # Why a target runs tiles and asynchronous copies in ordinary words: (tiles, copies).
 EXPANDED: dict[str, tuple[str, str]] = {
     "llvm": (
-        "CPUs' units take tiles of words alone (emit/llvm_units.py)",
+        "CPUs' units take tiles of words alone (emit/llvm/matrix_unit.py)",
         "loads run ahead by themselves",
     ),
     "c": ("C has no words for matrix units", "C has no words for copies in the background"),

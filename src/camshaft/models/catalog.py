@@ -1,4 +1,4 @@
-"""The models camshaft knows by name: where each lies, how large it is and what it must hash to. Read by pull.py."""
+"""The models camshaft knows by name: where each lies, how large it is and what it must hash to."""
 
 from __future__ import annotations
 

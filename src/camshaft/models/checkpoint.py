@@ -13,7 +13,7 @@ from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.ops.quantized_matmul.packing import packed_format
+from camshaft.ops.quantized.packing import packed_format
 from camshaft.ops.spec import TensorSpec
 
 

@@ -1,4 +1,4 @@
-"""ModelConfig: the sizes of a transformer, read from a GGUF file's metadata and checked. Used by every file in models/."""
+"""ModelConfig: the sizes of a transformer, read from a GGUF file's metadata and checked."""
 
 from __future__ import annotations
 

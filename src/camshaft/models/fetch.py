@@ -1,4 +1,4 @@
-"""Fetching one file with another program (pip, huggingface_hub) and watching it grow. Used by pull.py."""
+"""Fetching one file with another program (pip, huggingface_hub) and watching it grow."""
 
 from __future__ import annotations
 

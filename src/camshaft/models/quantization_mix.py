@@ -1,4 +1,4 @@
-"""Which tensor of a model gets which block format: a row per file type. Read by models/quantize.py.
+"""Which tensor of a model gets which block format: a row per file type.
 
 A row has a base format and exceptions by the tensor's part of the model; they are llama.cpp's (llama-quant.cpp), without an
 importance matrix, so that a file of one name weighs the same here and there.

@@ -1,4 +1,4 @@
-"""quantize(source, out, type): a GGUF model again with other block formats. Between formats/ and `camshaft quantize`."""
+"""quantize(source, out, type): a GGUF model again with other block formats."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import numpy as np
 from camshaft.errors import FormatError, StoreError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat
-from camshaft.formats.gguf import GGUFFile, GGUFTensor, open_gguf
-from camshaft.formats.gguf_write import NewTensor, unsigned, values_of, write_gguf
+from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, open_gguf
+from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gguf
 from camshaft.formats.mapped import shown
 from camshaft.models.quantization_mix import Mix, Place, format_for, is_quantized, mix_named, part_of
 from camshaft.settings import thread_count

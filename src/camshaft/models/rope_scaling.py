@@ -1,4 +1,4 @@
-"""How a GGUF file says that rotary positions are stretched. Between models/config.py and ops/rope."""
+"""How a GGUF file says that rotary positions are stretched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the decoder-only models share: token inputs, the KV cache's states and attention over it. models/llama.py builds on it."""
+"""What the decoder-only models share: token inputs, the KV cache's states and attention over it. llama.py builds on it."""
 
 from __future__ import annotations
 

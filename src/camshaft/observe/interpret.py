@@ -1,4 +1,4 @@
-"""CAMSHAFT_INTERPRET: a plan's kernels become host thunks that the interpreter runs, every access checked. Called by watch.py."""
+"""CAMSHAFT_INTERPRET: a plan's kernels become host thunks that the interpreter runs, every access checked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.errors import SettingError
 from camshaft.extent import Extent
-from camshaft.lang.interpreter import interpret
+from camshaft.lang.interpreter.interpret import interpret
 from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
-from camshaft.plan.lower import Lowered
+from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.schedule import BufferSlice, Programs, Thunk
 
 

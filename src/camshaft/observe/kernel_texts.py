@@ -11,16 +11,20 @@ from typing import Any
 
 from camshaft.backends.cpu.compile import assembly
 from camshaft.backends.cuda.ptx import ptx
-from camshaft.emit import c, llvm, msl, nvptx, wgsl
+from camshaft.emit.c import module as c
+from camshaft.emit.llvm import module as llvm
+from camshaft.emit.msl import module as msl
+from camshaft.emit.nvptx import module as nvptx
 from camshaft.emit.target import CpuTarget
+from camshaft.emit.wgsl import module as wgsl
 from camshaft.graph.custom import CustomOp
 from camshaft.lang import ir
 from camshaft.lang.kernel import constants_key
-from camshaft.lang.simt import to_simt
+from camshaft.lang.simt.form import to_simt
 from camshaft.observe.listing import listing
-from camshaft.ops.launch import Signature, signature
+from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, NativeCall
-from camshaft.plan.origin import Origin
+from camshaft.plan.lowering.node_range import Origin
 
 SYMBOL = "kernel"  # the entry's name in texts
 _CPU = ("simd", "scalar", "blas")

@@ -1,4 +1,4 @@
-"""Kernel IR as text, one value or statement a line, for people: what CAMSHAFT_DUMP writes. Below kernel_texts.py."""
+"""Kernel IR as text, one value or statement a line, for people: what CAMSHAFT_DUMP writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CAMSHAFT_OVERRIDE: kernels whose LLVM IR a person edited run in place of camshaft's own. Called by watch.py.
+"""CAMSHAFT_OVERRIDE: kernels whose LLVM IR a person edited run in place of camshaft's own.
 
 Read are files STEM.ll as CAMSHAFT_DUMP names them, for kernels of the CPU's backends simd and scalar and for calls of BLAS. One
 that says what camshaft would emit changes nothing, so the folder of a dump will do. What is replaced is compared with its op's
@@ -15,7 +15,7 @@ from pathlib import Path
 from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.errors import SettingError
 from camshaft.observe.kernel_texts import SYMBOL, KernelTexts, kernel_texts
-from camshaft.plan.lower import Lowered
+from camshaft.plan.lowering.lower import Lowered
 
 # Entry names in a text: @kernel, not @kernel_part.
 _ENTRY = re.compile(rf"@{SYMBOL}\b(?![\w.$-])")

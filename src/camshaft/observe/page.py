@@ -15,7 +15,7 @@ from typing import Any
 
 from camshaft.observe.profile import Profile
 from camshaft.observe.rows import Row
-from camshaft.plan.timed import TimedRun
+from camshaft.plan.runtime.timed import TimedRun
 
 SCRIPTS = ("common.js", "table.js", "timeline.js", "roofline.js", "arena.js", "main.js")
 _COLUMNS = ("name", "op", "variant", "device", "n_thunks", "ns", "share", "waited_ns", "nbytes", "flops", "kind")

@@ -14,13 +14,13 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.errors import SettingError
-from camshaft.observe.roof import Roof, roof
+from camshaft.observe.machine_peak import Roof, roof
 from camshaft.observe.rows import GROUPS, Row, grouped
 from camshaft.observe.work import Work, layer_and_part, work_of
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.origin import Origin
+from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.runtime.timed import Floats, TimedRun, timed_run
 from camshaft.plan.schedule import Lifetime
-from camshaft.plan.timed import Floats, TimedRun, timed_run
 
 Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -1,4 +1,4 @@
-"""Row: what is known of one thunk, or of many together: by op, by part, by layer. Below profile.py."""
+"""Row: what is known of one thunk, or of many together: by op, by part, by layer."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.observe.profile import Profile
+from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.schedule import Schedule
-from camshaft.plan.timed import TimedRun
 
 Event = dict[str, Any]
 # Some 200 MB of text; what comes after is counted and dropped, which the file says.

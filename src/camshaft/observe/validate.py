@@ -1,4 +1,4 @@
-"""CAMSHAFT_VALIDATE: a plan run node by node, each result compared with the op's float64 reference. Called by watch.py."""
+"""CAMSHAFT_VALIDATE: a plan run node by node, each result compared with the op's float64 reference."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dispatch.validate import by_numbers, error_between, tolerance_of
 from camshaft.errors import ValidationError
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Tensor, root
 from camshaft.observe.work import active_node
-from camshaft.ops import quantize_activations as q8
+from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.node_thunks import Piece
-from camshaft.plan.origin import Origin
-from camshaft.plan.runnable import Runnable
+from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_thunks import Piece
+from camshaft.plan.runtime.runnable import Runnable
+from camshaft.validation.validate import by_numbers, error_between, tolerance_of
 
 Array = np.ndarray[Any, Any]
 Active = Mapping[Extent, int]

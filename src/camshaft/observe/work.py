@@ -1,4 +1,4 @@
-"""What a node costs at the active extents: bytes, operations, their kind, and which part of the model it is. For profile.py."""
+"""What a node costs at the active extents: bytes, operations, their kind, and which part of the model it is."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from camshaft.dtypes import bf16
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
-from camshaft.observe.roof import Roof
+from camshaft.observe.machine_peak import Roof
 from camshaft.ops.op import NodeSpec
-from camshaft.ops.quantize_activations import LAYOUTS
+from camshaft.ops.quantize.quantize_activations import LAYOUTS
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.origin import Origin
+from camshaft.plan.lowering.node_range import Origin
 
 Active = Mapping[Extent, int]
 _NUMBER = re.compile("[0-9]+")

@@ -1,4 +1,4 @@
-"""One file per op, one word each here; simple ops are rows of a family's file. Functions, tests and proofs follow from it."""
+"""The table of ops: which module defines each. Graph functions, eager calls, tests and proofs follow from it."""
 
 from __future__ import annotations
 
@@ -12,44 +12,43 @@ from camshaft.errors import BackendError
 if TYPE_CHECKING:
     from camshaft.ops.op import KernelVariant, Op
 
-# family's module -> the ops that are rows of it
-_FAMILY_ROWS = {
-    "binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
-    "unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "
+# Module below camshaft.ops -> the ops that it holds: one as OP, or the rows of a table OPS.
+_MODULES = {
+    "norm.rms_norm": "rms_norm",
+    "norm.layer_norm": "layer_norm",
+    "norm.residual_norm": "residual_norm",
+    "norm.softmax": "softmax",
+    "matmul.matmul": "matmul",
+    "matmul.rounded_matmul": "rounded_matmul",
+    "quantize.quantize_activations": "quantize_activations",
+    "quantized.matmul": "quantized_matmul",
+    "quantized.gated_product": "gated_product",
+    "index.embedding": "embedding",
+    "index.gather": "gather",
+    "index.transpose": "transpose",
+    "elementwise.silu_multiply": "silu_multiply",
+    "elementwise.copy": "copy",
+    "elementwise.cast": "cast",
+    "rope.rope": "rope",
+    "attention.kv_cache_update": "kv_cache_update",
+    "attention.kv_cache_quantize": "kv_cache_quantize",
+    "attention.attention": "attention",
+    "sample.repeat_penalty": "repeat_penalty",
+    "sample.sample": "sample",
+    "elementwise.binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
+    "elementwise.unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "
     "isnan ceil trunc floor round",
-    "comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or logical_xor "
-    "logical_not",
-    "reduction": "sum mean prod max min dot",
-    "argmax": "argmax argmin",
-    "pieces": "concat split outer",
-    "quantizing": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
+    "elementwise.comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or "
+    "logical_xor logical_not",
+    "reduce.reduction": "sum mean prod max min dot",
+    "reduce.argmax": "argmax argmin",
+    "index.concat_split": "concat split outer",
+    "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }
-FAMILIES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _FAMILY_ROWS.items()}
-_HOMES = {name: module for module, names in FAMILIES.items() for name in names}
-NAMES = (
-    "rms_norm",
-    "layer_norm",
-    "matmul",
-    "rounded_matmul",
-    "quantize_activations",
-    "quantized_matmul",
-    "embedding",
-    "silu_multiply",
-    "residual_norm",
-    "copy",
-    "gather",
-    "cast",
-    "transpose",
-    "repeat_penalty",
-    "softmax",
-    "rope",
-    "kv_cache_update",
-    "kv_cache_quantize",
-    "sample",
-    "attention",
-    "gated_product",
-    *_HOMES,
-)
+# Modules whose ops are rows of one table.
+TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}
+_HOMES = {name: module for module, rows in _MODULES.items() for name in rows.split()}
+NAMES = tuple(_HOMES)
 
 
 @functools.cache
@@ -58,18 +57,19 @@ def get(name: str) -> Op:
     if name not in NAMES:
         raise KeyError(name)
     module = import_module(module_of(name))
-    found: Op = module.OPS[name] if name in _HOMES else module.OP
+    found: Op = module.OPS[name] if _HOMES[name] in TABLES else module.OP
     return found
 
 
 def module_of(name: str) -> str:
     """The module that an op of the table is written in."""
-    return f"camshaft.ops.{group_of(name)}"
+    return f"camshaft.ops.{_HOMES[name]}"
 
 
 def group_of(name: str) -> str:
-    """The family that an op is a row of; its own name where it has a file of its own; 'chain' of a chain (ops/chain.py)."""
-    return _HOMES.get(name, name.partition(" ")[0])
+    """The table that an op is a row of; its own name where it is no row; 'chain' for a chain of elementwise ops."""
+    home = _HOMES.get(name, "")
+    return home.rpartition(".")[2] if home in TABLES else name.partition(" ")[0]
 
 
 def all_ops() -> tuple[Op, ...]:

@@ -1,4 +1,4 @@
-"""Which operations of tests/data/ops.tsv each op answers: the table that says how far the list is done. Read by catalog.py.
+"""Which operations of tests/data/ops.tsv each op answers: the table that says how far the list is done.
 
 A row is named 'seed/name'. It stands here once its whole meaning is computed: dtypes, forms, and the gradient if it asks for one.
 """

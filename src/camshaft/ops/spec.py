@@ -1,4 +1,4 @@
-"""TensorSpec: shape, dtype and layout of a tensor; what an op's shape rule takes and gives. Below formats/, above every op."""
+"""TensorSpec: shape, dtype and layout of a tensor; what an op's shape rule takes and gives."""
 
 from __future__ import annotations
 

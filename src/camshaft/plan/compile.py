@@ -9,29 +9,29 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.dispatch.kernel_dispatch import KernelDispatch, check_dispatcher
-from camshaft.dispatch.override import check_override, get_backend_override
-from camshaft.dispatch.select import Choice
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.graph.passes.layout import pack_weights
 from camshaft.graph.passes.prepare import prepare
-from camshaft.ops.workers import for_workers
-from camshaft.plan.constant_thunks import run_constant_thunks, take_constant_thunks
-from camshaft.plan.device_memory import DeviceArray
-from camshaft.plan.everywhere import run_everywhere
-from camshaft.plan.execute import BoundSchedule, bind
+from camshaft.ops.kernels.workers import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.held import Held, given_memory, hold
 from camshaft.plan.hooks import hook
-from camshaft.plan.lower import Lowered, lower
-from camshaft.plan.memory import MemoryPlan, make_schedule
-from camshaft.plan.mixed import MixedSchedule, bind_mixed
-from camshaft.plan.placing import choose_placed
+from camshaft.plan.instrument import watch_built, watch_lowered
+from camshaft.plan.lowering.choose_devices import choose_placed
+from camshaft.plan.lowering.constant_thunks import run_constant_thunks, take_constant_thunks
+from camshaft.plan.lowering.lower import Lowered, lower
+from camshaft.plan.lowering.replicate_small import run_everywhere
+from camshaft.plan.memory.arena import MemoryPlan, make_schedule
+from camshaft.plan.memory.buffer_memory import Held, given_memory, hold
+from camshaft.plan.memory.device_memory import DeviceArray
+from camshaft.plan.memory.weights import Weights
+from camshaft.plan.runtime.execute import BoundSchedule, bind
+from camshaft.plan.runtime.multi_device import MixedSchedule, bind_mixed
 from camshaft.plan.schedule import Schedule, Thunk
-from camshaft.plan.watched import watch_built, watch_lowered
-from camshaft.plan.weights import Weights
+from camshaft.selection.kernel_dispatch import KernelDispatch, check_dispatcher
+from camshaft.selection.override import check_override, get_backend_override
+from camshaft.selection.select import Choice
 from camshaft.settings import setting, settings, thread_count
 
 Array = np.ndarray[Any, Any]

@@ -11,17 +11,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from camshaft.dispatch.select import Choice
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.device_memory import DeviceArray
 from camshaft.plan.explain import explain
 from camshaft.plan.hooks import hook
-from camshaft.plan.origin import Origin
-from camshaft.plan.runnable import Runnable
-from camshaft.plan.submission import Submission, Submitter
+from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.memory.device_memory import DeviceArray
+from camshaft.plan.runtime.runnable import Runnable
+from camshaft.plan.runtime.submission import Submission, Submitter
+from camshaft.selection.select import Choice
 
 Array = np.ndarray[Any, Any]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from camshaft.backends.device import HOST
-from camshaft.dispatch.select import Choice
-from camshaft.plan.memory import MemoryPlan
+from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.schedule import Schedule, Thunk
+from camshaft.selection.select import Choice
 
 
 def explain(schedule: Schedule, memory: MemoryPlan, threads: int, choices: Iterable[Choice]) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dispatch.override import get_backend_override
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.selection.override import get_backend_override
 
 Array = np.ndarray[Any, Any]
 

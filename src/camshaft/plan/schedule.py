@@ -1,4 +1,4 @@
-"""Schedule: thunks in order, with buffers instead of addresses. Made by lowering, bound by execute.py."""
+"""Schedule: thunks in order, with buffers instead of addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from camshaft.backends.device import HOST, CompiledKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan.executor_layout import MAX_FACTORS
+from camshaft.plan.runtime.native.layout import MAX_FACTORS
 
 COPY_NBYTES_PER_PROGRAM = 1 << 16
 

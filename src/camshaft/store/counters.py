@@ -1,4 +1,4 @@
-"""Hits and misses of the store on this machine, by kind: added to one file when a process ends. Below store.py.
+"""Hits and misses of the store on this machine, by kind: added to one file when a process ends.
 
 A process that is killed adds nothing: the figures are for people, and nothing is decided by them but when to list a store.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.store.files import atomic_file
-from camshaft.store.living import locked
 from camshaft.store.objects import Counts
+from camshaft.store.process_lock import locked
 
 _FILE, _LOCK = "counters", "counters.lock"
 Totals = dict[str, Counts]

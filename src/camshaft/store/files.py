@@ -1,4 +1,4 @@
-"""Private folders and files that appear whole or not at all. Below store/objects.py; `camshaft pull` uses it too."""
+"""Private folders and files that appear whole or not at all."""
 
 from __future__ import annotations
 

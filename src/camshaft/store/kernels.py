@@ -1,4 +1,4 @@
-"""KernelCache: compiled kernels by two keys, each object kept once. Between objects.py and the backends that compile.
+"""KernelCache: compiled kernels by two keys, each object kept once.
 
 The first key stands for a kernel's sources, constants and target, and is known without tracing; the second is a hash of what the
 compiler is given: text, triple, CPU features, version, options. Under the first lies the second, under the second the object, so

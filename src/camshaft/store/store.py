@@ -16,8 +16,8 @@ from camshaft.settings import setting
 from camshaft.store.counters import Counters
 from camshaft.store.files import naming, private_folder
 from camshaft.store.kernels import KernelCache
-from camshaft.store.living import Living, locked
 from camshaft.store.objects import Counts, ObjectStore
+from camshaft.store.process_lock import Living, locked
 
 DOCUMENTS_MAX_NBYTES = 64 << 20  # of each kind; one machine's evidence takes 0.2 MB
 _KEYS_PART = 8  # of the bound, for first keys: 147 bytes each, beside objects of 1 to 20 kB

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from camshaft.errors import SettingError
 from camshaft.store.files import naming
-from camshaft.store.living import LEASE_PREFIX
 from camshaft.store.objects import Counts
+from camshaft.store.process_lock import LEASE_PREFIX
 from camshaft.store.store import Store
 
 KINDS = ("objects", "evidence", "measurements", "schedules", "headers", "models")

@@ -1,7 +1,7 @@
-"""A byte-level vocabulary that is looked up in its file: where its strings lie, and hash tables of them. After vocabulary.py.
+"""A byte-level vocabulary that is looked up in its file: where its strings lie, and hash tables of them.
 
 A prompt of 36 tokens asks for 300 of the 150k tokens and as many of the merges; to decode all of them and put them into dicts
-took 0.15 s of every start. What is here of them is found once and kept with the file's header (generate/known_files.py).
+took 0.15 s of every start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from camshaft.errors import ModelError
-from camshaft.formats.gguf_values import Metadata
+from camshaft.formats.gguf.values import Metadata
 from camshaft.formats.mapped import short_string_places
 from camshaft.text.merges import read_ranks
 from camshaft.text.vocabulary import NO_SCORES, TokenType, Vocabulary, token_types

@@ -1,4 +1,4 @@
-"""Benchmarks of candidates by the plans' own executor, by turns, so that whatever drifts hits all alike. Below nodes.py."""
+"""Benchmarks of candidates by the plans' own executor, by turns, so that whatever drifts hits all alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidate: a way to compute a node, made into plans that measure it as plans run it. Between inputs.py and benchmark.py."""
+"""Candidate: a way to compute a node, made into plans that measure it as plans run it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from camshaft.backends.registry import device
-from camshaft.dispatch.claims import Claim, claim_of
-from camshaft.dispatch.select import Choice
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values
 from camshaft.plan.compile import bind_lowered, extents_of_graph
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.held import given_memory
-from camshaft.plan.lower import lower
-from camshaft.plan.memory import make_schedule
+from camshaft.plan.lowering.lower import lower
+from camshaft.plan.memory.arena import make_schedule
+from camshaft.plan.memory.buffer_memory import given_memory
+from camshaft.plan.memory.weights import Weights
 from camshaft.plan.schedule import Thunk
-from camshaft.plan.weights import Weights
+from camshaft.selection.select import Choice
 from camshaft.tune.cold import large_inputs, n_copies
 from camshaft.tune.inputs import Array, Bytes, memory_of
+from camshaft.validation.cases import Claim, claim_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Cold operands: a measured kernel finds its large inputs in memory, as it finds weights in a model's plan. Below candidates.py.
+"""Cold operands: a measured kernel finds its large inputs in memory, as it finds weights in a model's plan.
 
 Every use in a measured plan has copies of its large inputs to itself, so many that one run reads twice what the last cache holds:
 what a use reads was evicted since the run before. Emptying the caches between runs instead would evict the interpreter's code,
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from camshaft.dispatch.machine import capabilities
 from camshaft.ops.op import NodeSpec, Op
+from camshaft.selection.host_info import capabilities
 
 ASSUMED_CACHE_NBYTES = 32 << 20
 CACHES_READ = 2

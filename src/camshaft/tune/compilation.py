@@ -1,4 +1,4 @@
-"""Candidates compiled in a child process, so that one that hangs or crashes is a reason and not the end. Below nodes.py."""
+"""Candidates compiled in a child process, so that one that hangs or crashes is a reason and not the end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self
 
-from camshaft.dispatch.child_process import ChildProcess
 from camshaft.errors import BackendError
 from camshaft.tune.candidates import Candidate
 from camshaft.tune.node_text import node_json
+from camshaft.validation.child_process import ChildProcess
 
 COMPILE_TIMEOUT_S = 30.0
 
@@ -48,7 +48,7 @@ class Compiler:
         except BackendError as error:
             return Compiled(failed=str(error))
         if self._child is None:
-            self._child = ChildProcess("camshaft.tune.compilation_child", "compiles kernels")
+            self._child = ChildProcess("camshaft.tune.compile_worker", "compiles kernels")
         try:
             self._child.ask(asked)
             said = self._child.answer(self._timeout_s)

@@ -1,20 +1,20 @@
-"""Tuning of all that graphs use, each distinct shape once. Above nodes.py; plan/compile.py and `camshaft tune` call it."""
+"""Tuning of all that graphs use, each distinct shape once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from camshaft.dispatch.claims import claim_of
-from camshaft.dispatch.measurements import measurements
-from camshaft.dispatch.select import rivals
 from camshaft.errors import BackendError
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.ops.op import NodeSpec, Op
+from camshaft.selection.measurements import measurements
+from camshaft.selection.select import rivals
 from camshaft.tune.cold import last_cache_nbytes
 from camshaft.tune.nodes import Tuned, tune_node
 from camshaft.tune.rounds import BenchmarkConfig
+from camshaft.validation.cases import claim_of
 
 # Operations a byte under which a node that reads weights or a cache waits for memory, and bytes under which it does not matter.
 STREAMS_UNDER, STREAMS_FROM_NBYTES = 64.0, 1 << 16

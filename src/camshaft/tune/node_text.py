@@ -1,4 +1,4 @@
-"""Nodes as JSON, so that a child process can compile for them. Used by compilation.py and compilation_child.py."""
+"""Nodes as JSON, so that a child process can compile for them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from camshaft.dtypes import DType, as_dtype
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.ops import quantize_activations
 from camshaft.ops.op import NodeSpec
-from camshaft.ops.quantized_matmul.packing import INTERLEAVED
+from camshaft.ops.quantize import quantize_activations
+from camshaft.ops.quantized.packing import INTERLEAVED
 from camshaft.ops.spec import ROWS, TensorSpec
 
 LAYOUTS = {layout.name: layout for layout in (ROWS, INTERLEAVED, *quantize_activations.LAYOUTS.values())}

@@ -1,4 +1,4 @@
-"""Tuning of nodes: rivals are measured, tunables searched, the winner proved, and times kept for selection. Top of tune/."""
+"""Tuning of nodes: rivals are measured, tunables searched, the winner proved, and times kept for selection."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from camshaft.backends.registry import DEFAULT_ORDER, device
-from camshaft.dispatch.measurements import Measurement, measurement, measurements
-from camshaft.dispatch.proof import prove
-from camshaft.dispatch.select import rivals
 from camshaft.ops.op import NodeSpec, Op, Values
+from camshaft.selection.measurements import Measurement, measurement, measurements
+from camshaft.selection.select import rivals
 from camshaft.settings import settings, thread_count
 from camshaft.tune.benchmark import benchmark_round_robin
 from camshaft.tune.candidates import Candidate
@@ -17,6 +16,7 @@ from camshaft.tune.compilation import COMPILE_TIMEOUT_S, Compiler
 from camshaft.tune.inputs import Array, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.tune.search import beam_search
+from camshaft.validation.proof import prove
 
 # A gain under 2%, or under what the reference differs from itself in the same race, is none. A search on a busy machine goes on
 # for steps of 20%; what it finds must still pass the final race.

@@ -1,4 +1,4 @@
-"""How samples of several kernels are taken: warm-up, rounds by turns, giving up. Knows nothing of plans. Below benchmark.py."""
+"""How samples of several kernels are taken: warm-up, rounds by turns, giving up. Knows nothing of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C compilers: which one is there, and C text to an object or a shared library. Below backends/c/load.py and device.py."""
+"""C compilers: which one is there, and C text to an object or a shared library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPU through a C compiler: device "cpu:c". Above load.py; for debugging, comparison, and where one prefers it."""
+"""The CPU through a C compiler: device "cpu:c"."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from camshaft.backends.c.load import SharedLibrary, build, load
 from camshaft.backends.cpu.compile import NativeLibrary, host_target
 from camshaft.backends.cpu.device import ENTRY, count, counts
 from camshaft.backends.device import HOST, Command, DeviceInfo, DeviceRun, Memory
-from camshaft.emit.c import emit
+from camshaft.emit.c.module import emit
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
-from camshaft.lang.verify import verify
+from camshaft.lang.verifier.verify import verify
 from camshaft.store.kernels import UNNAMED, symbol_of
 from camshaft.store.store import store
 
 # The files of camshaft that the text depends on, besides lang/.
-_SOURCES = ("emit/c.py", "emit/c_*.py", "emit/llvm_functions.py", "backends/c/*.py")
+_SOURCES = ("emit/*.py", "emit/c/*.py", "emit/c_family/*.py", "emit/llvm/**/*.py", "backends/c/*.py")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether LLVM's object loader may be given an object that a C compiler made. Used by backends/c/load.py.
+"""Whether LLVM's object loader may be given an object that a C compiler made.
 
 The loader ends the process on what it does not know, so an object is read here first: ELF, kinds of relocation that the loader
 has, and functions from outside that this process has, called through the table of addresses.

@@ -1,4 +1,4 @@
-"""What LLVM does not find out of an AArch64 host (22.1 names none of these): its dot and matrix products. Used by compile.py.
+"""What LLVM does not find out of an AArch64 host (22.1 names none of these): its dot and matrix products.
 
 Linux says it in two words of bits, macOS by names.
 """

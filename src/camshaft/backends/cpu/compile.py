@@ -1,4 +1,4 @@
-"""LLVM for the CPU: IR text to an object, an object to callable addresses. Between emit/llvm.py and backends/cpu/device.py."""
+"""LLVM for the CPU: IR text to an object, an object to callable addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPU as a device: its lane width and features, and kernels compiled for it once. Above compile.py, below dispatch/."""
+"""The CPU as a device: its lane width and features, and kernels compiled for it once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
-from camshaft.lang.verify import verify
+from camshaft.lang.verifier.verify import verify
 from camshaft.store.kernels import UNNAMED, Found, symbol_of
 from camshaft.store.store import store
 
@@ -72,7 +72,7 @@ class CpuDevice:
         target = CpuTarget(self.architecture, width, self.features)
 
         def source(symbol: str) -> str:
-            from camshaft.emit.llvm import emit  # 10 ms, which a start that finds its kernels need not pay
+            from camshaft.emit.llvm.module import emit  # 10 ms, which a start that finds its kernels need not pay
 
             traced = kernel.trace(arrays, scalars, constants, grid)
             verify(traced)
@@ -143,7 +143,7 @@ def count(found: Found) -> None:
 
 @functools.cache
 def _machine_key() -> str:
-    return f"{host_target()!r}|{MODULE_FLAGS}|{language_digest('emit/llvm*.py', 'emit/target.py')}"
+    return f"{host_target()!r}|{MODULE_FLAGS}|{language_digest('emit/*.py', 'emit/llvm/**/*.py')}"
 
 
 @functools.cache

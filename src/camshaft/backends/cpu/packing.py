@@ -1,4 +1,4 @@
-"""Packing: a call of the kernel that packs a weight, all its numbers known. Made by ops/quantized_matmul, or kept with a plan."""
+"""Packing: a call of the kernel that packs a weight, all its numbers known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices: which there are, why not, memory, kernels and runs. Top of backends/cuda/, below registry.py."""
+"""NVIDIA GPUs as devices: which there are, why not, memory, kernels and runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from camshaft.backends.cuda.kernel import CudaKernel, load, ptx_text
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.run import CudaRun
 from camshaft.backends.device import Command, DeviceInfo
-from camshaft.emit.nvptx import MOST_SHARED_NBYTES, shared_nbytes, simt_form
+from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, shared_nbytes, simt_form
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key
-from camshaft.lang.simt import SimtKernel
-from camshaft.lang.verify import verify
+from camshaft.lang.simt.form import SimtKernel
+from camshaft.lang.verifier.verify import verify
 
 NAME = "cuda"
 LANES = 128

@@ -1,4 +1,4 @@
-"""Steps captured as one CUDA graph, replayed with the number of workgroups that a run wants. Used by run.py.
+"""Steps captured as one CUDA graph, replayed with the number of workgroups that a run wants.
 
 A graph's launches keep their grids and its copies their sizes, but both follow the active extents. A launch or copy whose count
 changed since the last run has its node set anew (about a microsecond each): decoding token by token changes few nodes, seldom,

@@ -1,4 +1,4 @@
-"""A kernel for an NVIDIA GPU: PTX from the store or made, then assembled and loaded by the driver. Used by device.py."""
+"""A kernel for an NVIDIA GPU: PTX from the store or made, then assembled and loaded by the driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import llvmlite.binding as llvm
 
 from camshaft.backends.cuda.driver import DriverError, ask, bindings
 from camshaft.backends.cuda.ptx import ptx
-from camshaft.emit.nvptx import emit
+from camshaft.emit.nvptx.module import emit
 from camshaft.emit.target import GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
-from camshaft.lang.simt import SimtKernel
+from camshaft.lang.simt.form import SimtKernel
 from camshaft.store.store import store
 
 LOG_NBYTES = 8192
@@ -24,7 +24,7 @@ LOG_NBYTES = 8192
 
 @dataclass(frozen=True, eq=False)
 class CudaKernel:
-    """A kernel loaded into a device's context; `lanes` threads a workgroup. Its parameters: emit/nvptx.py."""
+    """A kernel loaded into a device's context; `lanes` threads a workgroup. Its parameters: emit/nvptx/module.py."""
 
     name: str
     lanes: int

@@ -1,4 +1,4 @@
-"""Memory of an NVIDIA GPU, and page-locked memory of the process that it copies from and to. Used by device.py and run.py."""
+"""Memory of an NVIDIA GPU, and page-locked memory of the process that it copies from and to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLVM for NVIDIA GPUs: IR text to PTX, which the driver assembles for the GPU at hand. Between emit/nvptx.py and device.py."""
+"""LLVM for NVIDIA GPUs: IR text to PTX, which the driver assembles for the GPU at hand."""
 
 from __future__ import annotations
 

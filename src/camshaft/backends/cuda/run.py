@@ -1,4 +1,4 @@
-"""Commands made ready for an NVIDIA GPU: a run is one graph launch, or, without a graph, launch by launch. Used by device.py."""
+"""Commands made ready for an NVIDIA GPU: a run is one graph launch, or, without a graph, launch by launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One command as the driver takes it: a launch with its parameters, or a copy. Used by run.py and graph.py."""
+"""One command as the driver takes it: a launch with its parameters, or a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metal as a device: MSL compiled and launched through PyObjC. Top of backends/metal/. It has not met hardware yet.
+"""Metal as a device: MSL compiled and launched through PyObjC. It has not met hardware yet.
 
 What is known of it comes from Metal's documentation and from tests that run its MSL on a CPU (tests/support/fake_metal.py).
 """
@@ -14,15 +14,15 @@ from camshaft.backends.metal.api import MetalApi, MetalApiDevice, absent_api, me
 from camshaft.backends.metal.memory import Queue, allocate
 from camshaft.backends.metal.pipelines import MetalKernel, Pipelines
 from camshaft.backends.metal.run import MetalRun
-from camshaft.emit.msl import emit, simt_form
-from camshaft.emit.msl import refusal as past_limits
-from camshaft.emit.msl_module import MslModule, MslTarget
+from camshaft.emit.msl.layout import MslModule, MslTarget
+from camshaft.emit.msl.module import emit, simt_form
+from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key
-from camshaft.lang.simt import SimtKernel
-from camshaft.lang.verify import verify
+from camshaft.lang.simt.form import SimtKernel
+from camshaft.lang.verifier.verify import verify
 
 # Threads of a threadgroup where a launch names no lanes: two SIMD-groups.
 LANES = 64

@@ -1,4 +1,4 @@
-"""Kernels of a Metal device: MSL compiled into pipelines, each once. Between memory.py and device.py of backends/metal/."""
+"""Kernels of a Metal device: MSL compiled into pipelines, each once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from camshaft.backends.metal.api import MetalApi, MetalApiDevice, Pipeline, said
-from camshaft.emit.msl_module import MslModule
+from camshaft.emit.msl.layout import MslModule
 from camshaft.errors import BackendError
 
 

@@ -10,16 +10,20 @@ from dataclasses import dataclass, field
 
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.backends.device import Bytes, Command, DeviceInfo
-from camshaft.emit import c, llvm, msl, nvptx, wgsl
-from camshaft.emit.msl_module import MslTarget
+from camshaft.emit.c import module as c
+from camshaft.emit.llvm import module as llvm
+from camshaft.emit.msl import module as msl
+from camshaft.emit.msl.layout import MslTarget
+from camshaft.emit.nvptx import module as nvptx
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import CpuTarget, GpuTarget
-from camshaft.emit.wgsl_module import WgslTarget
+from camshaft.emit.wgsl import module as wgsl
+from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, KernelError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key
-from camshaft.lang.simt import to_simt
-from camshaft.lang.verify import verify
+from camshaft.lang.simt.form import to_simt
+from camshaft.lang.verifier.verify import verify
 
 # Bytes: the most that a device of any kind asks of places of buffers.
 ALIGNMENT = 256

@@ -1,4 +1,4 @@
-"""The adapters of this machine, best first, with their limits and features. Between native.py and device.py."""
+"""The adapters of this machine, best first, with their limits and features."""
 
 from __future__ import annotations
 

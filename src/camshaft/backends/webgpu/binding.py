@@ -1,4 +1,4 @@
-"""Launches and copies of a run as pipelines with bind groups, made once. Between kernel.py and run.py."""
+"""Launches and copies of a run as pipelines with bind groups, made once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from camshaft.backends.device import LaunchCommand, Place
 from camshaft.backends.webgpu.kernel import Pipeline, WebGpuKernel, make_group
 from camshaft.backends.webgpu.memory import COPY_DST, UNIFORM, WebGpuMemory, words_nbytes
-from camshaft.emit.wgsl_module import FIXED_BINDING, RUN_BINDING, WgslModule
+from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslModule
 from camshaft.errors import BackendError
 
 if TYPE_CHECKING:

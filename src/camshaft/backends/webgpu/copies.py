@@ -1,4 +1,4 @@
-"""Copies between buffers that no encoder command takes: in one buffer, or not whole words. Between binding.py and steps.py."""
+"""Copies between buffers that no encoder command takes: in one buffer, or not whole words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The WebGPU device: an adapter opened with all its limits, memory, kernels and runs. Above its neighbours, below dispatch/."""
+"""The WebGPU device: an adapter opened with all its limits, memory, kernels and runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from camshaft.backends.webgpu.lowering import Lowered, lower
 from camshaft.backends.webgpu.memory import WebGpuMemory, words_nbytes
 from camshaft.backends.webgpu.native import native
 from camshaft.backends.webgpu.run import WebGpuRun
-from camshaft.emit.wgsl_module import WgslTarget
+from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key

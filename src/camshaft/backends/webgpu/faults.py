@@ -1,4 +1,4 @@
-"""What a driver reports: errors and the loss of the device, kept until someone asks. Between native.py and device.py."""
+"""What a driver reports: errors and the loss of the device, kept until someone asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels as compute pipelines: a shader module, its layout and one pipeline for each way to bind its arrays. Below device.py."""
+"""Kernels as compute pipelines: a shader module, its layout and one pipeline for each way to bind its arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from camshaft.emit.wgsl_module import FIXED_BINDING, RUN_BINDING, WgslModule
+from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslModule
 
 if TYPE_CHECKING:
     from camshaft.backends.webgpu.device import WebGpuDevice

@@ -1,4 +1,4 @@
-"""A kernel on its way to WGSL: traced, verified, in SIMT form, emitted, or refused with the reason. Below device.py."""
+"""A kernel on its way to WGSL: traced, verified, in SIMT form, emitted, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from camshaft.emit.refusal import refusal
-from camshaft.emit.wgsl import emit
-from camshaft.emit.wgsl_module import WgslModule, WgslTarget
+from camshaft.emit.wgsl.layout import WgslModule, WgslTarget
+from camshaft.emit.wgsl.module import emit
 from camshaft.errors import BackendError, KernelError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel
-from camshaft.lang.simt import SimtKernel, to_simt
-from camshaft.lang.verify import verify
+from camshaft.lang.simt.form import SimtKernel, to_simt
+from camshaft.lang.verifier.verify import verify
 
 
 @dataclass(frozen=True, eq=False)

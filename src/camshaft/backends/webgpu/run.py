@@ -1,4 +1,4 @@
-"""A run: its steps encoded in one go and submitted once; what it uses was made in bind. Between steps.py and device.py."""
+"""A run: its steps encoded in one go and submitted once; what it uses was made in bind."""
 
 from __future__ import annotations
 

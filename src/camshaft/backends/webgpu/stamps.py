@@ -1,4 +1,4 @@
-"""Time stamps of a run: a query at each command's begin and end, read back after it. Below steps.py and run.py."""
+"""Time stamps of a run: a query at each command's begin and end, read back after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run does, step by step, found when it is bound. Between binding.py and run.py.
+"""What a run does, step by step, found when it is bound.
 
 Launches that follow each other share a compute pass; copies between buffers end it. What comes from this process is written by
 the queue before all commands, or, where a command before the upload touches the same bytes, put into one inbox and copied in its

@@ -1,7 +1,7 @@
 """Which elementwise nodes of a graph become one: groups of places in program order, joined where that makes no circle.
 
 Its steps grow with the nodes: a group knows what it needs by place, so that joining two changes no other; the search for a circle
-ends where no group reaches further back, and all searches of a graph share one allowance. For chains.py.
+ends where no group reaches further back, and all searches of a graph share one allowance.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from camshaft.graph.graph import Graph, Node, Tensor, readers, root
-from camshaft.ops import chain
+from camshaft.ops.elementwise import chain
 
 # WebGPU's least guaranteed storage buffers of a kernel; and what registers hold of inner values.
 MOST_TENSORS, MOST_STEPS = 8, 24

@@ -1,4 +1,4 @@
-"""Puts elementwise ops that read each other's results into chains, one node each (ops/chain.py). After fuse.py and quantize.py.
+"""Puts elementwise ops that read each other's results into chains, one node each (ops/elementwise/chain.py).
 
 What is gained is memory traffic: of add, silu, multiply over three tensors, six reads and three writes become three and one.
 Which nodes go together is found in chain_groups.py.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from camshaft.dtypes import as_dtype
 from camshaft.graph.graph import Graph, Node, Rewriter
 from camshaft.graph.passes.chain_groups import Group, Grouping, Results, inputs_of
-from camshaft.ops import chain
-from camshaft.ops.chain_text import Chain, Step
+from camshaft.ops.elementwise import chain
+from camshaft.ops.elementwise.chain_text import Chain, Step
 
 
 def fuse_chains(graph: Graph) -> Graph:

@@ -1,4 +1,4 @@
-"""Makes gate, up and what is made of both one node (ops/gated_product.py). After fuse_quantized.py, before layout.py."""
+"""Makes gate, up and what is made of both one node (ops/quantized/gated_product.py)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Lets an op quantize its own result where an op for both exists (ops/quantizing.py). After quantize.py, before layout.py."""
+"""Lets an op quantize its own result where an op for both exists (ops/quantize/fused_quantize.py)."""
 
 from __future__ import annotations
 
 from camshaft import ops
 from camshaft.graph.graph import Graph, Node, Rewriter, Tensor, readers, root
-from camshaft.ops.quantize_activations import kind_of
-from camshaft.ops.quantizing import sums_text
+from camshaft.ops.quantize.fused_quantize import sums_text
+from camshaft.ops.quantize.quantize_activations import kind_of
 
 QUANTIZER = "quantize_activations"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.graph import Graph, Rewriter, Tensor, root
-from camshaft.ops.quantized_matmul.packing import INTERLEAVED, interleaved
+from camshaft.ops.quantized.packing import INTERLEAVED, interleaved
 from camshaft.ops.spec import TensorSpec
 
 

@@ -1,4 +1,4 @@
-"""The passes in their order, from the graph as written to the graph that is lowered. Called by plan/compile.py."""
+"""The passes in their order, from the graph as written to the graph that is lowered."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Quantizes activations once per tensor for all quantized_matmuls that read it (mode 'q8'). After fuse.py, before layout.py."""
+"""Quantizes activations once per tensor for all quantized_matmuls that read it (mode 'q8')."""
 
 from __future__ import annotations
 
 from camshaft import ops
 from camshaft.graph.graph import Graph, Node, Rewriter, Tensor
-from camshaft.ops.quantized_matmul.packing import packed_format
+from camshaft.ops.quantized.packing import packed_format
 
 
 def quantize_activations(graph: Graph) -> Graph:

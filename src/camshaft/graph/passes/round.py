@@ -1,10 +1,10 @@
-"""Rounds what products of many rows multiply (mode 'q8'). After fuse.py.
+"""Rounds what products of many rows multiply (mode 'q8').
 
 Beside bf16 weights activations become bf16, once per tensor, for all products that read it. A product of two bf16 is exact in
 f32, and instructions that multiply pairs of them do twice the work of f32's. llama.cpp rounds the same.
 
 Beside f16 weights it rounds to f16, three bits finer, which no pair of bf16 holds. Those products become rounded_matmul: a kernel
-may round both operands to whole numbers of 16 bits, which loses less, and multiply pairs of those (ops/rounded_matmul.py).
+may round both operands to whole numbers of 16 bits, which loses less, and multiply pairs of those (ops/matmul/rounded_matmul.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from camshaft.ops.spec import bound
 
 # Up to here a product waits for its weights, and f32 activations cost nothing: single tokens, sequences together, logits.
 FEW_ROWS = 64
-# Ops that give their first result rounded themselves (ops/short_results.py).
+# Ops that give their first result rounded themselves (ops/kernels/output_dtype.py).
 MAKERS = ("rms_norm", "residual_norm", "silu_multiply")
 
 

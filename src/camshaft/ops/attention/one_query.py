@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i64
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Cache, is_quantized
 from camshaft.ops.attention.registers import LOWEST
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Consecutive keys of one sequence, as a kernel finds them in the cache, plain or in blocks of 32. Used by attention's kernels.
 
-ops/kv_cache_update.py and ops/kv_cache_quantize.py say how a cache lies in memory.
+ops/attention/kv_cache_update.py and ops/attention/kv_cache_quantize.py say how a cache lies in memory.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64, u8
 from camshaft.lang.ir import Value
-from camshaft.lang.tracer import Array, Number, Tracer
+from camshaft.lang.tracing.tracer import Array, Number, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
+from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.registers import WIDTH, inside
-from camshaft.ops.kv_cache_quantize import GROUP, NIBBLE_ZERO
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec
 
 LINE_NBYTES = 64  # of a CPU's caches

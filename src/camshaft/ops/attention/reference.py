@@ -1,4 +1,4 @@
-"""What attention means, in float64 NumPy, and the inputs it is tried on. Used by ops/attention/__init__.py."""
+"""What attention means, in float64 NumPy, and the inputs it is tried on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.kv_cache_quantize import FORMATS, decode, encode
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS
+from camshaft.ops.attention.kv_cache_quantize import FORMATS, decode, encode
+from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec
 
 

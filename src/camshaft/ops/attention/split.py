@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import caches, is_quantized
 from camshaft.ops.attention.registers import padded, register_vectors
 from camshaft.ops.attention.split_kernels import (
@@ -19,9 +20,8 @@ from camshaft.ops.attention.split_kernels import (
     some_keys_per_program,
     some_quantized_keys_per_program,
 )
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS
+from camshaft.ops.kernels.workgroup import has_threads
 from camshaft.ops.spec import TensorSpec, bound
-from camshaft.ops.workgroup import has_threads
 
 MAX_TOKENS = 16
 MAX_SPLITS = 64  # longer caches get longer splits, so that partial results stay small

@@ -1,4 +1,4 @@
-"""The kernels of attention for few tokens: some keys of one token per program, then what merges them. Used by split.py.
+"""The kernels of attention for few tokens: some keys of one token per program, then what merges them.
 
 Lanes are the 16 keys of a cache block for q K and 16 columns of the head for p V, so no sum goes across a vector. All q heads of
 a group read each vector of the cache once. On a CPU a program takes every kv head, block after block as they lie in memory, so
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from camshaft.dtypes import f32, i64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two, tile_of
-from camshaft.lang.tracer import Array, Tracer, Variable
+from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two, tile_of
+from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.ops.attention.kv_cache_quantize import GROUP
+from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Cache, Keys
 from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
-from camshaft.ops.kv_cache_quantize import GROUP
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 
 MOST_MEMBERS = WIDTH // 2  # q heads that a register tile takes at once
 

@@ -1,4 +1,4 @@
-"""The kernels of attention for prompts: a tile of tokens over the keys of its slot, tile after tile. Used by tiled.py.
+"""The kernels of attention for prompts: a tile of tokens over the keys of its slot, tile after tile.
 
 Lanes are keys for q K and columns of the head for p V; both products are the same register block of rows times vectors with the
 row's element broadcast, so nothing is transposed. K and V turn to f32 on their way into registers, in units idle otherwise: f32
@@ -13,7 +13,7 @@ from dataclasses import replace
 from camshaft.dtypes import i64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops.attention.paged import Cache, Keys
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
 

@@ -1,4 +1,4 @@
-"""A tile of rows and the steps of online softmax on it, register block by register block. Used by tiled_kernels.py.
+"""A tile of rows and the steps of online softmax on it, register block by register block.
 
 A tile of keys is gone through twice, each time block by block: for the scores and what they weigh, while the processor begins the
 next block's products as it ends this one's powers, then for the values. Both at once for a block read K and V in turn, which
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64
 from camshaft.lang.ir import Value
-from camshaft.lang.tiles import add_products, first_elements, greater, power_of_two
-from camshaft.lang.tracer import Array, Number, Tracer
+from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two
+from camshaft.lang.tracing.tracer import Array, Number, Tracer
+from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Keys
 from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
-from camshaft.ops.kv_cache_update import BLOCK_TOKENS
 
 # A row's powers are of score - peak. The peak moves to its greatest score at the first keys, then when a score passes it by more
 # than this: powers of 2^30 are as exact as those of 1, and hardly a row ever has its sums rescaled.

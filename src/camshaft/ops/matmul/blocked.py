@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from camshaft.dtypes import DType, f32
-from camshaft.lang.verify import MAX_SCRATCH_NBYTES
+from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import tiled
 from camshaft.ops.matmul.blocked_kernel import WIDTH, multiply_blocks

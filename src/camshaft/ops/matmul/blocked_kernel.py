@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from camshaft.dtypes import f32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Number, Tracer, Variable
+from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
 from camshaft.ops.matmul.lanes import matrix_of
 
 WIDTH = 16

@@ -1,4 +1,4 @@
-"""Packing b to panels of some vectors of columns. For blocked.py.
+"""Packing b to panels of some vectors of columns.
 
 As [k, n] along its rows, as f32 or as words of two bf16. As [n, k] two columns are turned by two k at a time: as u64, which takes
 half the stores. An element of 32 bits takes 0.20 ns so, one of 16 bits to f32 0.29; by a gather or scatter of 16 of them 0.44 to
@@ -12,7 +12,7 @@ from dataclasses import replace
 from camshaft.dtypes import i64, u32, u64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocked_kernel import WIDTH, paired_rows
 from camshaft.ops.matmul.shapes import Sizes

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from camshaft.dtypes import bf16, f16, i64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.kernels.workgroup import has_threads, workgroup_nbytes
 from camshaft.ops.matmul.lanes import matrix_of
 from camshaft.ops.matmul.shapes import only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound
-from camshaft.ops.workgroup import has_threads, workgroup_nbytes
 
 BACKENDS = frozenset({"webgpu", "cuda", "metal", "null"})
 SIDES = (16, 32, 64)
 STEP = 16
-# Sums of a thread that stay in registers (lang/tiles_expand.py).
+# Sums of a thread that stay in registers (lang/expand/tiles.py).
 MOST_SUMS = 64
 # Blocks of 16 of both operands for 64 x 64 in f32, twice: what every WebGPU adapter has.
 LEAST_NBYTES = 2 * 2 * 64 * STEP * 4

@@ -11,9 +11,9 @@ from math import prod
 from camshaft.dtypes import f32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array, Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import one_row
+from camshaft.ops.matmul import gemv
 from camshaft.ops.matmul.lanes import matrix_of
 from camshaft.ops.matmul.shapes import Sizes, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -232,7 +232,7 @@ def _gemv(s: Sizes, target: ops.Target, values: ops.Values) -> ops.Build:
         ops.write(0, shape=(s.matrices * rows, s.columns)),
     )
     if s.transposed and rows == 1:
-        return ops.Build((one_row.launch(s, target, arrays, block),))
+        return ops.Build((gemv.launch(s, target, arrays, block),))
     sizes = {"rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "block": block}
     per = block if s.transposed else block * WIDTH
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows, tile), ops.Cells(s.columns, per))

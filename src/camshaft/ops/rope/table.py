@@ -1,4 +1,4 @@
-"""The table of rotations for rope: cosines and sines by position, with the ways models stretch their context. Used by models/.
+"""The table of rotations for rope: cosines and sines by position, with the ways models stretch their context.
 
 The frequencies are those of the RoPE paper (Su et al., 2021), 1 / theta^(2i / n), then changed by one RopeScaling.
 """

@@ -16,8 +16,8 @@ import numpy as np
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracer import Array as KernelArray
-from camshaft.lang.tracer import Tracer, Variable
+from camshaft.lang.tracing.tracer import Array as KernelArray
+from camshaft.lang.tracing.tracer import Tracer, Variable
 
 Word = TypeVar("Word", ir.Value, np.ndarray[Any, Any])
 Masked = Callable[[ir.Value], ir.Value]

@@ -1,0 +1,125 @@
+"""A model of a known shape from random weights, to measure where no file of that shape is at hand. Its text is noise.
+
+The vocabulary is that of an existing model, filled up with unused tokens; llama.cpp opens the file too.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.formats.gguf.file import open_gguf
+from camshaft.formats.gguf.write import NewTensor, Raw, unsigned, values_of, write_gguf
+from camshaft.models.quantize import Requantized, quantize
+
+FLOAT32, STRING, ARRAY, INT32, UNUSED = 6, 8, 9, 5, 5
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder; `biases` on q, k and v, as Qwen2 has them."""
+
+    architecture: str
+    layers: int
+    dim: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    context: int
+    rope_base: float
+    biases: bool = False
+
+
+SHAPES = {
+    # Qwen2-0.5B (Yang et al., 2024): 494 million weights, the embedding makes the logits
+    "qwen2-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 151_936, 32_768, 1e6, biases=True),
+}
+
+
+def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes, rows first."""
+    kv = shape.dim // shape.heads * shape.kv_heads
+    found: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (shape.vocabulary, shape.dim),
+        "output_norm.weight": (shape.dim,),
+    }
+    for i in range(shape.layers):
+        rows = {"attn_q": shape.dim, "attn_k": kv, "attn_v": kv}
+        parts = {f"{name}.weight": (n, shape.dim) for name, n in rows.items()} | {
+            "attn_output.weight": (shape.dim, shape.dim),
+            "ffn_gate.weight": (shape.ffn, shape.dim),
+            "ffn_up.weight": (shape.ffn, shape.dim),
+            "ffn_down.weight": (shape.dim, shape.ffn),
+        }
+        vectors = {"attn_norm.weight": shape.dim, "ffn_norm.weight": shape.dim}
+        vectors |= {f"{name}.bias": n for name, n in rows.items()} if shape.biases else {}
+        found |= {f"blk.{i}.{name}": size for name, size in parts.items()}
+        found |= {f"blk.{i}.{name}": (n,) for name, n in vectors.items()}
+    return found
+
+
+def weights(name: str, size: tuple[int, ...], seed: int) -> Iterator[np.ndarray]:
+    """A tensor's bytes, in parts: ones for norms, zeros for biases, else a bell curve that keeps its operand's size."""
+    row = BLOCK_FORMATS["F32" if len(size) == 1 else "F16"]
+    if len(size) == 1:
+        yield row.quantize(np.full((size[0], 1), name.endswith("norm.weight"), np.float32))
+        return
+    rng = np.random.default_rng(seed)
+    for first in range(0, size[0], 4096):
+        part = rng.standard_normal((min(4096, size[0] - first), size[1]), np.float32) / np.float32(size[1] ** 0.5)
+        yield row.quantize(part.reshape(-1, 1))
+
+
+def keys_of(shape: Shape, vocabulary: dict[str, Raw], tokens: list[bytes], kinds: np.ndarray) -> dict[str, Raw]:
+    """The file's keys: the shape's, and a vocabulary filled up with unused tokens."""
+    missing = shape.vocabulary - len(tokens)
+    tokens = tokens + [f"<unused {i}>".encode() for i in range(missing)]
+    kinds = np.concatenate([kinds, np.full(missing, UNUSED, np.int32)])
+    text = b"".join(struct.pack("<Q", len(t)) + t for t in tokens)
+    a = shape.architecture
+    numbers = {"block_count": shape.layers, "context_length": shape.context, "embedding_length": shape.dim}
+    numbers |= {"feed_forward_length": shape.ffn, "attention.head_count": shape.heads}
+    numbers |= {"attention.head_count_kv": shape.kv_heads}
+    keys: dict[str, Raw] = {"general.architecture": (STRING, struct.pack("<Q", len(a)) + a.encode())}
+    keys |= {f"{a}.{name}": unsigned(value) for name, value in numbers.items()}
+    keys |= {f"{a}.rope.freq_base": (FLOAT32, struct.pack("<f", shape.rope_base))}
+    keys |= {f"{a}.attention.layer_norm_rms_epsilon": (FLOAT32, struct.pack("<f", 1e-6))}
+    keys |= {name: raw for name, raw in vocabulary.items() if name.startswith("tokenizer.")}
+    keys["tokenizer.ggml.tokens"] = ARRAY, struct.pack("<IQ", STRING, len(tokens)) + text
+    keys["tokenizer.ggml.token_type"] = ARRAY, struct.pack("<IQ", INT32, len(kinds)) + kinds.tobytes()
+    return keys
+
+
+def write(shape: Shape, tokenizer: Path, out: Path) -> None:
+    """The model in F16, norms and biases in F32."""
+    with open_gguf(tokenizer) as file:
+        tokens = [str(t).encode() for t in file.metadata["tokenizer.ggml.tokens"]]  # type: ignore[union-attr]
+        kinds = np.asarray(file.metadata["tokenizer.ggml.token_type"], np.int32)
+        keys = keys_of(shape, values_of(file.metadata), tokens, kinds)
+    made = [
+        NewTensor(name, size, BLOCK_FORMATS["F32" if len(size) == 1 else "F16"], partial(weights, name, size, seed))
+        for seed, (name, size) in enumerate(tensors_of(shape).items())
+    ]
+    write_gguf(out, keys, made)
+
+
+def make(
+    shape: Shape,
+    tokenizer: Path,
+    out: Path,
+    file_type: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Requantized:
+    """The model in a file type of `camshaft quantize`; a file in its place is replaced. `progress` as of quantize."""
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+        plain = Path(folder) / "plain.gguf"
+        write(shape, tokenizer, plain)
+        return quantize(plain, out, file_type, force=True, progress=progress)

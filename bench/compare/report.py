@@ -1,0 +1,87 @@
+"""The results as Markdown: a table per group, with spread, ratio to the best peer, share of the roof, and what was wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.compare.figures import facts_line, table
+from bench.compare.stand import OURS
+
+HEADER = ("threads", "what", "camshaft", "peers", "times the best peer", "wanted", "of the roof", "wanted", "met")
+MEANS = ("threads", "geometric mean of", "times the best peer (least to most)", "wanted", "met")
+ROOFS = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s")
+
+
+def markdown_of(document: dict[str, Any]) -> str:
+    """All groups, in the order of their first row, below the machine and its roof."""
+    parts = [f"camshaft {document['source']}; {facts_line(document['machine'])}"]
+    if document["roofs"]:
+        lines = [[r["threads"], *(f"{v / 1e9:.4g}" for n, v in r.items() if n != "threads")] for r in document["roofs"]]
+        parts.append(table(ROOFS, lines))
+    for group in dict.fromkeys(row["group"] for row in document["rows"]):
+        rows = sorted((r for r in document["rows"] if r["group"] == group), key=lambda r: int(r["threads"]))
+        parts.append(f"**{group}**")
+        parts.append(table(HEADER, [line(row, document["rounds"]) for row in rows]))
+        means = [mean_line(row) for row in document["means"] if row["group"] == group]
+        parts += [table(MEANS, means)] if means else []
+    parts += _absences(document["rows"])
+    return "\n\n".join(parts) + "\n"
+
+
+def line(row: dict[str, Any], usual: int | None = None) -> tuple[str, ...]:
+    """A row's cells. One with more rounds than `usual` says how many: its first ones were far apart."""
+    peers = [f"{name} {spread(side, row['unit'])}" for name, side in row["sides"].items() if name != OURS]
+    peers += [f"{name}: absent" for name in row["absent"] if name != OURS]
+    ours = spread(row["sides"][OURS], row["unit"]) if OURS in row["sides"] else "failed"
+    ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})" if "ratio" in row else ""
+    return (
+        str(row["threads"]),
+        row["name"] if usual is None or row["rounds"] <= usual else f"{row['name']} ({row['rounds']} rounds)",
+        f"{ours} {row['unit']}",
+        "; ".join(peers),
+        ratio,
+        wanted(row["target"], row["unit"]),
+        f"{row['roof_share']:.0%}" if "roof_share" in row else "",
+        f"{row['target']['share']:.0%}" if "share" in row["target"] else "",
+        verdict(row["met"]),
+    )
+
+
+def spread(side: dict[str, Any], unit: str) -> str:
+    """Median and range: '980.1 (791.5 to 1024)'."""
+    found = side[unit]
+    return f"{found['median']:.4g} ({found['min']:.4g} to {found['max']:.4g})"
+
+
+def wanted(target: dict[str, Any], unit: str) -> str:
+    """Of ratio and figure."""
+    said = [f"{target['ratio']:g}"] if "ratio" in target else []
+    said += [f"{name} {ratio:g}" for name, ratio in target.get("against", {}).items()]
+    said += [f"never under {target['floor']:g}"] if "floor" in target else []
+    said += [f"{target['figure']:g} {unit}"] if "figure" in target else []
+    return ", ".join(said)
+
+
+def verdict(met: dict[str, bool]) -> str:
+    """'yes', or what is missed."""
+    missed = [name for name, is_met in met.items() if not is_met]
+    if not met:
+        return ""
+    return f"no: {', '.join(missed)}" if missed else "yes"
+
+
+def mean_line(row: dict[str, Any]) -> tuple[str, ...]:
+    """A geometric mean's cells."""
+    ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
+    met = {True: "yes", False: "no", None: ""}[row.get("met")]
+    return str(row["threads"]), f"{row['n']} {row['family']}", ratio, f"{row.get('target', '')}", met
+
+
+def _absences(rows: list[dict[str, Any]]) -> list[str]:
+    """Each reason for an absent side once, with the rows that lack it."""
+    reasons: dict[tuple[str, str], int] = {}
+    for row in rows:
+        for name, reason in row["absent"].items():
+            reasons[name, reason] = reasons.get((name, reason), 0) + 1
+    said = [f"- {name}, in {n} row{'s' * (n > 1)}: {reason}" for (name, reason), n in reasons.items()]
+    return ["Absent:\n\n" + "\n".join(said)] if said else []

@@ -1,0 +1,215 @@
+"""Results: what was measured, by row, in a JSON file that a later run goes on with. Between turns.py and report.py."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from bench.compare.figures import Spread, machine
+from bench.compare.stand import OURS, UNITS, Stand, Target, Task
+from bench.compare.turns import ROUNDS, Measured
+from camshaft.errors import CamshaftError
+from camshaft.observe.machine_peak import Roof
+from camshaft.store.files import atomic_file
+
+SCHEMA = 1
+SAME = (
+    "cpu",
+    "llvm_cpu",
+    "usable_cores",
+    "memory_nbytes",
+)  # of the machine's facts: rows of others are not gone on with
+
+
+class ResultsError(CamshaftError):
+    """A file that is none of ours, or of another machine or commit."""
+
+
+def source_version() -> str:
+    """The commit that this package's sources are at, with '-dirty' for changes, or the installed version."""
+    here = Path(__file__)
+    tracked = [
+        "git",
+        "ls-files",
+        "--error-unmatch",
+        here.name,
+    ]  # an environment may lie in a repository of somebody's own
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        for command in (tracked, described):
+            done = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return version("camshaft")
+    return done.stdout.strip()
+
+
+def row_of(stand: Stand, task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
+    """A row as JSON: every side's answers and their spread in the task's unit, ratios to the best peer, what was wanted."""
+    unit = UNITS[task.unit]
+    sides = {
+        name: {
+            **found.about.get(name, {}),
+            "answers": [float(f"{value:.6g}") for value in values],
+            task.unit: Spread.of(values).map(lambda v: unit.of(v, task.amount)).rounded(),
+        }
+        for name, values in found.answers.items()
+    }
+    row: dict[str, Any] = {"name": task.name, "group": stand.group, "threads": stand.threads, "unit": task.unit}
+    row |= {"family": task.family, "busy": stand.busy, "rounds": found.rounds, "sides": sides, "absent": found.absent}
+    row |= {"target": {name: value for name, value in asdict(task.target).items() if value not in (None, {})}}
+    if task.nbytes or task.ops:
+        row["work"] = {"nbytes": task.nbytes, "ops": dict(task.ops)}
+    return row | judged(task, found, roof)
+
+
+def judged(task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
+    """Ratio to the best peer (of the medians, and the spread of the rounds' own), share of the roof, and whether each is met."""
+    ours, unit = found.answers.get(OURS), UNITS[task.unit]
+    if not ours:
+        return {"met": {}}
+    median = statistics.median(ours)
+    made: dict[str, Any] = {"met": {}}
+    peers = {name: statistics.median(values) for name, values in found.answers.items() if name != OURS}
+    if peers:
+        best = min(peers, key=lambda name: peers[name])
+        ratios = [theirs / mine for mine, theirs in zip(ours, found.answers[best], strict=False)]
+        made |= {"best_peer": best, "ratio": round(peers[best] / median, 3)}
+        made["ratios"] = {name: round(theirs / median, 3) for name, theirs in peers.items()}
+        made |= {"ratio_min": round(min(ratios), 3), "ratio_max": round(max(ratios), 3)}
+    if roof is not None and (task.nbytes or task.ops):
+        made["roof_share"] = roof_share(roof, task.nbytes, task.ops, median)
+    made["met"] = met(task.target, made, unit.of(median, task.amount), unit.rate)
+    return made
+
+
+def roof_share(roof: Roof, nbytes: float, ops: Mapping[str, float], seconds: float) -> float:
+    """The least time that the roof has for it over the time that it took."""
+    return round(roof.least_s(nbytes, ops) / seconds, 3)
+
+
+def under_roof(row: dict[str, Any], roof: Roof) -> dict[str, Any]:
+    """A row as another roof has it."""
+    if "work" not in row or OURS not in row["sides"]:
+        return row
+    share = roof_share(roof, **row["work"], seconds=statistics.median(row["sides"][OURS]["answers"]))
+    wanted = row["target"].get("share")
+    verdict = {} if wanted is None else {"share": share >= wanted}
+    return row | {"roof_share": share, "met": row["met"] | verdict}
+
+
+def met(target: Target, made: dict[str, Any], figure: float, rate: bool) -> dict[str, bool]:
+    """Which of the targets that can be judged are met."""
+    said = {}
+    for name, wanted, got in (
+        ("ratio", target.ratio, made.get("ratio")),
+        ("floor", target.floor, made.get("ratio")),
+        ("share", target.share, made.get("roof_share")),
+    ):
+        if wanted is not None and got is not None:
+            said[name] = bool(got >= wanted)
+    said |= {
+        name: bool(made["ratios"][name] >= n) for name, n in target.against.items() if name in made.get("ratios", {})
+    }
+    if target.figure is not None:
+        said["figure"] = figure >= target.figure if rate else figure <= target.figure
+    return said
+
+
+def means(rows: Iterable[dict[str, Any]], wanted: dict[str, float]) -> list[dict[str, Any]]:
+    """A geometric mean of ratios for each family and number of threads. `wanted` says its target by family."""
+    by_family: dict[tuple[str, str, int], list[float]] = {}
+    for row in rows:
+        if row["family"] and "ratio" in row:
+            by_family.setdefault((row["group"], row["family"], row["threads"]), []).append(row["ratio"])
+    made = []
+    for (group, family, threads), ratios in by_family.items():
+        mean = round(exp(sum(map(log, ratios)) / len(ratios)), 3)
+        row = {"group": group, "family": family, "threads": threads, "n": len(ratios), "ratio": mean}
+        row |= {"ratio_min": min(ratios), "ratio_max": max(ratios)}
+        if family in wanted:
+            row |= {"target": wanted[family], "met": mean >= wanted[family]}
+        made.append(row)
+    return made
+
+
+@dataclass
+class Results:
+    """Rows by (group, name, threads), roofs by threads, and where they are kept; without a path they are not. `rounds`: how many
+    a row has that nothing disturbed."""
+
+    path: Path | None
+    machine: dict[str, Any] = field(default_factory=machine)
+    source: str = field(default_factory=source_version)
+    roofs: dict[int, Roof] = field(default_factory=dict)
+    rows: dict[tuple[str, str, int], dict[str, Any]] = field(default_factory=dict)
+    wanted: dict[str, float] = field(default_factory=dict)
+    rounds: int = ROUNDS
+    seen: set[tuple[str, int]] = field(default_factory=set)
+
+    def is_under_roof(self, stand: Stand) -> bool:
+        """Whether the roof was measured for the stand's group and threads by this run."""
+        return (stand.group, stand.threads) in self.seen
+
+    def see_roof(self, stand: Stand, roof: Roof) -> None:
+        """A roof measured for a stand: figure by figure the highest counts, for the rows that there are too. A neighbour's noise
+        once halved the only one that was measured."""
+        self.seen.add((stand.group, stand.threads))
+        best = roof.best(self.roofs.get(stand.threads, roof))
+        self.roofs[stand.threads] = best
+        self.rows = {key: under_roof(row, best) if key[2] == stand.threads else row for key, row in self.rows.items()}
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        rows = list(self.rows.values())
+        facts = {"schema": SCHEMA, "source": self.source, "machine": self.machine, "rounds": self.rounds}
+        roofs = [asdict(self.roofs[n]) for n in sorted(self.roofs)]
+        return facts | {"roofs": roofs, "rows": rows, "means": means(rows, self.wanted)}
+
+    def save(self) -> None:
+        """Writes the file, whole or not at all."""
+        if self.path is not None:
+            text = json.dumps(self.document(), indent=1) + "\n"
+            with atomic_file(self.path) as out:
+                out.write(text.encode())
+
+    def measured(self, group: str, name: str, threads: int) -> Measured:
+        """What the file knew of a row."""
+        row = self.rows.get((group, name, threads))
+        if row is None:
+            return Measured()
+        answers = {side: list(about["answers"]) for side, about in row["sides"].items()}
+        return Measured(answers, dict(row["absent"]), {side: _about(about) for side, about in row["sides"].items()})
+
+    def keep(self, stand: Stand, task: Task, found: Measured) -> None:
+        """Puts a row in place of the one that was, and saves."""
+        self.rows[stand.group, task.name, stand.threads] = row_of(stand, task, found, self.roofs.get(stand.threads))
+        self.save()
+
+
+def _about(side: dict[str, Any]) -> dict[str, Any]:
+    return {name: side[name] for name in ("version", "built_for") if name in side}
+
+
+def load(path: Path) -> Results:
+    """The rows of an earlier run here. ResultsError for a file that is none of ours or from another machine or commit."""
+    fresh = Results(path, machine(), source_version())
+    try:
+        kept = json.loads(path.read_text("utf-8"))
+        if kept["schema"] != SCHEMA:
+            raise ResultsError(f"{path}: schema {kept['schema']}; wanted {SCHEMA}")
+        others = [name for name in SAME if kept["machine"][name] != fresh.machine[name]]
+        if others or kept["source"] != fresh.source:
+            what = f"machine ({', '.join(others)})" if others else f"source ({kept['source']}, here {fresh.source})"
+            raise ResultsError(f"{path}: was measured with another {what}; wanted the same to resume, or another file")
+        fresh.roofs = {row["threads"]: Roof(**row) for row in kept["roofs"]}
+        fresh.rows = {(row["group"], row["name"], row["threads"]): row for row in kept["rows"]}
+    except (ValueError, KeyError, TypeError) as error:  # of JSON, of UTF-8, of what JSON says
+        raise ResultsError(f"{path}: holds no results of this command ({error!r:.80})") from error
+    return fresh

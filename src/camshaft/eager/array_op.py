@@ -1,0 +1,258 @@
+"""ArrayOp: one op on arrays under one override, its kernels compiled once."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.device import HOST
+from camshaft.backends.registry import device
+from camshaft.dtypes import as_dtype
+from camshaft.eager import elementwise_call, native_call, shaped_call, shaped_native
+from camshaft.eager.any_length import flat_kernel, flat_node, n_inputs, n_sample_inputs
+from camshaft.eager.elementwise_call import AnyLength, Resolved
+from camshaft.eager.native import cpython_abi
+from camshaft.eager.native.call import flat_ir
+from camshaft.eager.native.shape_table import MOST_INPUTS
+from camshaft.eager.native.shaped_call import shaped_ir
+from camshaft.eager.numpy_forms import attributes_of, count_of
+from camshaft.eager.operands import (
+    Array,
+    ArrayTypeError,
+    Dtypes,
+    Operand,
+    as_kind,
+    broadcast,
+    kind_of,
+    kinds_of,
+    operand,
+    output,
+)
+from camshaft.eager.shaped_call import Prepared
+from camshaft.errors import ShapeError
+from camshaft.ops.op import NodeSpec, Op
+from camshaft.selection.select import Choice, Measurements, select
+
+Attrs = Mapping[str, Any]
+
+
+# Calls, shapes or attributes that an op remembers: past them the oldest go, whose kernels come from the store when they are
+# wanted again. What native calls point to stays.
+MOST_REMEMBERED = 1024
+# Uses of shapes that broadcast before kernels are compiled for them, which takes some 10 ms.
+ENOUGH = 2
+_HELP = "Arrays in, arrays out; `out` is written and returned."
+
+
+def _flat_text(n: int, symbol: str, slot: int) -> str:
+    return flat_ir(symbol, n, slot)
+
+
+def _shaped_text(n: int, symbol: str, slot: int) -> str:
+    return shaped_ir(symbol, n, slot)
+
+
+def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    """Keeps the newest, an eighth less than the most where it was full."""
+    if len(known) >= MOST_REMEMBERED:
+        for old in list(known)[: MOST_REMEMBERED // 8]:
+            known.pop(old, None)
+    known[key] = value
+
+
+def anything(choice: Choice, node: NodeSpec) -> None:
+    """Every choice will do."""
+
+
+class ArrayOp:
+    """An op on arrays. `call` is what a table holds: a builtin where native calls can be made and the op is elementwise, else
+    this object's own method; either has this object as `__self__`.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_kernels",
+        "_lock",
+        "_plain",
+        "_python",
+        "_resolved",
+        "_seen",
+        "_shaped",
+        "_state",
+        "call",
+        "check",
+        "measurements",
+        "n_inputs",
+        "op",
+        "override",
+        "slow",
+    )
+
+    def __init__(
+        self,
+        op: Op,
+        override: str | None,
+        measurements: Measurements | None = None,
+        check: Callable[[Choice, NodeSpec], None] = anything,
+    ) -> None:
+        self.op, self.override, self.measurements, self.check = op, override, measurements, check
+        self._lock = threading.RLock()
+        self._calls: dict[Hashable, Prepared] = {}
+        self._kernels: dict[Hashable, AnyLength] = {}
+        self._plain: dict[Hashable, AnyLength] = {}
+        self._resolved: dict[Hashable, Resolved] = {}
+        self._state: native_call.State | None = None
+        self._shaped: native_call.State | None = None
+        self._seen: dict[Hashable, int] = {}
+        self.n_inputs = n_inputs(op)
+        # `slow` takes what `call` leaves; rows know it by its address. `_python` is the last of them.
+        self._python: Callable[..., Any] = self.run
+        self.slow = self.call = self._python
+        if cpython_abi.refusal() is None:
+            self._make_native()
+
+    def _make_native(self) -> None:
+        """A builtin with a row for each set of shapes; before it, where the op is elementwise, one with a row for each dtype."""
+        name, text = self.op.name, f"--\n\n{self.op.formula}. {_HELP}"
+        count = self.n_inputs or n_sample_inputs(self.op)
+        if 0 < count <= MOST_INPUTS and not self.op.updates:
+            self._shaped = native_call.new_state(self.slow, shaped_native.SHAPED_WORDS)
+            code = functools.partial(_shaped_text, count)
+            signature = f"{name}($self, /, *inputs, out=None, **attributes)\n{text}"
+            self.call = native_call.builtin(name, signature, code, self, self._shaped)
+        if self.n_inputs:
+            self.slow = self.call
+            self._state = native_call.new_state(self.slow, native_call.FLAT_WORDS)
+            code = functools.partial(_flat_text, self.n_inputs)
+            names = ", ".join("abc"[: self.n_inputs] if self.n_inputs > 1 else "x")
+            signature = f"{name}($self, {names}, /, out=None, **attributes)\n{text}"
+            self.call = native_call.builtin(name, signature, code, self, self._state)
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} on {self.override or 'the best backend'}>"
+
+    def run(self, *inputs: Any, out: Any = None, **attrs: Any) -> Any:
+        """The op's output on arrays, a tuple of them, or None for an op that only writes in place; in `out` where it is given.
+
+        Arrays are ndarrays or whatever has `__array__`, `__dlpack__` or the buffer protocol; results are ndarrays, or of the
+        first DLPack kind among the inputs. ShapeError, which is a ValueError or TypeError where NumPy raises one.
+        """
+        if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
+            inputs, out = self._arguments(inputs, out)
+        operands = [operand(x) for x in inputs]
+        if self.n_inputs:
+            result = self._elementwise(operands, output(out), attrs)
+        else:
+            shaped_call.check_updates(self.op, inputs)
+            result = shaped_call.call(self, operands, out, attrs)
+        if out is not None:
+            return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        kind = kind_of(inputs)
+        return result if kind is None else as_kind(kind, result)
+
+    def choice(self, *inputs: Any, **attrs: Any) -> Choice:
+        """Which variant such a call runs, and why."""
+        arrays = [np.asarray(x) for x in inputs]
+        return self.select(shaped_call.node_of(self.op, arrays, attrs))
+
+    def select(self, node: NodeSpec) -> Choice:
+        """The choice for a node under this override and these measurements."""
+        given = () if self.measurements is None else (self.measurements,)
+        choice = select(self.op, node, self.override, *given)
+        self.check(choice, node)
+        return choice
+
+    def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared:
+        """What `make` gives for a key, made by one thread only."""
+        found = self._calls.get(key)
+        if found is None:
+            with self._lock:
+                found = self._calls.get(key) or make()
+                _remember(self._calls, key, found)
+        return found
+
+    def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
+        """The builtin does such calls from now on, where it can."""
+        if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
+            shaped_native.add_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
+
+    def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
+        name = self.op.name
+        n = self.n_inputs or count_of(name, len(inputs))
+        if not n <= len(inputs) <= n + 1:
+            was = "was" if len(inputs) == 1 else "were"
+            wanted = f"from {n} to {n + 1} positional arguments but {len(inputs)} {was} given"
+            raise ArrayTypeError(f"{name}() takes {wanted}")
+        if len(inputs) == n:
+            return inputs, out
+        if out is not None:
+            raise ArrayTypeError("cannot specify 'out' as both a positional and keyword argument")
+        return inputs[:n], inputs[n]
+
+    def _elementwise(self, operands: Sequence[Operand], out: Array | None, attrs: Attrs) -> Any:
+        attrs = attributes_of(self.op.name, attrs, 0) if attrs else attrs
+        kinds = kinds_of(operands)
+        key = kinds, tuple(sorted(attrs.items()))
+        how = self._resolved.get(key)
+        if how is None:
+            accepts = functools.partial(self._accepts, attrs=attrs)
+            kernel_of = functools.partial(self._kernel, attrs=attrs)
+            how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
+            with self._lock:
+                _remember(self._resolved, key, how)
+        if self._is_familiar(how, operands, out):
+            return shaped_call.call(self, operands, out, attrs)
+        return elementwise_call.call(self.op.name, how, operands, out)
+
+    def _is_familiar(self, how: Resolved, operands: Sequence[Operand], out: Array | None) -> bool:
+        """Whether arrays of these shapes, which broadcast to another than one element, came before: then kernels of their own
+        are worth compiling, and the operands need no copies at the whole shape."""
+        shapes = tuple(x.shape for x in operands if type(x) is np.ndarray)
+        if len(set(shapes)) < 2 or kinds_of(operands) != how.dtypes or how.returned != how.kernel.output.numpy:
+            return False
+        whole = broadcast(operands, out)
+        spread = [s for s in shapes if s != whole and prod(s) != 1]
+        fits = len(shapes) == len(operands) and () not in shapes and 0 not in whole
+        if not spread or not fits or (out is not None and out.shape != np.broadcast_shapes(*shapes)):
+            return False
+        key = shapes, how.dtypes
+        count = self._seen.get(key, 0) + 1
+        if count <= ENOUGH + 1:
+            with self._lock:
+                _remember(self._seen, key, count)
+        return count > ENOUGH
+
+    def _accepts(self, dtypes: Dtypes, attrs: Attrs) -> bool:
+        try:
+            flat_node(self.op, [as_dtype(d) for d in dtypes], attrs)
+        except ShapeError:
+            return False
+        return True
+
+    def _kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
+        known = self._kernels if attrs else self._plain
+        key = (dtypes, tuple(sorted(attrs.items()))) if attrs else dtypes
+        found = known.get(key)
+        if found is None:
+            with self._lock:
+                found = known.get(key) or self._make_kernel(dtypes, attrs)
+                if attrs:
+                    _remember(self._kernels, key, found)
+                else:  # rows of native calls have the addresses of these; there are as many as sets of dtypes
+                    self._plain[dtypes] = found
+        return found
+
+    def _make_kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
+        shaped_call.check_names(self.op, [np.empty(1, d) for d in dtypes], attrs)
+        here = self.override is None or device(self.override).space == HOST
+        made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.select) if here else None
+        if made is None:
+            return shaped_call.EachLength(self, dtypes, attrs)
+        if self._state is not None and not attrs:
+            native_call.add_row(self._state, made, elementwise_call.share_from(made))
+        return made

@@ -1,0 +1,131 @@
+"""An elementwise op on arrays of any shapes, strides and dtypes, by kernels that take any length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from camshaft.dtypes import DType
+from camshaft.eager.any_length import FlatKernel
+from camshaft.eager.launches import launch_words, run_launches, several_workers
+from camshaft.eager.operands import Array, Dtype, Dtypes, Kinds, Operand, broadcast, cast, check_cast, resolve
+
+# Work from which the workers do it together, as the cost of an op has it: two of them break even at half of that.
+SHARE_NS = 60_000.0
+NOBODY = 1 << 62
+
+
+class AnyLength(Protocol):
+    """What computes one length or any; `code` has the sets of inputs that may be one element."""
+
+    @property
+    def output(self) -> DType: ...
+    @property
+    def code(self) -> Mapping[int, object]: ...
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What operands of some dtypes are cast to, what computes them, and the result's dtype."""
+
+    dtypes: Dtypes
+    kernel: AnyLength
+    returned: Dtype
+
+
+def resolved(
+    name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool], kernel_of: Callable[[Dtypes], AnyLength]
+) -> Resolved:
+    """Once for operands of these kinds. Errors as `resolve` and the op have them."""
+    dtypes, returned = resolve(name, kinds, accepts)
+    kernel = kernel_of(dtypes)
+    return Resolved(dtypes, kernel, returned or kernel.output.numpy)
+
+
+def call(name: str, how: Resolved, operands: Sequence[Operand], out: Array | None) -> Any:
+    """The result as NumPy gives it: `out`, a new array, or a scalar where no operand has an axis."""
+    kernel, computed = how.kernel, how.kernel.output.numpy
+    if out is not None:
+        check_cast(name, how.returned, out.dtype)
+    arrays = [cast(x, d) for x, d in zip(operands, how.dtypes, strict=True)]
+    shape = broadcast(operands, out)
+    order = _order(arrays, out, shape)
+    result = _target(out, shape, computed, order)
+    inputs, singles = _spread(arrays, shape, order, kernel)
+    if result is out and any(np.may_share_memory(result, x) and not _same_place(result, x) for x in inputs):
+        result = np.empty(shape, computed, order)
+    if result.size:
+        _run(kernel, [_flat(x) for x in inputs], _flat(result), singles)
+    return _give(result, out, how.returned)
+
+
+def _order(arrays: Sequence[Array], out: Array | None, shape: tuple[int, ...]) -> Any:
+    """Fortran's where every operand of the whole shape has it and not C's as well; so NumPy's new arrays lie then."""
+    flags = [x.flags for x in (*arrays, *([] if out is None else [out])) if x.shape == shape]
+    fortran = all(f.f_contiguous for f in flags) and not all(f.c_contiguous for f in flags)
+    return "F" if fortran else "C"
+
+
+def _fits(array: Array, order: str) -> bool:
+    flags = array.flags
+    return flags.aligned and (flags.f_contiguous if order == "F" else flags.c_contiguous)
+
+
+def _target(out: Array | None, shape: tuple[int, ...], dtype: Dtype, order: Any) -> Array:
+    if out is not None and out.dtype == dtype and _fits(out, order):
+        return out
+    return np.empty(shape, dtype, order)
+
+
+def _same_place(a: Array, b: Array) -> bool:
+    """Element i of both is the same memory: an elementwise kernel may write there what it just read."""
+    return (a.ctypes.data, a.strides, a.shape, a.dtype) == (b.ctypes.data, b.strides, b.shape, b.dtype)
+
+
+def _spread(arrays: Sequence[Array], shape: tuple[int, ...], order: Any, kernel: AnyLength) -> tuple[list[Array], int]:
+    """The inputs at the whole shape, but for those of one element where there is a kernel for that, and the set of these."""
+    size = prod(shape)
+    singles = sum(1 << i for i, x in enumerate(arrays) if x.size == 1 and size > 1)
+    if singles not in kernel.code:
+        singles = 0
+    made = []
+    for i, x in enumerate(arrays):
+        single = bool(singles >> i & 1)
+        whole = x if single or x.shape == shape else np.broadcast_to(x, shape)
+        made.append(whole if _fits(whole, order) else np.array(whole, order=order))
+    return made, singles
+
+
+def _flat(array: Array) -> Array:
+    return array.reshape(-1, order="F" if not array.flags.c_contiguous else "C")
+
+
+def _run(kernel: AnyLength, inputs: Sequence[Array], output: Array, singles: int) -> None:
+    if not isinstance(kernel, FlatKernel):
+        kernel(inputs, output, singles)  # type: ignore[operator]
+        return
+    block, n = kernel.arguments(inputs, output)
+    code, programs = kernel.code[singles], kernel.programs(n.value)
+    if n.value < share_from(kernel):
+        code(block.ctypes.data, 0, programs)
+        return
+    words = launch_words([(code.address, block.ctypes.data, programs)])
+    run_launches(words.ctypes.data)
+
+
+def share_from(kernel: FlatKernel) -> int:
+    """From how many elements on a call is shared among workers."""
+    return int(SHARE_NS / kernel.element_ns) if several_workers() else NOBODY
+
+
+def _give(result: Array, out: Array | None, returned: Dtype) -> Any:
+    if out is None:
+        kept = result if result.dtype == returned else result.astype(returned)
+        return kept if kept.ndim else kept[()]
+    if result is not out:
+        np.copyto(out, result, casting="same_kind")
+    return out

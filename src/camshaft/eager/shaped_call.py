@@ -1,0 +1,236 @@
+"""Any op on arrays, compiled once for each set of shapes, dtypes and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from camshaft.backends.device import HOST
+from camshaft.dtypes import as_dtype
+from camshaft.eager.numpy_forms import attributes_of, check_core, form_of
+from camshaft.eager.operands import HALVES, Array, ArrayTypeError, ArrayValueError, Dtype, Operand, check_cast
+from camshaft.eager.operands import output as writeable
+from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
+from camshaft.errors import ShapeError
+from camshaft.ops.op import Attrs, NodeSpec, Op
+from camshaft.ops.spec import TensorSpec
+from camshaft.selection.select import Choice
+from camshaft.validation.run import refusal_of
+
+_IN_PLACE = "a contiguous, writeable ndarray"
+
+
+class Chooser(Protocol):
+    """What a call needs of its ArrayOp."""
+
+    op: Op
+
+    def select(self, node: NodeSpec) -> Choice: ...
+    def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
+    def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A compiled call. Inputs are cast to `inputs`, results from `computed` to `returned`."""
+
+    run: Runner
+    inputs: tuple[Dtype, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    computed: tuple[Dtype, ...]
+    returned: tuple[Dtype, ...]
+
+
+def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping[str, Any]) -> Any:
+    """The output, a tuple of several, or None for an op that only writes in place."""
+    op = chooser.op
+    arrays = [_input(op, i, np.asarray(x)) for i, x in enumerate(operands)]
+    given = attributes_of(op.name, attrs, arrays[0].ndim if arrays else 0)
+    form = form_of(op.name, arrays, given)
+    if form is None:
+        return _call(chooser, operands, arrays, out, attrs, given)
+    given_out = _first(op, out, form.shape)
+    if form.ready is None and all(x is y for x, y in zip(arrays, form.arrays, strict=True)):
+        return _call(chooser, operands, arrays, out, attrs, given)
+    result = form.ready
+    if result is None:
+        result = np.reshape(_call(chooser, form.arrays, form.arrays, None, attrs, given), form.shape)
+    returned = form.returned or result.dtype
+    if given_out is not None:
+        check_cast(op.name, returned, given_out.dtype)
+    return _give(result.astype(returned, copy=False), given_out, returned)
+
+
+def _first(op: Op, out: Any, shape: tuple[int, ...]) -> Array | None:
+    """The one output that the caller gave. ArrayValueError or ArrayTypeError where it is no array of this shape."""
+    found = writeable(out[0] if isinstance(out, tuple) and len(out) == 1 else out)
+    if found is not None:
+        check_core(op.name, found.shape, shape)
+    return found
+
+
+def _call(
+    chooser: Chooser, operands: Sequence[Operand], arrays: Sequence[Array], out: Any, attrs: Attrs, given: Attrs
+) -> Any:
+    op = chooser.op
+    key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
+    prepared = chooser.once(key, lambda: prepare(chooser, arrays, given))
+    inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
+    asked = _outputs(op, prepared, out)
+    results = [
+        want if want is not None and _direct(want, dtype, inputs) else np.empty(shape, dtype)
+        for want, shape, dtype in zip(asked, prepared.shapes, prepared.computed, strict=True)
+    ]
+    prepared.run(inputs, results)
+    chooser.remember(operands, attrs, prepared)
+    given_back = tuple(_give(r, w, d) for r, w, d in zip(results, asked, prepared.returned, strict=True))
+    return given_back[0] if len(given_back) == 1 else given_back or None
+
+
+def node_of(op: Op, arrays: Sequence[Array], attrs: Attrs) -> NodeSpec:
+    """The op on arrays of these shapes and dtypes. ShapeError as the op has it, or for outputs that are no plain arrays."""
+    specs = tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays)
+    outputs = op.outputs(specs, attrs)
+    if not all(spec.is_plain for spec in outputs):
+        raise ShapeError(f"{op.name}: gives {outputs[0]}, which is no plain array; use it in a graph")
+    return NodeSpec(specs, outputs, attrs)
+
+
+def _input(op: Op, index: int, array: Array) -> Array:
+    flags = array.flags
+    if index not in op.updates:
+        usable = flags.c_contiguous and flags.aligned and array.dtype.isnative
+        return array if usable else np.array(array, array.dtype.newbyteorder("="), order="C")
+    if not flags.c_contiguous or not flags.writeable or not flags.aligned:
+        raise ShapeError(f"{op.name}: input {index} is written in place; wanted {_IN_PLACE}")
+    return array
+
+
+def check_updates(op: Op, values: Sequence[Any]) -> None:
+    """ShapeError where an input that the op writes in place is no array of the caller's."""
+    for index in op.updates:
+        if index < len(values) and not isinstance(values[index], np.ndarray):
+            kind = type(values[index]).__name__
+            raise ShapeError(f"{op.name}: input {index} is written in place; got a {kind}, wanted {_IN_PLACE}")
+
+
+def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared:
+    """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back."""
+    op = chooser.op
+    check_names(op, arrays, attrs)
+    try:
+        node, returned = node_of(op, arrays, attrs), None
+    except ShapeError:
+        wide = [a.astype(np.float32) if a.dtype in HALVES else a for a in arrays]
+        if op.updates or all(a.dtype == w.dtype for a, w in zip(arrays, wide, strict=True)):
+            raise
+        node = node_of(op, wide, attrs)
+        returned = np.result_type(*(a for a in arrays if a.dtype.kind in "fV"))
+    if form_of(op.name, arrays, attrs) is not None and {a.dtype for a in arrays} < set(HALVES):
+        returned = arrays[0].dtype  # NumPy's functions keep the operands' dtype
+    dtypes = tuple(spec.parts[0].dtype.numpy for spec in node.outputs)
+    back = tuple(d if returned is None or d != np.float32 else returned for d in dtypes)
+    shapes = tuple(spec.bounds for spec in node.outputs)
+    inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
+    choice = chooser.select(node)
+    short = _rounding(node, choice, back)
+    if short is not None:
+        node, dtypes = short, back
+    run = runner(node, choice)
+    if len(dtypes) == 1 and back != dtypes and isinstance(run, HostRunner):
+        run, dtypes = narrowed(run, node, choice, as_dtype(back[0])), back
+    return Prepared(run, inputs, shapes, dtypes, back)
+
+
+def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> NodeSpec | None:
+    """The node with the attribute `to`, so that its kernels round their one result as they store it (output_dtype.py); None
+    where the op or the chosen variant does not."""
+    if len(returned) != 1 or returned[0] not in HALVES or choice.device.space != HOST:
+        return None
+    attrs = {**node.attrs, "to": as_dtype(returned[0]).name}
+    outputs = choice.op.outputs(node.inputs, attrs) if choice.op.accepts(node.inputs, attrs) else ()
+    if [spec.parts[0].dtype.numpy for spec in outputs] != list(returned):
+        return None
+    short = NodeSpec(node.inputs, outputs, attrs)
+    refused = choice.variant.supports(short, choice.device) or refusal_of(choice.variant, short, choice.device)
+    return short if refused is None else None
+
+
+class _Asked(dict[str, Any]):
+    """Attributes that note which names are asked for."""
+
+    def __init__(self, attrs: Attrs) -> None:
+        super().__init__(attrs)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+def check_names(op: Op, arrays: Sequence[Array], attrs: Attrs) -> None:
+    """ArrayTypeError for an attribute that neither the op's shape rule asks for nor any of its samples has."""
+    if not attrs:
+        return
+    asked = _Asked(attrs)
+    op.accepts(tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays), asked)
+    unknown = set(attrs) - asked.names
+    if unknown:
+        unknown -= {name for sample in op.samples() for name in sample.attrs}
+    if unknown:
+        raise ArrayTypeError(f"{op.name}() got an unexpected keyword argument '{min(unknown)}'")
+
+
+def _outputs(op: Op, prepared: Prepared, out: Any) -> list[Array | None]:
+    """The caller's `out` for each output. ArrayValueError or ArrayTypeError where one does not fit."""
+    count = len(prepared.shapes)
+    if out is None:
+        return [None] * count
+    given = out if isinstance(out, tuple) else (out,)
+    if len(given) != count:
+        raise ArrayValueError(f"The 'out' tuple must have exactly one entry per {op.name} output")
+    found = [writeable(x) for x in given]
+    for want, shape, dtype in zip(found, prepared.shapes, prepared.returned, strict=True):
+        if want is None:
+            continue
+        check_core(op.name, want.shape, shape)
+        check_cast(op.name, dtype, want.dtype)
+    return found
+
+
+def _direct(out: Array, dtype: Dtype, inputs: Sequence[Array]) -> bool:
+    """Whether the kernels may write there: contiguous, aligned, of their dtype and apart from every input."""
+    fits = out.dtype == dtype and out.dtype.isnative and out.flags.c_contiguous and out.flags.aligned
+    return fits and not any(np.may_share_memory(out, x) for x in inputs)
+
+
+def _give(result: Array, out: Array | None, returned: Dtype) -> Any:
+    if out is None:
+        kept = result if result.dtype == returned else result.astype(returned)
+        return kept if kept.ndim else kept[()]
+    if result is not out:
+        np.copyto(out, result, casting="same_kind")
+    return out
+
+
+class EachLength:
+    """An elementwise op on a device that has no kernel for every length: one is compiled for each."""
+
+    code: Mapping[int, object] = {0: None}
+
+    def __init__(self, chooser: Chooser, dtypes: tuple[Dtype, ...], attrs: Attrs) -> None:
+        self._chooser, self._attrs = chooser, attrs
+        node = node_of(chooser.op, [np.empty(1, d) for d in dtypes], attrs)
+        self.output = node.outputs[0].parts[0].dtype
+
+    def __call__(self, inputs: Sequence[Array], output: Array, singles: int) -> None:
+        """Flat arrays of one length."""
+        key = tuple((a.shape, a.dtype) for a in inputs), tuple(sorted(self._attrs.items()))
+        self._chooser.once(key, lambda: prepare(self._chooser, inputs, self._attrs)).run(inputs, [output])

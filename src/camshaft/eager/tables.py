@@ -1,0 +1,101 @@
+"""DispatchTable: every op as a plain attribute that works on arrays: table().matmul(a, b)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from camshaft import ops
+from camshaft.backends.registry import backend_named
+from camshaft.eager.array_op import ArrayOp, anything
+from camshaft.errors import BackendError
+from camshaft.ops.op import NodeSpec
+from camshaft.selection.override import check_override, get_backend_override
+from camshaft.selection.select import Choice, Measurements
+from camshaft.validation.evidence import BackendValidation
+
+Check = Callable[[Choice, NodeSpec], None]
+
+
+class DispatchTable:
+    """Frozen: the ops under one override, as attributes, each made when it is first asked for and then kept.
+
+    A table once held never changes: what it chose for shapes, dtypes and attributes it keeps (of ever new ones, the last
+    MOST_REMEMBERED to an op). An attribute is a function of
+    arrays; its `__self__` is the ArrayOp, which tells its choices.
+    """
+
+    override: str | None
+    ops: tuple[str, ...]
+
+    def __init__(self, override: str | None, measurements: Measurements | None = None, check: Check = anything) -> None:
+        """`check(choice, node)` raises for a choice that this table must not make."""
+        vars(self).update(
+            override=override,
+            ops=tuple(name for name in ops.NAMES if ops.variants_of(ops.get(name))),
+            _measurements=measurements,
+            _check=check,
+            _lock=threading.RLock(),
+        )
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        held = vars(self)
+        if name not in held.get("ops", ()):
+            raise AttributeError(f"the dispatch table has no op {name!r}; it has {', '.join(held.get('ops', ()))}")
+        with held["_lock"]:
+            if name not in held:
+                held[name] = ArrayOp(ops.get(name), self.override, held["_measurements"], held["_check"]).call
+            made: Callable[..., Any] = held[name]
+            return made
+
+    def choice(self, op: str, *inputs: Any, **attrs: Any) -> Choice:
+        """Which variant such a call runs, and why."""
+        chosen: Choice = getattr(self, op).__self__.choice(*inputs, **attrs)
+        return chosen
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a dispatch table is frozen: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a dispatch table is frozen: {name} cannot be deleted")
+
+    def __repr__(self) -> str:
+        return f"<DispatchTable of {len(self.ops)} ops on {self.override or 'the best backends'}>"
+
+
+_tables: dict[str | None, DispatchTable] = {}
+_lock = threading.Lock()
+
+
+def _table(override: str | None) -> DispatchTable:
+    found = _tables.get(override)
+    if found is None:
+        with _lock:
+            found = _tables.get(override) or _tables.setdefault(override, DispatchTable(override))
+    return found
+
+
+def table(override: str | None = None) -> DispatchTable:
+    """The table of a backend, or, without a name, of the override that holds here (see get_backend_override)."""
+    wanted = get_backend_override() if override is None else check_override(override)
+    return _tables.get(wanted) or _table(wanted)
+
+
+def select_kernels(
+    validation: Mapping[str, BackendValidation], measurements: Measurements | None = None
+) -> DispatchTable:
+    """A table of its own that runs nothing but what this validation proved, chosen by these measurements.
+
+    Its override is the one that holds here. A call whose choice was not proved is a BackendError.
+    """
+    verdicts = ((name, v) for name, found in validation.items() for v in found.verdicts)
+    proved = frozenset((v.op, v.variant, name) for name, v in verdicts if v.status == "proved")
+
+    def check(choice: Choice, node: NodeSpec) -> None:
+        name = choice.op.name, choice.variant.name, backend_named(choice.backend).name
+        if name not in proved:
+            inputs = ", ".join(map(str, node.inputs))
+            raise BackendError(f"{name[0]} of {inputs}: {name[1]} ({name[2]}) is not among what the validation proved")
+
+    return DispatchTable(get_backend_override(), measurements, check)

@@ -1,0 +1,223 @@
+"""The C helpers that a kernel's text needs, each once and after those that it calls itself.
+
+A value of width n is one of GCC's and Clang's vectors (f32x16); operators work on them element by element, comparisons give
+integer masks of 0 and -1. A boolean vector is such a mask of i32, whatever it was compared from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32, i64, u8, u16, u32, u64
+from camshaft.lang.storage import VALUES
+
+_SIGNED = {4: i32, 8: i64}
+_UNSIGNED = {4: u32, 8: u64}
+
+
+def value_dtype(dtype: DType) -> DType:
+    """What holds a value: f16 and bf16 are f32 rounded to them."""
+    return f32 if dtype in (f16, bf16) else dtype
+
+
+def memory_dtype(dtype: DType) -> DType:
+    """What an array's elements are in memory: a boolean is a byte, f16 and bf16 are their bits."""
+    if dtype in (f16, bf16):
+        return u16
+    return u8 if dtype == boolean else dtype
+
+
+def scalar_type(dtype: DType) -> str:
+    """The C type of one value."""
+    cell = VALUES["c"][dtype.name]
+    assert isinstance(cell, str)
+    return cell
+
+
+@dataclass(frozen=True)
+class Form:
+    """A dtype at a width (0 or 1: a scalar)."""
+
+    dtype: DType
+    n: int
+
+    @property
+    def is_vector(self) -> bool:
+        return self.n > 1
+
+    @property
+    def element(self) -> DType:
+        """The dtype of its elements in C."""
+        plain = value_dtype(self.dtype)
+        return i32 if plain == boolean and self.is_vector else plain
+
+    @property
+    def name(self) -> str:
+        """f32, or f32x16: what a helper's name ends in, and a vector's type."""
+        return f"{self.element.name}x{self.n}" if self.is_vector else self.element.name
+
+    @property
+    def signed(self) -> Form:
+        """Integers of the same size: what a comparison of vectors gives."""
+        return Form(_SIGNED[self.element.nbytes], self.n)
+
+    @property
+    def unsigned(self) -> Form:
+        return Form(_UNSIGNED[self.element.nbytes], self.n)
+
+    def of(self, dtype: DType) -> Form:
+        """Another dtype at the same width."""
+        return Form(dtype, self.n)
+
+
+Maker = Callable[["Library", Form], str]
+ConversionMaker = Callable[["Library", Form, Form], str]
+
+
+@dataclass
+class Library:
+    """`types` and `functions`: the texts needed so far, by name. `makers` and `conversions` know how each helper is written."""
+
+    makers: dict[str, Maker]
+    conversions: dict[str, ConversionMaker]
+    types: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+
+    def type_of(self, form: Form) -> str:
+        """The C type of a form."""
+        if not form.is_vector:
+            return scalar_type(form.element)
+        nbytes = form.n * form.element.nbytes
+        self.types[form.name] = (
+            f"typedef {scalar_type(form.element)} {form.name} __attribute__((vector_size({nbytes})));"
+        )
+        return form.name
+
+    def need(self, function: str, form: Form) -> str:
+        """The name of a helper on values of one form, whose text is then in `functions`."""
+        name = f"{function}_{form.name}"
+        if name not in self.functions:
+            self.functions[name] = self.makers[function](self, form)
+        return name
+
+    def convert(self, function: str, source: Form, to: Form) -> str:
+        """The same for a helper between two forms."""
+        name = f"{function}_{source.name}_{to.name}"
+        if name not in self.functions:
+            self.functions[name] = self.conversions[function](self, source, to)
+        return name
+
+    def text(self) -> list[str]:
+        """Types, then functions in an order that C takes."""
+        return [*sorted(self.types.values(), key=len), *self.functions.values()]
+
+
+def define(result: str, name: str, parameters: str, *body: str) -> str:
+    """A helper's text."""
+    return "\n".join([f"static inline {result} {name}({parameters})", "{", *(f"    {line}" for line in body), "}"])
+
+
+# --- vectors -------------------------------------------------------------------------------------------------------------
+def splat(lib: Library, form: Form) -> str:
+    typ = lib.type_of(form)
+    body = f"return x - ({typ}){{0}};" if form.is_vector else "return x;"
+    return define(typ, f"splat_{form.name}", f"{scalar_type(form.element)} x", body)
+
+
+def choose(lib: Library, form: Form) -> str:
+    """a where the condition, a mask of elements as large, holds; else b."""
+    typ = lib.type_of(form)
+    if not form.is_vector:
+        return define(typ, f"choose_{form.name}", f"_Bool c, {typ} a, {typ} b", "return c ? a : b;")
+    mask = lib.type_of(form.signed)
+    body = f"return ({typ})((c & ({mask})a) | (~c & ({mask})b));"
+    return define(typ, f"choose_{form.name}", f"{mask} c, {typ} a, {typ} b", body)
+
+
+def load(lib: Library, form: Form) -> str:
+    typ, element = lib.type_of(form), scalar_type(form.element)
+    body = (f"{typ} v;", "memcpy(&v, at, sizeof v);", "return v;")
+    return define(typ, f"load_{form.name}", f"const {element} *at", *body)
+
+
+def load_first(lib: Library, form: Form) -> str:
+    """The first `count` elements, the rest 0."""
+    typ, element = lib.type_of(form), scalar_type(form.element)
+    whole = lib.need("load", form)
+    body = (
+        f"if (count >= {form.n})",
+        f"    return {whole}(at);",
+        f"{typ} v = {{0}};",
+        "if (count > 0)",
+        "    memcpy(&v, at, (size_t)count * sizeof *at);",
+        "return v;",
+    )
+    return define(typ, f"load_first_{form.name}", f"const {element} *at, int64_t count", *body)
+
+
+def store(lib: Library, form: Form) -> str:
+    typ, element = lib.type_of(form), scalar_type(form.element)
+    return define("void", f"store_{form.name}", f"{element} *at, {typ} v", "memcpy(at, &v, sizeof v);")
+
+
+def store_first(lib: Library, form: Form) -> str:
+    typ, element = lib.type_of(form), scalar_type(form.element)
+    body = (
+        f"if (count >= {form.n})",
+        "    memcpy(at, &v, sizeof v);",
+        "else if (count > 0)",
+        "    memcpy(at, &v, (size_t)count * sizeof *at);",
+    )
+    return define("void", f"store_first_{form.name}", f"{element} *at, {typ} v, int64_t count", *body)
+
+
+def halving(name: str, combine: Callable[[Library, Form], str]) -> Maker:
+    """All elements into one, by halving: first half with second half. `combine` is a template of {0} and {1}."""
+
+    def make(lib: Library, form: Form) -> str:
+        typ, element = lib.type_of(form), scalar_type(form.element)
+        half = Form(form.dtype, form.n // 2)
+        both = combine(lib, half)
+        if not half.is_vector:
+            return define(element, f"{name}_{form.name}", f"{typ} v", f"return {both.format('v[0]', 'v[1]')};")
+        rest, part = lib.need(name, half), lib.type_of(half)
+        body = (
+            f"{part} low, high;",
+            "memcpy(&low, &v, sizeof low);",
+            "memcpy(&high, (const char *)&v + sizeof low, sizeof high);",
+            f"return {rest}({both.format('low', 'high')});",
+        )
+        return define(element, f"{name}_{form.name}", f"{typ} v", *body)
+
+    return make
+
+
+# --- conversions -----------------------------------------------------------------------------------------------------------
+def bits_of(lib: Library, source: Form, to: Form) -> str:
+    """The same bits as another type of that size."""
+    result, typ = lib.type_of(to), lib.type_of(source)
+    body = (f"{result} y;", "memcpy(&y, &x, sizeof y);", "return y;")
+    return define(result, f"bits_{source.name}_{to.name}", f"{typ} x", *body)
+
+
+def to_integer(lib: Library, source: Form, to: Form) -> str:
+    """Truncates and saturates; NaN gives 0."""
+    name, result, typ = f"to_{source.name}_{to.name}", lib.type_of(to), lib.type_of(source)
+    if source.is_vector:
+        one = lib.convert("to", Form(source.dtype, 0), Form(to.dtype, 0))
+        loop = (f"for (int i = 0; i < {source.n}; i++)", f"    y[i] = {one}(x[i]);")
+        return define(result, name, f"{typ} x", f"{result} y;", *loop, "return y;")
+    bits = to.element.bits - (to.element.kind == "i")
+    low = f"-0x1p{bits}" if to.element.kind == "i" else "0.0"
+    suffix = "f" if source.element == f32 else ""
+    prefix = f"{'U' if to.element.kind == 'u' else ''}INT{to.element.bits}_"
+    smallest = f"{prefix}MIN" if to.element.kind == "i" else "0"
+    body = (
+        "if (x != x)",
+        "    return 0;",
+        f"if (x <= {low}{suffix})",
+        f"    return {smallest};",
+        f"return x >= 0x1p{bits}{suffix} ? {prefix}MAX : ({result})x;",
+    )
+    return define(result, name, f"{typ} x", *body)

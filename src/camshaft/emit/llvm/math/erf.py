@@ -1,0 +1,76 @@
+"""erf in LLVM for f32 and f64: two polynomials, chosen by |x|.
+
+Accuracy is stated in lang/instructions.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from camshaft.emit.llvm.math.functions import exp
+from camshaft.emit.llvm.typed import Typed
+
+
+@dataclass(frozen=True)
+class ErfForm:
+    """erf x = x + x P(x^2) for |x| < 1; else 1 - e^(-x^2) Q((x - 2) / (x + 2)), x at most `most`, where it is 1.
+
+    P and Q are interpolated at Chebyshev's nodes, highest power first; Q's function is e^(x^2) erfc x.
+    """
+
+    most: float
+    p: tuple[float, ...]
+    q: tuple[float, ...]
+
+
+ERF = {
+    "f32": ErfForm(
+        most=4.0,
+        p=(
+            7.8758750626854883e-05, -8.0166415871658695e-04, 5.1890874234339740e-03, -2.6854212010626412e-02,
+            1.1283594715160218e-01, -3.7612626666720331e-01, 1.2837916584835095e-01,
+        ),
+        q=(
+            -8.3797543870231346e-04, 6.8111401310856346e-03, 3.7323717589395444e-03, -7.8968306127934728e-02,
+            2.4165820152556020e-01, -4.2718598976848670e-01, 2.5539567631050574e-01,
+        ),
+    ),
+    "f64": ErfForm(
+        most=6.0,
+        p=(
+            5.9571761477489114e-11, -1.1372848856791674e-09, 1.4659775274047436e-08, -1.6350312701054695e-07,
+            1.6461000484121368e-06, -1.4925595266831182e-05, 1.2055331111642711e-04, -8.5483269808337899e-04,
+            5.2239776248180145e-03, -2.6866170645076793e-02, 1.1283791670954879e-01, -3.7612638903183748e-01,
+            1.2837916709551258e-01,
+        ),
+        q=(
+            3.9170592999253885e-06, 1.8201431959750091e-06, -1.4067532694582058e-05, -2.7647305443610054e-05,
+            2.7543128185666717e-05, 1.7436697233246863e-04, 4.3554202452705895e-05, -9.8197732081310227e-04,
+            -8.4714319807604236e-04, 6.9974617477535736e-03, 3.7328924034922398e-03, -7.8978581015852535e-02,
+            2.4165819424246986e-01, -4.2718584741395789e-01, 2.5539567631050575e-01,
+        ),
+    ),
+}  # fmt: skip
+
+
+def erf(t: Typed, x: str) -> str:
+    """erf x; NaN stays NaN."""
+    form = ERF[t.dtype.name]
+    magnitude = t.call("llvm.fabs", x)
+    beyond = t.line(f"fcmp ogt {t.type_of()} {magnitude}, {t.const(form.most)}")
+    size = t.select(beyond, t.const(form.most), magnitude)
+    square = t.op("fmul", size, size)
+    inner = t.call("llvm.fma", size, _polynomial(t, square, form.p), size)
+    ratio = t.op("fdiv", t.op("fsub", size, t.const(2.0)), t.op("fadd", size, t.const(2.0)))
+    power = exp(t, t.op("fneg", square))
+    outer = t.op("fsub", t.const(1.0), t.op("fmul", power, _polynomial(t, ratio, form.q)))
+    near = t.line(f"fcmp olt {t.type_of()} {size}, {t.const(1.0)}")
+    return t.call("llvm.copysign", t.select(near, inner, outer), x)
+
+
+def _polynomial(t: Typed, x: str, coefficients: tuple[float, ...]) -> str:
+    """Horner's rule."""
+    result = t.const(coefficients[0])
+    for c in coefficients[1:]:
+        result = t.call("llvm.fma", result, x, t.const(c))
+    return result

@@ -1,0 +1,83 @@
+"""Kernel IR to LLVM IR text for a CPU, at any lane width.
+
+A varying value is a vector of `lanes` elements, a uniform one a scalar. A lanes loop becomes an unmasked main loop, then its body
+once more under a mask. An emitted kernel is `void NAME(ptr args, i64 first, i64 last)`: programs first..last of the grid; args
+holds the arrays' addresses, then for each run-time scalar the address of its i64.
+"""
+
+from __future__ import annotations
+
+from camshaft.emit.llvm.body import BodyEmitter
+from camshaft.emit.llvm.grid import program_lines, size_lines
+from camshaft.emit.llvm.matrix_unit import native_tiles
+from camshaft.emit.llvm.values import array_name
+from camshaft.emit.target import CpuTarget
+from camshaft.lang import ir
+from camshaft.lang.expand.tiles import expand_tiles
+
+
+def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
+    """The LLVM module of a kernel: one exported function `symbol`."""
+    kernel = expand_tiles(kernel, target.lanes, keep=native_tiles(kernel, target))
+    body = BodyEmitter(kernel, target)
+    body.emit()
+    arrays = [f"ptr noalias {array_name(array.name)}" for array in kernel.arrays]
+    scalars = [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
+    programs = [f"i64 %program{i}" for i in range(len(kernel.grid))]
+    lines = [
+        # inlined before all other passes, which then see one function and not its body twice
+        f"define internal void @program({', '.join(arrays + scalars + programs)}) alwaysinline #0 {{",
+        "entry:",
+        *[f"  {line}" for line in body.allocas],
+        *body.lines,
+        "  ret void",
+        "}",
+        *_entry(kernel, symbol, body.fences),
+        *sorted(body.declarations.values()),
+        *(("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}") if body.fences else ()),
+        f'attributes #0 = {{ nounwind "prefer-vector-width"="{target.vector_bits}" '
+        f'"min-legal-vector-width"="{target.vector_bits}" }}',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
+    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest. Where
+    programs store around the caches, a fence comes before what tells others that they are done."""
+    lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
+    for i, array in enumerate(kernel.arrays):
+        lines += [
+            f"  %at{i} = getelementptr i64, ptr %args, i64 {i}",
+            f"  {array_name(array.name)} = load ptr, ptr %at{i}",
+        ]
+    for i, _ in enumerate(kernel.scalars):
+        at = len(kernel.arrays) + i
+        lines += [
+            f"  %at{at} = getelementptr i64, ptr %args, i64 {at}",
+            f"  %where{i} = load ptr, ptr %at{at}",
+            f"  %scalar{i} = load i64, ptr %where{i}",
+        ]
+    found, sizes = size_lines(kernel.grid, kernel.scalars)
+    lines += found
+    lines += [
+        "  %any = icmp slt i64 %first, %last",
+        "  br i1 %any, label %loop, label %done",
+        "loop:",
+        "  %linear = phi i64 [ %first, %entry ], [ %next, %loop ]",
+    ]
+    lines += program_lines(sizes, "%linear")
+    passed = [f"ptr {array_name(a.name)}" for a in kernel.arrays] + [
+        f"i64 %scalar{i}" for i in range(len(kernel.scalars))
+    ]
+    passed += [f"i64 %program{i}" for i in range(len(kernel.grid))]
+    lines += [
+        f"  call void @program({', '.join(passed)})",
+        "  %next = add nsw i64 %linear, 1",
+        "  %more = icmp slt i64 %next, %last",
+        "  br i1 %more, label %loop, label %done",
+        "done:",
+        *(["  call void @llvm.x86.sse.sfence()"] if fences else []),
+        "  ret void",
+        "}",
+    ]
+    return lines

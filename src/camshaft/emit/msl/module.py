@@ -1,0 +1,117 @@
+"""SIMT form to the Metal Shading Language: a dialect of emit/c_family/emitter.py.
+
+Device pointers have the arrays' own types, so 8 and 16-bit elements are stored natively; a bf16 is its bits. An i64 value is an
+`int` where it can only be an index, which fits since no array has 2^31 elements (64-bit arithmetic is slow there), else a
+`long`. Text assumes that fast math is off.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from camshaft.emit.msl.body import MslEmitter
+from camshaft.emit.msl.functions import STORAGE
+from camshaft.emit.msl.layout import MAX_BUFFERS, MslModule, MslTarget
+from camshaft.emit.msl.tiles import SIMD_WIDTH, native_tiles
+from camshaft.lang import ir
+from camshaft.lang.simt.form import SimtKernel, no_tiles, to_simt
+
+
+class _ModuleEmitter(MslEmitter):
+    """The text around the body."""
+
+    def module(self) -> MslModule:
+        """The whole text."""
+        body = self.emit()
+        arrays = [self._parameter(i, array) for i, array in enumerate(self.kernel.arrays)]
+        parameters = [
+            *arrays,
+            f"constant int* run [[buffer({len(arrays)})]]",
+            "uint group [[threadgroup_position_in_grid]]",
+            "uint thread_index [[thread_index_in_threadgroup]]",
+        ]
+        lines = ["#include <metal_stdlib>", "using namespace metal;", ""]
+        for text in (*self.helper_texts(), *self.collectives.values()):
+            lines += [text, ""]
+        lines += [*self.heading(), f"kernel void {self.entry}("]
+        lines += [f"    {p}{',' if p is not parameters[-1] else ''}" for p in parameters]
+        lines += [") {", *(f"    {line}" for line in self._prologue()), *body, "}"]
+        return MslModule(
+            "\n".join(lines) + "\n",
+            self.entry,
+            self.simt.lanes,
+            len(arrays),
+            len(self.kernel.scalars),
+            self._threadgroup_nbytes(),
+        )
+
+    def _parameter(self, index: int, array: ir.Array) -> str:
+        access = "" if array.writable else "const "
+        return f"device {access}{STORAGE[array.dtype.name]}* {self.array_names[array]} [[buffer({index})]]"
+
+    def _prologue(self) -> list[str]:
+        """Memory, this thread, the run-time scalars, and the program's place in the grid: the last axis runs fastest."""
+        lines = [
+            f"{space} {STORAGE[a.dtype.name]} {self.array_names[a]}[{prod(a.shape)}];"
+            for space, arrays in (("threadgroup", self.simt.shared), ("thread", self.simt.private))
+            for a in arrays
+        ]
+        lines += [f"threadgroup {typed} {name}[{self.simt.lanes}];" for typed, name in self.rooms.items()]
+        if self.tile_room is not None:
+            lines.append(f"threadgroup float {self.tile_room}[{2 * self.simt.lanes}];")
+        index = self.index_type
+        lines.append(f"const {index} lane = {index}(thread_index);")
+        lines += [f"const {index} {name} = run[{i}];" for i, name in enumerate(self.scalar_names)]
+        rest = f"{index}(group)"
+        for axis in range(len(self.program_names) - 1, 0, -1):
+            size = self._grid_size(self.kernel.grid[axis])
+            lines.append(f"const {index} {self.program_names[axis]} = {rest} % {size};")
+            lines.append(f"const {index} rest{axis} = {rest} / {size};")
+            rest = f"rest{axis}"
+        if self.program_names:
+            lines.append(f"const {index} {self.program_names[0]} = {rest};")
+        return lines
+
+    def _grid_size(self, dim: ir.GridDim) -> str:
+        if dim.scalar is None:
+            return str(dim.size)
+        name = self.scalar_names[self.kernel.scalars.index(dim.scalar)]
+        return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"
+
+    def _threadgroup_nbytes(self) -> int:
+        rooms = sum(8 if "long" in typed else 4 for typed in self.rooms) * self.simt.lanes
+        return rooms + shared_nbytes(self.simt) + _tile_nbytes(self.simt)
+
+
+def simt_form(kernel: ir.KernelIR, lanes: int, target: MslTarget) -> SimtKernel:
+    """The SIMT form that `emit` takes: what SIMD-group matrices do stays a tile."""
+    has_matrices = target.has_matrices and target.simd_width == SIMD_WIDTH
+    return to_simt(kernel, lanes, target.simd_width, native_tiles if has_matrices else no_tiles)
+
+
+def _tile_nbytes(kernel: SimtKernel) -> int:
+    """Bytes that tiles leave through: 64 floats a SIMD-group."""
+    return 8 * kernel.lanes if any(isinstance(item, ir.TileStore) for item in ir.walk(kernel.body)) else 0
+
+
+def emit(kernel: SimtKernel, target: MslTarget) -> MslModule:
+    """The MSL of a kernel. KernelError for what Metal lacks (`refusal` says so beforehand)."""
+    return _ModuleEmitter(kernel, target).module()
+
+
+def refusal(kernel: SimtKernel, target: MslTarget) -> str | None:
+    """None, or which limit of the device the kernel is past. (What Metal lacks altogether: emit/refusal.py.)"""
+    n_buffers = len(kernel.arrays) + 1
+    if n_buffers > MAX_BUFFERS:
+        return f"{n_buffers} buffers; Metal binds {MAX_BUFFERS}"
+    if kernel.lanes > target.max_threads:
+        return f"{kernel.lanes} threads a threadgroup; the device has {target.max_threads}"
+    nbytes = shared_nbytes(kernel) + 16 * kernel.lanes + _tile_nbytes(kernel)  # rooms of two types
+    if nbytes > target.max_threadgroup_nbytes:
+        return f"{nbytes} bytes of threadgroup memory; the device has {target.max_threadgroup_nbytes}"
+    return None
+
+
+def shared_nbytes(kernel: SimtKernel) -> int:
+    """Bytes of the workgroup's scratch."""
+    return sum(prod(a.shape) * a.dtype.nbytes for a in kernel.shared)

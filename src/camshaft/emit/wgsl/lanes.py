@@ -1,0 +1,75 @@
+"""Functions by which the lanes of a workgroup meet in WGSL: reductions, scans, shuffles.
+
+Where a workgroup is no larger than the least subgroup, a reduction is a butterfly of subgroup shuffles: lane i is invocation i
+there, as drivers number a workgroup of one dimension. All else goes through workgroup memory: all lanes call it in uniform flow,
+it writes its `array` (an element per lane) and leaves it free for the next one, as the last thing it does is a barrier
+(workgroupUniformLoad has one).
+"""
+
+from __future__ import annotations
+
+
+def reduce(name: str, held: str, array: str, n: int, both: str) -> str:
+    """Lanes 0..n-1, the first half with the second until one is left. `both` combines array[lane] and array[lane + half]."""
+    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    {array}[lane] = x;
+    for (var half = {n // 2}; half > 0; half /= 2) {{
+        workgroupBarrier();
+        if (lane < half) {{ {array}[lane] = {both}; }}
+    }}
+    return workgroupUniformLoad(&{array}[0]);
+}}"""
+
+
+def subgroup_reduce(name: str, held: str, n: int, lanes: int, both: str) -> str:
+    """The same pairs as `reduce`, within one subgroup of `lanes`. `both` combines `total` and `theirs`."""
+    result = "total" if n == lanes else "subgroupBroadcast(total, 0u)"
+    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    var total = x;
+    for (var half = {n // 2}u; half > 0u; half /= 2u) {{
+        let theirs = subgroupShuffleXor(total, half);
+        total = {both};
+    }}
+    return {result};
+}}"""
+
+
+def broadcast(name: str, held: str, array: str) -> str:
+    """One lane's value, for all."""
+    return f"""fn {name}(x: {held}, from_lane: i32, lane: i32) -> {held} {{
+    if (lane == from_lane) {{ {array}[0] = x; }}
+    return workgroupUniformLoad(&{array}[0]);
+}}"""
+
+
+def shuffle(name: str, held: str, array: str) -> str:
+    """The value of the lane that each asks for."""
+    return f"""fn {name}(x: {held}, from_lane: i32, lane: i32) -> {held} {{
+    {array}[lane] = x;
+    workgroupBarrier();
+    let theirs = {array}[from_lane];
+    workgroupBarrier();
+    return theirs;
+}}"""
+
+
+def scan(name: str, held: str, array: str, lanes: int, both: str, start: str | None) -> str:
+    """Each lane's value with those below it, by doubling. `both` combines `below` and `total`; `start`: lane 0's if exclusive."""
+    result = "total" if start is None else f"select({array}[max(lane - 1, 0)], {start}, lane == 0)"
+    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    var total = x;
+    {array}[lane] = total;
+    workgroupBarrier();
+    for (var step = 1; step < {lanes}; step *= 2) {{
+        let below = {array}[max(lane - step, 0)];
+        workgroupBarrier();
+        if (lane >= step) {{
+            total = {both};
+            {array}[lane] = total;
+        }}
+        workgroupBarrier();
+    }}
+    let result = {result};
+    workgroupBarrier();
+    return result;
+}}"""

@@ -1,0 +1,131 @@
+"""What emitted WGSL and its runtime agree on: WgslTarget (what an adapter has) and WgslModule (text, and its bindings as data).
+
+Made by emit/wgsl/module.py, read by backends/webgpu. The contract, all in group 0:
+
+- binding 0, `run: array<i32>`, storage, read-only: the run's active extents, an i32 each, in the order of the plan.
+- binding 1, `fixed: array<vec4<i32>, n>`, uniform: `n_fixed` words of one launch, which `fixed_words` makes when it is bound.
+- bindings 2 and up, storage: the arrays, in the kernel's order, each in one piece or more (`WgslModule.bindings`). All
+  are read-write, even those that a kernel only reads: WebGPU forbids to bind one buffer both read-only and writable in a
+  dispatch, and inputs and outputs are slices of one arena. `WgslTarget.read_only` names the arrays whose buffer nothing
+  writes in that dispatch.
+
+A binding's offset must be a multiple of the adapter's alignment, an array's address need not: bind from the address rounded down
+(`aligned`, bytes), and give the bytes that were cut off to `fixed_words`. An array's address is a multiple of its dtype's size.
+Piece p starts at aligned + its `offset_nbytes` and ends `nbytes` later or where the array ends, rounded up to 4 bytes, whichever
+comes first; a piece that would start at or past the end (there is one byte of slack for the rounding) is never read: any legal
+range will do for it. An allocation is therefore a multiple of 4 bytes.
+
+A launch of P programs is `dispatch(P)` workgroups; the kernel computes P from the run's extents and returns past it. No P, no
+dispatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import KernelError
+
+# Words that WGSL cannot spell as literals: infinity and a quiet NaN; two words of room.
+SPECIAL_WORDS = (0x7F800000, 0x7FC00000, 0, 0)
+RUN_BINDING, FIXED_BINDING, FIRST_ARRAY_BINDING = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class WgslTarget:
+    """What the emitter may assume of an adapter. `features`: 'shader-f16', 'subgroups', 'packed-dot' (dot4U8Packed and its kin).
+
+    `subgroup_size`: the least that a subgroup has (0: not known). `max_binding_nbytes`: of one storage binding.
+    `max_bindings`: storage bindings of one stage. `alignment`: bytes, of a binding's offset. `read_only`: arrays, by name,
+    whose buffers nothing writes in the same dispatch. `enables_subgroups`: whether the text says so, as a browser wants and naga
+    refuses (wgpu issue 5555).
+    """
+
+    features: frozenset[str] = frozenset()
+    subgroup_size: int = 0
+    max_binding_nbytes: int = 128 << 20
+    max_bindings: int = 8
+    max_workgroups: int = 65_535
+    max_workgroup_nbytes: int = 16_384
+    max_threads: int = 256
+    alignment: int = 256
+    read_only: frozenset[str] = frozenset()
+    enables_subgroups: bool = False
+
+    def key(self) -> str:
+        """A spelling for cache keys."""
+        numbers = (self.subgroup_size, self.max_binding_nbytes, self.max_workgroups, self.alignment)
+        names = (",".join(sorted(self.features)), ",".join(sorted(self.read_only)), str(self.enables_subgroups))
+        return "/".join(("wgsl", *map(str, numbers), *names))
+
+
+@dataclass(frozen=True)
+class WgslBinding:
+    """One storage binding: the bytes from `offset_nbytes` of array number `array` on, at most `nbytes` of them."""
+
+    binding: int
+    array: int
+    offset_nbytes: int
+    nbytes: int
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class WgslModule:
+    """The text of one kernel. `requires`: device features that it enables. `workgroup_nbytes`: of memory that it declares."""
+
+    text: str
+    entry: str
+    lanes: int
+    bindings: tuple[WgslBinding, ...]
+    itemsizes: tuple[int, ...]
+    n_scalars: int
+    requires: frozenset[str]
+    workgroup_nbytes: int
+    max_workgroups: int
+
+    @property
+    def n_fixed(self) -> int:
+        """Words of binding 1: a multiple of 4."""
+        return n_fixed(self.n_scalars, len(self.itemsizes))
+
+    def fixed_words(self, scalars: Sequence[int], cut_nbytes: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The words of binding 1: `scalars` index the run's extents, `cut_nbytes` has each array's address less its aligned."""
+        if len(scalars) != self.n_scalars or len(cut_nbytes) != len(self.itemsizes):
+            raise KernelError(
+                f"{self.entry}: {len(scalars)} scalars and {len(cut_nbytes)} arrays; "
+                f"wanted {self.n_scalars} and {len(self.itemsizes)}"
+            )
+        words = np.zeros(self.n_fixed, np.int32)
+        words[:4] = SPECIAL_WORDS
+        words[4 : 4 + self.n_scalars] = scalars
+        elements = [cut // size for cut, size in zip(cut_nbytes, self.itemsizes, strict=True)]
+        words[4 + self.n_scalars : 4 + self.n_scalars + len(elements)] = elements
+        return words
+
+    def dispatch(self, programs: int) -> tuple[int, int]:
+        """Workgroups along x and y for that many programs: a grid dimension has at most `max_workgroups`."""
+        across = min(programs, self.max_workgroups)
+        return across, -(-programs // across) if across else 0
+
+
+def n_fixed(n_scalars: int, n_arrays: int) -> int:
+    """Words of binding 1 for a kernel: the special ones, an index per scalar, an offset per array, filled up to vectors."""
+    return -(-(len(SPECIAL_WORDS) + n_scalars + n_arrays) // 4) * 4
+
+
+def piece_nbytes(target: WgslTarget) -> int:
+    """Bytes of one piece of an array that passes the limit of a binding: a power of two, so that an index splits by shifts."""
+    return 1 << (target.max_binding_nbytes.bit_length() - 1)
+
+
+def pieces(nbytes: int, target: WgslTarget) -> tuple[tuple[int, int], ...]:
+    """(offset, size) in bytes of the pieces of an array, whose address may lie up to an alignment past its aligned one."""
+    whole = -(-nbytes // 4) * 4 + target.alignment
+    if whole <= target.max_binding_nbytes:
+        return ((0, whole),)
+    size = piece_nbytes(target)
+    return tuple((start, min(size, whole - start)) for start in range(0, whole, size))

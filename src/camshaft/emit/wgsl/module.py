@@ -1,0 +1,153 @@
+"""SIMT form to WGSL: one compute shader, a workgroup per program. Its bindings are described in emit/wgsl/layout.py.
+
+The module: the run's words, the arrays, workgroup memory, helper functions, then the kernel, whose body emit/wgsl/body.py writes.
+Programs are numbered along x, then y, of the dispatch; the last axis of the kernel's grid runs fastest.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from camshaft.emit.wgsl.body import WgslEmitter, fixed_word
+from camshaft.emit.wgsl.layout import (
+    FIRST_ARRAY_BINDING,
+    FIXED_BINDING,
+    RUN_BINDING,
+    SPECIAL_WORDS,
+    WgslBinding,
+    WgslModule,
+    WgslTarget,
+    n_fixed,
+)
+from camshaft.errors import KernelError
+from camshaft.lang import ir
+from camshaft.lang.simt.form import SimtKernel
+
+
+def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
+    """The WGSL of a kernel. KernelError where a limit of the target is passed or WGSL lacks what the kernel uses."""
+    body = WgslEmitter(kernel, target)
+    lines = body.emit()
+    bindings, declarations = _arrays(body)
+    shared, shared_nbytes = _shared(body)
+    _check(kernel, target, len(bindings), shared_nbytes)
+    requires = _requires(body)
+    parts = [
+        *(["enable f16;"] if "shader-f16" in requires else []),
+        *(["enable subgroups;"] if "subgroups" in requires and target.enables_subgroups else []),
+        *_run_words(kernel),
+        *declarations,
+        *shared,
+        "",
+        *[line for text in body.all_functions() for line in (text, "")],
+        *body.heading(),
+        *_signature(kernel, body.entry),
+        *_entry(kernel, body),
+        *lines,
+        "}",
+    ]
+    return WgslModule(
+        text="\n".join(parts) + "\n",
+        entry=body.entry,
+        lanes=kernel.lanes,
+        bindings=bindings,
+        itemsizes=tuple(a.dtype.nbytes for a in kernel.arrays),
+        n_scalars=len(kernel.scalars),
+        requires=requires,
+        workgroup_nbytes=shared_nbytes,
+        max_workgroups=target.max_workgroups,
+    )
+
+
+def _requires(body: WgslEmitter) -> frozenset[str]:
+    """The device features that the text enables."""
+    has_f16 = any(storage.has_f16 for storage in body.storage.values())
+    shuffles = any("subgroupShuffle" in text for text in body.collectives.values())
+    return frozenset([*(["shader-f16"] if has_f16 else []), *(["subgroups"] if shuffles else [])])
+
+
+def _run_words(kernel: SimtKernel) -> list[str]:
+    """The declarations of bindings 0 and 1."""
+    vectors = n_fixed(len(kernel.scalars), len(kernel.arrays)) // 4
+    return [
+        f"@group(0) @binding({RUN_BINDING}) var<storage, read> run: array<i32>;",
+        f"@group(0) @binding({FIXED_BINDING}) var<uniform> fixed: array<vec4<i32>, {vectors}>;",
+    ]
+
+
+def _signature(kernel: SimtKernel, entry: str) -> list[str]:
+    return [
+        f"@compute @workgroup_size({kernel.lanes})",
+        f"fn {entry}(",
+        "    @builtin(workgroup_id) group: vec3<u32>,",
+        "    @builtin(num_workgroups) groups: vec3<u32>,",
+        "    @builtin(local_invocation_index) thread: u32,",
+        ") {",
+    ]
+
+
+def _arrays(body: WgslEmitter) -> tuple[tuple[WgslBinding, ...], list[str]]:
+    """The bindings of the arrays, and their declarations."""
+    bindings: list[WgslBinding] = []
+    declarations: list[str] = []
+    for index, storage in enumerate(body.storage.values()):
+        first = FIRST_ARRAY_BINDING + len(bindings)
+        declarations += storage.declarations(first)
+        bindings += [
+            WgslBinding(first + i, index, start, nbytes, storage.read_only)
+            for i, (start, nbytes) in enumerate(storage.pieces)
+        ]
+    return tuple(bindings), declarations
+
+
+def _shared(body: WgslEmitter) -> tuple[list[str], int]:
+    """Workgroup memory: the kernel's scratch and what lanes meet through; with its bytes, 4 an element."""
+    types = {body.array_names[a]: (body.scratch[a].type, prod(a.shape)) for a in body.simt.shared}
+    types |= {name: (f"array<{held}, {n}>", n) for held, (name, n) in body.exchange.items()}
+    lines = [f"var<workgroup> {name}: {typed};" for name, (typed, _) in types.items()]
+    return lines, sum(4 * count for _, count in types.values())
+
+
+def _check(kernel: SimtKernel, target: WgslTarget, n_arrays: int, shared_nbytes: int) -> None:
+    """Fails where the kernel passes a limit of the adapter."""
+    for what, has, most in (
+        ("storage bindings", n_arrays + 1, target.max_bindings),
+        ("bytes of workgroup memory", shared_nbytes, target.max_workgroup_nbytes),
+        ("threads in a workgroup", kernel.lanes, target.max_threads),
+    ):
+        if has > most:
+            raise KernelError(f"kernel {kernel.name}: {has} {what}; the adapter has at most {most}")
+
+
+def _entry(kernel: SimtKernel, body: WgslEmitter) -> list[str]:
+    """Which thread and program this is; threads past the last program return."""
+    lines = ["let lane = i32(thread);"]
+    for i, name in enumerate(body.scalar_names):
+        lines.append(f"let {name} = run[{fixed_word(len(SPECIAL_WORDS) + i)}];")
+    for array, storage in body.storage.items():
+        if storage.is_direct:
+            lines.append(f"let {body.starts[array]} = {storage.start};")
+    sizes = [_size(kernel, body, dim) for dim in kernel.grid]
+    number = str(prod(d.size for d in kernel.grid if d.scalar is None))
+    total = " * ".join([*([number] if number != "1" else []), *[s for s in sizes if not s.isdigit()]]) or number
+    lines += [
+        "let program = i32(group.x + group.y * groups.x);",
+        f"if (program >= {total}) {{ return; }}",
+    ]
+    rest = "program"
+    for axis in range(len(sizes) - 1, 0, -1):
+        one = sizes[axis] == "1"
+        lines.append(f"let {body.program_names[axis]} = {'0' if one else f'{rest} % {sizes[axis]}'};")
+        rest = rest if one else f"{rest} / {sizes[axis]}"
+    lines.append(f"let {body.program_names[0]} = {rest};")
+    for array in kernel.private:
+        lines.append(f"var {body.array_names[array]}: {body.scratch[array].type};")
+    return [f"    {line}" for line in lines]
+
+
+def _size(kernel: SimtKernel, body: WgslEmitter, dim: ir.GridDim) -> str:
+    """Programs along an axis."""
+    if dim.scalar is None:
+        return str(dim.size)
+    name = body.scalar_names[kernel.scalars.index(dim.scalar)]
+    return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"

@@ -1,0 +1,90 @@
+"""The GGUF writer: keys and tensors of one file in another one, which appears whole or not at all. Beside gguf.py."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from camshaft.formats.bits import Bytes
+from camshaft.formats.blocks import BlockFormat
+from camshaft.formats.gguf.file import DEFAULT_ALIGNMENT
+from camshaft.formats.gguf.values import Metadata
+from camshaft.store.files import atomic_file
+
+_VERSION, _UINT32 = 3, 4
+# A value's type number, and its bytes.
+Raw: TypeAlias = tuple[int, bytes]
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor to write: `parts` gives its bytes in order, when their turn has come. The shape is in NumPy order."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: BlockFormat
+    parts: Callable[[], Iterable[Bytes]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its rows. FormatError where a row is no whole number of blocks."""
+        return math.prod(self.shape[:-1]) * self.format.row_nbytes(self.shape[-1] if self.shape else 1)
+
+
+def unsigned(value: int) -> Raw:
+    """A 32-bit whole number as a value to write."""
+    return _UINT32, struct.pack("<I", value)
+
+
+def values_of(metadata: Metadata) -> dict[str, Raw]:
+    """All of a file's values, as they are."""
+    return {key: (metadata.type_id(key), metadata.raw(key)) for key in metadata}
+
+
+def write_gguf(path: Path, values: Mapping[str, Raw], tensors: Iterable[NewTensor]) -> None:
+    """Writes a file of version 3 in place of `path` when all of it is there. The alignment is that of `values`.
+
+    StoreError when it cannot be written (a full disk, a missing folder); nothing is left behind then, or where a part fails.
+    """
+    tensors = tuple(tensors)
+    alignment = _alignment(values)
+    head = _header(values, tensors, alignment)
+    with atomic_file(path, durable=True) as file:
+        file.write(head)
+        for tensor in tensors:
+            written = 0
+            for part in tensor.parts():
+                file.write(np.ascontiguousarray(part).data.cast("B"))
+                written += part.nbytes
+            assert written == tensor.nbytes, f"{tensor.name}: {written} bytes of {tensor.nbytes}"
+            file.write(b"\0" * (-written % alignment))
+
+
+def _alignment(values: Mapping[str, Raw]) -> int:
+    return (
+        int.from_bytes(values["general.alignment"][1], "little") if "general.alignment" in values else DEFAULT_ALIGNMENT
+    )
+
+
+def _header(values: Mapping[str, Raw], tensors: tuple[NewTensor, ...], alignment: int) -> bytes:
+    head = bytearray(struct.pack("<4sIQQ", b"GGUF", _VERSION, len(tensors), len(values)))
+    for key, (type_id, raw) in values.items():
+        head += _text(key) + struct.pack("<I", type_id) + raw
+    offset = 0
+    for tensor in tensors:
+        dims = tensor.shape[::-1]
+        head += _text(tensor.name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, tensor.format.ggml_id, offset)
+        offset += -(-tensor.nbytes // alignment) * alignment
+    return bytes(head) + b"\0" * (-len(head) % alignment)
+
+
+def _text(text: str) -> bytes:
+    data = os.fsencode(text)
+    return struct.pack("<Q", len(data)) + data

@@ -1,0 +1,157 @@
+"""Searches for the scale (and minimum) of a group that lose least.
+
+The searches are those of ggml's reference quantizers (ggml-quants.c: make_qkx2_quants, make_qx_quants, make_q3_quants, and
+IQ4_NL's), step by step, for all groups at once. A group is a column: values are [group size, n], so that sums run down the
+rows in ggml's order and most results are byte-equal to its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from camshaft.formats.bits import IQ4_VALUES, Bytes, Floats
+
+TINY = np.float32(1e-15)  # groups of smaller magnitude are zero
+# All middles between neighbours of IQ4_VALUES are halves: floor(2 x) tells on which side of each x lies. From -256 to 255.
+_HALVES = np.arange(-256, 256)
+_NEAREST = np.searchsorted(IQ4_VALUES[1:] + IQ4_VALUES[:-1], _HALVES, side="right").astype(np.uint8)
+_NEAREST_VALUES = IQ4_VALUES[_NEAREST]
+
+
+def divide(a: Floats, b: Floats) -> Floats:
+    """a / b, and 0 where b is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(b == 0, np.float32(0), a / b).astype(np.float32)
+
+
+def nearest_values(scaled: Floats) -> Bytes:
+    """For every element the index of the nearest IQ4 value; the upper one of two that are equally near."""
+    return _NEAREST[_half_index(scaled)]
+
+
+def _half_index(scaled: Floats) -> npt.NDArray[np.intp]:
+    index: npt.NDArray[np.intp] = np.floor(scaled * np.float32(2)).clip(-256, 255).astype(np.intp) + 256
+    return index
+
+
+def _at_peak(x: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """The value of greatest magnitude of every column, the first of equals, and whether the column is not just zeros."""
+    peak = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
+    alive = np.abs(peak) >= TINY
+    return np.where(alive, peak, np.float32(1)), alive
+
+
+def fit_affine(
+    x: Floats, weights: Floats, most: int, first: float, n_steps: int, *, absolute: bool = False
+) -> tuple[Floats, Floats, Bytes]:
+    """scale [n], minimum [n] (at least 0) and codes 0 .. most with x = scale code - minimum.
+
+    Tries the scales (most + first + 0.1 i) / range for i = 0 .. n_steps; for each the best line in weighted least squares, and
+    keeps the one of the smallest weighted error (`absolute`: of magnitudes, else of squares).
+    """
+    low: Floats = np.minimum(x.min(axis=0), np.float32(0))
+    high: Floats = x.max(axis=0)
+    flat = high == low
+    width = np.where(flat, np.float32(1), high - low)
+    ones = np.ones_like(width)
+    sum_w, sum_x = weights.sum(axis=0), (weights * x).sum(axis=0)
+
+    def codes_for(inverse: Floats, minimum: Floats) -> Floats:
+        codes: Floats = np.rint(inverse * (x - minimum)).clip(0, most)
+        return codes
+
+    def error(scale: Floats, minimum: Floats, codes: Floats) -> Floats:
+        off = scale * codes + minimum - x
+        total: Floats = (weights * (np.abs(off) if absolute else off * off)).sum(axis=0)
+        return total
+
+    minimum = low
+    inverse = divide(ones * np.float32(most), width)
+    best, scale = codes_for(inverse, low), divide(ones, inverse)
+    least = error(scale, minimum, best)
+    for i in range(n_steps + 1):
+        inverse = divide(
+            ones * (np.float32(first) + np.float32(0.1) * np.float32(i) + np.float32(most)), high - minimum
+        )
+        codes = codes_for(inverse, minimum)
+        weighted = weights * codes
+        sum_l, sum_l2, sum_xl = weighted.sum(axis=0), (weighted * codes).sum(axis=0), (weighted * x).sum(axis=0)
+        determinant = sum_w * sum_l2 - sum_l * sum_l
+        slope = divide(sum_w * sum_xl - sum_x * sum_l, determinant)
+        offset = divide(sum_l2 * sum_x - sum_l * sum_xl, determinant)
+        positive = offset > 0
+        slope = np.where(positive, divide(sum_xl, sum_l2), slope)
+        offset = np.where(positive, np.float32(0), offset)
+        found = error(slope, offset, codes)
+        better = (determinant > 0) & (found < least) & ~flat
+        scale, minimum = np.where(better, slope, scale), np.where(better, offset, minimum)
+        best, least = np.where(better, codes, best), np.where(better, found, least)
+    return np.where(flat, np.float32(0), scale), -minimum, np.where(flat, 0, best).astype(np.uint8)
+
+
+def fit_signed(x: Floats, half: int) -> tuple[Floats, Bytes]:
+    """scale [n] and codes 0 .. 2 half - 1 with x = scale (code - half), weighted by x squared: 19 scales are tried."""
+    peak, alive = _at_peak(x)
+    weights = x * x
+    best, scale, codes = _signed_try(x, weights, np.float32(-half) / peak, half)
+    merit = scale * best
+    for i in (*range(-9, 0), *range(1, 10)):
+        inverse = -(np.float32(half) + np.float32(0.1) * np.float32(i)) / peak
+        sum_lx, found, others = _signed_try(x, weights, inverse, half)
+        better = sum_lx * found > merit
+        scale, codes = np.where(better, found, scale), np.where(better, others, codes)
+        merit = np.where(better, found * sum_lx, merit)
+    return np.where(alive, scale, np.float32(0)), np.where(alive, codes + half, 0).astype(np.uint8)
+
+
+def _signed_try(x: Floats, weights: Floats, inverse: Floats, half: int) -> tuple[Floats, Floats, Floats]:
+    """sum of w l x, the best scale for the codes l of this inverse scale, and the codes."""
+    codes = np.rint(inverse * x).clip(-half, half - 1)
+    weighted = weights * codes
+    sum_lx = (weighted * x).sum(axis=0)
+    return sum_lx, divide(sum_lx, (weighted * codes).sum(axis=0)), codes
+
+
+def fit_signed_descent(x: Floats, half: int) -> tuple[Floats, Bytes]:
+    """As fit_signed, from one scale, then changing one code after the other while that helps, five rounds at most."""
+    peak, alive = _at_peak(x)
+    weights = x * x
+    codes = np.rint(np.float32(-half) / peak * x).clip(-half, half - 1)
+    sum_lx, sum_l2 = (weights * x * codes).sum(axis=0), (weights * codes * codes).sum(axis=0)
+    for _ in range(5):
+        changed = False
+        for i in range(len(x)):
+            w, code = weights[i], codes[i]
+            rest_lx, rest_l2 = sum_lx - w * x[i] * code, sum_l2 - w * code * code
+            new = np.rint(divide(x[i] * rest_l2, rest_lx)).clip(-half, half - 1)
+            new_lx, new_l2 = rest_lx + w * x[i] * new, rest_l2 + w * new * new
+            better = (
+                (rest_lx > 0) & (new != code) & (new_l2 > 0) & (new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2)
+            )
+            codes[i] = np.where(better, new, code)
+            sum_lx, sum_l2 = np.where(better, new_lx, sum_lx), np.where(better, new_l2, sum_l2)
+            changed |= bool(better.any())
+        if not changed:
+            break
+    return np.where(alive, divide(sum_lx, sum_l2), np.float32(0)), np.where(alive, codes + half, 0).astype(np.uint8)
+
+
+def fit_values(x: Floats) -> Floats:
+    """The scale [n] for which scale * IQ4_VALUES[nearest] loses least, weighted by x squared: 16 scales are tried."""
+    peak, alive = _at_peak(x)
+    weights = x * x
+    sum_qx, scale = _values_try(x, weights, np.float32(1) / (-peak / IQ4_VALUES[0]))
+    merit = scale * sum_qx
+    for i in range(-7, 8):
+        sum_qx, found = _values_try(x, weights, (np.float32(i) + IQ4_VALUES[0]) / peak)
+        better = sum_qx * found > merit
+        scale, merit = np.where(better, found, scale), np.where(better, found * sum_qx, merit)
+    return np.where(alive, scale, np.float32(0))
+
+
+def _values_try(x: Floats, weights: Floats, inverse: Floats) -> tuple[Floats, Floats]:
+    quants = _NEAREST_VALUES[_half_index(inverse * x)]
+    weighted = weights * quants
+    sum_qx = (weighted * x).sum(axis=0)
+    return sum_qx, divide(sum_qx, (weighted * quants).sum(axis=0))

@@ -1,0 +1,260 @@
+"""Tiles and asynchronous copies in ordinary words: what they mean, and what targets without them run.
+
+The expansion depends on the lane count: a lane holds its accumulators in variables where there are few of them, else they lie in
+scratch. Spelled in the language's own words by a tracer that writes into the rebuilt blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from camshaft.dtypes import i32
+from camshaft.lang import ir
+from camshaft.lang.tracing.recorder import Number
+from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+
+# Accumulators of a lane that are variables: more would leave the registers.
+MOST_REGISTERS = 64
+# A tile's accumulators: element i * lanes + lane in variable i of that lane, or a matrix of scratch.
+Held: TypeAlias = "list[Variable] | Array"
+
+
+def expand_tiles(
+    kernel: ir.KernelIR,
+    lanes: int,
+    *,
+    threads: bool = False,
+    keep: frozenset[ir.Tile] = frozenset(),
+    keep_copies: bool = False,
+) -> ir.KernelIR:
+    """The kernel without tile statements and asynchronous copies, for `lanes` lanes; itself where it has none.
+
+    `threads`: lanes load element by element, so a lane has a block of a tile; else a row at a time, as vectors do. Statements of
+    the tiles in `keep` and, with `keep_copies`, copies stay as they are.
+    """
+    if not any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
+        return kernel
+    expander = _Expander(kernel, lanes, threads, keep, keep_copies)
+    ir.recorders.append(expander)
+    try:
+        expander.rebuild(kernel.body, expander.body)
+    finally:
+        ir.recorders.pop()
+    return replace(kernel, body=expander.body, scratch=tuple(expander.scratches))
+
+
+class _Expander(Tracer):
+    """Copies blocks; in place of a tile statement it records what that means."""
+
+    def __init__(
+        self, kernel: ir.KernelIR, lanes: int, threads: bool, keep: frozenset[ir.Tile], keep_copies: bool
+    ) -> None:
+        super().__init__(kernel.name, kernel.source_file)
+        self.width, self.threads, self.keep, self.keep_copies = lanes, threads, keep, keep_copies
+        self.scratches = list(kernel.scratch)
+        self.held: dict[ir.Tile, Held] = {}
+        self.at_line = 0
+
+    def line(self) -> int:
+        return self.at_line
+
+    def check_open(self, value: ir.Value) -> None:
+        """The verifier has seen the kernel: its values are used where they were."""
+
+    def rebuild(self, old: ir.Block, new: ir.Block) -> None:
+        outer, self.block = self.block, new
+        for item in old.statements:
+            self.at_line = item.line
+            if isinstance(item, (ir.Lanes, ir.Range, ir.When)):
+                copied = replace(item, body=ir.Block(new))
+                new.statements.append(copied)
+                self.rebuild(item.body, copied.body)
+            elif isinstance(item, ir.TILE_STATEMENTS) and not self.stays(item):
+                _EXPANSIONS[type(item)](self, item)
+            else:
+                new.statements.append(item)
+        self.block = outer
+
+    def stays(self, item: ir.Statement) -> bool:
+        tile = getattr(item, "tile", None)
+        return self.keep_copies if tile is None else tile in self.keep
+
+    # --- where an accumulator is -----------------------------------------------------------------------------------
+    def new(self, item: ir.TileNew) -> None:
+        tile = item.tile
+        count = max(tile.rows * tile.columns // self.width, 1)
+        if count <= MOST_REGISTERS:
+            self.held[tile] = [self.var(0, tile.dtype) for _ in range(count)]
+            return
+        self.held[tile] = total = self.scratch(tile.dtype, tile.rows, tile.columns)
+        for row in self.range(tile.rows):
+            for column in self.lanes(tile.columns):
+                total[row, column] = self.const(0, tile.dtype)
+
+    def place(self, tile: ir.Tile, i: int) -> tuple[Number, Number]:
+        """Row and column of the lanes' accumulator i: the row a number where all lanes have it."""
+        first, columns, across = i * self.width, tile.columns, self.across(tile)
+        if across is not None:
+            return self.in_block(tile, i, across)
+        if columns % self.width == 0:
+            return first // columns, self.lane() + first % columns
+        element = self.lane() + first
+        return element // columns, element % columns
+
+    def across(self, tile: ir.Tile) -> int | None:
+        """How many threads share a row where each has a block of accumulators: such that it reads the fewest operands."""
+        if not self.threads:
+            return None
+        fits = [
+            n
+            for n in range(1, self.width + 1)
+            if self.width % n == 0 and tile.columns % n == 0 and tile.rows % (self.width // n) == 0
+        ]
+        return min(fits, key=lambda n: tile.columns // n + tile.rows * n // self.width, default=None)
+
+    def in_block(self, tile: ir.Tile, i: int, across: int) -> tuple[ir.Value, ir.Value]:
+        """A thread's rows and columns lie as far apart as there are threads, so that neighbours have neighbours."""
+        in_row, lane = tile.columns // across, self.lane()
+        return lane // across + i // in_row * (self.width // across), lane % across + i % in_row * across
+
+    def in_tile(self, tile: ir.Tile, row: Number) -> ir.Value | None:
+        """Whether the lane has this accumulator; None where all have."""
+        if self.width <= tile.rows * tile.columns:
+            return None
+        assert isinstance(row, ir.Value)
+        return row < tile.rows
+
+    # --- words -----------------------------------------------------------------------------------------------------
+    def mma(self, item: ir.TileMma) -> None:
+        held = self.held[item.tile]
+        for p in self.range(item.depth):
+            if isinstance(held, list):
+                self.step_in_registers(item, held, p)
+            else:
+                self.step_in_scratch(item, held, p)
+
+    def step_in_registers(self, item: ir.TileMma, held: list[Variable], p: ir.Value) -> None:
+        read: dict[tuple[str, int], ir.Value] = {}
+        for i, total in enumerate(held):
+            row, column = self.place(item.tile, i)
+            inside = self.in_tile(item.tile, row)
+            if inside is not None:
+                row = self.select(inside, row, 0)
+            left, right = self.shared_by(item.tile, i)
+            if ("a", left) not in read:
+                read["a", left] = self.a_element(item, row, p)
+            if ("b", right) not in read:
+                read["b", right] = self.b_element(item, p, column)
+            total.set(self.multiplied(item, read["a", left], read["b", right], total.value))
+
+    def shared_by(self, tile: ir.Tile, i: int) -> tuple[int, int]:
+        """Numbers that accumulators of a lane have in common which are of one row, and of one column."""
+        across, columns = self.across(tile), tile.columns
+        if across is not None:
+            return i // (columns // across), i % (columns // across)
+        if columns % self.width == 0:
+            return i * self.width // columns, i * self.width % columns
+        return i, i
+
+    def step_in_scratch(self, item: ir.TileMma, held: Array, p: ir.Value) -> None:
+        for row in self.range(item.tile.rows):
+            a = self.a_element(item, row, p)
+            for column in self.lanes(item.tile.columns):
+                b = self.b_element(item, p, column)
+                held[row, column] = self.multiplied(item, a, b, held[row, column])
+
+    def multiplied(self, item: ir.TileMma, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+        """total + a * b, or what is a product of words: of bytes, or of pairs of bf16."""
+        if not item.tile.is_words:
+            return self.fma(a, b, total)
+        return self.dot4(total, b, a) if item.tile.dtype == i32 else self.dot2(total, a, b)
+
+    def a_element(self, item: ir.TileMma, row: Number, p: ir.Value) -> ir.Value:
+        return self.gather(Array(item.a), *_shifted(item.a_at, row, p))
+
+    def b_element(self, item: ir.TileMma, p: ir.Value, column: Number) -> ir.Value:
+        last = (column, p) if item.transposed else (p, column)
+        return self.gather(Array(item.b), *_shifted(item.b_at, *last))
+
+    def scale(self, item: ir.TileScale) -> None:
+        held = self.held[item.tile]
+        if isinstance(held, list):
+            for total in held:
+                total.set(total.value * item.factor)
+            return
+        for row in self.range(item.tile.rows):
+            for column in self.lanes(item.tile.columns):
+                held[row, column] = held[row, column] * item.factor
+
+    def put(self, item: ir.TileStore) -> None:
+        held, tile = self.held[item.tile], item.tile
+        if isinstance(held, list):
+            for i, total in enumerate(held):
+                row, column = self.place(tile, i)
+                self.put_one(item, row, column, total.value, self.in_tile(tile, row))
+            return
+        for r in self.range(tile.rows):
+            for c in self.lanes(tile.columns):
+                self.put_one(item, r, c, held[r, c], None)
+
+    def put_one(
+        self, item: ir.TileStore, row: Number, column: Number, value: ir.Value, inside: ir.Value | None
+    ) -> None:
+        self.guarded(
+            [inside, _below(row, item.rows), _below(column, item.columns)],
+            lambda: self.scatter(Array(item.array), value, *_shifted(item.indices, row, column)),
+        )
+
+    def guarded(self, conditions: list[ir.Value | None], write: Callable[[], None]) -> None:
+        """Runs `write` under all conditions that there are."""
+        known = [c for c in conditions if c is not None]
+        if not known:
+            write()
+            return
+        together = known[0]
+        for condition in known[1:]:
+            together = together & condition
+        with self.when(together):
+            write()
+
+    # --- copies ----------------------------------------------------------------------------------------------------
+    def copy(self, item: ir.AsyncCopy) -> None:
+        columns = item.destination.shape[-1]
+        rows = item.destination.shape[0] if len(item.destination.shape) == 2 else 1
+        for element in self.lanes(rows * columns):
+            row, column = element // columns, element % columns
+            self.copy_one(item, row if rows > 1 else 0, column)
+
+    def copy_one(self, item: ir.AsyncCopy, row: Number, column: ir.Value) -> None:
+        to = (row, column)[-len(item.destination.shape) :]
+        value = self.var(0, ir.arithmetic_dtype(item.destination.dtype))
+        at = _shifted(item.indices, row, column) if len(to) == 2 else (*item.indices[:-1], item.indices[-1] + column)
+        self.guarded(
+            [_below(row, item.rows), _below(column, item.columns)],
+            lambda: value.set(self.gather(Array(item.source), *at)),
+        )
+        self.scatter(Array(item.destination), value.value, *to)
+
+    def wait(self, item: ir.AsyncWait) -> None:
+        self.barrier()
+
+
+def _shifted(at: tuple[ir.Value, ...], row: Number, column: Number) -> tuple[Number, ...]:
+    return (*at[:-2], at[-2] + row, at[-1] + column)
+
+
+def _below(number: Number, limit: ir.Value | None) -> ir.Value | None:
+    """number < limit, or None where there is no limit."""
+    return None if limit is None else limit > number
+
+
+_EXPANSIONS: dict[type, Callable[[_Expander, Any], None]] = {
+    ir.TileNew: _Expander.new,
+    ir.TileMma: _Expander.mma,
+    ir.TileScale: _Expander.scale,
+    ir.TileStore: _Expander.put,
+    ir.AsyncCopy: _Expander.copy,
+    ir.AsyncWait: _Expander.wait,
+}

@@ -1,0 +1,229 @@
+"""Arrays in the interpreter: bounds, scratch never written, races between programs and lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import VerifyError
+from camshaft.lang import ir
+from camshaft.lang.interpreter.races import ALL_LANES, MANY, Race, Tracker
+from camshaft.lang.interpreter.undefined import Hole
+
+
+@dataclass
+class Counts:
+    """What a run did: elements read from and written to arrays (scratch not counted), and programs run."""
+
+    loads: int = 0
+    stores: int = 0
+    programs: int = 0
+
+
+class Memory:
+    """One array of a kernel while it runs."""
+
+    def __init__(self, kernel: ir.KernelIR, array: ir.Array, data: Any, counts: Counts, stored: bool) -> None:
+        self.kernel, self.array, self.data, self.counts = kernel, array, data, counts
+        self.name = f"{array.name} (made at line {array.line})" if array.scratch else array.name
+        self.shape, self.strides = array.shape, array.strides
+        self.written = np.zeros(data.size, np.bool_) if array.scratch else None
+        self.by_lane = Tracker(data.size, "lanes") if stored else None
+        self.by_program = Tracker(data.size, "programs") if stored and not array.scratch else None
+        self.program: tuple[int, ...] = ()
+        self.linear = 0
+        self.known: dict[int, tuple[int, ...]] = {}
+
+    # --- life ----------------------------------------------------------------------------------------------------
+    def start_program(self, program: tuple[int, ...]) -> None:
+        """Scratch is forgotten; accesses to arrays are remembered across programs, by a number per program."""
+        self.program, self.linear = program, self.linear + 1
+        self.known[self.linear] = program
+        if self.written is not None:
+            self.written[:] = False
+        self.barrier()
+
+    def barrier(self) -> None:
+        """Lanes have met: what they did before is settled between them."""
+        if self.by_lane is not None:
+            self.by_lane.clear()
+
+    def fail(self, line: int, message: str) -> VerifyError:
+        return VerifyError(f"kernel {self.kernel.name}, line {line}: {message}")
+
+    # --- places --------------------------------------------------------------------------------------------------
+    def place(self, line: int, indices: Sequence[Any], active: Any) -> Any:
+        """The flat element of each active lane (an int where all indices are uniform), each dimension checked."""
+        flat: Any = 0
+        for axis, (index, size, stride) in enumerate(zip(indices, self.shape, self.strides, strict=True)):
+            if np.ndim(index) == 0:
+                if not 0 <= index < size:
+                    raise self.outside(line, axis, int(index), "all lanes")
+                flat = flat + int(index) * stride
+                continue
+            chosen = index if active is None else index[active]
+            wrong = (chosen < 0) | (chosen >= size)
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                lane = at if active is None else int(active[at])
+                raise self.outside(line, axis, int(chosen[at]), f"lane {lane}")
+            flat = flat + chosen * stride
+        return flat
+
+    def outside(self, line: int, axis: int, index: int, lane: str) -> VerifyError:
+        place = f"index {index} of {self.name} along axis {axis} is outside its {self.shape[axis]}"
+        return self.fail(line, f"{place} (shape {self.shape}, program {self.program}, {lane})")
+
+    def vector_place(self, line: int, indices: Sequence[Any], count: int) -> Any:
+        """The flat elements of an explicit vector, which lie in one row."""
+        if count <= 0:
+            return np.empty(0, np.int64)
+        first = self.place(line, indices, None)
+        if int(indices[-1]) + count > self.shape[-1]:
+            raise self.outside(line, len(self.shape) - 1, int(indices[-1]) + count - 1, f"element {count - 1}")
+        return np.arange(first, first + count)
+
+    # --- accesses ------------------------------------------------------------------------------------------------
+    def load(self, line: int, indices: Sequence[Any], mask: Any, lanes: int) -> tuple[Any, Hole | None]:
+        """array[indices]; 0 in lanes that are off. With it, which of these were never written."""
+        active = None if mask is None else np.flatnonzero(mask)
+        flat = self.place(line, indices, active)
+        if np.ndim(flat) == 0:
+            return self.data[flat], self.note_read(line, flat, ALL_LANES)
+        who = np.arange(lanes) if active is None else active
+        hole = self.note_read(line, flat, who)
+        if active is None:
+            return self.data[flat], hole
+        result = np.zeros(lanes, self.data.dtype)
+        result[active] = self.data[flat]
+        return result, hole and hole.spread(lanes, active)
+
+    def load_vector(self, line: int, indices: Sequence[Any], width: int, count: int) -> tuple[Any, Hole | None]:
+        """`count` of `width` consecutive elements, the rest 0."""
+        flat = self.vector_place(line, indices, count)
+        hole = self.note_read(line, flat, ALL_LANES)
+        result = np.zeros(width, self.data.dtype)
+        result[: flat.size] = self.data[flat]
+        return result, hole and hole.spread(width, np.arange(flat.size))
+
+    def store(
+        self, line: int, indices: Sequence[Any], value: Any, mask: Any, lanes: int, hole: Hole | None = None
+    ) -> None:
+        """array[indices] = value in the active lanes. A hole in the value makes one in scratch, and fails elsewhere."""
+        active = None if mask is None else np.flatnonzero(mask)
+        flat = self.place(line, indices, active)
+        if np.ndim(flat) == 0:
+            if np.ndim(value):
+                raise self.fail(line, f"every lane stores another value to one element of {self.name}")
+            self.note_write(line, flat, ALL_LANES, hole)
+            self.data[flat] = self.narrow(value)
+            return
+        who = np.arange(lanes) if active is None else active
+        self.one_lane_each(line, flat, who)
+        self.note_write(line, flat, who, hole and hole.only(lanes, active))
+        self.data[flat] = self.narrow(value if np.ndim(value) == 0 or active is None else value[active])
+
+    def store_vector(self, line: int, indices: Sequence[Any], value: Any, count: int, hole: Hole | None = None) -> None:
+        """The first `count` elements of a vector."""
+        flat = self.vector_place(line, indices, count)
+        self.note_write(line, flat, ALL_LANES, hole and hole.only(len(value), np.arange(flat.size)))
+        self.data[flat] = self.narrow(value[: flat.size])
+
+    def narrow(self, value: Any) -> Any:
+        return value.astype(self.data.dtype)
+
+    def one_lane_each(self, line: int, flat: Any, who: Any) -> None:
+        """Fails if two lanes of one store meet."""
+        if (np.diff(flat) > 0).all():
+            return
+        order = np.argsort(flat, kind="stable")
+        same = np.flatnonzero(np.diff(flat[order]) == 0)
+        if same.size:
+            first, second = order[same[0]], order[same[0] + 1]
+            place = f"element {self.spell(int(flat[first]))} of {self.name}"
+            raise self.fail(line, f"lanes {who[first]} and {who[second]} both store {place} (program {self.program})")
+
+    def spell(self, flat: int) -> tuple[int, ...]:
+        return tuple(int(i) for i in np.unravel_index(flat, self.shape))
+
+    # --- who touched what ----------------------------------------------------------------------------------------
+    def note_read(self, line: int, flat: Any, who: Any) -> Hole | None:
+        if self.by_lane is not None:
+            self.race(line, self.by_lane, self.by_lane.read(flat, who, line))
+        if self.by_program is not None:
+            self.race(line, self.by_program, self.by_program.read(flat, self.linear, line))
+        if self.written is None:
+            self.counts.loads += np.size(flat)
+            return None
+        if np.all(self.written[flat]):
+            return None
+        missing = ~self.written[flat]
+        at = flat if np.ndim(flat) == 0 else flat[int(np.argmax(missing))]
+        place = f"element {self.spell(int(at))} of {self.name}, read at line {line},"
+        return Hole(missing, f"{place} was never written (program {self.program})")
+
+    def note_write(self, line: int, flat: Any, who: Any, hole: Hole | None) -> None:
+        if self.written is None:
+            self.counts.stores += np.size(flat)
+            if hole is not None:
+                raise self.fail(line, f"what is stored to {self.name} depends on scratch: {hole.origin}")
+        else:
+            self.written[flat] = True if hole is None else ~hole.where
+        if self.by_lane is not None:
+            self.race(line, self.by_lane, self.by_lane.write(flat, who, line))
+        if self.by_program is not None:
+            self.race(line, self.by_program, self.by_program.write(flat, self.linear, line))
+
+    def atomic(self, line: int, indices: Sequence[Any], lane: int) -> int:
+        """The flat element that one lane (or ALL_LANES: the program) is about to change."""
+        flat = int(self.place(line, indices, None))
+        if self.written is not None and not self.written[flat]:
+            place = f"element {self.spell(flat)} of {self.name}"
+            raise self.fail(line, f"an atomic on {place}, which was never written (program {self.program})")
+        if self.by_lane is not None:
+            self.race(line, self.by_lane, self.by_lane.atomic(flat, lane, line))
+        if self.by_program is not None:
+            self.race(line, self.by_program, self.by_program.atomic(flat, self.linear, line))
+        return flat
+
+    def race(self, line: int, tracker: Tracker, found: Race | None) -> None:
+        if found is None:
+            return
+        place = f"element {self.spell(found.element)} of {self.name}"
+        between = " without a barrier between" if tracker.of == "lanes" else ""
+        now = f"{self.who(tracker, found.me)} {found.now} {place}"
+        before = f"{self.who(tracker, found.other)} {found.before} at line {found.other_line}"
+        raise self.fail(line, f"a race{between}: {now}, which {before}")
+
+    def who(self, tracker: Tracker, number: int) -> str:
+        if number == MANY:
+            return f"several {tracker.of}"
+        if tracker.of == "programs":
+            return f"program {self.known[number]}"
+        return "every lane" if number == ALL_LANES else f"lane {number}"
+
+
+def bind(kernel: ir.KernelIR, arrays: Sequence[Any], counts: Counts) -> dict[ir.Array, Memory]:
+    """A Memory for each array and scratch. VerifyError if one does not fit its parameter, or is stored to and overlaps one."""
+    if len(arrays) != len(kernel.arrays):
+        raise VerifyError(f"kernel {kernel.name}: {len(arrays)} arrays; wanted {len(kernel.arrays)}")
+    stored = ir.changed_arrays(kernel.body)
+    for array, data in zip(kernel.arrays, arrays, strict=True):
+        fits = data.dtype == array.dtype.numpy and data.size == prod(array.shape) and data.flags.c_contiguous
+        if not fits:
+            came = f"{data.dtype} {data.shape}"
+            raise VerifyError(f"kernel {kernel.name}: {array.name} is {came}; wanted {array.dtype} {array.shape}")
+        for other, others in zip(kernel.arrays, arrays, strict=True):
+            if array in stored and other is not array and np.may_share_memory(data, others):
+                raise VerifyError(f"kernel {kernel.name}: {array.name} is stored to and overlaps {other.name}")
+    memories = {
+        array: Memory(kernel, array, data.reshape(-1), counts, array in stored)
+        for array, data in zip(kernel.arrays, arrays, strict=True)
+    }
+    for array in kernel.scratch:
+        memories[array] = Memory(kernel, array, np.zeros(prod(array.shape), array.dtype.numpy), counts, True)
+    return memories

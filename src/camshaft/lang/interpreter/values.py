@@ -1,0 +1,167 @@
+"""Values in the interpreter: the instruction table by its NumPy column, and structural ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import VerifyError
+from camshaft.lang import ir
+from camshaft.lang.atomics import ATOMICS
+from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.interpreter.lanes import halve, scan, subgroups
+from camshaft.lang.interpreter.memory import Memory
+from camshaft.lang.interpreter.races import ALL_LANES
+from camshaft.lang.interpreter.undefined import Hole, of_result
+
+
+class ValueMachine:
+    """The state of a running program (values, variables, mask) and how it computes values."""
+
+    def __init__(
+        self,
+        kernel: ir.KernelIR,
+        lanes: int,
+        memories: dict[ir.Array, Memory],
+        scalars: list[np.int64],
+        subgroup: int = 1,
+    ) -> None:
+        self.kernel, self.lanes, self.memories, self.scalars, self.subgroup = kernel, lanes, memories, scalars, subgroup
+        self.varying: frozenset[ir.Value] = frozenset()
+        self.random = np.random.default_rng(lanes)
+        self.iota = np.arange(lanes, dtype=np.int64)
+        self.env: dict[ir.Value, Any] = {}
+        self.vars: dict[ir.Var, Any] = {}
+        self.mask: Any = None
+        self.index: tuple[int, ...] = ()
+        self.holes: dict[ir.Value | ir.Var, Hole] = {}
+        self.structural: dict[str, Callable[[ir.Value], Any]] = {
+            "const": lambda v: v.dtype.numpy.type(v.attr),
+            "program": lambda v: np.int64(self.index[v.attr]),
+            "scalar": lambda v: self.scalars[v.attr],
+            "lane": lambda v: self.iota,
+            "lane_count": lambda v: np.int64(self.lanes),
+            "load": self.load,
+            "var_get": lambda v: self.vars[v.attr],
+            "reduce": lambda v: halve(self.each_lane(v.args[0]), v.attr),
+            "scan": lambda v: scan(self.each_lane(v.args[0]), *v.attr),
+            "shuffle": self.shuffle,
+            "subgroup_lanes": lambda v: np.int64(self.subgroup),
+            "subgroup_reduce": lambda v: subgroups(self.each_lane(v.args[0]), v.attr, self.subgroup),
+            "atomic": self.atomic,
+            "splat": lambda v: np.broadcast_to(self.env[v.args[0]], (v.width,)),
+            "iota": lambda v: np.arange(v.width).astype(v.dtype.numpy),
+            "element": lambda v: self.env[v.args[0]][v.attr],
+            "vector_sum": lambda v: halve(self.env[v.args[0]], "sum"),
+            "vector_max": lambda v: halve(self.env[v.args[0]], "max"),
+        }
+
+    def instruction(self, value: ir.Value) -> Any:
+        """A row of the table. The result has the value's dtype, whatever NumPy would promote to."""
+        row, args = INSTRUCTIONS[value.op], [self.env[a] for a in value.args]
+        check = _CHECKS.get(value.op)
+        if check is not None:
+            self.check(check, value, args)
+        result = row.numpy(*args, value.dtype) if row.result == "attr" else row.numpy(*args)
+        wanted = value.dtype.numpy
+        if result.dtype != wanted:
+            result = result.astype(wanted)
+        return result if result.ndim or not isinstance(result, np.ndarray) else result[()]
+
+    def check(self, check: Callable[..., tuple[str, Any]], value: ir.Value, args: list[Any]) -> None:
+        """Fails where an active lane does what the language leaves without a meaning."""
+        message, wrong = check(*args)
+        if np.ndim(wrong) and self.mask is not None and not value.width:
+            wrong = wrong & self.mask
+        if np.any(wrong):
+            where = f"lane {int(np.argmax(wrong))}" if np.ndim(wrong) else "all lanes"
+            place = f"kernel {self.kernel.name}, line {value.line}"
+            raise VerifyError(f"{place}: {message} (program {self.index}, {where})")
+
+    def load(self, value: ir.Value) -> Any:
+        array, _gather, counted = value.attr
+        memory = self.memories[array]
+        self.whole(value.args, value.line)
+        indices = [self.env[i] for i in (value.args[:-1] if counted else value.args)]
+        if value.width:
+            count = int(self.env[value.args[-1]]) if counted else value.width
+            loaded, hole = memory.load_vector(value.line, indices, value.width, min(count, value.width))
+        else:
+            loaded, hole = memory.load(value.line, indices, self.mask, self.lanes)
+        self.set_hole(value, hole)
+        return loaded.astype(value.dtype.numpy)
+
+    # --- between lanes -------------------------------------------------------------------------------------------
+    def each_lane(self, value: ir.Value) -> Any:
+        return np.broadcast_to(self.env[value], (self.lanes,))
+
+    def shuffle(self, value: ir.Value) -> Any:
+        self.whole(value.args[1:], value.line)
+        lane = self.env[value.args[1]]
+        wrong = (lane < 0) | (lane >= self.lanes)
+        if np.any(wrong):
+            came = int(np.atleast_1d(lane)[int(np.argmax(wrong))])
+            place = f"kernel {self.kernel.name}, line {value.line}"
+            raise VerifyError(f"{place}: a shuffle from lane {came} of {self.lanes} (program {self.index})")
+        return self.each_lane(value.args[0])[lane]
+
+    def atomic(self, value: ir.Value) -> Any:
+        """Lane after lane in a shuffled order where it varies, else once; gives the old elements."""
+        array, kind = value.attr
+        row, memory = ATOMICS[kind], self.memories[array]
+        self.whole(value.args, value.line)
+        operands = [self.env[v] for v in value.args]
+        old = np.zeros(self.lanes, memory.data.dtype)
+        varies = value in self.varying
+        active = np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
+        for lane in self.random.permutation(active) if varies else (ALL_LANES,):
+            mine = [v if np.ndim(v) == 0 else v[lane] for v in operands]
+            at = memory.atomic(value.line, mine[row.operands :], int(lane))
+            old[lane if varies else 0] = memory.data[at]
+            memory.data[at] = row.numpy(memory.data[at], *mine[: row.operands])
+        return old if varies else old[0]
+
+    # --- holes ---------------------------------------------------------------------------------------------------
+    def set_hole(self, key: ir.Value | ir.Var, hole: Hole | None) -> None:
+        """Notes a value's or a variable's hole, or that it has none."""
+        if hole is not None:
+            self.holes[key] = hole
+        elif self.holes:
+            self.holes.pop(key, None)
+
+    def spread_holes(self, value: ir.Value) -> None:
+        """Gives a computed value the holes of what it was computed from."""
+        if value.op == "var_get":
+            self.set_hole(value, self.holes.get(value.attr))
+        elif value.op not in ("load", "atomic"):
+            condition = self.env[value.args[value.op == "shuffle"]] if value.op in ("select", "shuffle") else None
+            self.set_hole(value, of_result(value, [self.holes.get(a) for a in value.args], condition))
+
+    def whole(self, values: Iterable[ir.Value], line: int) -> None:
+        """Fails if an index, a bound or a condition has a hole in an active lane."""
+        for value in values if self.holes else ():
+            hole = self.holes.get(value)
+            if hole is not None and np.any(hole.where if self.mask is None else hole.where & self.mask):
+                place = f"kernel {self.kernel.name}, line {line}"
+                raise VerifyError(f"{place}: an index, a bound or a condition depends on scratch: {hole.origin}")
+
+
+def _bad_divisor(a: Any, b: Any) -> tuple[str, Any]:
+    wrong = b == 0
+    if a.dtype.kind == "i":
+        wrong = wrong | ((b == -1) & (a == np.iinfo(a.dtype).min))
+    return "a division by 0, or one that overflows", wrong
+
+
+def _bad_shift(a: Any, b: Any) -> tuple[str, Any]:
+    return f"a shift by less than 0 or by {a.dtype.itemsize * 8} and more", (b < 0) | (b >= a.dtype.itemsize * 8)
+
+
+_CHECKS: dict[str, Callable[..., tuple[str, Any]]] = {
+    "floor_divide": _bad_divisor,
+    "remainder": _bad_divisor,
+    "shift_left": _bad_shift,
+    "shift_right": _bad_shift,
+}

@@ -1,0 +1,77 @@
+"""Which accesses of a kernel need a barrier between them once its program is spread over threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from camshaft.lang import ir
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load or a store. `kind`: 'uniform' (all threads alike), 'vector N' (an explicit vector's elements), 'atomic', 'lanes'."""
+
+    array: ir.Array
+    is_store: bool
+    kind: str
+
+
+def accesses_of(item: ir.Value | ir.Statement, varying: frozenset[ir.Value]) -> list[Access]:
+    """What an instruction or statement touches, its inner blocks included."""
+    if isinstance(item, ir.Value):
+        if item.op == "atomic":  # one for the program is the first thread's, whatever memory it is on
+            return [Access(item.attr[0], True, "lanes" if item in varying else "atomic")]
+        if item.op != "load":
+            return []
+        return [Access(item.attr[0], False, _kind(item.width, item.args, varying))]
+    if isinstance(item, ir.Store):
+        return [Access(item.array, True, _kind(item.value.width, item.indices, varying))]
+    if isinstance(item, ir.TileMma):
+        return [Access(item.a, False, "lanes"), Access(item.b, False, "lanes")]
+    if isinstance(item, ir.TileStore):
+        return [Access(item.array, True, "lanes")]
+    if isinstance(item, ir.AsyncCopy):
+        return [Access(item.source, False, "lanes"), Access(item.destination, True, "lanes")]
+    body = getattr(item, "body", None)
+    return [] if body is None else [a for inner in body.statements for a in accesses_of(inner, varying)]
+
+
+def _kind(width: int, indices: tuple[ir.Value, ...], varying: frozenset[ir.Value]) -> str:
+    if width:
+        return f"vector {width}"
+    return "lanes" if varying.intersection(indices) else "uniform"
+
+
+@dataclass
+class Accesses:
+    """What was touched since the last barrier. Arrays that are `private` to a thread, or never written, need no order."""
+
+    private: frozenset[ir.Array]
+    held: set[Access] = field(default_factory=set)
+
+    def conflicts(self, access: Access) -> bool:
+        """Whether an access must not pass an earlier one of another thread.
+
+        Two of 'lanes' are the kernel's own to order; two stores of one kind come from the same thread for the same element.
+        """
+        return any(_conflict(access, earlier) for earlier in self.held if earlier.array is access.array)
+
+    def add(self, accesses: Iterable[Access]) -> None:
+        self.held.update(a for a in accesses if a.array.writable and a.array not in self.private)
+
+    def join(self, other: Accesses) -> None:
+        """What may have been touched on either of two ways."""
+        self.held |= other.held
+
+    def copy(self) -> Accesses:
+        return Accesses(self.private, set(self.held))
+
+    def clear(self) -> None:
+        self.held.clear()
+
+
+def _conflict(a: Access, b: Access) -> bool:
+    if not (a.is_store or b.is_store) or a.kind == b.kind == "lanes":
+        return False
+    return not (a.is_store and b.is_store and a.kind == b.kind)

@@ -1,0 +1,111 @@
+"""Words that compute: the instruction table's rows by name, casts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from camshaft.dtypes import DType, f32, i32, u32
+from camshaft.lang import ir
+from camshaft.lang.tracing.recorder import Number, Recorder
+
+
+class Arithmetic(Recorder):
+    """Functions of values; the operators are methods of ir.Value."""
+
+    # --- arithmetic ------------------------------------------------------------------------------------------------
+    def cast(self, value: ir.Value, dtype: DType) -> ir.Value:
+        """Conversion by value: floats to integers truncate towards zero."""
+        return value if value.dtype == dtype else self.record("cast", dtype, (value,), value.width)
+
+    def bitcast(self, value: ir.Value, dtype: DType) -> ir.Value:
+        """The same bits as another dtype of the same size."""
+        if value.dtype.nbytes != dtype.nbytes:
+            raise self.fail(f"bitcast of {value.dtype} to {dtype}: sizes differ")
+        return self.record("bitcast", dtype, (value,), value.width)
+
+    def minimum(self, a: Number, b: Number) -> ir.Value:
+        return self.apply("minimum", a, b)
+
+    def maximum(self, a: Number, b: Number) -> ir.Value:
+        return self.apply("maximum", a, b)
+
+    def select(self, condition: ir.Value, a: Number, b: Number) -> ir.Value:
+        """a where the condition holds, else b."""
+        return self.apply("select", condition, a, b)
+
+    def fma(self, a: Number, b: Number, c: Number) -> ir.Value:
+        """a * b + c, rounded once."""
+        return self.apply("fma", a, b, c)
+
+    def exp(self, x: Number) -> ir.Value:
+        return self.apply("exp", x)
+
+    def log(self, x: Number) -> ir.Value:
+        return self.apply("log", x)
+
+    def tanh(self, x: Number) -> ir.Value:
+        return self.apply("tanh", x)
+
+    def sqrt(self, x: Number) -> ir.Value:
+        return self.apply("sqrt", x)
+
+    def rsqrt(self, x: Number) -> ir.Value:
+        return self.apply("rsqrt", x)
+
+    def floor(self, x: Number) -> ir.Value:
+        return self.apply("floor", x)
+
+    def round(self, x: Number) -> ir.Value:
+        """To the nearest integer, ties to even."""
+        return self.apply("round", x)
+
+    def rounded(self, x: Number) -> ir.Value:
+        """x itself, which a CPU or PTX may not fuse with what reads it: a product is rounded before a sum takes it."""
+        return self.apply("rounded", x)
+
+    def ceil(self, x: Number) -> ir.Value:
+        return self.apply("ceil", x)
+
+    def trunc(self, x: Number) -> ir.Value:
+        """Towards 0."""
+        return self.apply("trunc", x)
+
+    def erf(self, x: Number) -> ir.Value:
+        return self.apply("erf", x)
+
+    def sin(self, x: Number) -> ir.Value:
+        return self.apply("sin", x)
+
+    def cos(self, x: Number) -> ir.Value:
+        return self.apply("cos", x)
+
+    def isnan(self, x: Number) -> ir.Value:
+        """A boolean."""
+        return self.apply("isnan", x)
+
+    def abs(self, x: Number) -> ir.Value:
+        return self.apply("abs", x)
+
+    def dot4(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        """acc + the sum over 4 bytes of u8(a) * s8(b), in each 32-bit word: acc i32, a and b u32."""
+        if acc.dtype != i32 or a.dtype.name != "u32" or b.dtype.name != "u32":
+            raise self.fail(f"dot4 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted i32, u32, u32")
+        return self.apply("dot4", acc, a, b)
+
+    def dot2(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        """acc + the product of the high halves of a and b, then + that of the low ones: acc f32, a and b u32 words of two bf16.
+        Each sum is rounded once, as in fma; subnormal operands and results may be taken as 0. Or acc i32, a and b words of two
+        signed 16-bit integers: sums wrap."""
+        if acc.dtype not in (f32, i32) or a.dtype != u32 or b.dtype != u32:
+            raise self.fail(f"dot2 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted f32 or i32, u32, u32")
+        return self.apply("dot2", acc, a, b)
+
+    def byte_lookup(self, indexes: ir.Value, table: Sequence[int]) -> ir.Value:
+        """Bytes by 4-bit indexes: table[b & 15] for each byte b of a u32 word. `table`: 16 numbers from -128 to 255."""
+        if indexes.dtype != u32:
+            raise self.fail(f"byte_lookup by {indexes.dtype}: wanted u32")
+        if len(table) != 16 or not all(-128 <= entry <= 255 for entry in table):
+            raise self.fail(f"byte_lookup in {len(table)} numbers: wanted 16 from -128 to 255")
+        octets = bytes(entry & 255 for entry in table)
+        words = [self.const(int.from_bytes(octets[i : i + 4], "little"), u32) for i in range(0, 16, 4)]
+        return self.apply("byte_lookup", indexes, *words)

@@ -1,0 +1,53 @@
+"""Variable and Array: what a kernel holds of its variables and arrays. They speak to the tracer that records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from camshaft.lang import ir
+from camshaft.lang.instructions import COMBINERS
+from camshaft.lang.tracing.recorder import Number
+
+
+class Variable:
+    """What k.var and k.accumulator give: read `.value`, set with `.set(x)` or `+=` (sum) and `k.maximum` (max)."""
+
+    def __init__(self, var: ir.Var) -> None:
+        self.ir = var
+
+    @property
+    def value(self) -> ir.Value:
+        value: ir.Value = ir.recorder().record("var_get", self.ir.dtype, (), self.ir.width, self.ir)
+        return value
+
+    def set(self, value: Number) -> None:
+        """Assigns. The dtype and width stay as they were made."""
+        k = ir.recorder()
+        new = k.as_value(value, self.ir.dtype)
+        if new.dtype != self.ir.dtype or (new.width and new.width != self.ir.width):
+            raise k.fail(f"a {new!r} set into a variable of {self.ir.dtype}, width {self.ir.width}")
+        k.append(ir.VarSet(k.line(), self.ir, new))
+
+    def combine(self, value: Number) -> None:
+        """Folds a value into an accumulator by its own kind."""
+        kind = self.ir.identity or "sum"
+        self.set(ir.recorder().apply(COMBINERS[kind], self.value, value))
+
+    def __iadd__(self, value: Number) -> Variable:
+        self.set(self.value + value)
+        return self
+
+
+class Array:
+    """An array as a kernel sees it: x[row, c] reads, x[row, c] = v writes."""
+
+    def __init__(self, array: ir.Array) -> None:
+        self.ir = array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, indices: Any) -> ir.Value:
+        loaded: ir.Value = ir.recorder().load(self, indices if isinstance(indices, tuple) else (indices,))
+        return loaded
+
+    def __setitem__(self, indices: Any, value: Number) -> None:
+        ir.recorder().store(self, indices if isinstance(indices, tuple) else (indices,), value)

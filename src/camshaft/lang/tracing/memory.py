@@ -1,0 +1,83 @@
+"""Words that touch memory: scratch, loads, stores, vectors, prefetch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from camshaft.dtypes import DType, i64
+from camshaft.lang import ir
+from camshaft.lang.tracing.arithmetic import Arithmetic
+from camshaft.lang.tracing.handles import Array
+from camshaft.lang.tracing.recorder import Number
+
+
+class MemoryWords(Arithmetic):
+    """Reads and writes of arrays. Every index is i64; an f16 or bf16 load is f32."""
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+    def scratch(self, dtype: DType, *shape: int) -> Array:
+        """Workgroup memory of this program, not initialized."""
+        array = ir.Array(f"scratch{len(self.scratches)}", dtype, shape, writable=True, scratch=True, line=self.line())
+        self.scratches.append(array)
+        return Array(array)
+
+    def indices(self, array: ir.Array, indices: tuple[Number, ...]) -> tuple[ir.Value, ...]:
+        if len(indices) != len(array.shape):
+            raise self.fail(f"{array.name} has {len(array.shape)} dimensions, indexed with {len(indices)}")
+        values = [self.as_value(i, i64) for i in indices]
+        return tuple(v if v.dtype == i64 else self.cast(v, i64) for v in values)
+
+    def load(
+        self, array: Array, indices: tuple[Number, ...], width: int = 0, gather: bool = False, count: Any = None
+    ) -> ir.Value:
+        target = array.ir
+        at = self.indices(target, indices)
+        if count is not None:
+            at = (*at, self.as_value(count, i64))
+        return self.record("load", ir.arithmetic_dtype(target.dtype), at, width, (target, gather, count is not None))
+
+    def store(
+        self,
+        array: Array,
+        indices: tuple[Number, ...],
+        value: Number,
+        scattered: bool = False,
+        count: Any = None,
+        streamed: bool = False,
+    ) -> None:
+        target = array.ir
+        if not target.writable:
+            raise self.fail(f"{target.name} is not writable")
+        wanted = ir.arithmetic_dtype(target.dtype)
+        stored = self.as_value(value, wanted)
+        if stored.dtype != wanted:
+            raise self.fail(f"a {stored.dtype} stored into {target.name} of {target.dtype}: wanted {wanted}")
+        length = None if count is None else self.as_value(count, i64)
+        self.append(ir.Store(self.line(), target, self.indices(target, indices), stored, scattered, length, streamed))
+
+    def gather(self, array: Array, *indices: Number) -> ir.Value:
+        """array[indices] where lanes may read anywhere (slower than a contiguous read, so it is asked for)."""
+        return self.load(array, indices, gather=True)
+
+    def scatter(self, array: Array, value: Number, *indices: Number) -> None:
+        """array[indices] = value where lanes may write anywhere; no two lanes the same element."""
+        self.store(array, indices, value, scattered=True)
+
+    def stream(self, array: Array, value: Number, *indices: Number) -> None:
+        """array[indices] = value, of an array that is too large to be in a cache when it is read: a CPU that can writes around
+        its caches, and need not read what it overwrites."""
+        self.store(array, indices, value, streamed=True)
+
+    def load_vector(self, array: Array, *indices: Number, width: int, count: Number | None = None) -> ir.Value:
+        """`width` consecutive elements from array[indices]; with `count`, only the first of them (the rest 0)."""
+        return self.load(array, indices, width, count=count)
+
+    def store_vector(self, array: Array, value: ir.Value, *indices: Number, count: Number | None = None) -> None:
+        """The elements of an explicit vector to array[indices], [.. + 1], ...; with `count`, only the first of them."""
+        if not value.width:
+            raise self.fail("store_vector wants an explicit vector")
+        self.store(array, indices, value, count=count)
+
+    def prefetch(self, array: Array, *indices: Number) -> None:
+        """A hint that array[indices] is read soon."""
+        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, indices)))

@@ -1,0 +1,121 @@
+"""Recorder: appends instructions and statements to the open block."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from camshaft.dtypes import DType, boolean, f32
+from camshaft.errors import KernelError
+from camshaft.lang import ir
+from camshaft.lang.instructions import INSTRUCTIONS
+
+Number: TypeAlias = ir.Operand
+
+
+class Recorder:
+    """The state of a trace: the open block, whether it is inside k.lanes, what broke."""
+
+    def __init__(self, name: str, filename: str) -> None:
+        self.name, self.filename = name, filename
+        self.body = ir.Block()
+        self.block = self.body
+        self.scratches: list[ir.Array] = []
+        self.in_lanes = False
+        self.broken: KernelError | None = None
+        self.loop_line = 0
+
+    # --- recording -------------------------------------------------------------------------------------------------
+    def line(self) -> int:
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.filename:
+            frame = frame.f_back  # type: ignore[assignment]
+        return frame.f_lineno if frame is not None else 0
+
+    def fail(self, message: str) -> KernelError:
+        """An error that names the kernel and the line of its source."""
+        return KernelError(f"kernel {self.name}, line {self.line()}: {message}")
+
+    def foreign(self, error: Exception) -> KernelError:
+        """The error for an exception of Python's that came out of the kernel, with the last of its lines on the way."""
+        line, trace = 0, error.__traceback__
+        while trace is not None:
+            line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == self.filename else line
+            trace = trace.tb_next
+        return KernelError(f"kernel {self.name}, line {line}: {type(error).__name__}: {error}")
+
+    def left_early(self, line: int) -> KernelError:
+        """The error for a loop, begun at `line`, that Python code left."""
+        return KernelError(
+            f"kernel {self.name}, line {line}: a traced loop was left early (break, return or an exception): "
+            "loops run to their end; use k.when"
+        )
+
+    def check_open(self, value: ir.Value) -> None:
+        block: ir.Block | None = self.block
+        while block is not None:
+            if block is value.block:
+                return
+            block = block.parent
+        raise self.fail(f"{value!r} is used outside the loop that made it; keep it in a variable (k.var)")
+
+    def record(
+        self, op: str, dtype: DType, args: tuple[ir.Value, ...] = (), width: int = 0, attr: Any = None
+    ) -> ir.Value:
+        """Appends an instruction to the open block."""
+        if self.broken:
+            raise self.broken
+        for arg in args:
+            self.check_open(arg)
+        value = ir.Value(op, dtype, args, width, attr, self.block, self.line())
+        self.block.statements.append(value)
+        return value
+
+    def append(self, statement: ir.Statement) -> None:
+        if self.broken:
+            raise self.broken
+        for arg in ir.operands(statement):
+            self.check_open(arg)
+        self.block.statements.append(statement)
+
+    def const(self, value: float | int | bool, dtype: DType) -> ir.Value:
+        """A constant of that dtype."""
+        return self.record("const", dtype, attr=value)
+
+    def as_value(self, value: Number, dtype: DType) -> ir.Value:
+        """A Value as it is; a Python number as a constant of `dtype`."""
+        if isinstance(value, ir.Value):
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.fail(f"wanted a traced value or a number, got {type(value).__name__}")
+        if isinstance(value, float) and not dtype.is_float:
+            raise self.fail(f"the number {value} does not fit {dtype}; use .to(f32) first")
+        if dtype.is_integer and not np.iinfo(dtype.numpy).min <= value <= np.iinfo(dtype.numpy).max:
+            raise self.fail(f"the number {value} does not fit {dtype}")
+        return self.const(value, dtype)
+
+    def apply(self, name: str, *args: Number) -> ir.Value:
+        """Records a row of the instruction table; Python numbers take the dtype of the traced operands."""
+        row = INSTRUCTIONS[name]
+        typed = [a for a in (args[1:] if name == "select" else args) if isinstance(a, ir.Value)]
+        dtype = typed[0].dtype if typed else f32
+        values = [self.as_value(a, boolean if name == "select" and i == 0 else dtype) for i, a in enumerate(args)]
+        checked = values[1:] if name == "select" else values
+        if name not in ("dot4", "dot2") and any(v.dtype != dtype for v in checked):
+            raise self.fail(
+                f"{name} of {', '.join(str(v.dtype) for v in checked)}: wanted one dtype; convert with .to(...)"
+            )
+        if checked[0].dtype.kind not in row.kinds:
+            raise self.fail(f"{name} does not take {checked[0].dtype}")
+        width = self._common_width(name, values)
+        return self.record(name, boolean if row.result == "bool" else checked[0].dtype, tuple(values), width)
+
+    def _common_width(self, name: str, values: list[ir.Value]) -> int:
+        widths = {v.width for v in values if v.width}
+        if len(widths) > 1:
+            raise self.fail(f"{name} of vectors of {sorted(widths)} elements: wanted one width")
+        if widths and self.in_lanes:
+            raise self.fail("explicit vectors do not go inside k.lanes")
+        return widths.pop() if widths else 0

@@ -1,0 +1,158 @@
+"""Words of matrix units and of copies in the background.
+
+A target with matrix units or asynchronous copies lowers them itself; everywhere else they become ordinary words.
+"""
+
+from __future__ import annotations
+
+from camshaft.dtypes import DType, f32, i32, i64, u32
+from camshaft.lang import ir
+from camshaft.lang.tracing.atomic import AtomicWords
+from camshaft.lang.tracing.handles import Array
+from camshaft.lang.tracing.recorder import Number
+
+# Sides of a tile and the depth of a multiply-add are multiples of this: what matrix units take.
+TILE_SIDE = 16
+# ... of a tile of words: CPUs' units take smaller pieces, two words deep at least.
+WORD_SIDE, WORD_DEPTH = 4, 2
+
+
+class Tile:
+    """A tile of f32 accumulators. Its words are collectives; they order nothing: barriers are the kernel's own."""
+
+    def __init__(self, words: TileWords, tile: ir.Tile) -> None:
+        self._words, self.ir = words, tile
+
+    def mma(
+        self,
+        a: Array,
+        a_at: tuple[Number, ...],
+        b: Array,
+        b_at: tuple[Number, ...],
+        k: int = TILE_SIDE,
+        transpose_b: bool = False,
+    ) -> None:
+        """tile[i, j] += sum over p < k of a[a_at + (i, p)] * b[b_at + (p, j)]; with `transpose_b`, b[b_at + (j, p)].
+
+        a and b are arrays or scratch of f16, bf16 or f32 with two dimensions or more, the last two the matrix; `a_at` and
+        `b_at` an index for each. All that is read must exist: copy a ragged end to scratch first (k.async_copy fills with 0).
+        """
+        words = self._words
+        for array in (a.ir, b.ir):
+            if array.dtype.name not in ("f16", "bf16", "f32") or len(array.shape) < 2:
+                raise words.fail(
+                    f"mma of {array.name}, {array.dtype} {array.shape}: wanted a matrix of f16, bf16 or f32"
+                )
+        if k <= 0 or k % TILE_SIDE:
+            raise words.fail(f"mma with k = {k}: wanted a multiple of {TILE_SIDE}")
+        starts = words.indices(a.ir, a_at), words.indices(b.ir, b_at)
+        words.append(ir.TileMma(words.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, transpose_b))
+
+    def scale(self, factor: Number) -> None:
+        """Every accumulator times a uniform value."""
+        self._words.append(ir.TileScale(self._words.line(), self.ir, self._words.as_value(factor, f32)))
+
+    def store(
+        self, out: Array, at: tuple[Number, ...], rows: Number | None = None, columns: Number | None = None
+    ) -> None:
+        """out[at + (i, j)] = tile[i, j], narrowed to out's dtype, for i < rows and j < columns (all of them, if None)."""
+        words, array = self._words, out.ir
+        if not array.writable or not array.dtype.is_float or array.dtype.nbytes > 4 or len(array.shape) < 2:
+            raise words.fail(
+                f"a tile stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of floats to write to"
+            )
+        limits = (words.limit(rows), words.limit(columns))
+        words.append(ir.TileStore(words.line(), self.ir, array, words.indices(array, at), *limits))
+
+
+class WordTile:
+    """A tile of i32 or f32 accumulators that words are multiplied into. Its words are collectives and order nothing."""
+
+    def __init__(self, words: TileWords, tile: ir.Tile) -> None:
+        self._words, self.ir = words, tile
+
+    def mma(self, a: Array, a_at: tuple[Number, ...], b: Array, b_at: tuple[Number, ...], k: int) -> None:
+        """tile[i, j] += sum over p < k of the word product of a[a_at + (i, p)] and b[b_at + (p, j)].
+
+        That is a sum itself: into i32 of four s8 of a times u8 of b, exact and wrapping; into f32 of two bf16 of each, in an
+        order and with roundings that are the target's. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2.
+        """
+        words = self._words
+        for array in (a.ir, b.ir):
+            if array.dtype != u32 or len(array.shape) < 2:
+                raise words.fail(f"mma of words of {array.name}, {array.dtype} {array.shape}: wanted a matrix of u32")
+        if k <= 0 or k % WORD_DEPTH:
+            raise words.fail(f"mma of words with k = {k}: wanted a multiple of {WORD_DEPTH}")
+        starts = words.indices(a.ir, a_at), words.indices(b.ir, b_at)
+        words.append(ir.TileMma(words.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
+
+    def store(self, out: Array, at: tuple[Number, ...]) -> None:
+        """out[at + (i, j)] = tile[i, j], all of them; out has the tile's dtype."""
+        words, array = self._words, out.ir
+        if not array.writable or array.dtype != self.ir.dtype or len(array.shape) < 2:
+            raise words.fail(
+                f"a tile of words stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of {self.ir.dtype}"
+            )
+        words.append(ir.TileStore(words.line(), self.ir, array, words.indices(array, at)))
+
+
+class TileWords(AtomicWords):
+    """Tiles and asynchronous copies."""
+
+    def limit(self, value: Number | None) -> ir.Value | None:
+        return None if value is None else self.as_value(value, i64)
+
+    def tile(self, rows: int, columns: int) -> Tile:
+        """A tile of zeros. rows and columns: multiples of 16."""
+        if self.in_lanes:
+            raise self.fail("a tile inside k.lanes")
+        if min(rows, columns) <= 0 or rows % TILE_SIDE or columns % TILE_SIDE:
+            raise self.fail(f"a tile of {rows} x {columns}: wanted multiples of {TILE_SIDE}")
+        tile = ir.Tile(rows, columns, self.block, self.line())
+        self.append(ir.TileNew(tile.line, tile))
+        return Tile(self, tile)
+
+    def word_tile(self, rows: int, columns: int, dtype: DType) -> WordTile:
+        """A tile of zeros, of i32 for words of bytes or f32 for words of bf16. rows and columns: multiples of 4."""
+        if self.in_lanes:
+            raise self.fail("a tile inside k.lanes")
+        if min(rows, columns) <= 0 or rows % WORD_SIDE or columns % WORD_SIDE or dtype not in (i32, f32):
+            raise self.fail(
+                f"a tile of words, {rows} x {columns} of {dtype}: wanted multiples of {WORD_SIDE} of i32 or f32"
+            )
+        tile = ir.Tile(rows, columns, self.block, self.line(), dtype, True)
+        self.append(ir.TileNew(tile.line, tile))
+        return WordTile(self, tile)
+
+    def async_copy(
+        self,
+        destination: Array,
+        source: Array,
+        *at: Number,
+        rows: Number | None = None,
+        columns: Number | None = None,
+    ) -> None:
+        """The whole of `destination` (scratch of one or two dimensions) from source[at ...], begun now, there after k.async_wait.
+
+        `at` is an index for each of source's dimensions, of which the destination lies along the last. From `rows` and
+        `columns` (uniform) on nothing is read and 0 is written. Nobody may touch the destination from the last barrier before
+        until the wait. Where a target cannot copy in the background, it copies at once.
+        """
+        if self.in_lanes:
+            raise self.fail("k.async_copy inside k.lanes")
+        to, come = destination.ir, source.ir
+        if not to.scratch or len(to.shape) > min(2, len(come.shape)) or to.dtype != come.dtype:
+            raise self.fail(
+                f"async_copy of {come.name}, {come.dtype} {come.shape}, to {to.name}, {to.dtype} {to.shape}: "
+                "wanted scratch of its dtype, with one or two dimensions and no more than it has"
+            )
+        if rows is not None and len(to.shape) == 1:
+            raise self.fail("async_copy to one dimension with a limit of rows")
+        limits = (self.limit(rows), self.limit(columns))
+        self.append(ir.AsyncCopy(self.line(), to, come, self.indices(come, at), *limits))
+
+    def async_wait(self) -> None:
+        """Waits for all copies begun, as a barrier: every lane sees what they brought."""
+        if self.in_lanes:
+            raise self.fail("k.async_wait inside k.lanes")
+        self.append(ir.AsyncWait(self.line()))

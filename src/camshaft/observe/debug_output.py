@@ -1,0 +1,107 @@
+"""What CAMSHAFT_DEBUG says on stderr, and what CAMSHAFT_DUMP writes, of a plan that was built or ran."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+from camshaft.errors import SettingError, StoreError
+from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
+from camshaft.observe.profile import Profile
+from camshaft.observe.rows import Row
+from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.lowering.node_range import Origin
+from camshaft.store.files import naming
+
+_said: set[str] = set()  # kernels whose text this process has shown: plans share most of them
+
+
+def say(text: str) -> None:
+    """Lines on stderr, each with the program's name."""
+    for line in text.splitlines():
+        print(f"camshaft: {line}", file=sys.stderr)
+
+
+def say_built(plan: ExecutionPlan, level: int) -> None:
+    """Level 1 a summary, 3 the choices, 4 each kernel's emitted source once, 5 its assembly too."""
+    if level >= 1:
+        say(summary(plan))
+    if level >= 3:
+        say(plan.explain())
+    if level >= 4:
+        for texts in _kernels(plan):
+            if texts.stem not in _said:
+                _said.add(texts.stem)
+                _say_kernel(texts, level)
+
+
+def _say_kernel(texts: KernelTexts, level: int) -> None:
+    for name, text in texts.files().items():
+        if name.endswith(f".{texts.suffix}") or (level >= 5 and name.endswith(".s")):
+            say(f"--- {name}\n{text}")
+
+
+def summary(plan: ExecutionPlan) -> str:
+    """One line: thunks, waits, workers, where they run, arena."""
+    schedule, memory = plan.bound.schedule, plan.bound.memory_plan
+    where = Counter(thunk.device if thunk.kind != "host" else "host thunks of Python" for thunk in schedule.thunks)
+    places = ", ".join(f"{n} on {name}" for name, n in where.items())
+    return (
+        f"plan of {len(schedule.thunks)} thunks ({places}), {sum(schedule.waits)} waits, {plan.bound.threads} threads; arena "
+        f"{memory.arena_nbytes + sum(memory.device_nbytes.values())} bytes for {memory.temp_nbytes_sum} bytes of temporaries; "
+        f"built in {plan.compile_s:.3f} s"
+    )
+
+
+def say_ran(profile: Profile) -> None:
+    """A line per thunk: time, rates, share of the roof."""
+    say(f"ran in {profile.total_ns / 1e3:.1f} us, {profile.waited_share:.0%} of it at waits")
+    for index, row in enumerate(profile.thunks):
+        kind = f"{row.op}/{row.variant}"
+        say(f"{index:5d} {row.name:32s} {kind:40s} {rates(row)}")
+
+
+def rates(row: Row) -> str:
+    """'12.3 us   33.10 GB/s   66.2 GFLOP/s   82% of the roof'; a dash where it is not known."""
+
+    def text(value: float | None, form: str) -> str:
+        return "-".rjust(9) if value is None else format(value, form)
+
+    us = None if row.ns is None else row.ns / 1e3
+    share = "" if row.roof_share is None else f"{row.roof_share:6.0%} of the roof"
+    return f"{text(us, '9.1f')} us {text(row.gb_per_s, '9.2f')} GB/s {text(row.gflop_per_s, '9.2f')} GFLOP/s {share}"
+
+
+def dump(plan: ExecutionPlan, folder: Path) -> None:
+    """Writes the plan's schedule, to a file of a new number, and the files of every kernel. SettingError where it cannot."""
+    try:
+        _write(plan, folder)
+    except StoreError as error:
+        raise SettingError(f"CAMSHAFT_DUMP={folder}: {error}") from error
+
+
+def _write(plan: ExecutionPlan, folder: Path) -> None:
+    with naming(folder, "cannot be written"):
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = [
+            int(m[1]) for p in folder.glob("schedule-*.txt") if (m := re.fullmatch(r"schedule-(\d+)\.txt", p.name))
+        ]
+        listed = "\n".join(f"{origin.node.name}: {stems}" for origin in plan.origins if (stems := _stems(origin)))
+        text = f"{summary(plan)}\n{plan.explain()}\nkernels:\n{listed}\n"
+        (folder / f"schedule-{max(numbers, default=0) + 1}.txt").write_text(text, "utf-8")
+        for texts in _kernels(plan):
+            if not (folder / f"{texts.stem}.{texts.suffix}").exists():
+                for name, content in texts.files().items():
+                    (folder / name).write_text(content, "utf-8")
+
+
+def _stems(origin: Origin) -> str:
+    return " ".join(texts.stem for texts in kernel_texts(origin))
+
+
+def _kernels(plan: ExecutionPlan) -> list[KernelTexts]:
+    """Every distinct kernel."""
+    found = {texts.stem: texts for origin in plan.origins for texts in kernel_texts(origin)}
+    return list(found.values())

@@ -1,0 +1,121 @@
+"""Plans that are looked at: what CAMSHAFT_DEBUG, DUMP, OVERRIDE, VALIDATE, INTERPRET and TRACE make of a plan while it is built.
+
+Called by plan/compile.py through plan/hooks.py, only where one of them is set: a plan without them has no trace of this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from camshaft.backends.device import Bytes
+from camshaft.extent import Extent
+from camshaft.observe.debug_output import dump, say, say_built, say_ran
+from camshaft.observe.interpret import interpreted
+from camshaft.observe.machine_peak import roof
+from camshaft.observe.override import ReplacedKernel, replaced
+from camshaft.observe.profile import profile_of
+from camshaft.observe.trace import trace_file
+from camshaft.observe.validate import validated_run
+from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.lowering.lower import Lowered
+from camshaft.plan.memory.arena import MemoryPlan
+from camshaft.plan.runtime.timed import timed_run
+from camshaft.plan.runtime.workers import inside_host_thunk
+from camshaft.plan.schedule import BufferSlice, Schedule
+from camshaft.settings import Settings, settings
+
+
+def lowered(made: Lowered) -> Lowered:
+    """The thunks with those replaced that settings say: by files of CAMSHAFT_OVERRIDE, or by the interpreter."""
+    wanted = settings()
+    if wanted.override is not None:
+        names = replaced(made, wanted.override)
+        what = (
+            f"replaced {len(names)} thunks of a plan: {', '.join(names)}" if names else "no edited kernel of this plan"
+        )
+        say(f"CAMSHAFT_OVERRIDE: {wanted.override}: {what}")
+    if wanted.interpret:
+        interpreted(made)
+    return made
+
+
+def built(plan: ExecutionPlan) -> ExecutionPlan:
+    """The plan, in a watched form where its runs are to be watched too. Says and writes what is asked for of any plan."""
+    wanted = settings()
+    say_built(plan, wanted.debug)
+    if wanted.dump is not None:
+        dump(plan, wanted.dump)
+    edited = any(isinstance(thunk.entry, ReplacedKernel) for thunk in plan.bound.schedule.thunks)
+    if wanted.debug >= 2 or wanted.trace is not None or wanted.validate or edited:
+        return replace(plan, bound=WatchedSchedule(plan, wanted))
+    return plan
+
+
+class WatchedSchedule:
+    """A bound schedule whose whole runs are validated, or timed and told. Part runs are the inner one's own."""
+
+    def __init__(self, plan: ExecutionPlan, wanted: Settings) -> None:
+        self.inner, self._plan, self._wanted = plan.bound, plan, wanted
+        thunks = self.inner.schedule.thunks
+        self._unproved = [
+            o for o in plan.origins if any(isinstance(t.entry, ReplacedKernel) for t in thunks[o.first : o.last])
+        ]
+        self._timed = wanted.debug >= 2 or wanted.trace is not None
+        self._roof = roof(self.inner.threads) if wanted.debug >= 2 else None
+        self._file = trace_file(wanted.trace) if wanted.trace is not None else None
+        self._number = self._file.plan() if self._file else 0
+        self._traced = False
+
+    def run(self, first: int = 0, last: int | None = None) -> None:
+        """As the inner one's. ValidationError where a node is found to differ from its reference; with CAMSHAFT_VALIDATE, and
+        in the first run of replaced kernels, runs are not timed."""
+        end = len(self.schedule.thunks) if last is None else last
+        if self._wanted.validate:
+            validated_run(self.inner, list(self._plan.origins), first, end)
+        elif self._unproved:
+            validated_run(self.inner, self._unproved, first, end)
+            self._unproved = [o for o in self._unproved if o.first < first or o.last > end]
+        elif self._timed and (first, end) == (0, len(self.schedule.thunks)) and not inside_host_thunk():
+            self._run_timed()
+        else:
+            self.inner.run(first, last)
+
+    def _run_timed(self) -> None:
+        run = timed_run(self.inner)
+        if self._file is not None:
+            self._file.add(run, self.schedule, self._number, not self._traced)
+            self._traced = True
+        if self._roof is not None:
+            say_ran(profile_of(self._plan, [run], self._roof))
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.inner.schedule
+
+    @property
+    def memory_plan(self) -> MemoryPlan:
+        return self.inner.memory_plan
+
+    @property
+    def threads(self) -> int:
+        return self.inner.threads
+
+    @property
+    def arena(self) -> Bytes:
+        return self.inner.arena
+
+    @property
+    def active(self) -> dict[Extent, int]:
+        return self.inner.active
+
+    def extent(self, extent: Extent) -> int:
+        return self.inner.extent(extent)
+
+    def set_extent(self, extent: Extent, value: int) -> None:
+        self.inner.set_extent(extent, value)
+
+    def bytes_of(self, piece: BufferSlice) -> Bytes:
+        return self.inner.bytes_of(piece)
+
+    def close(self) -> None:
+        self.inner.close()

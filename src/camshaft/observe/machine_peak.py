@@ -1,0 +1,184 @@
+"""The roof: what this machine can do at most, measured once by camshaft's own kernels and kept in the store.
+
+`roof()` reads or measures, `stored_roof()` only reads. bench/roof.py measures anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.cpu.device import CpuKernel, cpu_device
+from camshaft.dtypes import DType, f32, i32, u32
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, Kernel
+from camshaft.observe import peak_kernels as kernels
+from camshaft.plan.memory.arena import make_schedule
+from camshaft.plan.memory.huge_pages import huge_pages
+from camshaft.plan.runtime.execute import BoundSchedule, bind
+from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
+from camshaft.settings import thread_count
+from camshaft.store.store import store
+from camshaft.validation.cases import machine_key
+
+NBYTES = 256 << 20  # many times what most machines' last cache holds
+N_PROGRAMS = 32
+REPEATS, LEAST_S = 5, 0.02
+# (places read at once, vectors to prefetch ahead); turns of one run each
+_WAYS, TURNS = ((1, 0), (1, 64), (2, 0), (4, 0)), 20
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The most that was seen with so many threads: bytes read, and operations (a multiply and an add are two) per second."""
+
+    threads: int
+    read_bytes_per_s: float
+    int8_ops_per_s: float
+    bf16_ops_per_s: float
+    f32_ops_per_s: float
+
+    def best(self, other: Roof) -> Roof:
+        """The higher of two measurements, figure by figure: what disturbs one only lowers it."""
+        return Roof(*(max(mine, yours) for mine, yours in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def ops_per_s(self, kind: str) -> float:
+        """The peak of 'int8', 'bf16' or 'f32'."""
+        peak: float = vars(self)[f"{kind}_ops_per_s"]
+        return peak
+
+    def least_s(self, nbytes: float = 0.0, ops: Mapping[str, float] | None = None) -> float:
+        """No less time than this for reading so many bytes and doing so many operations of each kind, side by side."""
+        computing = sum(n / self.ops_per_s(kind) for kind, n in (ops or {}).items())
+        return max(nbytes / self.read_bytes_per_s, computing)
+
+
+def _least_seconds(call: Callable[[], object]) -> float:
+    """The least mean time of a call over windows of at least LEAST_S, after one call that does not count."""
+    call()
+    started = time.perf_counter()
+    call()
+    calls = max(1, round(LEAST_S / max(time.perf_counter() - started, 1e-9)))
+    means = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        means.append((time.perf_counter() - started) / calls)
+    return min(means)
+
+
+def _bound(code: CpuKernel, arrays: Sequence[Array], n_programs: int, threads: int) -> BoundSchedule:
+    """The kernel alone in a schedule."""
+    buffers = [Buffer(f"array{i}", array.nbytes, Lifetime.IO) for i, array in enumerate(arrays)]
+    uses = (BufferUse(buffers[0].slice(), "read"), BufferUse(buffers[1].slice(), "write"))
+    args = tuple(buffer.slice() for buffer in buffers)
+    thunk = Thunk(code.name, code.name, "roof", "", "kernel", code, args, uses, Programs(n_programs))
+    schedule, memory = make_schedule([thunk])
+    return bind(schedule, memory, buffers=dict(zip(buffers, arrays, strict=True)), threads=threads)
+
+
+def _seconds(code: CpuKernel, arrays: Sequence[Array], n_programs: int, threads: int) -> float:
+    """The least time of a run of the kernel, alone in a schedule."""
+    with _bound(code, arrays, n_programs, threads) as plan:
+        return _least_seconds(plan.run)
+
+
+def _ones(dtype: DType, *shape: int) -> Array:
+    """Memory that starts on a cache line, filled with ones."""
+    array = aligned_bytes(int(np.prod(shape)) * dtype.nbytes, 64).view(dtype.numpy).reshape(shape)
+    array[:] = 1
+    return array
+
+
+def _compiled(
+    source: Kernel, x: Array, out: Array, dtypes: tuple[DType, DType], n_programs: int, **constants: Constant
+) -> CpuKernel:
+    """The kernel for this CPU."""
+    arrays = [ir.ArrayParam("x", dtypes[0], x.shape), ir.ArrayParam("out", dtypes[1], out.shape, True)]
+    return cpu_device("simd").compile(source, arrays, (), constants, (ir.GridDim(n_programs),))
+
+
+# two bf16 of 1 in a word
+PAIR_OF_ONES = 0x3F803F80
+# (figure, kernel, what it reads and is filled with, what it writes, operations a lane and step)
+_RATES = (
+    ("int8_ops_per_s", kernels.int8_chains, u32, 1, i32, 8),
+    ("bf16_ops_per_s", kernels.bf16_chains, u32, PAIR_OF_ONES, f32, 4),
+    ("f32_ops_per_s", kernels.f32_chains, f32, 1, f32, 2),
+)
+
+
+def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
+    """Bytes per second of reading memory in huge pages: the best single run of some ways to read, by turns.
+
+    Guests share memory with others, who leave more of it at some moments: means over 20 ms gave 32 GB/s on two cores of a Zen 4
+    on which whole models came at 32 to 37. How many places are read at once decides little where nothing is computed.
+    """
+    n = nbytes // (kernels.PIECE * kernels.WIDTH * 4)
+    big = huge_pages(n * kernels.PIECE * kernels.WIDTH * 4).view(np.uint32).reshape(n, kernels.PIECE, kernels.WIDTH)
+    big[:] = 1
+    sums, least = _ones(u32, n, kernels.WIDTH), float("inf")
+    with ExitStack() as stack:
+        plans = []
+        for streams, ahead in _WAYS:
+            code = _compiled(kernels.read_memory, big, sums, (u32, u32), n // streams, streams=streams, ahead=ahead)
+            plans.append((streams, stack.enter_context(_bound(code, (big, sums), n // streams, threads))))
+        for _ in range(TURNS):
+            for streams, plan in plans:
+                started = time.perf_counter()
+                plan.run()
+                least = min(least, (time.perf_counter() - started) / (n // streams * streams))
+    return big.nbytes / n / least
+
+
+def measure(threads: int, nbytes: int = NBYTES) -> Roof:
+    """The roof with so many threads, in about two seconds. Memory is read from `nbytes`."""
+    found = {}
+    for figure, source, given, filling, made, per_lane in _RATES:
+        x, out = _ones(given, N_PROGRAMS, 2 * kernels.WIDTH), _ones(made, N_PROGRAMS, kernels.CHAINS * kernels.WIDTH)
+        x[:] = filling
+        code = _compiled(source, x, out, (given, made), N_PROGRAMS)
+        work = float(per_lane * kernels.WIDTH * kernels.CHAINS * kernels.STEPS * N_PROGRAMS)
+        found[figure] = work / _seconds(code, (x, out), N_PROGRAMS, threads)
+    return Roof(threads, measure_reading(threads, nbytes), **found)
+
+
+def _key() -> str:
+    return hashlib.sha256(f"roof 3|{machine_key()}".encode()).hexdigest()
+
+
+def stored_roofs() -> tuple[Roof, ...]:
+    """What was measured on this machine so far, by number of threads. Measures nothing."""
+    rows = (store().evidence.get(_key()) or {}).get("roofs")
+    names = {f.name for f in fields(Roof)}
+    kept = [Roof(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
+    return tuple(sorted(kept, key=lambda r: r.threads))
+
+
+def stored_roof(threads: int | None = None) -> Roof | None:
+    """The stored roof for so many threads (all, by default), or None. Measures nothing."""
+    wanted = thread_count(threads)
+    return next((r for r in stored_roofs() if r.threads == wanted), None)
+
+
+def roof(threads: int | None = None, *, anew: bool = False) -> Roof:
+    """The roof for so many threads (all, by default): the stored one, else measured now, kept with that of 1 thread: in all under
+    5 s. `anew` measures again and keeps the higher figures."""
+    wanted = thread_count(threads)
+    known = {r.threads: r for r in stored_roofs()}
+    if anew or wanted not in known:
+        for n in {1, wanted}:
+            if anew or n not in known:
+                fresh = measure(n)
+                known[n] = fresh.best(known[n]) if n in known else fresh
+        store().evidence.put(_key(), {"roofs": [asdict(r) for r in known.values()]})
+    return known[wanted]

@@ -1,0 +1,176 @@
+"""kv_cache_update: writes the keys and values of new tokens into the paged cache, in place.
+
+K lies as [block, kv_head, head_dim, 16] so that a vector of keys is contiguous, V as [block, kv_head, 16, head_dim]. A block
+holds 16 tokens of one sequence: the token at position p of slot s is at place p % 16 of block block_table[s, p // 16].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
+from camshaft.extent import Extent
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.spec import TensorSpec
+
+BLOCK_TOKENS = 16
+
+
+@kernel
+def one_token_per_program(
+    k: Tracer,
+    k_cache: Array,
+    v_cache: Array,
+    keys: Array,
+    values: Array,
+    positions: Array,
+    slots: Array,
+    block_table: Array,
+    *,
+    kv_heads: int,
+    head_dim: int,
+) -> None:
+    # K[block, h, d, place] = k[t, h, d]; V[block, h, place, d] = v[t, h, d]
+    token = k.program(0)
+    position = positions[token].to(i64)
+    block, place = block_table[slots[token], position // BLOCK_TOKENS], position % BLOCK_TOKENS
+    for head in k.range(kv_heads):
+        for d in k.lanes(head_dim):
+            k.scatter(k_cache, keys[token, head * head_dim + d], block, head, d, place)
+            v_cache[block, head, place, d] = values[token, head * head_dim + d]
+
+
+def check_cache(op: str, specs: Sequence[TensorSpec], kv_heads: int, head_dim: int) -> None:
+    """ShapeError unless specs are k_cache, v_cache of one float dtype in the layout above."""
+    k_cache, v_cache = specs
+    n_blocks = k_cache.shape[0] if len(k_cache.shape) == 4 else "n_blocks"
+    for spec, shape, name in (
+        (k_cache, (n_blocks, kv_heads, head_dim, BLOCK_TOKENS), "k_cache"),
+        (v_cache, (n_blocks, kv_heads, BLOCK_TOKENS, head_dim), "v_cache"),
+    ):
+        wanted = f"{name} of f16, bf16 or f32 [{', '.join(map(str, shape))}], like the other cache"
+        fits = spec.is_plain and spec.dtype in (f16, bf16, f32) and spec.dtype == k_cache.dtype
+        ops.expect(fits and spec.shape == shape, op, spec, wanted)
+
+
+def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], int]]:
+    """Limits of positions, slots and block table, the inputs from `first` on; `cache` is the number of the input k_cache."""
+    return {
+        first: lambda node: node.inputs[first + 2].bounds[1] * BLOCK_TOKENS,
+        first + 1: lambda node: node.inputs[first + 2].bounds[0],
+        first + 2: lambda node: node.inputs[cache].bounds[0],
+    }
+
+
+def typical_places(first: int, cache: int) -> Callable[[ops.NodeSpec], dict[int, ops.Array]]:
+    """What measurements use for positions, slots and block table, the inputs from `first` on: tokens of the first slot that
+    follow each other, up to the middle of the context or as far as they go, and a table that names every block once."""
+
+    def places(node: ops.NodeSpec) -> dict[int, ops.Array]:
+        tokens, (n_slots, blocks) = node.inputs[first].bounds[0], node.inputs[first + 2].bounds
+        start = max(0, blocks * BLOCK_TOKENS // 2 - tokens)
+        table = np.arange(n_slots * blocks, dtype=np.int32).reshape(n_slots, blocks) % node.inputs[cache].bounds[0]
+        positions = np.minimum(start + np.arange(tokens, dtype=np.int32), blocks * BLOCK_TOKENS - 1)
+        return {first: positions, first + 1: np.zeros(tokens, np.int32), first + 2: table}
+
+    return places
+
+
+def check_places(op: str, tokens: TensorSpec, positions: TensorSpec, slots: TensorSpec, table: TensorSpec) -> None:
+    """ShapeError unless positions and slots are i32 [T] and the block table is i32 [n_slots, max_blocks]."""
+    rows = tokens.shape[0]
+    for spec, name in ((positions, "positions"), (slots, "slots")):
+        ops.expect(spec.is_plain and spec.dtype == i32 and spec.shape == (rows,), op, spec, f"{name} of i32 [{rows}]")
+    good = table.is_plain and table.dtype == i32 and len(table.shape) == 2
+    ops.expect(good, op, table, "block_table of i32 [n_slots, max_blocks]")
+
+
+def heads_of(op: str, keys_and_values: Sequence[TensorSpec], attrs: ops.Attrs) -> tuple[int, int]:
+    """(kv_heads, head_dim) of the attributes. ShapeError unless both are above 0 and k and v are f32 [T, their product]."""
+    kv_heads, head_dim = attrs.get("kv_heads", 0), attrs.get("head_dim", 0)
+    ops.expect(kv_heads > 0 and head_dim > 0, op, (kv_heads, head_dim), "kv_heads and head_dim above 0")
+    for spec in keys_and_values:
+        good = spec.is_plain and spec.dtype == f32 and spec.shape == (keys_and_values[0].shape[0], kv_heads * head_dim)
+        ops.expect(good, op, spec, f"k and v of f32 [T, {kv_heads * head_dim}]")
+    return kv_heads, head_dim
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    name = "kv_cache_update"
+    ops.expect(len(specs) == 7, name, specs, "k_cache, v_cache, k, v, positions, slots, block_table")
+    kv_heads, head_dim = heads_of(name, specs[2:4], attrs)
+    check_cache(name, specs[:2], kv_heads, head_dim)
+    check_places(name, specs[2], *specs[4:])
+    return ()
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    k_cache, v_cache, keys, values, positions, slots, table = inputs
+    k_cache, v_cache = k_cache.copy(), v_cache.copy()
+    for k_row, v_row, position, slot in zip(keys, values, positions, slots, strict=True):
+        block, place = table[slot, position // BLOCK_TOKENS], position % BLOCK_TOKENS
+        shape = attrs["kv_heads"], attrs["head_dim"]
+        k_cache[block, :, :, place] = k_row.reshape(shape).astype(k_cache.dtype)
+        v_cache[block, :, place] = v_row.reshape(shape).astype(v_cache.dtype)
+    return k_cache, v_cache
+
+
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    arrays = (ops.update(0), ops.update(1), *(ops.read(i) for i in range(2, 7)))
+    constants = {name: node.attrs[name] for name in ("kv_heads", "head_dim")}
+    return ops.Build((ops.Launch(one_token_per_program, arrays, (ops.Cells(node.inputs[2].shape[0]),), constants),))
+
+
+def _sample(name: str, dtype: DType, heads: int, head_dim: int, places: Sequence[tuple[int, int]]) -> ops.Sample:
+    """`places` are (slot, position); two slots of three blocks each, in mixed order."""
+    rng = np.random.default_rng(3)
+    shape = (7, heads, head_dim, BLOCK_TOKENS)
+    k_cache, v_cache = rng.normal(size=shape), rng.normal(size=shape).transpose(0, 1, 3, 2)
+    keys, values = (rng.normal(size=(len(places), heads * head_dim)).astype(np.float32) for _ in range(2))
+    where = np.array(places, np.int32)
+    table = np.array([[4, 0, 6], [1, 5, 2]], np.int32)
+    caches = [np.ascontiguousarray(c).astype(dtype.numpy) for c in (k_cache, v_cache)]
+    arrays = (*caches, keys, values, where[:, 1].copy(), where[:, 0].copy(), table)
+    return ops.Sample(name, arrays, {"kv_heads": heads, "head_dim": head_dim})
+
+
+def _samples() -> Iterable[ops.Sample]:
+    yield _sample("one token, f16", f16, 3, 64, [(1, 47)])
+    yield _sample("a run over two blocks, bf16", bf16, 1, 17, [(0, p) for p in range(13, 20)])
+    yield _sample("two sequences in turn, f32", f32, 2, 15, [(0, 15), (1, 0), (0, 16), (1, 1)])
+    full = _sample("5 of 9 tokens, odd head", f16, 2, 33, [(1, p) for p in range(9)])
+    tokens = Extent("tokens", 9)
+    specs = [TensorSpec(a.shape, f16) for a in full.inputs[:2]]
+    specs += [TensorSpec((tokens, 66), f32)] * 2 + [TensorSpec((tokens,), i32)] * 2 + [TensorSpec((2, 3), i32)]
+    yield ops.Sample(full.name, full.inputs, full.attrs, tuple(specs), {tokens: 5})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    k_cache, v_cache = TensorSpec((4, 2, 8, 16), f16), TensorSpec((4, 2, 16, 8), f16)
+    new, index, table = TensorSpec((3, 16), f32), TensorSpec((3,), i32), TensorSpec((1, 4), i32)
+    attrs = {"kv_heads": 2, "head_dim": 8}
+    yield ops.ErrorSample((k_cache, k_cache, new, new, index, index, table), attrs, "wanted v_cache")
+    yield ops.ErrorSample((k_cache, v_cache, new, index, index, index, table), attrs, "wanted k and v of f32")
+    yield ops.ErrorSample((k_cache, v_cache, new, new, table, index, table), attrs, "wanted positions")
+    yield ops.ErrorSample((k_cache, v_cache, new, new, index, index, index), attrs, "wanted block_table")
+    yield ops.ErrorSample((k_cache, v_cache, new, new, index, index, table), {}, "wanted kv_heads")
+
+
+OP = ops.Op(
+    name="kv_cache_update",
+    formula="K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v",
+    infer=_infer,
+    reference=_reference,
+    variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),
+    indexes=place_limits(4, cache=0),
+    workload=typical_places(4, cache=0),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={},
+    nbytes=lambda node: 1.5 * sum(s.nbytes for s in node.inputs[2:4]),
+    updates=(0, 1),
+)

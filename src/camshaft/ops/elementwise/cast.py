@@ -1,0 +1,77 @@
+"""cast: y = x in another dtype (`to`, a name), by value, as NumPy's astype: towards 0; floats to the nearest, the even of ties.
+
+What an integer type does not hold wraps from another integer type; from floats it is nobody's to say (NumPy neither).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from camshaft.dtypes import DTYPES, DType, as_dtype, f32, i32, u32
+from camshaft.errors import ShapeError
+from camshaft.lang import ir
+from camshaft.lang.tracing.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.elementwise.formula import EVERY, Formula, op_of
+from camshaft.ops.spec import TensorSpec
+
+
+def _to(dtype: DType, attrs: ops.Attrs) -> DType:
+    if set(attrs) != {"to"} or attrs["to"] not in DTYPES:
+        raise ShapeError(f"cast: got attributes {dict(attrs)}; wanted to, the name of a dtype")
+    return as_dtype(attrs["to"])
+
+
+def _compute(k: Tracer, x: ir.Value, to: str) -> ir.Value:
+    target = DTYPES[to]
+    held = ir.arithmetic_dtype(target)
+    if x.dtype.is_float and target.nbytes < 4 and target.kind == "u":
+        return k.bitcast(x.to(i32), u32)  # so that -1.0 wraps
+    return x.to(held)
+
+
+def _numpy(x: ops.Array, to: str) -> ops.Array:
+    return np.asarray(x).astype(DTYPES[to].numpy)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    """Each dtype to two others, so that each is come to from two; small values, of both signs where both have them."""
+    rng = np.random.default_rng(18)
+    names = list(DTYPES)
+    for step in (1, 5):
+        for i, name in enumerate(names):
+            source, to = DTYPES[name], DTYPES[names[(i + step) % len(names)]]
+            signed = "u" not in (source.kind, to.kind) or (source.is_integer and to.is_integer)
+            drawn = np.array([0, 1, 100, -100 if signed else 100, *(60 * rng.normal(size=37)).round(2)])
+            drawn = drawn if signed else np.abs(drawn)
+            values = drawn if source.is_float else drawn.astype(np.int64)
+            yield ops.Sample(f"{source.name} to {to.name}", (values.astype(source.numpy),), {"to": to.name})
+    odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-9, 65519.0, 65521.0, 1 + 2**-8, 1 + 2**-11, 3.4e38], np.float32)
+    for short in ("f16", "bf16", "bool"):
+        # NumPy calls no two bf16 NaN equal
+        yield ops.Sample(f"special values to {short}", (odd[short == "bf16" :],), {"to": short})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    x = TensorSpec((2, 8), f32)
+    yield ops.ErrorSample((x, x), {"to": "f16"}, "wanted 1 tensor")
+    yield ops.ErrorSample((x,), {}, "wanted to, the name of a dtype")
+    yield ops.ErrorSample((x,), {"to": "f12"}, "wanted to, the name of a dtype")
+
+
+ROW = Formula(
+    "cast",
+    "y = x in another dtype",
+    _compute,
+    _numpy,
+    EVERY,
+    arity=1,
+    gives=_to,
+    attrs=("to",),
+    tolerance={"f32": 0.0, "f64": 0.0, "f16": 1e-12, "bf16": 1e-12},
+    samples=_samples,
+    error_samples=_error_samples,
+)
+OP = op_of(ROW, __name__)

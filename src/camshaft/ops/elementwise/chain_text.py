@@ -1,0 +1,86 @@
+"""How a chain of elementwise ops is spelled: its inputs' dtypes, a step per op, what comes out.
+
+'chain f32,f32 y0=add(x0,x1) y1=softcap(y0,cap=2.5) -> y1': x0, x1 are the inputs, y0, y1 the steps' results. The spelling is the
+op's name, so a chain's kernels, evidence and measurements are found again by what it computes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from camshaft.dtypes import DTYPES, DType
+from camshaft.errors import ShapeError
+from camshaft.ops.op import Attrs
+
+WORD = "chain"
+_STEP = re.compile(r"y(\d+)=(\w+)\(([^()]*)\)")
+_VALUE = re.compile(r"([xy])(\d+)")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op of a chain. `operands` count the inputs, then the steps' results: of 2 inputs, 2 is the first step's."""
+
+    op: str
+    operands: tuple[int, ...]
+    attrs: Attrs
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain: what its inputs are, its steps, and which of their results (by step) come out."""
+
+    dtypes: tuple[DType, ...]
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """The one spelling of this chain."""
+        n = len(self.dtypes)
+        steps = " ".join(f"y{i}={_call(step, n)}" for i, step in enumerate(self.steps))
+        return f"{WORD} {','.join(d.name for d in self.dtypes)} {steps} -> {','.join(f'y{i}' for i in self.results)}"
+
+
+def _call(step: Step, n_inputs: int) -> str:
+    operands = [f"x{i}" if i < n_inputs else f"y{i - n_inputs}" for i in step.operands]
+    return f"{step.op}({','.join([*operands, *(f'{name}={step.attrs[name]!r}' for name in sorted(step.attrs))])})"
+
+
+def parse(text: str) -> Chain:
+    """The chain of a spelling. ShapeError for what is none."""
+    word, _, rest = text.partition(" ")
+    dtypes, _, rest = rest.partition(" ")
+    steps, arrow, results = rest.partition(" -> ")
+    if word != WORD or not arrow or not all(name in DTYPES for name in dtypes.split(",")):
+        raise ShapeError(f"chain: got {text!r}; wanted 'chain DTYPES STEPS -> RESULTS'")
+    n = len(dtypes.split(","))
+    made = tuple(_step(part, i, n) for i, part in enumerate(steps.split(" ")))
+    chosen = tuple(_value(part, 0, len(made)) for part in results.split(","))
+    return Chain(tuple(DTYPES[name] for name in dtypes.split(",")), made, chosen)
+
+
+def _step(text: str, index: int, n_inputs: int) -> Step:
+    match = _STEP.fullmatch(text)
+    if match is None or int(match[1]) != index:
+        raise ShapeError(f"chain: got the step {text!r}; wanted y{index}=op(operands)")
+    parts = [part for part in match[3].split(",") if part]
+    attrs: dict[str, Any] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if equals:
+            attrs[name] = ast.literal_eval(value)
+    operands = tuple(_value(part, n_inputs, index) for part in parts if "=" not in part)
+    return Step(match[2], operands, MappingProxyType(attrs))
+
+
+def _value(text: str, n_inputs: int, n_steps: int) -> int:
+    """An operand by its name: an input, or an earlier step."""
+    match = _VALUE.fullmatch(text)
+    if match is None or int(match[2]) >= (n_inputs if match[1] == "x" else n_steps):
+        raise ShapeError(f"chain: got {text!r}; wanted an input or a step before it")
+    return int(match[2]) + (n_inputs if match[1] == "y" else 0)

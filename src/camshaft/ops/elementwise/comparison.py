@@ -1,0 +1,76 @@
+"""Comparisons of two tensors, logic on booleans, and choices by them: a row for each op. The frame is formula.py."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import DType, boolean, f16, i8, i32, i64, u8, u32
+from camshaft.lang import ir
+from camshaft.lang.tracing.tracer import Tracer
+from camshaft.ops.elementwise.formula import EVERY, EXACT, NUMBERS, Formula, family
+
+
+def _compared(instruction: str, turned: bool, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
+    """False compares as 0, true as 1. `turned` swaps the operands: greater is less the other way round."""
+    if a.dtype == boolean:
+        a, b = a.to(u32), b.to(u32)
+    return k.apply(instruction, *((b, a) if turned else (a, b)))
+
+
+def _comparison(name: str, sign: str, instruction: str, *sampled: DType) -> Formula:
+    return Formula(
+        name,
+        f"y = a {sign} b",
+        functools.partial(_compared, instruction, name.startswith("greater")),
+        getattr(np, name),
+        EVERY,
+        gives=lambda dtype, attrs: boolean,
+        tolerance=EXACT,
+        sampled=sampled,
+    )
+
+
+def _logic(
+    name: str, text: str, compute: Callable[..., ir.Value], function: Callable[..., Any], arity: int = 2
+) -> Formula:
+    return Formula(name, text, compute, function, (boolean,), arity=arity, tolerance=EXACT, sampled=(boolean,))
+
+
+ROWS = (
+    _comparison("equal", "=", "equal", i32, boolean),
+    _comparison("not_equal", "!=", "not_equal", i64, u8),
+    _comparison("less", "<", "less", i32, f16),
+    _comparison("less_equal", "<=", "less_equal", i8, boolean),
+    _comparison("greater", ">", "less", u32, i64),
+    _comparison("greater_equal", ">=", "less_equal", i32, u8),
+    _logic("logical_and", "y = a and b", lambda k, a, b: a & b, np.logical_and),
+    _logic("logical_or", "y = a or b", lambda k, a, b: a | b, np.logical_or),
+    _logic("logical_xor", "y = a or b, not both", lambda k, a, b: a ^ b, np.logical_xor),
+    _logic("logical_not", "y = not x", lambda k, x: x ^ k.const(True, boolean), np.logical_not, arity=1),
+    Formula(
+        "where",
+        "y = a where the condition holds, else b",
+        lambda k, c, a, b: k.select(c, a, b),
+        np.where,
+        EVERY,
+        arity=3,
+        conditions=1,
+        tolerance=EXACT,
+        sampled=EVERY[1:],
+        structure=True,
+    ),
+    Formula(
+        "clip",
+        "y = min(max(x, low), high)",
+        lambda k, x, low, high: k.minimum(k.maximum(x, low), high),
+        lambda x, low, high: np.minimum(np.maximum(x, low), high),
+        NUMBERS,
+        arity=3,
+        tolerance=EXACT,
+    ),
+)
+OPS = family(ROWS, __name__)

@@ -1,0 +1,134 @@
+"""Elementwise functions of one tensor: a row for each op. The frame is ops/elementwise/formula.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf, pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
+from camshaft.lang import ir
+from camshaft.lang.tracing.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.elementwise import formula_samples as draws
+from camshaft.ops.elementwise.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, Formula, family
+
+_TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
+
+
+def _function(
+    name: str,
+    text: str,
+    function: Callable[..., Any],
+    draw: draws.Draw = draws.normal,
+    compute: Callable[..., ir.Value] | None = None,
+    **other: Any,
+) -> Formula:
+    """A function of floats; `compute`: by default the instruction of the op's name."""
+    given = compute or (lambda k, x: k.apply(name, x))
+    return Formula(name, text, given, function, FLOATS, arity=1, draws=(draw,), sampled=(f64, f16), **other)
+
+
+def _erf(x: Any) -> Any:
+    """Element by element in f64: NumPy has none."""
+    return np.array([erf(v) for v in np.ravel(x).astype(np.float64).tolist()]).reshape(np.shape(x))
+
+
+def _capped(dtype: DType, attrs: ops.Attrs) -> DType:
+    cap = attrs.get("cap")
+    ops.expect(isinstance(cap, float) and cap > 0, "softcap", f"cap {cap}", "cap, a float above 0")
+    return dtype
+
+
+# The reference's own erf is of f64.
+_ERF_TOLERANCE = {**TOLERANCE, "f64": 1e-29}
+
+
+def _abs(k: Tracer, x: ir.Value) -> ir.Value:
+    if x.dtype.kind == "f":
+        return k.abs(x)
+    return x if x.dtype.kind == "u" else k.select(x < 0, -x, x)
+
+
+def _square(k: Tracer, x: ir.Value) -> ir.Value:
+    return x * x
+
+
+def _gelu(k: Tracer, x: ir.Value) -> ir.Value:
+    return 0.5 * x * (1.0 + k.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x)))
+
+
+ROWS = (
+    Formula("negate", "y = -x", lambda k, x: -x, np.negative, (*FLOATS, *SIGNED), arity=1, tolerance=EXACT),
+    Formula("abs", "y = |x|", _abs, np.abs, NUMBERS, arity=1, tolerance=EXACT, sampled=(f64, i8, i32, i64)),
+    _function("exp", "y = e^x", np.exp, flops=10.0),
+    _function("log", "y = ln x", np.log, draws.positive, flops=10.0),
+    _function("sqrt", "y = the root of x", np.sqrt, draws.positive),
+    _function("rsqrt", "y = 1 / the root of x", lambda x: 1 / np.sqrt(x), draws.positive, flops=2.0),
+    _function("square", "y = x^2", np.square, compute=_square),
+    _function("reciprocal", "y = 1 / x", np.reciprocal, compute=lambda k, x: 1.0 / x),
+    _function("tanh", "y = tanh x", np.tanh, flops=12.0),
+    _function(
+        "sigmoid",
+        "y = 1 / (1 + exp(-x))",
+        lambda x: 1 / (1 + np.exp(-x)),
+        draws.between(40, -86),
+        lambda k, x: 1.0 / (1.0 + k.exp(-x)),
+        flops=12.0,
+    ),
+    _function(
+        "silu",
+        "y = x / (1 + exp(-x))",
+        lambda x: x / (1 + np.exp(-x)),
+        draws.between(40, -86),
+        lambda k, x: x / (1.0 + k.exp(-x)),
+        structure=True,
+        flops=4.0,
+    ),
+    _function(
+        "gelu",
+        "y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
+        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.longdouble(np.pi)) * (x + 0.044715 * x**3))),
+        compute=_gelu,
+        flops=20.0,
+    ),
+    _function(
+        "gelu_erf",
+        "y = x / 2 (1 + erf(x / sqrt(2)))",
+        lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(np.longdouble(2)))),
+        compute=lambda k, x: 0.5 * x * (1.0 + k.erf(x * sqrt(0.5))),
+        tolerance=_ERF_TOLERANCE,
+        flops=20.0,
+    ),
+    _function(
+        "softcap",
+        "y = cap tanh(x / cap)",
+        lambda x, cap: cap * np.tanh(x / cap),
+        compute=lambda k, x, cap: cap * k.tanh(x / cap),
+        attrs=("cap",),
+        given={"cap": 2.5},
+        gives=_capped,
+        flops=14.0,
+    ),
+    _function("erf", "y = erf x", _erf, tolerance=_ERF_TOLERANCE, flops=20.0),
+    _function("sin", "y = sin x", np.sin, draws.any_size, flops=20.0),
+    _function("cos", "y = cos x", np.cos, draws.any_size, flops=20.0),
+    Formula(
+        "isnan",
+        "y = whether x is NaN",
+        lambda k, x: k.isnan(x),
+        np.isnan,
+        FLOATS,
+        arity=1,
+        gives=lambda dtype, attrs: boolean,
+        tolerance=EXACT,
+        sampled=(f16,),
+    ),
+    _function("ceil", "y = the least integer from x up", np.ceil, tolerance=EXACT),
+    _function("trunc", "y = x without its fraction", np.trunc, tolerance=EXACT),
+    _function("floor", "y = the greatest integer up to x", np.floor, tolerance=EXACT),
+    _function("round", "y = the integer next to x, the even one of two", np.rint, draws.halves, tolerance=EXACT),
+)
+OPS = family(ROWS, __name__)

@@ -1,0 +1,159 @@
+"""transpose: y's axis i is x's axis axes[i]; without `axes` they are turned round. Bit for bit but for 16-bit NaNs' payload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from camshaft.dtypes import DTYPES, DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i64, u16
+from camshaft.extent import Extent
+from camshaft.lang import ir
+from camshaft.lang.kernel import Constant, kernel
+from camshaft.lang.tracing.tracer import Array as KernelArray
+from camshaft.lang.tracing.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.elementwise import broadcasting
+from camshaft.ops.elementwise.broadcasting import split_index
+from camshaft.ops.elementwise.formula import EVERY, same_dtype
+from camshaft.ops.reduce.reduction import axes_of
+from camshaft.ops.spec import TensorSpec, bound
+
+# A tile's rows lie apart by an odd number of elements: rows whose distance is a power of two would share a cache set.
+TILE, PITCH = 32, 33
+SHORT = 8
+
+
+@kernel
+def strided_copy(
+    k: Tracer, x: KernelArray, out: KernelArray, *, columns: int, block: int, sizes: str, steps: str
+) -> None:
+    # y is written in order; x is read where its strides say
+    places = broadcasting.Places(k, columns, block, sizes, steps)
+    for c in k.lanes(places.start, places.stop):
+        places.store(1, out, c, places.load(0, x, c))
+
+
+@kernel
+def tiles(
+    k: Tracer, x: KernelArray, out: KernelArray, *, sizes: str, x_steps: str, out_steps: str, rows: int, columns: int,
+    x_row: int, out_column: int, dtype: str,
+) -> None:  # fmt: skip
+    # out[.., c, r] = x[.., r, c], TILE x TILE at a time through scratch: memory is read and written along its rows
+    axes = split_index(k.program(0), [int(n) for n in sizes.split()])
+    starts = [
+        sum((i * int(step) for i, step in zip(axes, steps.split(), strict=True)), start=0)
+        for steps in (x_steps, out_steps)
+    ]
+    row, column = k.program(1) * TILE, k.program(2) * TILE
+    last_row, last_column = k.minimum(row + TILE, rows), k.minimum(column + TILE, columns)
+    tile = k.scratch(DTYPES[dtype], TILE * PITCH)
+    for r in k.range(row, last_row):
+        for c in k.lanes(column, last_column):
+            tile[(r - row) * PITCH + (c - column)] = x[starts[0] + r * x_row + c]
+    k.barrier()
+    for c in k.range(column, last_column):
+        for r in k.lanes(row, last_row):
+            out[starts[1] + c * out_column + r] = k.gather(tile, (r - row) * PITCH + (c - column))
+
+
+def _axes(x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
+    rank = len(x.shape)
+    axes = attrs.get("axes")
+    found = tuple(reversed(range(rank))) if axes is None else axes_of("transpose", x, {"axes": axes})
+    ops.expect(len(found) == rank, "transpose", f"axes {axes} of {x}", f"each of the {rank} axes once")
+    return found
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 1, "transpose", specs, "one tensor x")
+    unknown = set(attrs) - {"axes"}
+    ops.expect(not unknown, "transpose", f"attributes {sorted(unknown)}", "axes")
+    dtype, x = same_dtype("transpose", specs, EVERY), specs[0]
+    axes = _axes(x, attrs)
+    extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
+    fits = 0 not in x.bounds and (not extents or (extents == [0] and axes[0] == 0 and len(axes) > 1))
+    ops.expect(fits, "transpose", x, "no empty axis, and an Extent only as a first axis that stays there")
+    return (TensorSpec(tuple(x.shape[a] for a in axes), dtype),)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    return (np.ascontiguousarray(np.transpose(inputs[0], attrs.get("axes"))),)
+
+
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x, out = node.inputs[0], node.outputs[0]
+    own = broadcasting.steps_of(x, x.shape)
+    turned = tuple(own[a] for a in _axes(x, node.attrs))
+    how = broadcasting.walk(out.shape, (turned, broadcasting.steps_of(out, out.shape)))
+    flat = (prod(out.bounds),)
+    arrays = ops.read(0, shape=flat), ops.write(0, shape=flat)
+    tiled = _tiled(how, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
+    if tiled is not None:
+        return ops.Build((tiled,))
+    return ops.Build((ops.Launch(strided_copy, arrays, how.grid, how.constants),))
+
+
+def _tiled(how: broadcasting.Walk, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
+    """A launch of `tiles`, where x's last axis and the result's are two, and neither is short."""
+    x_steps, out_steps = how.steps
+    sizes = how.middle
+    at = next((i for i, step in enumerate(x_steps[1:-1]) if step == 1), None)
+    rows = bound(how.columns)
+    if at is None or x_steps[-1] == 1 or min(sizes[at], rows) < SHORT or isinstance(how.outer, Extent):
+        return None
+    others = [i for i in range(len(sizes)) if i != at]
+    constants: dict[str, Constant] = {
+        "sizes": " ".join(str(sizes[i]) for i in others),
+        "x_steps": " ".join(str(x_steps[1 + i]) for i in others),
+        "out_steps": " ".join(str(out_steps[1 + i]) for i in others),
+        "rows": rows,
+        "columns": sizes[at],
+        "x_row": x_steps[-1],
+        "out_column": out_steps[1 + at],
+        "dtype": dtype.name,
+    }
+    cells = ops.Cells(prod(sizes[i] for i in others)), ops.Cells(rows, TILE), ops.Cells(sizes[at], TILE)
+    return ops.Launch(tiles, arrays, cells, constants)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(17)
+    shapes = (((1,), None), ((3, 5), None), ((33, 17), None), ((64, 65), None), ((5, 4099), (1, 0)))
+    others = (
+        ((2, 3, 17), (0, 2, 1)),
+        ((2, 33, 3, 40), (2, 0, 3, 1)),
+        ((2, 17, 3), (1, 0, 2)),
+        ((2, 3, 4, 5), (3, 1, 0, 2)),
+        ((2, 1, 7), (-1, 0, 1)),
+    )
+    for shape, axes in (*shapes, *others):
+        yield ops.Sample(f"{shape} to {axes}", (rng.normal(size=shape).astype(np.float32),), {"axes": axes})
+    for dtype in (f64, f16, bf16, i8, i64, u16, boolean):
+        yield ops.Sample(f"7x19 of {dtype.name}", (rng.integers(0, 100, (7, 19)).astype(dtype.numpy),))
+    tokens = Extent("tokens", 16)
+    x = rng.normal(size=(16, 5, 33)).astype(np.float32)
+    spec = TensorSpec((tokens, 5, 33), f32)
+    yield ops.Sample("7 of 16", (x,), {"axes": (0, 2, 1)}, (spec,), {tokens: 7})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    x = TensorSpec((2, 8), f32)
+    yield ops.ErrorSample((x, x), {}, "wanted one tensor")
+    yield ops.ErrorSample((x,), {"axes": (0,)}, "wanted each of the 2 axes once")
+    yield ops.ErrorSample((x,), {"axes": (0, 2)}, "wanted axes from -2 to 1")
+    yield ops.ErrorSample((TensorSpec((Extent("n", 8), 3), f32),), {}, "wanted no empty axis")
+
+
+OP = ops.Op(
+    name="transpose",
+    formula="y[.., i, ..] = x with its axes in another order",
+    infer=_infer,
+    reference=_reference,
+    variants=(ops.KernelVariant("strided_copy", ops.EVERYWHERE, _build),),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 0.0},
+    nbytes=lambda node: 2.0 * node.outputs[0].nbytes,
+)

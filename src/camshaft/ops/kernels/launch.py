@@ -1,0 +1,77 @@
+"""From a Launch to what a backend compiles: array parameters, scalars and grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from camshaft.errors import ShapeError
+from camshaft.extent import Extent
+from camshaft.lang import ir
+from camshaft.ops.op import Build, Cells, Launch, NativeCall, NodeSpec, Operand
+from camshaft.ops.spec import Part, TensorSpec
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a kernel is compiled for. `scalars` are the Extents in the order of the kernel's run-time scalars."""
+
+    arrays: tuple[ir.ArrayParam, ...]
+    scalars: tuple[Extent, ...]
+    grid: tuple[ir.GridDim, ...]
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """Names by place, so that equal kernels of differently named extents share their code."""
+        return tuple(f"extent{i}" for i in range(len(self.scalars)))
+
+
+def operand_spec(operand: Operand, node: NodeSpec, build: Build) -> TensorSpec:
+    """The tensor that an operand speaks of."""
+    tensors = {"input": node.inputs, "output": node.outputs, "scratch": build.scratch}[operand.kind]
+    return tensors[operand.index]
+
+
+def operand_part(operand: Operand, node: NodeSpec, build: Build) -> Part:
+    """The typed array inside that tensor."""
+    return operand_spec(operand, node, build).part(operand.part)
+
+
+def signature(launch: Launch | NativeCall, node: NodeSpec, build: Build) -> Signature:
+    """The launch's parameters. Extents that only the grid names come after those that the kernel takes."""
+    arrays = []
+    for i, operand in enumerate(launch.arrays):
+        part = operand_part(operand, node, build)
+        shape = operand.shape if operand.shape is not None else part.shape
+        dtype = operand.dtype or part.dtype
+        if prod(shape) * dtype.nbytes != part.nbytes:
+            raise ShapeError(f"{launch.name}: {part} cannot be seen as {dtype} {shape}")
+        arrays.append(
+            ir.ArrayParam(f"{operand.kind}{operand.index}_{part.name}_{i}", dtype, shape, operand.access != "read")
+        )
+    scalars = list(launch.extents)
+    for cells in launch.grid:
+        if isinstance(cells.dim, Extent) and cells.dim not in scalars:
+            scalars.append(cells.dim)
+    grid = tuple(_grid_dim(cells, scalars) for cells in launch.grid)
+    return Signature(tuple(arrays), tuple(scalars), grid)
+
+
+def _grid_dim(cells: Cells, scalars: list[Extent]) -> ir.GridDim:
+    if isinstance(cells.dim, Extent):
+        return ir.GridDim(scalar=f"extent{scalars.index(cells.dim)}", divisor=cells.per)
+    return ir.GridDim(-(-cells.dim // cells.per))
+
+
+def program_factors(launch: Launch | NativeCall) -> tuple[int, tuple[tuple[Extent, int], ...]]:
+    """The number of programs: a constant, times ceil(active value / divisor) for each of the Extents with its divisor."""
+    fixed = prod(-(-c.dim // c.per) for c in launch.grid if isinstance(c.dim, int))
+    return fixed, tuple((c.dim, c.per) for c in launch.grid if isinstance(c.dim, Extent))
+
+
+def program_count(launch: Launch | NativeCall, active: dict[Extent, int]) -> int:
+    """The number of programs when the extents have these active values."""
+    total, factors = program_factors(launch)
+    for extent, divisor in factors:
+        total *= -(-active[extent] // divisor)
+    return total

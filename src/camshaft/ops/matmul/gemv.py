@@ -1,0 +1,60 @@
+"""matmul of one row by b as [n, k], a GEMV: bound by reading b.
+
+b is read from STREAMS places at once, each in the order of memory: the hardware fetches ahead within a page of 4 KiB only, and
+the misses at one stream's page ends are hidden by the others. f16 rows of 576 from huge pages, one Zen 4 core and two: 24 and
+33 GB/s from one place, 30 and 38 from four; from eight or with prefetch hints no more.
+"""
+
+from __future__ import annotations
+
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.shapes import Sizes
+
+STREAMS, VECTORS = 4, 2  # sums side by side: one chain of multiply-adds alone would take f16 at 29 GB/s at most
+ROWS = 8  # of b, one after the other, that a program takes from each stream
+
+
+@kernel
+def row_by_streams(
+    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, columns: int, depth: int, streams: int, share: int,
+    block: int, batch: str, a_steps: str, b_steps: str,
+) -> None:  # fmt: skip
+    # out[i, j] = sum_k a[i, k] b[j, k]: `block` rows j of b from each of `streams` shares, lanes along k
+    index, first = k.program(0), k.program(2) * block
+    a_row, b_row = matrix_of(index, batch, a_steps), matrix_of(index, batch, b_steps) * columns
+    is_ragged = streams * share != columns or share % block != 0
+    for j in k.range(block):
+        places = [first + j + stream * share for stream in range(streams)]
+        rows = [b_row + (k.minimum(place, columns - 1) if is_ragged else place) for place in places]
+        sums = [k.accumulator("sum") for _ in rows]
+        for c in k.lanes(depth):
+            x = a[a_row, c]
+            for row, total in zip(rows, sums, strict=True):
+                total.set(k.fma(x, b[row, c], total.value))
+        for place, total in zip(places, sums, strict=True):
+            found = k.lanes_sum(total)
+            if is_ragged:
+                with k.when((first + j < share) & (place < columns)):
+                    out[index, place] = found
+            else:
+                out[index, place] = found
+
+
+def launch(s: Sizes, target: ops.Target, arrays: tuple[ops.Operand, ...], block: int) -> ops.Launch:
+    """A program per `block` rows of b from each stream. `arrays`: a of one row [matrices, k], b [matrices n, k], the product."""
+    streams = max(n for n in range(1, STREAMS + 1) if n == 1 or s.columns >= 2 * n * block)
+    share = -(-s.columns // streams)
+    sizes = {"columns": s.columns, "depth": s.depth, "streams": streams, "share": share, "block": block}
+    is_wide = target.backend == "simd" and s.depth >= 4 * VECTORS * target.lanes
+    return ops.Launch(
+        row_by_streams,
+        arrays,
+        (ops.Cells(s.matrices), ops.Cells(s.rows), ops.Cells(share, block)),
+        {**sizes, **s.constants()},
+        s.extents,
+        lanes=VECTORS * target.lanes if is_wide else None,
+    )

@@ -1,0 +1,157 @@
+"""Kernels of products by whole numbers of 16 bits, with a scale for each 64 k of a row of a and of a column of b.
+
+A block of 64 k is numbers q = round(x / d), as 32 words of two: word 16 h + i has k 32 h + i and 32 h + i + 16. d is such that
+the root of the sum of q^2 is at most 32,765 in b and 65,505 in a (NORM and MOST, and what rounding adds). By Cauchy and Schwarz a
+sum of products of two blocks, and of any part of them, is then at most 32,765 * 65,505 < 2^31 in size: it fits an i32. In a, d is
+also such that no number passes MOST, and each fits an i16. The deviation of normal numbers is 4,100 steps in b, 8,200 in a; f16
+has 1,024 to 2,048 steps from 0 to a number.
+
+The i32 becomes f32 (24 of its 31 bits), is multiplied by both scales and added to the sum of the blocks before it.
+
+A block that has an infinity or a NaN has the scale NaN, and so have all sums that it is part of. One whose greatest number is
+below LEAST counts as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32, i32, u32, u64
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.ops.matmul.blocked_kernel import WIDTH, Columns, Part, Product, Tiles
+from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.panels import ask, columns_of, next_of
+from camshaft.ops.quantize.q8_blocks import ROUNDER, ROUNDER_BITS
+
+BLOCK, WORDS = 64, 32
+# The most that the root of a block's squares may be in a, before rounding adds 4 at most; and in b, where it bounds numbers too.
+NORM, MOST = 65_500.0, 32_760.0
+# A block is scaled to this greatest number before it is squared: no square passes f32's range, whatever the numbers are.
+UNIT = 4096.0
+LEAST = 2.0**-100
+# Words that the inner loop takes at a time: of 4, LLVM keeps factors on the stack.
+TOGETHER = 2
+# Columns of b that are rounded side by side: more go to the stack.
+AT_ONCE = 4
+
+
+def block_of_a(k: Tracer, parts: Sequence[Value]) -> tuple[list[Value], Value]:
+    """The words of a block of a, given as four vectors of 16, and its scale."""
+    # magnitudes compare as integers, as in q8_blocks.py: those of NaN are greatest
+    sizes = [k.bitcast(part, i32) & 0x7FFFFFFF for part in parts]
+    greatest = k.bitcast(k.vector_max(k.maximum(k.maximum(*sizes[:2]), k.maximum(*sizes[2:]))), f32)
+    unit = k.select(greatest >= LEAST, UNIT / greatest, 0.0)
+    scaled = [part * k.splat(unit, WIDTH) for part in parts]
+    factor = k.minimum(NORM / _norm(k, scaled), MOST / UNIT)
+    # infinity less infinity is NaN
+    return _words(k, scaled, factor), greatest * (1 / UNIT) / factor + (greatest - greatest)
+
+
+def block_of_b(k: Tracer, parts: Sequence[Value]) -> tuple[list[Value], Value]:
+    """The same of b. Squares of f16 are in f32's range."""
+    norm = _norm(k, parts)
+    return _words(k, parts, k.select(norm > 0.0, MOST / norm, 0.0)), norm * (1 / MOST) + (norm - norm)
+
+
+def _norm(k: Tracer, parts: Sequence[Value]) -> Value:
+    """The root of the sum of squares."""
+    squares = [k.fma(y, y, x * x) for x, y in (parts[:2], parts[2:])]
+    return k.sqrt(k.vector_sum(squares[0] + squares[1]))
+
+
+def _words(k: Tracer, parts: Sequence[Value], factor: Value) -> list[Value]:
+    """round(x factor), in words of two."""
+    numbers = [k.bitcast(k.bitcast(k.fma(x, k.splat(factor, WIDTH), ROUNDER), i32) - ROUNDER_BITS, u32) for x in parts]
+    return [(second << 16) | (first & 0xFFFF) for first, second in (numbers[:2], numbers[2:])]
+
+
+@kernel
+def round_rows(k: Tracer, a: Array, words: Array, scales: Array, *, rows: int, blocks: int, span: int) -> None:
+    # words[row, 32 b + i], scales[row, b] of block b of a's rows, `span` blocks a program
+    row, first = k.program(0) * rows + k.program(1), k.program(2) * span
+    for b in k.range(first, k.minimum(first + span, blocks)):
+        parts = [k.load_vector(a, row, b * BLOCK + i, width=WIDTH) for i in range(0, BLOCK, WIDTH)]
+        found, scales[row, b] = block_of_a(k, parts)
+        for i, values in enumerate(found):
+            k.store_vector(words, values, row, b * WORDS + i * WIDTH)
+
+
+@kernel
+def turn_rounded(k: Tracer, b: Array, packed: Array, scales: Array, *, columns: int, vectors: int, blocks: int) -> None:
+    # packed[matrix, panel, 32 q + i, c] = word i of block q of column panel * NR + c, by way of scratch: two columns an element
+    matrix, panel, block = k.program(0), k.program(1), k.program(2)
+    width = vectors * WIDTH
+    rows, turned = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, WORDS)
+    after, ahead = next_of(k, block * BLOCK, BLOCK, blocks * BLOCK, width)
+    for row in rows:
+        k.prefetch(b, matrix * columns + k.minimum(row + after, columns - 1), ahead)
+    at = matrix * -(-columns // width) + panel
+    for first in k.range(0, width, AT_ONCE):
+        for c in range(0, AT_ONCE, 2):
+            pair = []
+            for i in (c, c + 1):
+                column = first + i
+                row = matrix * columns + k.minimum(panel * width + column, columns - 1)
+                starts = range(0, BLOCK, WIDTH)
+                words, scale = block_of_b(k, [k.load_vector(b, row, block * BLOCK + p, width=WIDTH) for p in starts])
+                scales[at, block, column] = scale
+                pair.append([values.to(u64) for values in words])
+            for i, (one, two) in enumerate(zip(*pair, strict=True)):
+                k.store_vector(turned, one | (two << 32), (first + c) // 2, i * WIDTH)
+    for d in k.range(WORDS):
+        ask(k, packed, at, k.minimum(block * WORDS + d + WORDS, blocks * WORDS - 1))
+        for c in range(width // 2):
+            packed[at, block * WORDS + d, c] = turned[c, d]
+
+
+@dataclass(frozen=True)
+class WholeProduct(Product):
+    """What one program works on, the depth in words, b in panels."""
+
+    a_scales: Array
+    b_scales: Array
+
+    def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
+        """A tile's sums over that part of the depth, whole blocks of it."""
+        start, length = part.start, part.length
+        k, panel = self.k, self.b_row + p // (self.vectors * WIDTH)
+        sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
+        for q in k.range(length // WORDS):
+            whole = [[k.var(k.splat(0, WIDTH, i32), i32) for _ in range(self.vectors)] for _ in rows]
+            for first in k.range(0, WORDS, TOGETHER):
+                for i in range(TOGETHER):
+                    d = q * WORDS + i + first
+                    weights = self.weights(at, p, start, d)
+                    for row, line in zip(rows, whole, strict=True):
+                        x = k.splat(self.a[row, start + d], WIDTH, u32)
+                        for total, w in zip(line, weights, strict=True):
+                            total.set(k.dot2(total.value, x, w))
+            block = q + start // WORDS
+            scales = [k.load_vector(self.b_scales, panel, block, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
+            for row, line, totals in zip(rows, whole, sums, strict=True):
+                scale = k.splat(self.a_scales[row, block], WIDTH)
+                for found, total, w in zip(line, totals, scales, strict=True):
+                    total.set(k.fma(found.value.to(f32) * w, scale, total.value))
+        return sums
+
+
+@kernel
+def multiply_rounded(
+    k: Tracer, a: Array, a_scales: Array, b: Array, b_scales: Array, out: Array, *extent: Value, rows: int, columns: int,
+    depth: int, tile: int, tall: int, vectors: int, block: int, panels: int, part: int, batch: str, a_steps: str,
+    b_steps: str,
+) -> None:  # fmt: skip
+    # as multiply_blocks, of words
+    index, width = k.program(0), vectors * WIDTH
+    active = extent[0] if extent else None
+    tiles = Tiles(k, rows, tile, tall, active)
+    first, p0 = k.program(2) * block, k.program(1) * (panels * width)
+    last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
+    product = WholeProduct(
+        k, a, b, out, None, None, None, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
+        matrix_of(index, batch, b_steps) * -(-columns // width), index * rows, p0, columns, vectors, a_scales, b_scales,
+    )  # fmt: skip
+    product.by_parts(p0, k.minimum(p0 + panels * width, columns), depth, part)

@@ -1,0 +1,169 @@
+"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16, bf16; in f64, i32; b may lie as b[.., j, k].
+
+Sums in f32 may be rounded as they are stored, once: the attribute `to` (ops/kernels/output_dtype.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from camshaft.dtypes import f32, i32
+from camshaft.extent import Extent
+from camshaft.ops import op as ops
+from camshaft.ops.kernels import output_dtype
+from camshaft.ops.matmul import bf16_dot, blas, blocked, lanes, matrix_unit, skinny, tile, tiled
+from camshaft.ops.matmul.shapes import infer, sizes_of
+from camshaft.ops.spec import TensorSpec
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    wide = np.longdouble if inputs[0].dtype == np.float64 else np.float64
+    a, b = (x if x.dtype.kind == "i" else x.astype(wide) for x in inputs)
+    turned = np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b
+    with np.errstate(over="ignore"):
+        return (np.asarray(np.matmul(a, turned)),)
+
+
+# (a's batch, m, k, n, b's batch): either side of the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
+_SHAPES = (
+    ((), 1, 1, 1, ()),
+    ((), 1, 17, 33, ()),
+    ((), 2, 15, 16, ()),
+    ((), 4, 5, 31, ()),
+    ((), 5, 16, 17, ()),
+    ((), 8, 20, 49, ()),
+    ((), 9, 20, 15, ()),
+    ((), 13, 7, 32, ()),
+    ((), 12, 64, 65, ()),
+    ((), 1, 530, 131, ()),
+    ((), 25, 33, 300, ()),
+    ((), 33, 34, 35, ()),
+    ((), 67, 21, 150, ()),
+    ((), 7, 1024, 70, ()),
+    ((), 14, 530, 129, ()),
+    ((2,), 15, 515, 130, (2,)),
+    ((2, 1), 3, 9, 18, (2, 3)),
+    ((3,), 7, 4, 5, ()),
+    ((2, 1), 5, 6, 1, (3,)),
+    ((), 14, 4, 16, (2, 2)),
+)
+
+# (m, k, n, b as [n, k], result) for matrix units and products of pairs: whole tiles of 32, and ragged ones. A proof for a plan
+# takes every third: of them each variant needs one that it can do (a few rows by [k, n] alone: streamed.py), in f32 and rounded,
+# and paired.py one for each way that it reads b.
+_BF16 = (
+    (32, 64, 32, False, "f32"),
+    (37, 44, 33, False, "bf16"),
+    (37, 44, 1030, False, "f32"),
+    (32, 64, 32, True, "bf16"),
+    (10, 1034, 70, False, "f32"),
+    (10, 1034, 70, False, "bf16"),
+    (37, 44, 33, False, "f32"),
+    (32, 196, 17, False, "bf16"),
+    (37, 44, 33, True, "bf16"),
+    (10, 1034, 70, True, "f32"),
+    (3, 6, 18, True, "f32"),
+    (3, 20, 130, False, "bf16"),
+)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(2)
+
+    def draw(*shape: int) -> ops.Array:
+        return rng.normal(size=shape).astype(np.float32)
+
+    for a_batch, m, k, n, b_batch in _SHAPES:
+        a, b, name = draw(*a_batch, m, k), draw(*b_batch, k, n), f"{a_batch}{m}x{k}x{n}{b_batch}"
+        yield ops.Sample(name, (a, b))
+        turned = np.ascontiguousarray(np.swapaxes(b, -1, -2))
+        yield ops.Sample(f"{name} transposed", (a, turned), {"transpose_b": True})
+    a, b = draw(6, 20), draw(33, 20)
+    for first, second in ((np.float16, np.float16), (np.float32, ml_dtypes.bfloat16), (ml_dtypes.bfloat16, np.float32)):
+        pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
+        yield ops.Sample(name, pair, {"transpose_b": True})
+        yield ops.Sample(f"{name}, one row", (pair[0][:1], np.ascontiguousarray(pair[1].T)))
+    for m, k, n, as_rows, result in _BF16:
+        left, right = (draw(*shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
+        b, attrs = (right.T.copy(), {"transpose_b": True}) if as_rows else (right, {})
+        name = f"bf16 {m}x{k}x{n}{' transposed' if as_rows else ''}{f' to {result}' if result != 'f32' else ''}"
+        yield ops.Sample(name, (left, b), attrs | ({"to": result} if result != "f32" else {}))
+    halves = draw(5, 1034).astype(np.float16), draw(1034, 35).astype(np.float16)
+    yield ops.Sample("f16 5x1034x35 to f16", halves, {"to": "f16"})
+    yield from _other_samples(rng)
+    yield from _special_samples(draw(35, 18), abs(draw(19, 18)) + 1, draw(18, 19))
+
+
+def _other_samples(rng: np.random.Generator) -> Iterable[ops.Sample]:
+    """f64 and i32 (which wraps), and vectors in the place of matrices."""
+    shapes = (((3, 2, 9), (9, 33)), ((17, 5), (5,)), ((9,), (2, 9, 17)))
+    for dtype in (np.float64, np.int32):
+        for a, b in shapes:
+            pair = tuple((1e6 * rng.normal(size=shape)).astype(dtype) for shape in (a, b))
+            yield ops.Sample(f"{a} x {b} of {np.dtype(dtype)}", pair)
+        yield ops.Sample(
+            f"transposed, of {np.dtype(dtype)}", (pair[1][0].T.copy(), pair[1][1].T.copy()), {"transpose_b": True}
+        )
+    for a, b in (*shapes, ((7,), (7,))):
+        yield ops.Sample(f"{a} x {b}", tuple(rng.normal(size=shape).astype(np.float32) for shape in (a, b)))
+    yield ops.Sample(
+        "(33,) x (5, 33)^T",
+        (*(rng.normal(size=s).astype(np.float32) for s in ((33,), (5, 33))),),
+        {"transpose_b": True},
+    )
+
+
+def _special_samples(a: ops.Array, weights: ops.Array, b: ops.Array) -> Iterable[ops.Sample]:
+    odd = a[:9].copy()
+    odd[1, 3], odd[2, 17], odd[6, 0] = np.nan, np.inf, -np.inf
+    yield ops.Sample("NaN and infinities", (odd, weights), {"transpose_b": True})
+    yield ops.Sample("NaN and infinities, one row", (odd[6:7], weights), {"transpose_b": True})
+    for bound, active in ((13, 5), (35, 13), (13, 1), (4, 3)):
+        rows = Extent("rows", bound)
+        specs = (TensorSpec((rows, 18), f32), TensorSpec((19, 18), f32))
+        name = f"{active} of {bound} rows"
+        yield ops.Sample(name, (a[:bound], weights), {"transpose_b": True}, specs, {rows: active})
+        specs = (TensorSpec((rows, 18), f32), TensorSpec((18, 19), f32))
+        yield ops.Sample(f"{name}, b [k, n]", (a[:bound], b), {}, specs, {rows: active})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    a, rows = TensorSpec((2, 8), f32), Extent("rows", 4)
+    yield ops.ErrorSample((a, TensorSpec((9, 3), f32)), {}, "with k = 8")
+    yield ops.ErrorSample((a, TensorSpec((8, 3), f32)), {"transpose_b": True}, "wanted b .*n, k")
+    yield ops.ErrorSample((a, TensorSpec((8, 3), i32)), {}, "wanted f32, f16 or bf16")
+    yield ops.ErrorSample((TensorSpec((), f32), TensorSpec((8, 3), f32)), {}, "wanted f32, f16 or bf16")
+    yield ops.ErrorSample((TensorSpec((2, 2, 8), f32), TensorSpec((3, 8, 3), f32)), {}, "that broadcast")
+    yield ops.ErrorSample((a, TensorSpec((8, rows), f32)), {}, "an Extent only as the rows of a")
+    yield ops.ErrorSample((TensorSpec((2, 0), f32), TensorSpec((0, 3), f32)), {}, "no empty axis")
+    yield ops.ErrorSample((a,), {}, "wanted a ")
+    yield ops.ErrorSample((a, TensorSpec((8, 3), f32)), {"to": "i8"}, "wanted to f32, f16 or bf16")
+    yield ops.ErrorSample((TensorSpec((2, 8), i32), TensorSpec((8, 3), i32)), {"to": "f16"}, "no `to` beside i32")
+
+
+OP = ops.Op(
+    name="matmul",
+    formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
+    infer=infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, lanes.supports, lanes.cost),
+        ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
+        ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
+        ops.KernelVariant(
+            "paired", frozenset({"simd"}), bf16_dot.build, bf16_dot.supports, bf16_dot.cost, bf16_dot.TUNABLES
+        ),
+        ops.KernelVariant("units", frozenset({"simd"}), matrix_unit.build, matrix_unit.supports, matrix_unit.cost),
+        ops.KernelVariant("streamed", skinny.BACKENDS, skinny.build, skinny.supports, skinny.cost, skinny.TUNABLES),
+        ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
+        ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
+        ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance=output_dtype.TOLERANCE | {"f64": 1e-29},
+    flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
+)

@@ -1,0 +1,218 @@
+"""rms_norm, residual_norm and silu_multiply whose result is quantized in the same pass: what quantized products read alone.
+
+Each is its op followed by quantize_activations, bit for bit: y never goes to memory unless somebody else reads it (`floats`).
+`sums` names the q8 forms wanted, group-zero each: "32-0", or "32-8 16-32" where products of several kinds read y. Results: the
+q8 forms in that order, y if wanted, and the sum of a residual_norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import f32
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import Constant, kernel
+from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.elementwise import silu_multiply
+from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.norm import residual_norm, rms_norm
+from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantize.fused_quantize_samples import error_samples, samples
+from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
+from camshaft.ops.spec import TensorSpec
+
+SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
+# A value that lies between two codes may get either, as y itself is rounded: one of 127 steps, in few places.
+TOLERANCE = 3e-5
+
+
+def kinds_of(sums: str) -> list[tuple[int, int]]:
+    """Group and zero point of each form that is named: keys of q8.LAYOUTS, if they are right."""
+    words = [word.partition("-") for word in sums.split()]
+    return [(int(group), int(zero)) for group, dash, zero in words if group.isdigit() and zero.isdigit()]
+
+
+def sums_text(kinds: Iterable[tuple[int, int]]) -> str:
+    """The spelling of `sums` for these forms."""
+    return " ".join(f"{group}-{zero}" for group, zero in kinds)
+
+
+def _outputs(arrays: Sequence[Any], first: int, sums: str) -> tuple[list[Q8Out], list[Array]]:
+    """The q8 forms whose arrays start at number `first`, and the arrays after them."""
+    zeros = [zero for _, zero in kinds_of(sums)]
+    end = first + 3 * len(zeros)
+    places = range(first, end, 3)
+    forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
+    return forms, list(arrays[end:])
+
+
+@kernel
+def norm_row(
+    k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: str, floats: bool, vectors: bool
+) -> None:
+    # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * w[c]; blocks of 32 of y quantized
+    terms, w = arrays[: 1 + residual], arrays[1 + residual]
+    quantized, rest = _outputs(arrays, 2 + residual, sums)
+    row, squares = k.program(0), k.accumulator("sum")
+    for c in k.lanes(dim):
+        value = terms[0][row, c] + terms[1][row, c] if residual else terms[0][row, c]
+        if residual:
+            rest[int(floats)][row, c] = value
+        squares += value**2
+    scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
+
+    def vector(b: Value, half: int) -> Value:
+        c = b * BLOCK + 16 * half
+        found = [k.load_vector(t, row, c, width=16) for t in terms]
+        y = (found[0] + found[1] if residual else found[0]) * k.splat(scale, 16) * k.load_vector(w, c, width=16)
+        if floats:
+            k.store_vector(rest[0], y, row, c)
+        return y
+
+    def element(b: Value, i: int) -> Value:
+        c = b * BLOCK + i
+        found = [k.gather(t, row, c) for t in terms]
+        y = (found[0] + found[1] if residual else found[0]) * scale * k.gather(w, c)
+        if floats:
+            k.scatter(rest[0], y, row, c)
+        return y
+
+    blocks = dim // BLOCK
+    if vectors:
+        for b in k.range(blocks):
+            store_block(k, [vector(b, half) for half in (0, 1)], row, b, quantized)
+    else:
+        for b in k.lanes(blocks):
+            store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
+
+
+@kernel
+def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: str, floats: bool, vectors: bool) -> None:
+    # y[r, c] = gate[r, c] / (1 + exp(-gate[r, c])) * up[r, c]; blocks of 32 of y quantized, `span` a program
+    gate, up = arrays[:2]
+    quantized, rest = _outputs(arrays, 2, sums)
+    row, first = k.program(0), k.program(1) * span
+
+    def vector(b: Value, half: int) -> Value:
+        c = b * BLOCK + 16 * half
+        value = k.load_vector(gate, row, c, width=16)
+        y = value / (1.0 + k.exp(-value)) * k.load_vector(up, row, c, width=16)
+        if floats:
+            k.store_vector(rest[0], y, row, c)
+        return y
+
+    def element(b: Value, i: int) -> Value:
+        c = b * BLOCK + i
+        value = k.gather(gate, row, c)
+        y = value / (1.0 + k.exp(-value)) * k.gather(up, row, c)
+        if floats:
+            k.scatter(rest[0], y, row, c)
+        return y
+
+    last = k.minimum(first + span, blocks)
+    if vectors:
+        for b in k.range(first, last):
+            store_block(k, [vector(b, half) for half in (0, 1)], row, b, quantized)
+    else:
+        for b in k.lanes(first, last):
+            store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
+
+
+def _kinds(attrs: ops.Attrs) -> list[tuple[int, int]]:
+    return kinds_of(str(attrs.get("sums", "")))
+
+
+def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    """The q8 forms of y that `sums` asks for. ShapeError, as from op `name`, for what there is no form of."""
+    kinds = _kinds(attrs)
+    fits = 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
+    ops.expect(fits, name, f"sums {attrs.get('sums')!r}", "sums such as '32-0' or '32-8 16-32', each once")
+    ops.expect(len(y.shape) == 2 and y.bounds[1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
+    return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
+
+
+def _infer_after(op: ops.Op, name: str) -> Any:
+    def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+        y, *rest = op.infer(specs, attrs)
+        return (*forms_of(name, y, attrs), *((y,) if attrs.get("floats") else ()), *rest)
+
+    return infer
+
+
+def _reference_after(op: ops.Op) -> Any:
+    def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+        y, *rest = op.reference(inputs, attrs)
+        codes, scales = q8.quantize(y)
+        numbers = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
+        return (*(numbers for _ in _kinds(attrs)), *((y,) if attrs.get("floats") else ()), *rest)
+
+    return reference
+
+
+def _decompose_after(op: ops.Op) -> Any:
+    def decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
+        kept = {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
+        made = getattr(graph, op.name)(*tensors, **kept)
+        y, *rest = made if isinstance(made, tuple) else (made,)
+        forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in _kinds(attrs))
+        return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
+
+    return decompose
+
+
+def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
+    x, n_inputs = node.inputs[0], len(node.inputs)
+    forms = len(_kinds(node.attrs))
+    arrays = [ops.read(i) for i in range(n_inputs)]
+    arrays += [operand for i in range(forms) for operand in q8.q8_operands(i, x)]
+    arrays += [ops.write(i) for i in range(forms, len(node.outputs))]
+    constants: dict[str, Constant] = {
+        "sums": str(node.attrs["sums"]),
+        "floats": bool(node.attrs.get("floats", False)),
+        "vectors": vectors,
+    }
+    if "eps" in node.attrs:
+        constants |= {"dim": x.bounds[1], "eps": node.attrs["eps"], "residual": n_inputs == 3}
+        return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants),))
+    blocks = x.bounds[1] // BLOCK
+    grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
+    return ops.Build((ops.Launch(silu_blocks, tuple(arrays), grid, constants | {"blocks": blocks, "span": SPAN}),))
+
+
+def _cost(vectors: bool) -> Any:
+    # vectors are a CPU's: threads of a GPU take a block each
+    def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+        return (0.4 if vectors != has_threads(target) else 4.0) * float(np.prod(node.inputs[0].bounds))
+
+    return cost
+
+
+def _op(first: ops.Op) -> ops.Op:
+    """The op that is `first`, then quantize_activations."""
+    name = f"{first.name}_q8"
+    flops = first.flops
+    return ops.Op(
+        name=name,
+        formula=f"q8 of {first.formula}",
+        infer=_infer_after(first, name),
+        reference=_reference_after(first),
+        variants=(
+            ops.KernelVariant("vectors", ops.VECTORS, lambda n, t: _build(n, t, vectors=True), cost=_cost(True)),
+            ops.KernelVariant(
+                "one_block_per_lane", ops.EVERYWHERE, lambda n, t: _build(n, t, False), cost=_cost(False)
+            ),
+        ),
+        samples=lambda: samples(first),
+        error_samples=lambda: error_samples(first),
+        tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
+        flops=flops,
+        decompose=_decompose_after(first),
+        pattern=(first.name, "quantize_activations"),
+    )
+
+
+OPS = {op.name: op for op in map(_op, (rms_norm.OP, residual_norm.OP, silu_multiply.OP))}

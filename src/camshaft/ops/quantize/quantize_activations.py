@@ -1,0 +1,188 @@
+"""quantize_activations: x [T, k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
+
+Done once per tensor and shared by every quantized_matmul that reads it and wants the same sums (graph/passes/quantize.py). Those,
+one per `group` k, serve weights that have a zero point z, or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
+sum (code s + m) q d = s d sum(code q) + m d sum(q). They come as the kernels add them: -z sum(q) in i32, or, where z is 0,
+d sum(q) in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from camshaft.dtypes import DType, f32, i8, i32, u32
+from camshaft.extent import Extent
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array as KernelArray
+from camshaft.lang.tracing.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, Q8Out, store_block, store_block_of_lane
+from camshaft.ops.spec import Layout, TensorSpec
+
+
+@kernel
+def blocks_in_registers(
+    k: Tracer,
+    x: KernelArray,
+    codes: KernelArray,
+    scales: KernelArray,
+    sums: KernelArray,
+    *,
+    blocks: int,
+    zero: int,
+    span: int,
+) -> None:
+    # a block of 32 is two vectors of 16; `span` blocks a program
+    row, first = k.program(0), k.program(1) * span
+    for b in k.range(first, k.minimum(first + span, blocks)):
+        halves = [k.load_vector(x, row, b * BLOCK + 16 * h, width=16) for h in (0, 1)]
+        store_block(k, halves, row, b, (Q8Out(codes, scales, sums, zero),))
+
+
+@kernel
+def one_block_per_lane(
+    k: Tracer,
+    x: KernelArray,
+    codes: KernelArray,
+    scales: KernelArray,
+    sums: KernelArray,
+    *,
+    blocks: int,
+    zero: int,
+) -> None:
+    row = k.program(0)
+    for b in k.lanes(blocks):
+        values = [k.gather(x, row, b * BLOCK + i) for i in range(BLOCK)]
+        store_block_of_lane(k, values, row, b, (Q8Out(codes, scales, sums, zero),))
+
+
+def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
+    """Codes (int8 [T, k]) and scales (float32 [T, k / 32]) as the kernels make them."""
+    blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, BLOCK)
+    greatest = np.abs(blocks).max(-1, keepdims=True)
+    inverse = np.divide(np.float32(127), greatest, out=np.zeros_like(greatest), where=greatest > 0)
+    codes = np.rint(blocks.astype(np.float64) * inverse).astype(
+        np.int8
+    )  # the product is exact: rounded once, as fma does
+    return codes.reshape(x.shape), (greatest * np.float32(INVERSE_127))[..., 0]
+
+
+def _sums(codes: ops.Array, scales: ops.Array, group: int, zero: int) -> ops.Array:
+    """The sums of groups of codes as products add them."""
+    whole = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1, dtype=np.int32)
+    by_scale: ops.Array = whole.astype(np.float32) * scales.repeat(BLOCK // group, axis=-1)
+    return whole * np.int32(-zero) if zero else by_scale
+
+
+def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int, zero: int) -> ops.Array:
+    """The bytes of the packed tensor."""
+    out, scales = np.zeros(spec.nbytes, np.uint8), scales.astype(np.float32)
+    sums = _sums(codes, scales, group, zero)
+    for part, values in zip(spec.parts, (codes, scales, sums), strict=True):
+        raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+        out[part.offset_nbytes : part.offset_nbytes + raw.size] = raw
+    return out
+
+
+def from_bytes(data: ops.Array, spec: TensorSpec) -> ops.Array:
+    """The float64 values [T, k] that the packed bytes stand for, NaN in groups whose sum is not that of their codes."""
+    rows, k = spec.bounds
+    raw = {p.name: data[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts}
+    codes, scales = raw["codes"].view(np.int8).reshape(rows, k), raw["scales"].reshape(rows, k // BLOCK)
+    group, zero = next(kind for kind, layout in LAYOUTS.items() if layout is spec.layout)
+    right = _sums(codes, scales, group, zero) == raw["sums"].reshape(rows, k // group)
+    values = codes * scales.astype(np.float64).repeat(BLOCK, axis=-1)
+    return np.where(right.repeat(group, axis=-1), values, np.nan)
+
+
+def _parts(group: int, zero: int) -> Layout:
+    def parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
+        rows, k = spec.bounds
+        sums = ("sums", i32 if zero else f32, (rows, k // group))
+        return (("codes", u32, (rows, k // 4)), ("scales", f32, (rows, k // BLOCK)), sums)
+
+    return Layout(f"q8 sums of {group}" + (f" by -{zero}" if zero else ""), parts, from_bytes)
+
+
+# By group and zero point of the weights, 0 where they have minima.
+LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 4, 8, 12, 16, 32, 128)}
+
+
+def kind_of(attrs: ops.Attrs) -> tuple[int, int]:
+    """Group and zero point that the attributes ask for: a key of LAYOUTS."""
+    return attrs.get("group", 32), attrs.get("zero", 0)
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 1, "quantize_activations", specs, "x [T, k]")
+    x, kind = specs[0], kind_of(attrs)
+    good = x.is_plain and x.dtype == f32 and len(x.shape) == 2 and x.bounds[1] % BLOCK == 0
+    ops.expect(good, "quantize_activations", x, "x of f32 [T, k], k a multiple of 32")
+    wanted = "group 16 or 32, zero 0 or a format's zero point"
+    ops.expect(kind in LAYOUTS, "quantize_activations", f"group {kind[0]}, zero {kind[1]}", wanted)
+    return (TensorSpec(x.shape, f32, LAYOUTS[kind]),)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    x, kind = inputs[0], kind_of(attrs)
+    return (to_bytes(*quantize(x), TensorSpec(x.shape, f32, LAYOUTS[kind]), *kind),)
+
+
+SPAN = 16
+
+
+def q8_operands(index: int, x: TensorSpec) -> tuple[ops.Operand, ops.Operand, ops.Operand]:
+    """Codes, scales and sums of output `index`, the q8 form of x, as kernels write them."""
+    return ops.write(index, "codes", x.bounds, i8), ops.write(index, "scales"), ops.write(index, "sums")
+
+
+def _build(node: ops.NodeSpec, target: ops.Target, lanes: bool = False) -> ops.Build:
+    x = node.inputs[0]
+    constants = {"blocks": x.bounds[1] // BLOCK, "zero": kind_of(node.attrs)[1]}
+    arrays = (ops.read(0), *q8_operands(0, x))
+    if lanes:
+        return ops.Build((ops.Launch(one_block_per_lane, arrays, (ops.Cells(x.shape[0]),), constants),))
+    grid = (ops.Cells(x.shape[0]), ops.Cells(x.bounds[1] // BLOCK, SPAN))
+    return ops.Build((ops.Launch(blocks_in_registers, arrays, grid, constants | {"span": SPAN}),))
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(3)
+    for rows, k, group, zero in ((1, 32, 32, 0), (3, 96, 16, 0), (2, 544, 32, 8), (5, 1056, 32, 128), (2, 96, 16, 32)):
+        x = rng.normal(size=(rows, k)).astype(np.float32)
+        x[0, :32] = 0
+        yield ops.Sample(f"{rows}x{k}/{group}-{zero}", (x,), {"group": group, "zero": zero})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    yield ops.ErrorSample((TensorSpec((2, 33), f32),), {}, "multiple of 32")
+    yield ops.ErrorSample((TensorSpec((Extent("T", 2), 64), f32),), {"group": 8}, "group 16 or 32")
+    yield ops.ErrorSample((TensorSpec((2, 64), f32),), {"zero": 5}, "zero 0 or a format's")
+
+
+OP = ops.Op(
+    name="quantize_activations",
+    formula="d = max|x| / 127 over 32 k; q = round(x / d)",
+    infer=_infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant(
+            "blocks_in_registers",
+            ops.VECTORS,
+            _build,
+            cost=lambda node, target: 0.3 * prod(node.inputs[0].bounds),  # 0.30 ns an element at k = 576 on Zen 4
+        ),
+        ops.KernelVariant(
+            "one_block_per_lane",
+            ops.EVERYWHERE,
+            lambda node, target: _build(node, target, lanes=True),
+            cost=lambda node, target: 4.0 * prod(node.inputs[0].bounds),
+        ),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 0.0},
+)

@@ -1,0 +1,251 @@
+"""gated_product: q8 of silu(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
+
+Two quantized_matmuls and silu_multiply_q8, bit for bit. `tile`: a program makes the same 32 columns of both products for some
+tokens, and the block of 32 that they give: the products never go to memory, and nobody waits for them. `sums` is that of
+quantizing.py. Found by graph/passes/fuse_quantized.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import f32
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import Constant, kernel
+from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.quantize import fused_quantize
+from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block
+from camshaft.ops.quantized import matmul
+from camshaft.ops.quantized.k_quant import nested_totals
+from camshaft.ops.quantized.kernels import q8_totals
+from camshaft.ops.quantized.matmul import by_whole_numbers, weight_operands
+from camshaft.ops.quantized.packing import ROWS, packed_format
+from camshaft.ops.quantized.rows import Rows, Tokens
+from camshaft.ops.quantized.unpacking import packed
+from camshaft.ops.spec import TensorSpec
+
+NAME = "gated_product"
+PRODUCT = matmul.OP
+SILU = fused_quantize.OPS["silu_multiply_q8"]
+# Formats that gate and up are kept in: of each the kernels are proved.
+FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
+
+
+@kernel
+def gated_tile(
+    k: Tracer,
+    *arrays: Any,
+    n: int,
+    blocks: int,
+    rows: int,
+    columns: int,
+    bound: int,
+    block: str,
+    ahead: int,
+    sums: str,
+) -> None:
+    # y[t, 32 b .. 32 b + 31] = silu(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
+    x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
+    zeros = [zero for _, zero in fused_quantize.kinds_of(sums)]
+    places = range(9, 9 + 3 * len(zeros), 3)
+    outs = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
+    tokens, b = Tokens(k, columns, bound, arrays[9 + 3 * len(zeros) :][:1]), k.program(0)
+    made = k.scratch(f32, 2, columns, BLOCK)
+    for number, (codes, scales, extra) in enumerate((gate, up)):
+        weights = packed(k, codes, scales, extra, block)
+        totals_of = nested_totals if by_whole_numbers(weights.form) else q8_totals
+        for i in k.range(BLOCK // rows):
+            mine = Rows(k, rows, n, b * (BLOCK // rows) + i)
+            for t, total in enumerate(totals_of(x, weights, mine, tokens, blocks, ahead)):
+                k.store_vector(made, total.value, number, t, i * rows)
+    for token in k.range(columns):
+        place = tokens.first + token
+        condition = tokens.is_stored(place)
+        if condition is None:
+            _store(k, made, token, place, b, outs)
+        else:
+            with k.when(condition):
+                _store(k, made, token, place, b, outs)
+
+
+def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out]) -> None:
+    halves = []
+    for h in (0, 1):
+        gate, up = (k.load_vector(made, number, token, 16 * h, width=16) for number in (0, 1))
+        halves.append(gate / (1.0 + k.exp(-gate)) * up)
+    store_block(k, halves, place, b, outs)
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 3, NAME, specs, "x [T, k] of q8, gate and up [n, k]")
+    x, gate, up = specs
+    ops.expect(x.layout in q8.LAYOUTS.values(), NAME, x, "x [T, k] of q8")
+    good = isinstance(gate.dtype, BlockFormat) and gate.dtype.name in FORMATS
+    ops.expect(good, NAME, gate, f"weights of {', '.join(FORMATS)}")
+    ops.expect(gate == up, NAME, up, f"up as gate is, {gate}")
+    (y,) = PRODUCT.infer((x, gate), {})
+    return fused_quantize.forms_of(NAME, y, attrs)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    """Samples carry the float64 products, as those of quantized_matmul do."""
+    if "wanted" in attrs:
+        gate, up = attrs["wanted"]()
+    else:
+        x, *weights = (a.astype(np.float64) for a in inputs)
+        gate, up = (x @ w.T for w in weights)
+    return SILU.reference((gate, up), {"sums": attrs["sums"], "floats": False})
+
+
+def _decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
+    x, *weights = tensors
+    products = (graph.quantized_matmul(x, w) for w in weights)
+    return graph.silu_multiply_q8(*products, sums=attrs["sums"], floats=False)
+
+
+def _product(node: ops.NodeSpec) -> ops.NodeSpec:
+    """One of the two products."""
+    specs = node.inputs[:2]
+    return ops.NodeSpec(specs, PRODUCT.infer(specs, {}), {})
+
+
+def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x, gate, _ = node.inputs
+    tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(_product(node), target)
+    sums = str(node.attrs["sums"])
+    y = TensorSpec((x.shape[0], n), f32)
+    outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
+    constants: dict[str, Constant] = {
+        "n": n,
+        "blocks": gate.bounds[1] // BLOCK,
+        "rows": min(values["rows"], ROWS),
+        "columns": values["tokens"],
+        "bound": x.bounds[0],
+        "block": gate.dtype.name,
+        "ahead": values["ahead"],
+        "sums": sums,
+    }
+    inputs = tuple(ops.read(0, part.name, (prod(part.shape),)) for part in x.parts)
+    launch = ops.Launch(
+        gated_tile,
+        (*inputs, *weight_operands(node, 1), *weight_operands(node, 2), *outputs),
+        (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"])),
+        constants,
+        (tokens,) if isinstance(tokens, Extent) else (),
+    )
+    return ops.Build((launch,))
+
+
+def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
+    """The product's variant for a target by its cost; the tile where no other is better."""
+    spec = _product(node)
+    found = [v for v in PRODUCT.variants if target.backend in v.backends and v.supports(spec, target) is None]
+    return min(found, key=lambda v: v.cost(spec, target))
+
+
+def _build_apart(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """The two products and silu_multiply_q8 as launches of one node."""
+    product, spec = _best_product(node, target), _product(node)
+    launches: list[ops.Launch | ops.NativeCall] = []
+    made = product.build(spec, target)
+    assert isinstance(made, ops.Build)
+    for number in (0, 1):
+        scratch = [2 + number * len(made.scratch) + i for i in range(len(made.scratch))]
+        for launch in made.launches:
+            arrays = tuple(_moved(operand, number, scratch) for operand in launch.arrays)
+            launches.append(replace(launch, arrays=arrays))
+    y = spec.outputs[0]
+    silu = ops.NodeSpec((y, y), node.outputs, {**node.attrs, "floats": False})
+    candidates = [v for v in SILU.variants if target.backend in v.backends]
+    last = min(candidates, key=lambda v: v.cost(silu, target)).build(silu, target)
+    assert isinstance(last, ops.Build)
+    for launch in last.launches:
+        arrays = tuple(ops.scratch(o.index, "read", o.shape) if o.kind == "input" else o for o in launch.arrays)
+        launches.append(replace(launch, arrays=arrays))
+    return ops.Build(tuple(launches), (y, y, *made.scratch, *made.scratch))
+
+
+def _moved(operand: ops.Operand, number: int, scratch: Sequence[int]) -> ops.Operand:
+    """An operand of product `number` as one of the node's."""
+    if operand.kind == "output":
+        return replace(operand, kind="scratch", index=number)
+    if operand.kind == "scratch":
+        return replace(operand, index=scratch[operand.index])
+    return replace(operand, index=number + 1) if operand.index == 1 else operand
+
+
+def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    found = [v for v in PRODUCT.variants if v.name == "tile"]
+    return found[0].supports(_product(node), target)
+
+
+def _apart_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
+    return 2 * _best_product(node, target).cost(_product(node), target) + 0.6 * y + 500.0
+
+
+def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    # Zen 4: at n 1536, k 576 4 microseconds behind `apart` for one token (each block's end is waited for), 190 ahead for 512
+    (tile,) = (v for v in PRODUCT.variants if v.name == "tile")
+    y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
+    return 2 * tile.cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
+
+
+def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.Sample:
+    """A sample of the product on two matrices of the same numbers in another order."""
+    from camshaft.ops.kernels.late_sample import LateSample
+    from camshaft.ops.quantized.samples import Case
+
+    first, second = (Case(name, rows, active, n, k, True, seed) for seed in (n, n + 1))
+
+    def inputs() -> tuple[ops.Array, ...]:
+        return first.x, first.packed(), second.packed()
+
+    attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums}
+    return LateSample(f"{first.label} {sums}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    for name in FORMATS:
+        size = max(BLOCK_FORMATS[name].block_size, 64)
+        yield _case(name, 29, 7, 96, 2 * size, "16-32 32-8")
+    for name in ("Q4_1", "Q6_K"):
+        yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), "32-0")
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    block = BLOCK_FORMATS["Q4_0"]
+    w = TensorSpec((64, 64), block)
+    x = TensorSpec((2, 64), f32, q8.LAYOUTS[packed_format(w).sums])
+    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": "32-0"}, "x .* of q8")
+    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": "32-0"}, "up as gate is")
+    yield ops.ErrorSample((x, w, w), {"sums": "32"}, "sums such")
+    odd = TensorSpec((48, 64), block)
+    yield ops.ErrorSample((x, odd, odd), {"sums": "32-0"}, "multiple of 32")
+
+
+OP = ops.Op(
+    name=NAME,
+    formula="q8 of silu(x Wg) * (x Wu)",
+    infer=_infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant("tile", frozenset({"simd", "c"}), _build_tile, _packed_only, _tile_cost),
+        ops.KernelVariant("apart", ops.EVERYWHERE, _build_apart, _packed_only, _apart_cost),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={layout.name: fused_quantize.TOLERANCE for layout in q8.LAYOUTS.values()},
+    flops=lambda node: 2 * PRODUCT.flops(_product(node)),
+    decompose=_decompose,
+    pattern=("quantized_matmul", "silu_multiply_q8"),
+)

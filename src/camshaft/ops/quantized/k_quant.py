@@ -1,0 +1,144 @@
+"""The tile of quantized_matmul for weights whose scales are nested: whole numbers a group, steps a super-block of 256 k.
+
+    y += step sum_blocks (d sum_groups scale (sum code q - zero_point sum q) + (low / step) minimum (d sum q))
+
+Up to d all is whole numbers. A product of theirs is cheap beside one of floats: on Zen 4 it shares one of its two ports with the
+byte dot products, a float's both. Both sums in one register a token leave room for 12 tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32, i32, u32
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.ops.quantized.kernels import Activations
+from camshaft.ops.quantized.packing import SUPER
+from camshaft.ops.quantized.rows import Rows, Tokens, dot_words
+from camshaft.ops.quantized.unpacking import Packed, packed
+
+
+@kernel
+def nested_tile(
+    k: Tracer,
+    x_codes: Array,
+    x_scales: Array,
+    x_sums: Array,
+    codes: Array,
+    scales: Array,
+    extra: Array,
+    out: Array,
+    *active: Value,
+    n: int,
+    blocks: int,
+    rows: int,
+    columns: int,
+    bound: int,
+    block: str,
+    ahead: int,
+) -> None:
+    # `rows` weights' rows x `columns` tokens a program; words `ahead` are prefetched
+    mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
+    weights = packed(k, codes, scales, extra, block)
+    tokens.store(mine, out, nested_totals((x_codes, x_scales, x_sums), weights, mine, tokens, blocks, ahead))
+
+
+def nested_totals(
+    x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
+) -> list[Variable]:
+    """A tile of y, a total of all rows for each token."""
+    k = mine.k
+    totals, parts = ([k.var(mine.spread(0.0)) for _ in tokens.places] for _ in range(2))
+    for s in k.range(blocks // SUPER):
+        steps = steps_of(weights, mine, s)
+        for part in parts:
+            part.set(mine.spread(0.0))
+        for i in k.range(SUPER):
+            b = s * SUPER + i
+            if ahead:
+                weights.prefetch(mine.tile, b, ahead)
+            add_block(x, weights, mine, tokens, blocks, b, steps, parts)
+        for total, part in zip(totals, parts, strict=True):
+            total.set(k.fma(steps.scale, part.value, total.value))
+    return totals
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Of one super-block: the steps of its scales, not zero where the minima count in them; `low`, the steps of its minima in
+    those, None without minima; `some`: where the file's scales are not all zero."""
+
+    scale: Value
+    low: Value | None
+    some: Value
+
+
+def steps_of(weights: Packed, mine: Rows, s: Value) -> Steps:
+    """The steps of super-block s."""
+    step, low = weights.steps(mine.load, s)
+    some = step != 0.0
+    if low is None:
+        return Steps(step, None, some)
+    step = mine.k.select(some, step, mine.spread(1.0))
+    return Steps(step, low / step, some)
+
+
+def add_block(
+    x: Activations,
+    weights: Packed,
+    mine: Rows,
+    tokens: Tokens,
+    blocks: int,
+    b: Value,
+    steps: Steps,
+    parts: list[Variable],
+) -> None:
+    """Adds block b, of so many, to each token's sum over the super-block."""
+    (x_codes, x_scales, x_sums), k, groups = x, mine.k, weights.form.groups
+    words = weights.code_words(mine.load, b)
+    pairs = [weights.whole_scale(mine.load, b, g) for g in range(groups)]
+    if steps.low is not None:
+        pairs = [(k.select(steps.some, scale, mine.spread(0, i32)), minimum) for scale, minimum in pairs]
+    early = weights.form.is_joint and len(parts) > 2  # eight products of codes or two of sums a token
+    if early:
+        words = [_scaled(word, pairs[w * groups // 8][0]) for w, word in enumerate(words)]
+    minima = [m.to(f32) * steps.low for _, m in pairs if m is not None and steps.low is not None]
+    code_at, scale_at = tokens.along(blocks * 8, b * 8), tokens.along(blocks, b)
+    sum_at = tokens.along(blocks * groups, b * groups)
+    for t, part in enumerate(parts):
+        sums = [x_sums[sum_at[t] + g] for g in range(groups)]
+        acted = [mine.spread(x_codes[code_at[t] + w], u32) for w in range(8)]
+        if minima:
+            for minimum, q_sum in zip(minima, sums, strict=True):
+                part.set(k.fma(minimum, mine.spread(q_sum), part.value))
+            sums = [k.const(0, i32)] * groups
+        starts = [mine.spread(q_sum, i32) for q_sum in sums]
+        if early:
+            whole = _chain(k, starts[0], words, acted)
+        else:
+            whole = _times(k, starts, words, acted, [scale for scale, _ in pairs])
+        part.set(k.fma(whole.to(f32), mine.spread(x_scales[scale_at[t]]), part.value))
+
+
+def _scaled(word: Value, scale: Value) -> Value:
+    """Four codes of 2 bits times a scale of 4: no byte passes 45."""
+    return word * scale.to(u32)
+
+
+def _chain(k: Tracer, start: Value, words: list[Value], acted: list[Value]) -> Value:
+    """start + the dot products of code words with words of activations, i32."""
+    (dot,) = dot_words(k, [start], words, lambda i, w: acted[w])
+    return dot
+
+
+def _times(k: Tracer, starts: list[Value], words: list[Value], acted: list[Value], scales: list[Value]) -> Value:
+    """The block's dot products in whole numbers, each group's times its scale."""
+    size, whole = 8 // len(scales), None
+    for g, (start, scale) in enumerate(zip(starts, scales, strict=True)):
+        at = slice(g * size, (g + 1) * size)
+        dot = _chain(k, start, words[at], acted[at]) * scale
+        whole = dot if whole is None else whole + dot
+    assert whole is not None
+    return whole

@@ -1,0 +1,162 @@
+"""quantized_matmul of many tokens on a CPU's matrix unit (AMX, NEON's i8mm): a tile of tokens x rows, a group of k at a time.
+
+The unit adds up whole numbers; what a group's scale and the token's make of them goes on in vectors, as in kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32, i32, i64, u32
+from camshaft.extent import Extent
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.ops import op as ops
+from camshaft.ops.quantized.packing import BLOCK
+from camshaft.ops.quantized.rows import Rows
+from camshaft.ops.quantized.unpacking import Index, Packed, packed
+from camshaft.ops.spec import TensorSpec
+
+WORDS = BLOCK // 4
+
+
+@dataclass(frozen=True)
+class UnitTile:
+    """A tile for CPUs with `features`: rows, most and fewest tokens, and whether the f32 totals stay in registers.
+
+    NEON: 8 sums of the unit, 8 totals and 8 words of codes in 32 registers. AMX's sums come through memory anyway.
+    """
+
+    features: frozenset[str]
+    rows: int
+    tokens: tuple[int, int]
+    in_registers: bool
+
+
+TILES = (
+    UnitTile(frozenset({"amx-tile", "amx-int8"}), 16, (32, 16), False),
+    UnitTile(frozenset({"neon", "i8mm"}), 4, (8, 8), True),
+)
+
+
+@kernel
+def q8_unit_tile(
+    k: Tracer, x_codes: Array, x_scales: Array, x_sums: Array, codes: Array, scales: Array, extra: Array, out: Array,
+    *active: Value, n: int, blocks: int, rows: int, columns: int, bound: int, block: str, in_registers: bool,
+) -> None:  # fmt: skip
+    # `rows` weights' rows x `columns` tokens a program; a ragged end's tile starts earlier, so that all that is read is there
+    weights, mine = packed(k, codes, scales, extra, block), Rows(k, rows, n)
+    first, limit = k.program(1) * columns, active[0] if active else k.const(bound, i64)
+    start = k.minimum(first, bound - columns)
+    totals = _Totals(k, mine, columns, in_registers)
+    unpacked, sums = k.scratch(u32, WORDS, rows), k.scratch(i32, columns, rows)
+    depth = WORDS // weights.form.groups
+    for b in k.range(blocks):
+        source, *at = _code_words(k, weights, mine, unpacked, b)
+        for g in range(weights.form.groups):
+            product = k.word_tile(columns, rows, i32)
+            product.mma(x_codes, (start, b * WORDS + g * depth), source, (*at[:-1], g * depth, at[-1]), k=depth)
+            product.store(sums, (0, 0))
+            k.barrier()
+            totals.change(_scaled(k, weights, mine, (x_scales, x_sums, sums), start, b, g))
+            k.barrier()
+    for i, total in totals.each():
+        with k.when((start + i >= first) & (start + i < limit)):
+            mine.store(out, total, start + i)
+
+
+def _code_words(
+    k: Tracer, weights: Packed, mine: Rows, unpacked: Array, b: Value
+) -> tuple[Array, *tuple[Value | int, ...]]:
+    """Where block b's words of codes lie: the weights themselves where a code is a byte, else `unpacked`; an array, the indices
+    before its words, and the one after them."""
+    form = weights.form
+    if form.bits == 8 and form.table is None:
+        return weights.codes, mine.tile, b, mine.row
+    for w, word in enumerate(weights.code_words(mine.load, b)):
+        k.store_vector(unpacked, word, w, 0)
+    k.barrier()
+    return unpacked, 0
+
+
+def _scaled(
+    k: Tracer, weights: Packed, mine: Rows, x: tuple[Array, Array, Array], start: Value, b: Value, g: int
+) -> Callable[[Index, Value], Value]:
+    """What adds the whole sums of token i's group to its total; x: the tokens' scales and sums, and the scratch of those."""
+    scales, x_sums, sums = x
+    scale, minimum = weights.scale(mine.load, b, g)
+
+    def added(i: Index, total: Value) -> Value:
+        step, q_sum = scales[start + i, b], x_sums[start + i, b * weights.form.groups + g]
+        dot = k.load_vector(sums, i, 0, width=mine.count)
+        if minimum is None:
+            return k.fma((dot + mine.spread(q_sum, i32)).to(f32), scale * step, total)
+        return k.fma(minimum, mine.spread(q_sum), k.fma(dot.to(f32), scale * step, total))
+
+    return added
+
+
+class _Totals:
+    """A total a token: variables, or rows of scratch that a loop goes over, where unrolled LLVM would load all at once."""
+
+    def __init__(self, k: Tracer, mine: Rows, count: int, in_registers: bool) -> None:
+        self.k, self.mine, self.count = k, mine, count
+        self.held = [k.var(mine.spread(0.0)) for _ in range(count if in_registers else 0)]
+        if not in_registers:
+            self.rows = k.scratch(f32, count, mine.count)
+            for i in k.range(count):
+                k.store_vector(self.rows, mine.spread(0.0), i, 0)
+
+    def change(self, added: Callable[[Index, Value], Value]) -> None:
+        for i, total in enumerate(self.held):
+            total.set(added(i, total.value))
+        if not self.held:
+            for row in self.k.range(self.count):
+                self.k.store_vector(self.rows, added(row, self._row(row)), row, 0)
+
+    def each(self) -> Iterator[tuple[Index, Variable]]:
+        """Each token's number and total, in a loop where there is one."""
+        yield from enumerate(self.held)
+        if not self.held:
+            for row in self.k.range(self.count):
+                yield row, self.k.var(self._row(row))
+
+    def _row(self, row: Value) -> Value:
+        return self.k.load_vector(self.rows, row, 0, width=self.mine.count)
+
+
+def tile_of(target: ops.Target) -> UnitTile | None:
+    """The tile for the target's unit; None without one."""
+    return next((tile for tile in TILES if tile.features <= target.features), None)
+
+
+def refusal(x: TensorSpec, target: ops.Target) -> str | None:
+    """Why the unit does not take so many quantized tokens, or None."""
+    tile = tile_of(target) if target.backend == "simd" else None
+    if tile is None:
+        return "takes CPUs that multiply matrices of bytes: AMX's or NEON's i8mm"
+    fewest = tile.tokens[-1]
+    return f"a tile of {fewest} tokens for {x.bounds[0]}" if x.bounds[0] < fewest else None
+
+
+def launch(node: ops.NodeSpec, target: ops.Target, weights: tuple[ops.Operand, ...]) -> ops.Launch:
+    """A program per tile; `weights`: the operands of the packed weights."""
+    (x, w), tile = node.inputs, tile_of(target)
+    assert tile is not None
+    columns = next(tokens for tokens in tile.tokens if tokens <= x.bounds[0])
+    sizes = {
+        "n": w.bounds[0],
+        "blocks": w.bounds[1] // BLOCK,
+        "rows": tile.rows,
+        "columns": columns,
+        "bound": x.bounds[0],
+    }
+    return ops.Launch(
+        q8_unit_tile,
+        (ops.read(0, "codes"), ops.read(0, "scales"), ops.read(0, "sums"), *weights, ops.write(0)),
+        (ops.Cells(w.bounds[0], tile.rows), ops.Cells(x.shape[0], columns)),
+        {**sizes, "block": w.dtype.name, "in_registers": tile.in_registers},
+        (x.shape[0],) if isinstance(x.shape[0], Extent) else (),
+    )

@@ -1,0 +1,212 @@
+"""The blocks of a file inside a kernel: how each format's codes, scales and minima are read.
+
+k_quants.py and small_blocks.py say what lies where; here the same is done four codes at a time, in the bytes of a u32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from camshaft.dtypes import u32
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.lang.ir import Value
+from camshaft.lang.tracing.tracer import Array, Tracer
+
+
+@dataclass
+class Record:
+    """One block of a format per lane: the bytes of `raw` (u32 words, the last of which is `last`) from byte `start` on.
+
+    Where records are no whole words, a word of one lies in two of the file's, which are shifted together; each is read once.
+    """
+
+    k: Tracer
+    raw: Array
+    start: Value
+    last: Value
+    block: str
+    seen: dict[int, Value] = field(default_factory=dict)
+
+    def _file_word(self, offset: int) -> Value:
+        """The file's word with byte `offset` of the record; past the record's end, where none of it is used, one that exists."""
+        if offset not in self.seen:
+            index = (self.start + offset) >> 2
+            past = offset >= BLOCK_FORMATS[self.block].block_nbytes
+            self.seen[offset] = self.k.gather(self.raw, self.k.minimum(index, self.last) if past else index)
+        return self.seen[offset]
+
+    def _shift(self, offset: int) -> Value | None:
+        """How many bits of the file's word lie before byte `offset` of the record; None for none in all records."""
+        if BLOCK_FORMATS[self.block].block_nbytes % 4 == 0:
+            return None
+        return ((self.start + offset) & 3).to(u32) << 3
+
+    def _bytes(self, offset: int, count: int) -> Value:
+        """Up to 4 bytes from a byte of the record on, in the low bits of a u32; less than 4 lie in one word of the file."""
+        shift = self._shift(offset)
+        if shift is None:
+            word, before = self._file_word(offset // 4 * 4), offset % 4 * 8
+            value = word >> before if before else word
+        elif count == 4:
+            above = (self._file_word(offset + 4) << (shift ^ 31)) << 1
+            value = (self._file_word(offset) >> shift) | above
+        else:
+            value = self._file_word(offset) >> shift
+        return value if count == 4 else value & ((1 << 8 * count) - 1)
+
+    def _offset(self, name: str) -> int:
+        layout = BLOCK_FORMATS[self.block].layout
+        assert layout is not None
+        assert layout.fields is not None
+        return int(layout.fields[name][1])
+
+    def word(self, name: str, i: int = 0) -> Value:
+        """Bytes 4 i to 4 i + 3 of a field."""
+        return self._bytes(self._offset(name) + 4 * i, 4)
+
+    def half(self, name: str) -> Value:
+        """A field of 16 bits."""
+        return self._bytes(self._offset(name), 2)
+
+    def byte(self, name: str, i: int = 0) -> Value:
+        """Byte i of a field."""
+        return self._bytes(self._offset(name) + i, 1)
+
+
+Many = Callable[[Record, int], list[Value]]
+
+
+@dataclass(frozen=True)
+class RawFormat:
+    """`codes` gives the 8 code words of block j (32 k), `scales` what is stored as its scales, `minima` as its minima, `steps`
+    the steps of the whole record; None where a format has none."""
+
+    codes: Many
+    scales: Many
+    minima: Many | None = None
+    steps: Callable[[Record], list[Value]] | None = None
+
+
+def _bits(word: Value, shift: int, count: int, at: int = 0) -> Value:
+    """`count` bits from `shift` on of every byte, put at bit `at`."""
+    mask = 0x01010101 * ((1 << count) - 1)
+    moved = (word >> shift if shift else word) & mask
+    return moved << at if at else moved
+
+
+# --- codes -------------------------------------------------------------------------------------------------------------
+def _nibbles(r: Record, j: int) -> list[Value]:
+    """16 bytes a block: low nibbles first, then high ones."""
+    words = [r.word("qs", 4 * j + i) for i in range(4)]
+    return [_bits(word, shift, 4) for shift in (0, 4) for word in words]
+
+
+def _nibbles_of_two(r: Record, j: int) -> list[Value]:
+    """32 bytes hold two blocks, the first in the low nibbles."""
+    return [_bits(r.word("qs", j // 2 * 8 + w), j % 2 * 4, 4) for w in range(8)]
+
+
+def _spread(qh: Value, w: int) -> Value:
+    """Bits 4 w to 4 w + 3 of a word, each at bit 4 of a byte: their copies 7 apart, of which one bit in 8 is right."""
+    return (((qh >> (4 * w)) & 15) * 0x00204081 & 0x01010101) << 4
+
+
+def _five(r: Record, j: int) -> list[Value]:
+    qh = r.word("qh")
+    return [low | _spread(qh, w) for w, low in enumerate(_nibbles(r, j))]
+
+
+def _q8_0(r: Record, j: int) -> list[Value]:
+    return [r.word("qs", w) ^ 0x80808080 for w in range(8)]
+
+
+def _two_bits(r: Record, j: int) -> list[Value]:
+    return [_bits(r.word("qs", j // 4 * 8 + w), j % 4 * 2, 2) for w in range(8)]
+
+
+def _q3_k(r: Record, j: int) -> list[Value]:
+    return [low | _bits(r.word("hmask", w), j, 1, 2) for w, low in enumerate(_two_bits(r, j))]
+
+
+def _q5_k(r: Record, j: int) -> list[Value]:
+    return [low | _bits(r.word("qh", w), j, 1, 4) for w, low in enumerate(_nibbles_of_two(r, j))]
+
+
+def _q6_k(r: Record, j: int) -> list[Value]:
+    half, quarter = j // 4, j % 4
+    low = [_bits(r.word("ql", 16 * half + quarter % 2 * 8 + w), quarter // 2 * 4, 4) for w in range(8)]
+    return [code | _bits(r.word("qh", 8 * half + w), 2 * quarter, 2, 4) for w, code in enumerate(low)]
+
+
+# --- scales, minima, steps ---------------------------------------------------------------------------------------------
+def _d(r: Record, j: int) -> list[Value]:
+    return [r.half("d")]
+
+
+def _m(r: Record, j: int) -> list[Value]:
+    return [r.half("m")]
+
+
+def _exponent(r: Record, j: int) -> list[Value]:
+    return [r.byte("e")]
+
+
+def _two_scales(r: Record, j: int) -> list[Value]:
+    return [r.byte("scales", 2 * j + g) for g in range(2)]
+
+
+def _byte_of(word: Value, i: int) -> Value:
+    return (word >> (8 * i)) & 255
+
+
+def _k_scales(r: Record, j: int) -> list[Value]:
+    """A scale and a minimum of six bits (formats.k_blocks.k_scales)."""
+    scales, minima, late = (r.word("scales", i) for i in range(3))
+    if j < 4:
+        return [_byte_of(word, j) & 63 for word in (scales, minima)]
+    rest = _byte_of(late, j - 4)
+    tops = [(_byte_of(word, j - 4) >> 6) << 4 for word in (scales, minima)]
+    return [(rest & 15) | tops[0], (rest >> 4) | tops[1]]
+
+
+def _q3_scales(r: Record, j: int) -> list[Value]:
+    """Two of the 16 scales of six bits, less 32 (formats.k_blocks.q3_scales)."""
+    low, high = r.word("scales", j // 2 % 2), r.word("scales", 2)
+    found = []
+    for g in (2 * j, 2 * j + 1):
+        nibble = (_byte_of(low, g % 4) >> (g // 8 * 4)) & 15
+        top = (_byte_of(high, g % 4) >> (g // 4 * 2)) & 3
+        found.append((nibble | (top << 4)) - 32)
+    return found
+
+
+def _iq4_xs_scales(r: Record, j: int) -> list[Value]:
+    low, high = (r.word("scales_l") >> (4 * j)) & 15, (r.half("scales_h") >> (2 * j)) & 3
+    return [(low | (high << 4)) - 32]
+
+
+def _step(r: Record) -> list[Value]:
+    return [r.half("d")]
+
+
+def _steps(r: Record) -> list[Value]:
+    """d, and dmin below zero."""
+    return [r.half("d"), r.half("dmin") ^ 0x8000]
+
+
+RAW_FORMATS: dict[str, RawFormat] = {
+    "Q4_0": RawFormat(_nibbles, _d),
+    "Q4_1": RawFormat(_nibbles, _d, _m),
+    "Q5_0": RawFormat(_five, _d),
+    "Q5_1": RawFormat(_five, _d, _m),
+    "Q8_0": RawFormat(_q8_0, _d),
+    "Q2_K": RawFormat(_two_bits, _two_scales, steps=_steps),
+    "Q3_K": RawFormat(_q3_k, _q3_scales, steps=_step),
+    "Q4_K": RawFormat(_nibbles_of_two, _k_scales, steps=_steps),
+    "Q5_K": RawFormat(_q5_k, _k_scales, steps=_steps),
+    "Q6_K": RawFormat(_q6_k, _two_scales, steps=_step),
+    "IQ4_NL": RawFormat(_nibbles, _d),
+    "IQ4_XS": RawFormat(_nibbles, _iq4_xs_scales, steps=_step),
+    "MXFP4": RawFormat(_nibbles, _exponent),
+}

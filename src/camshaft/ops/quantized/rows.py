@@ -1,0 +1,112 @@
+"""The weights' rows of one program, as a vector or as threads have them, and its tokens.
+
+Up to 16 rows are one explicit vector of interleaved rows. More are a workgroup's threads, a row each: 16 neighbours read one line
+of memory together, as the vector does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from camshaft.dtypes import DType, f32
+from camshaft.lang.ir import Value
+from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
+from camshaft.ops.quantized.packing import ROWS
+
+
+class Rows:
+    """`count` rows from `count * part` on, of n in all; part is program(0) unless it is given."""
+
+    def __init__(self, k: Tracer, count: int, n: int, part: Value | None = None) -> None:
+        self.k, self.count, self.n = k, count, n
+        part = k.program(0) if part is None else part
+        self.first = part * count
+        self.row: Value | int
+        if count > ROWS:
+            mine = k.minimum(self.first + k.lane(), n - 1)
+            self.tile, self.row = mine // ROWS, mine % ROWS
+            return
+        parts = ROWS // count
+        self.tile, self.row = (part, 0) if parts == 1 else (part // parts, part % parts * count)
+
+    def load(self, array: Array, *at: Number) -> Value:
+        """array[tile, at .., row] of every row."""
+        if self.count > ROWS:
+            return self.k.gather(array, self.tile, *at, self.row)
+        return self.k.load_vector(array, self.tile, *at, self.row, width=self.count)
+
+    def spread(self, x: Number, dtype: DType = f32) -> Value:
+        """One number for every row."""
+        if self.count > ROWS:
+            return x if isinstance(x, Value) else self.k.const(x, dtype)
+        return self.k.splat(x, self.count, dtype)
+
+    def store(self, out: Array, total: Variable, token: Value) -> None:
+        """out[token, rows] = total, for the rows that there are."""
+        k = self.k
+        if self.count > ROWS:
+            row = self.first + k.lane()
+            with k.when(row < self.n):
+                out[token, row] = total.value
+        elif self.n % self.count == 0:
+            k.store_vector(out, total.value, token, self.first)
+        else:
+            k.store_vector(out, total.value, token, self.first, count=k.minimum(self.n - self.first, self.count))
+
+
+# Tokens whose chains of dot products go side by side: one after the other, as LLVM leaves them for fixed shapes, Q4_1 and Q4_K
+# reach 67 and 66 % of the int8 peak at k = 14336 on Zen 4, side by side 71 and 69.
+ABREAST = 4
+
+
+def abreast(count: int) -> Iterator[range]:
+    """Tokens 0 to count - 1, in groups of ABREAST."""
+    for first in range(0, count, ABREAST):
+        yield range(first, min(first + ABREAST, count))
+
+
+def dot_words(
+    k: Tracer, starts: Sequence[Value], words: Sequence[Value], acted: Callable[[int, int], Value]
+) -> list[Value]:
+    """starts[i] + the dot products of code words with words acted(i, w) of activations, i32, all i side by side."""
+    dots = list(starts)
+    for w, word in enumerate(words):
+        dots = [k.dot4(dot, word, acted(i, w)) for i, dot in enumerate(dots)]
+    return dots
+
+
+class Tokens:
+    """A program's tokens, consecutive within the bound, so that their operands lie at fixed distances. The last tile begins where
+    its end is the bound's; tokens of the one before it and those that are not active are computed, of whatever lies there, but
+    not stored. (Clamped one by one, each had a pointer of its own: of 380 instructions of Q4_1's loop 113 moved those.)"""
+
+    def __init__(self, k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> None:
+        self.mine, self.active = k.program(1) * columns, active
+        self.overlaps = bound % columns != 0
+        first = k.minimum(self.mine, bound - columns) if self.overlaps else self.mine
+        self.k, self.first = k, first
+        self.places: list[Value] = [first + c for c in range(columns)]
+        self.stored: list[Value | None] = [self.is_stored(place) for place in self.places]
+
+    def is_stored(self, place: Value) -> Value | None:
+        """Whether the token at that place is this program's to store; None where all are."""
+        stored = place < self.active[0] if self.active else None
+        return _both(place >= self.mine, stored) if self.overlaps else stored
+
+    def along(self, per_token: int, at: Value) -> list[Value]:
+        """The place in a flat array of `per_token` numbers a token where each token's own number `at` is: the first one's, found
+        in the loop, and constants."""
+        start = self.first * per_token + at
+        return [start + c * per_token for c in range(len(self.places))]
+
+    def store(self, rows: Rows, out: Array, totals: list[Variable]) -> None:
+        for total, token, condition in zip(totals, self.places, self.stored, strict=True):
+            if condition is None:
+                rows.store(out, total, token)
+            else:
+                with self.k.when(condition):
+                    rows.store(out, total, token)
+
+
+def _both(condition: Value, other: Value | None) -> Value:
+    return condition if other is None else condition & other

@@ -1,0 +1,114 @@
+"""What quantized_matmul is tried on: random blocks of every packed format, about the edges of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from camshaft.dtypes import f32
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.ops import op as ops
+from camshaft.ops.kernels.late_sample import LateSample
+from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved, pack, packed_format
+from camshaft.ops.spec import TensorSpec
+
+
+def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
+    """Random blocks of a format, uint8, with scales that are ordinary numbers."""
+    rng, block = np.random.default_rng(seed), BLOCK_FORMATS[name]
+    assert block.layout is not None
+    raw = rng.integers(0, 256, (n * k // block.block_size, block.block_nbytes)).astype(np.uint8)
+    records = raw.reshape(-1).view(block.layout)
+    for field in {"d", "dmin", "m"} & set(block.layout.names or ()):
+        records[field] = rng.normal(size=len(records)) * 0.1
+    if "dmin" in (block.layout.names or ()):
+        records["d"][::5] = 0  # minima alone
+    if name == "MXFP4":
+        records["e"] = rng.integers(118, 124, len(records))
+    return raw.reshape(-1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """x [rows (active), k] times random weights [n, k] of the block format `name`. Everything is made when it is asked for."""
+
+    name: str
+    rows: int
+    active: int
+    n: int
+    k: int
+    quantized: bool
+    seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The sample's name."""
+        kind = "q8" if self.quantized else "f32"
+        return f"{self.name} {self.rows}({self.active})x{self.k}x{self.n} {kind}"
+
+    @property
+    def plain(self) -> TensorSpec:
+        """The weights as a file has them."""
+        return TensorSpec((self.n, self.k), BLOCK_FORMATS[self.name])
+
+    @cached_property
+    def specs(self) -> tuple[TensorSpec, TensorSpec]:
+        """Of x and of the packed weights."""
+        dim: int | Extent = Extent("T", self.rows) if self.active < self.rows else self.rows
+        layout = (q8.LAYOUTS[packed_format(self.plain).sums],) if self.quantized else ()
+        return TensorSpec((dim, self.k), f32, *layout), interleaved(self.plain)
+
+    @property
+    def extents(self) -> dict[Extent, int]:
+        """What is active of x's rows."""
+        dim = self.specs[0].shape[0]
+        return {dim: self.active} if isinstance(dim, Extent) else {}
+
+    @cached_property
+    def raw(self) -> ops.Array:
+        """The file's bytes."""
+        return random_blocks(self.name, self.n, self.k, seed=self.n if self.seed is None else self.seed)
+
+    @cached_property
+    def x(self) -> ops.Array:
+        """f32, or the bytes of its q8 form."""
+        x = np.random.default_rng(self.n + self.k).normal(size=(self.rows, self.k)).astype(np.float32)
+        kind = packed_format(self.plain).sums
+        return q8.to_bytes(*q8.quantize(x), self.specs[0], *kind) if self.quantized else x
+
+    def packed(self) -> ops.Array:
+        """The weights' packed bytes."""
+        out = np.zeros(self.specs[1].nbytes, np.uint8)
+        pack(self.raw, self.specs[1], out)
+        return out
+
+    def wanted(self) -> ops.Array:
+        """The float64 product of the active rows with the file's own dequantized weights."""
+        block = BLOCK_FORMATS[self.name]
+        weights = block.dequantize(self.raw.reshape(-1, block.block_nbytes)).reshape(self.n, self.k)
+        values = q8.from_bytes(self.x, self.specs[0]) if self.quantized else self.x.astype(np.float64)
+        product: ops.Array = values[: self.active] @ weights.astype(np.float64).T
+        return product
+
+
+def sample(case: Case) -> ops.Sample:
+    """The case as a sample, with the product wanted among its attributes as a function."""
+    attrs = {"wanted": case.wanted}
+    return LateSample(case.label, lambda: (case.x, case.packed()), attrs, case.specs, case.extents)
+
+
+def samples() -> Iterable[ops.Sample]:
+    """Of each format and kind of x: one token, also of rows for several streams, more, and a ragged count of them."""
+    for name in PACKED_FORMATS:
+        for quantized in (True, False):
+            k = max(BLOCK_FORMATS[name].block_size, 64)
+            yield sample(Case(name, 1, 1, 33, k, quantized))
+            if quantized:
+                yield sample(Case(name, 1, 1, 505, 2 * k, quantized))
+            yield sample(Case(name, 13, 13, 16, 2 * k, quantized))
+            yield sample(Case(name, 29, 7, 17, 3 * k, quantized))

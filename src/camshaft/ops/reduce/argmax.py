@@ -1,0 +1,171 @@
+"""argmax and argmin: where the greatest (the least) element along an axis is; ties to the smaller index.
+
+Attributes: `axis` (-1 by default; None for the whole tensor), `keepdims`, and `nan_first`: the first NaN wins, as in NumPy;
+without it a NaN loses against everything, as a sampler wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from camshaft.dtypes import DTYPES, as_dtype, boolean, f16, f32, f64, i8, i32, i64, u8
+from camshaft.extent import Extent
+from camshaft.lang import ir
+from camshaft.lang.instructions import identity
+from camshaft.lang.kernel import Constant, kernel
+from camshaft.lang.tracing.tracer import Array as KernelArray
+from camshaft.lang.tracing.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.elementwise.formula import NUMBERS, same_dtype
+from camshaft.ops.reduce.frame import COLUMNS
+from camshaft.ops.reduce.reduction import axes_of, reduced
+from camshaft.ops.spec import TensorSpec, bound
+
+
+def _better(k: Tracer, value: ir.Value, best: ir.Value, least: bool, nan_first: bool) -> ir.Value:
+    """Whether the value takes the best one's place; false for NaN, or true for the first."""
+    better = value < best if least else value > best
+    if nan_first and value.dtype.is_float:
+        better = better | (k.isnan(value) & (k.isnan(best) ^ k.const(True, boolean)))
+    return better
+
+
+@kernel
+def one_row_per_program(
+    k: Tracer, x: KernelArray, out: KernelArray, *, dim: int, dtype: str, least: bool, nan_first: bool
+) -> None:
+    # each lane keeps its greatest element (the first of equals) and where it was; then the lanes are compared
+    held = DTYPES[dtype]
+    row, best = k.program(0), k.var(identity("min" if least else "max", held.numpy), held)
+    where = k.var(0, i32)
+    for c in k.lanes(dim):
+        value = x[row, c]
+        better = _better(k, value, best.value, least, nan_first)
+        best.set(k.select(better, value, best.value))
+        where.set(k.select(better, c.to(i32), where.value))
+    winner = k.lanes_min(best) if least else k.lanes_max(best)
+    wins = best.value == winner
+    if nan_first and held.is_float:
+        wins = wins | k.isnan(best.value)
+    out[row] = k.lanes_min(k.select(wins, where.value, dim))
+
+
+@kernel
+def into_columns(
+    k: Tracer, x: KernelArray, out: KernelArray, *, dim: int, columns: int, dtype: str, least: bool, nan_first: bool,
+    block: int,
+) -> None:  # fmt: skip
+    # out[r, c] = the first d whose x[r, d, c] is best; each lane keeps its columns' best ones in scratch
+    held, row, first = DTYPES[dtype], k.program(0), k.program(1) * block
+    stop = k.minimum(first + block, columns)
+    best, where = k.scratch(held, block), k.scratch(i32, block)
+    for c in k.lanes(first, stop):
+        best[c - first] = identity("min" if least else "max", held.numpy)
+        where[c - first] = 0
+    for d in k.range(dim):
+        for c in k.lanes(first, stop):
+            value, old = x[row, d, c], best[c - first]
+            better = _better(k, value, old, least, nan_first)
+            best[c - first] = k.select(better, value, old)
+            where[c - first] = k.select(better, d.to(i32), where[c - first])
+    for c in k.lanes(first, stop):
+        out[row, c] = where[c - first]
+
+
+def _axes(name: str, x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
+    axis = attrs.get("axis", -1)
+    ops.expect(axis is None or isinstance(axis, int), name, f"axis {axis}", "a number, or None for all")
+    return axes_of(name, x, {"axes": axis})
+
+
+def _infer(name: str, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 1, name, specs, "one tensor x")
+    same_dtype(name, specs, NUMBERS)
+    unknown = set(attrs) - {"axis", "keepdims", "nan_first"}
+    ops.expect(not unknown, name, f"attributes {sorted(unknown)}", "axis, keepdims and nan_first")
+    x = specs[0]
+    axes = _axes(name, x, attrs)
+    extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
+    fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
+    ops.expect(fits, name, x, "no empty axis, and an Extent only as a first axis that stays")
+    return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), i32),)
+
+
+def _reference(name: str, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    x = inputs[0]
+    if as_dtype(x.dtype).is_float:
+        x = x.astype(np.float64)
+        x = x if attrs.get("nan_first") else np.where(np.isnan(x), np.inf if name == "argmin" else -np.inf, x)
+    found = getattr(np, name)(x, axis=attrs.get("axis", -1), keepdims=bool(attrs.get("keepdims")))
+    return (np.asarray(found).astype(np.int32),)
+
+
+def _build(name: str, node: ops.NodeSpec) -> ops.Build:
+    x = node.inputs[0]
+    axes = _axes(name, x, node.attrs)
+    outer = x.shape[0] if axes and axes[0] else 1
+    before, dim = prod(x.bounds[: axes[0]]) if axes else 1, prod(x.bounds[a] for a in axes)
+    columns = prod(x.bounds[axes[-1] + 1 :]) if axes else 1
+    rows = outer if before == bound(outer) else before
+    held = ir.arithmetic_dtype(as_dtype(x.dtype))
+    constants: dict[str, Constant] = {"dim": dim, "dtype": held.name, "least": name == "argmin"}
+    constants["nan_first"] = bool(node.attrs.get("nan_first"))
+    if columns == 1:
+        arrays = ops.read(0, shape=(before, dim)), ops.write(0, shape=(before,))
+        return ops.Build((ops.Launch(one_row_per_program, arrays, (ops.Cells(rows),), constants),))
+    block = min(columns, COLUMNS)
+    arrays = ops.read(0, shape=(before, dim, columns)), ops.write(0, shape=(before, columns))
+    grid = ops.Cells(rows), ops.Cells(columns, per=block)
+    constants |= {"columns": columns, "block": block}
+    return ops.Build((ops.Launch(into_columns, arrays, grid, constants),))
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(16)
+    for rows, dim in ((1, 1), (9, 15), (9, 16), (9, 17), (20, 33), (3, 1000), (1, 49152)):
+        yield ops.Sample(f"{rows}x{dim}", (rng.normal(size=(rows, dim)).astype(np.float32),))
+    yield ops.Sample("ties", (rng.integers(0, 3, (40, 70)).astype(np.float32),))
+    x = np.full((7, 40), -np.inf, np.float32)
+    x[1], x[2, 3:], x[3, :39] = np.nan, np.nan, np.nan
+    x[4, 17], x[5, 20:22], x[6] = -3e38, np.inf, rng.normal(size=40)
+    x[6, ::2] = np.nan
+    yield ops.Sample("infinities and NaN", (x,))
+    yield ops.Sample("NaN first", (x,), {"nan_first": True})
+    yield ops.Sample("NaN first in columns", (x,), {"nan_first": True, "axis": 0})
+    for shape, axis in (((3, 7, 33), 1), ((5, COLUMNS + 3), 0), ((2, 3, 5), None)):
+        x = rng.integers(-40, 40, shape).astype(np.float32)
+        yield ops.Sample(f"{shape} over {axis}", (x,), {"axis": axis, "keepdims": axis == 1})
+    for dtype in (f64, f16, i8, i32, i64, u8):
+        drawn = (40 * rng.normal(size=(3, 37))).astype(np.int64).astype(dtype.numpy)
+        yield ops.Sample(f"3x37 of {dtype.name}", (drawn,), {"axis": 1 if dtype != i8 else 0})
+    wanted, x = Extent("rows", 16), rng.normal(size=(16, 33)).astype(np.float32)
+    yield ops.Sample("7 of 16", (x,), {}, (TensorSpec((wanted, 33), f32),), {wanted: 7})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    x = TensorSpec((2, 8), f32)
+    yield ops.ErrorSample((x, x), {}, "wanted one tensor")
+    yield ops.ErrorSample((TensorSpec((8,), boolean),), {}, "wanted tensors of")
+    yield ops.ErrorSample((x,), {"axis": 2}, "wanted axes from -2 to 1")
+    yield ops.ErrorSample((x,), {"axis": (0, 1)}, "wanted a number")
+    yield ops.ErrorSample((TensorSpec((Extent("n", 8), 3), f32),), {"axis": 0}, "wanted no empty axis")
+
+
+def _op(name: str, word: str) -> ops.Op:
+    return ops.Op(
+        name=name,
+        formula=f"y[r] = the least c with x[r, c] = {word}(x[r])",
+        infer=lambda specs, attrs: _infer(name, specs, attrs),
+        reference=lambda inputs, attrs: _reference(name, inputs, attrs),
+        variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, lambda node, target: _build(name, node)),),
+        samples=_samples,
+        error_samples=_error_samples,
+        tolerance={},
+        flops=lambda node: float(np.prod(node.inputs[0].bounds)),
+    )
+
+
+OPS = {"argmax": _op("argmax", "max"), "argmin": _op("argmin", "min")}

@@ -1,0 +1,167 @@
+"""Reductions over any axes: sum, mean, prod, max, min, and dot: a row for each. Kernels and cuts are in ops/reduce/frame.py.
+
+Attributes: `axes` (a number or some, negative ones from the end; None, the default, for all) and `keepdims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from camshaft.dtypes import DType, as_dtype, i64, u64
+from camshaft.extent import Extent
+from camshaft.ops import op as ops
+from camshaft.ops.elementwise.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.kernels.lane_widths import lanes_of
+from camshaft.ops.reduce import dot_blas, reduction_samples
+from camshaft.ops.reduce import frame as reducing
+from camshaft.ops.reduce.frame import Fold, fold_of, pairs_text, partial_spec
+from camshaft.ops.spec import Dim, TensorSpec
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """`kind` of fold: sum, product, max or min. `gives`: the result's dtype; `mean` divides by the number of elements; `others`:
+    variants beside the folds."""
+
+    name: str
+    text: str
+    kind: str
+    numpy: Callable[..., object]
+    dtypes: tuple[DType, ...] = NUMBERS
+    gives: Callable[[DType], DType] = lambda dtype: dtype
+    mean: bool = False
+    arity: int = 1
+    others: tuple[ops.KernelVariant, ...] = ()
+    tolerance: Mapping[str, float] = field(
+        default_factory=lambda: {"f32": 1e-12, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
+    )
+
+
+def counted(dtype: DType) -> DType:
+    """What integers are summed to, as in NumPy; floats keep their dtype."""
+    return dtype if dtype.is_float else i64 if dtype.kind == "i" else u64
+
+
+def axes_of(op: str, spec: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
+    """The axes that go, each once, counted from 0. ShapeError for one that the tensor lacks, or one twice."""
+    asked, rank = attrs.get("axes"), len(spec.shape)
+    if asked is None:
+        return tuple(range(rank))
+    given = (asked,) if isinstance(asked, int) else tuple(asked)
+    fits = all(isinstance(a, int) and -rank <= a < rank for a in given)
+    ops.expect(fits, op, f"axes {asked} of {spec}", f"axes from {-rank} to {rank - 1}")
+    found = tuple(a % rank for a in given)
+    ops.expect(len(set(found)) == len(found), op, f"axes {asked} of {spec}", "each axis once")
+    return found
+
+
+def reduced(spec: TensorSpec, axes: Sequence[int], keepdims: bool) -> tuple[Dim, ...]:
+    """The result's shape."""
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(spec.shape))
+    return tuple(d for i, d in enumerate(spec.shape) if i not in axes)
+
+
+def infer(row: Reduction, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    """The result's spec. ShapeError as `axes_of` has it, and for wrong dtypes or empty tensors."""
+    ops.expect(len(specs) == row.arity, row.name, specs, f"{row.arity} tensor{'s' if row.arity > 1 else ''}")
+    unknown = set(attrs) - {"axes", "keepdims"}
+    ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", "axes and keepdims")
+    dtype, x = same_dtype(row.name, specs, row.dtypes), specs[0]
+    if row.arity == 2:
+        fits = len(x.shape) == 1 and specs[1].shape == x.shape and not attrs and isinstance(x.shape[0], int)
+        ops.expect(fits, row.name, specs, "two vectors of one size")
+    axes = axes_of(row.name, x, attrs)
+    extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
+    fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
+    ops.expect(fits, row.name, x, "no empty axis, and an Extent only as a first axis that stays")
+    return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), row.gives(dtype)),)
+
+
+def _reference(row: Reduction, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    dtype = row.gives(as_dtype(inputs[0].dtype))
+    wide = [widened(x) if dtype.is_float else x.astype(dtype.numpy) for x in inputs]
+    with np.errstate(all="ignore"):
+        if row.arity == 2:
+            return (rounded(row.numpy(*wide), dtype),)
+        spec = TensorSpec(inputs[0].shape, as_dtype(inputs[0].dtype))
+        axes = axes_of(row.name, spec, attrs)
+        return (rounded(row.numpy(wide[0], axis=axes, keepdims=bool(attrs.get("keepdims"))), dtype),)
+
+
+def _build(row: Reduction, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x = node.inputs[0]
+    axes = axes_of(row.name, x, node.attrs)
+    wide = reducing.accumulates_in(row.kind, as_dtype(x.dtype), target.backend)
+    count = prod(x.bounds[a] for a in axes) if row.mean else 0
+    fold = fold_of(x.shape, axes)
+    reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
+    result = ops.write(0, shape=(prod(node.outputs[0].bounds),))
+    if fold.parts == 1:
+        return ops.Build((_launch(row, fold, wide, count, (*reads, result), target),))
+    between = partial_spec(fold, wide)
+    flat = (prod(between.bounds),)
+    first = _launch(row, fold, wide, 0, (*reads, ops.scratch(0, "write", flat)), target)
+    rest = fold_of((fold.outer, *between.bounds[1:]), (2,))
+    second = _launch(row, rest, wide, count, (ops.scratch(0, "read", flat), result), target)
+    return ops.Build((first, second), (between,))
+
+
+def _launch(
+    row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[ops.Operand, ...], target: ops.Target
+) -> ops.Launch:
+    constants: dict[str, int | str] = {
+        "kind": row.kind,
+        "dtype": wide.name,
+        "kept": pairs_text(fold.kept),
+        "gone": pairs_text(fold.gone),
+        "columns": fold.columns,
+        "per": fold.per,
+        "parts": fold.parts,
+        "outer_step": fold.outer_stride if isinstance(fold.outer, Extent) else 0,
+        "count": count,
+    }
+    outer, kept = ops.Cells(fold.outer), ops.Cells(fold.n_kept)
+    if fold.along:
+        grid = (outer, kept, ops.Cells(fold.parts))
+        lanes = reducing.lanes_for(fold, row.kind, target)
+        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1}, lanes=lanes)
+    block = min(fold.columns, reducing.COLUMNS)
+    grid = (outer, kept, ops.Cells(fold.parts * -(-fold.columns // block)))
+    return ops.Launch(reducing.into_columns, arrays, grid, {**constants, "block": block})
+
+
+def op_of(row: Reduction) -> ops.Op:
+    """The Op of a row."""
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        return _build(row, node, target)
+
+    return ops.Op(
+        name=row.name,
+        formula=row.text,
+        infer=lambda specs, attrs: infer(row, specs, attrs),
+        reference=lambda inputs, attrs: _reference(row, inputs, attrs),
+        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes_of(build)), *row.others),
+        samples=lambda: reduction_samples.samples(row),
+        error_samples=lambda: reduction_samples.error_samples(row),
+        tolerance=row.tolerance,
+        flops=lambda node: float(prod(node.inputs[0].bounds)),
+    )
+
+
+# Where a target has no 64-bit floats, 30,000 factors are rounded 30,000 times.
+_IN_F32 = {"f32": 1e-10, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
+ROWS = (
+    Reduction("sum", "y = sum over axes of x", "sum", np.sum, gives=counted),
+    Reduction("mean", "y = sum over axes of x / their number", "sum", np.mean, FLOATS, mean=True),
+    Reduction("prod", "y = product over axes of x", "product", np.prod, gives=counted, tolerance=_IN_F32),
+    Reduction("max", "y = max over axes of x, NaN where there is one", "max", np.max),
+    Reduction("min", "y = min over axes of x, NaN where there is one", "min", np.min),
+    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2, others=(dot_blas.VARIANT,)),
+)
+OPS = {row.name: op_of(row) for row in ROWS}

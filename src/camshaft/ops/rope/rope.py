@@ -1,0 +1,154 @@
+"""rope: rotary position embedding, (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of each head, at explicit positions.
+
+"interleaved" pairs are columns 2i and 2i + 1 (llama.cpp's NORM), "neox" ones i and i + rotary_dim / 2. Columns from rotary_dim on
+stay as they are. table.py makes the table of cosines and sines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from camshaft.dtypes import f32, i32, i64
+from camshaft.extent import Extent
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.rope.table import RopeScaling, rope_table
+from camshaft.ops.spec import TensorSpec
+
+__all__ = ["OP", "RopeScaling", "rope_table"]
+
+
+@kernel
+def rotate_halves(
+    k: Tracer, x: Array, positions: Array, table: Array, out: Array, *, heads: int, head_dim: int, rotary_dim: int
+) -> None:
+    # out[i] = x[i] cos_i - x[i + n/2] sin_i; out[i + n/2] = x[i] sin_i + x[i + n/2] cos_i
+    token, half = k.program(0), rotary_dim // 2
+    position = positions[token].to(i64)
+    for head in k.range(heads):
+        first = head * head_dim
+        for i in k.lanes(half):
+            a, b = x[token, first + i], x[token, first + half + i]
+            cos, sin = table[position, i], table[position, half + i]
+            out[token, first + i] = a * cos - b * sin
+            out[token, first + half + i] = a * sin + b * cos
+        _keep_rest(k, x, out, token, first, head_dim, rotary_dim)
+
+
+@kernel
+def rotate_pairs(
+    k: Tracer, x: Array, positions: Array, table: Array, out: Array, *, heads: int, head_dim: int, rotary_dim: int
+) -> None:
+    # out[2i] = x[2i] cos_i - x[2i+1] sin_i; out[2i+1] = x[2i] sin_i + x[2i+1] cos_i
+    token, half = k.program(0), rotary_dim // 2
+    position = positions[token].to(i64)
+    for head in k.range(heads):
+        first = head * head_dim
+        for i in k.lanes(half):
+            a, b = k.gather(x, token, first + 2 * i), k.gather(x, token, first + 2 * i + 1)
+            cos, sin = table[position, i], table[position, half + i]
+            k.scatter(out, a * cos - b * sin, token, first + 2 * i)
+            k.scatter(out, a * sin + b * cos, token, first + 2 * i + 1)
+        _keep_rest(k, x, out, token, first, head_dim, rotary_dim)
+
+
+def _keep_rest(k: Tracer, x: Array, out: Array, token: Value, first: Value, head_dim: int, rotary_dim: int) -> None:
+    if rotary_dim < head_dim:
+        for i in k.lanes(rotary_dim, head_dim):
+            out[token, first + i] = x[token, first + i]
+
+
+_KERNELS = {"interleaved": rotate_pairs, "neox": rotate_halves}
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 3, "rope", specs, "x [T, heads * head_dim], positions [T], table [context, rotary_dim]")
+    x, positions, table = specs
+    heads, head_dim = attrs.get("heads", 0), attrs.get("head_dim", 0)
+    ops.expect(heads > 0 and head_dim > 0, "rope", (heads, head_dim), "heads and head_dim above 0")
+    good = x.is_plain and x.dtype == f32 and len(x.shape) == 2 and x.shape[1] == heads * head_dim
+    ops.expect(good, "rope", x, f"x of f32 [T, {heads * head_dim}]")
+    good = positions.is_plain and positions.dtype == i32 and positions.shape == x.shape[:1]
+    ops.expect(good, "rope", positions, f"positions of i32 [{x.shape[0]}]")
+    good = table.is_plain and table.dtype == f32 and len(table.shape) == 2
+    good = good and table.bounds[1] % 2 == 0 and 0 < table.bounds[1] <= head_dim
+    ops.expect(good, "rope", table, f"table of f32 [context, rotary_dim], rotary_dim even and at most {head_dim}")
+    pairing = attrs.get("pairing")
+    ops.expect(pairing in _KERNELS, "rope", repr(pairing), f"a pairing of {', '.join(_KERNELS)}")
+    return (x,)
+
+
+def _pairs(n: int, pairing: str) -> tuple[slice, slice]:
+    return (slice(0, n, 2), slice(1, n, 2)) if pairing == "interleaved" else (slice(0, n // 2), slice(n // 2, n))
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    x, positions, table = inputs
+    n = table.shape[1]
+    out = x.astype(np.float64).reshape(len(x), attrs["heads"], attrs["head_dim"])
+    cos, sin = np.split(table.astype(np.float64)[positions][:, None], 2, axis=-1)
+    first, second = _pairs(n, attrs["pairing"])
+    a, b = out[..., first].copy(), out[..., second].copy()
+    out[..., first], out[..., second] = a * cos - b * sin, a * sin + b * cos
+    return (out.reshape(x.shape),)
+
+
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x, _, table = node.inputs
+    constants = {
+        "heads": node.attrs["heads"],
+        "head_dim": node.attrs["head_dim"],
+        "rotary_dim": table.bounds[1],
+    }
+    kernel = _KERNELS[node.attrs["pairing"]]
+    arrays = (ops.read(0), ops.read(1), ops.read(2), ops.write(0))
+    # one lane: LLVM turns the strided pairs into shuffles, which beat gathers and scatters
+    lanes = 1 if kernel is rotate_pairs else None
+    return ops.Build((ops.Launch(kernel, arrays, (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
+
+
+def _sample(pairing: str, heads: int, head_dim: int, rotary_dim: int, n: int) -> ops.Sample:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(n, heads * head_dim)).astype(np.float32)
+    positions = rng.integers(0, 40, n).astype(np.int32)
+    attrs = {"heads": heads, "head_dim": head_dim, "pairing": pairing}
+    name = f"{pairing}, {n} tokens, {heads} heads of {head_dim}, {rotary_dim} rotary"
+    return ops.Sample(name, (x, positions, rope_table(40, rotary_dim, 1e4)), attrs)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    for pairing in _KERNELS:
+        for sizes in ((1, 2, 2, 1), (3, 64, 64, 2), (2, 34, 34, 3), (1, 30, 30, 1), (2, 80, 32, 2), (5, 66, 66, 1)):
+            yield _sample(pairing, *sizes)
+        full, tokens = _sample(pairing, 2, 64, 62, 6), Extent("tokens", 6)
+        specs = (TensorSpec((tokens, 128), f32), TensorSpec((tokens,), i32), TensorSpec((40, 62), f32))
+        yield ops.Sample(f"{pairing}, 4 of 6 tokens", full.inputs, full.attrs, specs, {tokens: 4})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    x, positions, table = TensorSpec((3, 128), f32), TensorSpec((3,), i32), TensorSpec((40, 64), f32)
+    attrs = {"heads": 2, "head_dim": 64, "pairing": "neox"}
+    yield ops.ErrorSample((x, positions, table), attrs | {"pairing": "diagonal"}, "wanted a pairing")
+    yield ops.ErrorSample((x, positions, table), attrs | {"heads": 3}, "wanted x of f32")
+    yield ops.ErrorSample((x, TensorSpec((4,), i32), table), attrs, "wanted positions")
+    yield ops.ErrorSample((x, positions, TensorSpec((40, 66), f32)), attrs, "wanted table")
+    yield ops.ErrorSample((x, positions), attrs, "wanted x")
+
+
+OP = ops.Op(
+    name="rope",
+    formula="(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position]",
+    infer=_infer,
+    reference=_reference,
+    variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),
+    indexes={1: lambda node: node.inputs[2].bounds[0]},
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 1e-12},
+    flops=lambda node: 3.0 * np.prod(node.inputs[0].bounds),
+    nbytes=lambda node: 2.0 * node.inputs[0].nbytes + 4.0 * node.inputs[0].bounds[0] * (1 + node.inputs[2].bounds[1]),
+)

@@ -1,0 +1,106 @@
+"""repeat_penalty: makes tokens seen lately less likely: l > 0 becomes l / penalty, else l * penalty (Keskar et al., 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from camshaft.dtypes import f32, i32, i64
+from camshaft.extent import Extent
+from camshaft.lang.kernel import kernel
+from camshaft.lang.tracing.tracer import Array as KernelArray
+from camshaft.lang.tracing.tracer import Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.spec import TensorSpec
+
+
+@kernel
+def penalize_block(
+    k: Tracer,
+    logits: KernelArray,
+    ids: KernelArray,
+    penalty: KernelArray,
+    out: KernelArray,
+    *,
+    columns: int,
+    block: int,
+    n_ids: int,
+) -> None:
+    # y[r, c] = l > 0 ? l / penalty[r] : l * penalty[r] where c is one of ids[r], else l; l = logits[r, c]
+    row, first = k.program(0), k.program(1) * block
+    stop = k.minimum(first + block, columns)
+    for c in k.lanes(first, stop):
+        out[row, c] = logits[row, c]
+    k.barrier()
+    factor = penalty[row]
+    for j in k.range(n_ids):
+        token = ids[row, j].to(i64)
+        with k.when((token >= first) & (token < stop)):  # -1 is in no block
+            value = logits[row, token]
+            out[row, token] = k.select(value > 0, value / factor, value * factor)
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 3, "repeat_penalty", specs, "logits [R, n], ids [R, m] and penalty [R]")
+    logits, ids, penalty = specs
+    elementwise.expect_tensor("repeat_penalty", logits)
+    ops.expect(len(logits.shape) == 2, "repeat_penalty", logits, "logits of f32 [R, n]")
+    elementwise.expect_tensor("repeat_penalty", ids, (i32,))
+    fits = len(ids.shape) == 2 and ids.shape[0] == logits.shape[0]
+    ops.expect(fits, "repeat_penalty", ids, f"ids of i32 [R, m] with the rows of {logits}")
+    wanted = TensorSpec(logits.shape[:1], f32)
+    ops.expect(penalty == wanted, "repeat_penalty", penalty, f"penalty of {wanted}")
+    return (logits,)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    logits, ids, penalty = inputs
+    out = logits.astype(np.float64)
+    for row, tokens in enumerate(ids):
+        seen = tokens[(tokens >= 0) & (tokens < logits.shape[1])]
+        value, factor = logits[row, seen].astype(np.float64), float(penalty[row])
+        out[row, seen] = np.where(value > 0, value / factor, value * factor)
+    return (out,)
+
+
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    logits, ids, _ = node.inputs
+    how = elementwise.cut(logits, keep_columns=True)
+    arrays = (ops.read(0), ops.read(1), ops.read(2), ops.write(0))
+    return elementwise.launch(penalize_block, how, arrays, {"n_ids": ids.bounds[1]})
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(17)
+    for rows, n, m in ((1, 1, 1), (3, 15, 4), (2, 17, 17), (3, 2 * elementwise.BLOCK + 1, 64)):
+        logits = (3 * rng.normal(size=(rows, n))).astype(np.float32)
+        ids = np.stack([rng.permutation(n)[:m] for _ in range(rows)]).astype(np.int32)
+        ids[:, m // 2 :] = np.where(rng.random((rows, m - m // 2)) < 0.5, -1, ids[:, m // 2 :])
+        yield ops.Sample(f"{rows}x{n}, {m} ids", (logits, ids, rng.uniform(0.8, 1.5, rows).astype(np.float32)))
+    logits = np.array([[np.nan, np.inf, -np.inf, 0.0, 5.0]], np.float32)
+    yield ops.Sample("special", (logits, np.array([[0, 1, 2, 3, 9, -7]], np.int32), np.full(1, 1.25, np.float32)))
+    tokens, x = Extent("rows", 16), rng.normal(size=(16, 33)).astype(np.float32)
+    specs = (TensorSpec((tokens, 33), f32), TensorSpec((tokens, 2), i32), TensorSpec((tokens,), f32))
+    ids = rng.integers(0, 33, (16, 2)).astype(np.int32)
+    yield ops.Sample("7 of 16", (x, ids, np.full(16, 1.1, np.float32)), {}, specs, {tokens: 7})
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    logits, ids, penalty = TensorSpec((2, 8), f32), TensorSpec((2, 4), i32), TensorSpec((2,), f32)
+    yield ops.ErrorSample((logits, ids), {}, "wanted logits")
+    yield ops.ErrorSample((logits, TensorSpec((3, 4), i32), penalty), {}, "wanted ids of i32")
+    yield ops.ErrorSample((logits, ids, TensorSpec((3,), f32)), {}, "wanted penalty")
+
+
+OP = ops.Op(
+    name="repeat_penalty",
+    formula="y = l > 0 ? l / penalty : l * penalty for the tokens in ids, else l",
+    infer=_infer,
+    reference=_reference,
+    variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 1e-13},
+)

@@ -1,0 +1,223 @@
+"""What is kept of a plan for later starts: its executor's words, free of addresses.
+
+Only plans of this process's own CPU, whose kernels are the store's objects and whose constants are tensors of a file or a few
+bytes, can be kept; of any other `kept_of` says why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.cpu.loaded import CpuKernel
+from camshaft.errors import PlanError
+from camshaft.extent import Extent
+from camshaft.formats.tensor import FileTensor
+from camshaft.plan.cached.cached_plan import (
+    ARENA,
+    ARGUMENTS,
+    COPY,
+    EXTENTS,
+    FIRST_KERNEL,
+    LITERAL,
+    MEMMOVE,
+    Constant,
+    Head,
+    Kept,
+    View,
+)
+from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.memory.loading import Wanted
+from camshaft.plan.memory.weights import Weights
+from camshaft.plan.runtime.execute import BoundSchedule
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.library import native_executor
+from camshaft.plan.runtime.workers import Words
+from camshaft.plan.schedule import Buffer, Lifetime, Thunk
+
+Array = np.ndarray[Any, Any]
+# Of constants that are computed, such as rotations; a plan with larger ones is not kept.
+MOST_ALONG_NBYTES = 4 << 20
+
+
+class _NotKept(Exception):
+    """Why a plan cannot be kept."""
+
+
+@dataclass
+class _Regions:
+    """Places of memory by their first address, numbered within their kind as they are met."""
+
+    named: Mapping[int, tuple[str, int]]
+    sources: Mapping[int, Wanted | Array]
+    kernels: dict[str, tuple[int, str]] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    constants: dict[int, Constant] = field(default_factory=dict)
+    along: dict[int, Array] = field(default_factory=dict)
+    own: dict[int, int] = field(default_factory=dict)
+
+    def add(self, buffer: Buffer, address: int) -> None:
+        """Meets the memory of a buffer that is no temporary."""
+        if address in self.named:
+            name, nbytes = self.named[address]
+            self.memory[name] = nbytes
+        elif isinstance(source := self.sources.get(address), Wanted):
+            self.constants[address] = _constant(source, self)
+        elif source is not None:
+            self.along[address] = source
+        elif buffer.lifetime is Lifetime.IO:
+            self.own[address] = buffer.nbytes
+        else:
+            raise _NotKept(f"the {buffer.lifetime.value} {buffer.name!r} is made in the process")
+
+    def kernel(self, kernel: CpuKernel) -> int:
+        """The number of a kernel among the kernels."""
+        return self.kernels.setdefault(kernel.key, (len(self.kernels), kernel.name))[0]
+
+    def numbers(self) -> dict[int, int]:
+        """The region of each first address that was met."""
+        starts = {name: address for address, (name, _) in self.named.items()}
+        order = [*(starts[name] for name in self.memory), *self.constants, *self.along, *self.own]
+        return {address: FIRST_KERNEL + len(self.kernels) + i for i, address in enumerate(order)}
+
+
+def kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept | str:
+    """What is kept of a plan that was compiled with this memory and these weights, or why it cannot be kept."""
+    try:
+        return _kept_of(plan, memory, weights)
+    except _NotKept as why:
+        return str(why)
+
+
+def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept:
+    bound = plan.bound
+    if not isinstance(bound, BoundSchedule):
+        raise _NotKept("it is watched, or on another device")
+    named = {_start(array): (name, array.nbytes) for name, array in memory.items() if isinstance(array, np.ndarray)}
+    regions = _Regions(named, _sources(weights))
+    for thunk in bound.schedule.thunks:
+        _check(thunk)
+        if isinstance(thunk.entry, CpuKernel):
+            regions.kernel(thunk.entry)
+    for buffer in bound.schedule.buffers:
+        if buffer.lifetime is not Lifetime.TEMP:
+            regions.add(buffer, bound.memory.addresses[buffer])
+    for array in (*plan.inputs.values(), *plan.outputs.values()):
+        if _start(array) not in {*regions.numbers(), *named}:
+            raise _NotKept("an input or output lies inside other memory")
+        if _start(array) in named:
+            name, nbytes = named[_start(array)]
+            regions.memory[name] = nbytes
+    numbers = regions.numbers()
+    records, args = _record_words(bound, regions), _argument_words(bound, numbers)
+    head = _head(plan, bound, regions, numbers, (list(records.shape), list(args.shape)))
+    return Kept(head, records, args, tuple(regions.along.values()))
+
+
+def _start(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+def _check(thunk: Thunk) -> None:
+    if thunk.kind == "copy" and thunk.entry is None:
+        return
+    if thunk.kind != "kernel" or not isinstance(thunk.entry, CpuKernel) or not thunk.entry.key:
+        raise _NotKept(f"thunk {thunk.name!r} runs no kernel of the store")
+
+
+def _sources(weights: Weights) -> dict[int, Wanted | Array]:
+    """By first address: the file's tensor that lies there, or bytes that were computed."""
+    found: dict[int, Wanted | Array] = {}
+    for constant, array in weights.loaded():
+        if isinstance(constant.source, FileTensor):
+            found[_start(array)] = constant
+        elif array.nbytes <= MOST_ALONG_NBYTES:
+            found[_start(array)] = array
+    return found
+
+
+def _constant(constant: Wanted, regions: _Regions) -> Constant:
+    assert isinstance(constant.source, FileTensor)
+    name, p = constant.source.name, constant.packing
+    if p is None:
+        return Constant(name, constant.layout, constant.nbytes, None)
+    numbers = (regions.kernel(p.kernel), p.n_rows, p.n_records, p.row_nbytes, p.n_tiles, p.codes, p.scales, p.extra)
+    return Constant(name, constant.layout, constant.nbytes, numbers)
+
+
+def _head(
+    plan: ExecutionPlan,
+    bound: BoundSchedule,
+    regions: _Regions,
+    numbers: Mapping[int, int],
+    shapes: tuple[list[int], list[int]],
+) -> Head:
+    def views(arrays: Mapping[str, Array]) -> dict[str, View]:
+        return {n: View(numbers[_start(a)], 0, a.dtype.str, list(a.shape)) for n, a in arrays.items()}
+
+    memory_plan = bound.memory_plan
+    return Head(
+        threads=bound.threads,
+        executor=native_executor().key,
+        extents=[(extent.name, extent.bound) for extent in bound.schedule.extents],
+        kernels=[(name, key) for key, (_, name) in regions.kernels.items()],
+        arena=(memory_plan.arena_nbytes, memory_plan.alignment),
+        memory=list(regions.memory.items()),
+        constants=list(regions.constants.values()),
+        along=[array.nbytes for array in regions.along.values()],
+        own=list(regions.own.values()),
+        inputs=views(plan.inputs),
+        outputs=views(plan.outputs),
+        shapes=shapes,
+    )
+
+
+def _record_words(bound: BoundSchedule, regions: _Regions) -> Words:
+    """The records as offsets, and their regions: int64 [2, thunks, words]."""
+    records, args, block = bound.words
+    offsets, places = records.copy(), np.full(records.shape, LITERAL, np.int64)
+    offsets[:, layout.ARGS] -= args.ctypes.data
+    places[:, layout.ARGS] = ARGUMENTS
+    for row, thunk in enumerate(bound.schedule.thunks):
+        offsets[row, layout.ENTRY] = 0
+        is_kernel = isinstance(thunk.entry, CpuKernel)
+        places[row, layout.ENTRY] = FIRST_KERNEL + regions.kernel(thunk.entry) if is_kernel else COPY  # type: ignore[arg-type]
+        for factor in range(len(thunk.programs.factors)):
+            offsets[row, layout.FACTORS + 2 * factor] -= block
+            places[row, layout.FACTORS + 2 * factor] = EXTENTS
+    return np.stack([offsets, places])
+
+
+def _argument_words(bound: BoundSchedule, numbers: Mapping[int, int]) -> Words:
+    """The argument blocks likewise: int64 [2, workers with blocks of their own, words]."""
+    _, args, block = bound.words
+    memory = bound.memory
+    starts = {region: address for address, region in numbers.items()} | {
+        LITERAL: 0,
+        EXTENTS: block,
+        ARENA: memory.arena.ctypes.data,
+    }
+    row = list(_argument_regions(bound, numbers))
+    bases = np.array([starts.get(region, 0) for region in row] or [0], np.int64)
+    places = np.array(row or [LITERAL], np.int64)
+    offsets = np.where(places == MEMMOVE, 0, args - bases)
+    if (offsets < 0).any():
+        raise PlanError("an argument lies before the memory that it is in")
+    return np.stack([offsets, np.broadcast_to(places, args.shape)])
+
+
+def _argument_regions(bound: BoundSchedule, numbers: Mapping[int, int]) -> Iterable[int]:
+    for thunk in bound.schedule.thunks:
+        for arg in thunk.args:
+            if isinstance(arg, Extent):
+                yield EXTENTS
+            elif arg.buffer.lifetime is Lifetime.TEMP:
+                yield ARENA
+            else:
+                yield numbers[bound.memory.addresses[arg.buffer]]
+        if thunk.kind == "copy":
+            yield LITERAL
+            yield MEMMOVE

@@ -1,0 +1,22 @@
+"""Where observe/ comes in while a plan is built: only where a setting asks for it."""
+
+from __future__ import annotations
+
+from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.hooks import hook
+from camshaft.plan.lowering.lower import Lowered
+from camshaft.settings import settings
+
+
+def watch_lowered(made: Lowered) -> None:
+    """Lets thunks be replaced (CAMSHAFT_OVERRIDE, CAMSHAFT_INTERPRET). Called before memory is planned."""
+    if settings().watched:
+        hook("lowered")(made)
+
+
+def watch_built(plan: ExecutionPlan) -> ExecutionPlan:
+    """The plan, or one that is watched while it runs."""
+    if not settings().watched:
+        return plan
+    watched: ExecutionPlan = hook("built")(plan)
+    return watched

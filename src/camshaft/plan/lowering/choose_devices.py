@@ -1,0 +1,54 @@
+"""Which device and variant each node of a graph gets: its own device, else the override."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from camshaft.backends.device import Device
+from camshaft.backends.registry import device
+from camshaft.graph.custom import CustomOp
+from camshaft.graph.graph import Node
+from camshaft.ops.op import NodeSpec, Op
+from camshaft.selection.kernel_dispatch import KernelDispatch, dispatched
+from camshaft.selection.override import check_override
+from camshaft.selection.select import Choice, choose
+
+
+def device_of(name: str) -> Device:
+    """The device of that name, which can be used. BackendError if it cannot."""
+    return device(check_override(name))
+
+
+def choose_placed(
+    nodes: Sequence[Node],
+    override: str | None,
+    strict: bool,
+    dispatcher: KernelDispatch | None = None,
+    foreseen: Callable[[], Sequence[Node]] = tuple,
+) -> list[Choice]:
+    """A Choice per node: a caller's own function as it is, by the dispatcher where it knows the op, else proved together for
+    each device, along with those `foreseen` there (all of which the override places).
+
+    BackendError as `choose`'s, and for a device that cannot be used.
+    """
+    wanted = {name: check_override(name) for name in {node.device for node in nodes} if name is not None}
+    places = [override if node.device is None else wanted[node.device] for node in nodes]
+    found = [_given(node, dispatcher) for node in nodes]
+    for place in dict.fromkeys(places):
+        indexes = [i for i, p in enumerate(places) if p == place and found[i] is None]
+        uses = [(nodes[i].op, nodes[i].spec) for i in indexes]
+        chosen = choose(uses, place, strict=strict, foreseen=_uses(foreseen) if place == override else tuple)
+        for i, choice in zip(indexes, chosen, strict=True):
+            found[i] = choice
+    return [choice for choice in found if choice is not None]
+
+
+def _uses(nodes: Callable[[], Sequence[Node]]) -> Callable[[], list[tuple[Op, NodeSpec]]]:
+    return lambda: [(node.op, node.spec) for node in nodes()]
+
+
+def _given(node: Node, dispatcher: KernelDispatch | None) -> Choice | None:
+    """The choice that somebody made already."""
+    if isinstance(node.op, CustomOp):
+        return Choice(node.op, node.op.variants[0], "simd", device("cpu"), "the caller's own function", ())
+    return None if dispatcher is None else dispatched(dispatcher, node.op, node.spec)

@@ -1,0 +1,21 @@
+"""Origin: the node that some thunks of a plan were made of, kept for whoever looks at the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from camshaft.graph.graph import Node
+from camshaft.plan.lowering.node_thunks import Piece
+from camshaft.selection.select import Choice
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Thunks [first, last) compute the node, by its choice, from and into this memory."""
+
+    node: Node
+    choice: Choice
+    first: int
+    last: int
+    inputs: tuple[Piece, ...]
+    outputs: tuple[Piece, ...]

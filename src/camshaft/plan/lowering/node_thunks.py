@@ -1,0 +1,205 @@
+"""What a chosen variant makes of a node, as thunks over the buffers that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from camshaft.backends.device import HOST, CompiledKernel, Device
+from camshaft.extent import Extent
+from camshaft.graph.custom import CustomOp, PointerCall
+from camshaft.ops.kernels.launch import operand_part, signature
+from camshaft.ops.op import Build, HostCall, Launch, NativeCall, NodeSpec
+from camshaft.ops.spec import Part, TensorSpec
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
+from camshaft.selection.select import Choice
+from camshaft.validation.run import compile_launch
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class CompiledLaunch:
+    """A launch with the parts of its arrays, its run-time scalars and its code."""
+
+    launch: Launch | NativeCall
+    parts: tuple[Part, ...]
+    scalars: tuple[Extent, ...]
+    programs: Programs
+    code: CompiledKernel
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A Build whose launches are compiled."""
+
+    scratch: tuple[TensorSpec, ...]
+    launches: tuple[CompiledLaunch, ...]
+
+
+# A tensor's memory: a whole buffer, or a place in one.
+Piece: TypeAlias = Buffer | BufferSlice
+Built: TypeAlias = Compiled | HostCall | PointerCall
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of an op with its choice, whatever graph it stands in."""
+
+    name: str
+    spec: NodeSpec
+    choice: Choice
+
+
+def built(use: Use, builds: dict[Hashable, Built]) -> Built:
+    """What the chosen variant makes of the use: built and compiled once for those that are alike."""
+    key = (id(use.choice.variant), use.choice.device.name, use.spec.key)
+    if key not in builds:
+        builds[key] = _build(use)
+    return builds[key]
+
+
+def _build(use: Use) -> Built:
+    if isinstance(use.choice.op, CustomOp):
+        return use.choice.op.call
+    build = use.choice.variant.build(use.spec, use.choice.device)
+    if isinstance(build, HostCall):
+        return build
+    return Compiled(build.scratch, tuple(_compiled(launch, use, build) for launch in build.launches))
+
+
+def _compiled(launch: Launch | NativeCall, use: Use, build: Build) -> CompiledLaunch:
+    made = signature(launch, use.spec, build)
+    parts = tuple(operand_part(operand, use.spec, build) for operand in launch.arrays)
+    code = compile_launch(launch, made, use.choice.device)
+    return CompiledLaunch(launch, parts, made.scalars, programs(launch), code)
+
+
+def programs(launch: Launch | NativeCall) -> Programs:
+    """The launch's number of programs as a formula over its Extents."""
+    fixed = prod(-(-c.dim // c.per) for c in launch.grid if isinstance(c.dim, int))
+    return Programs(fixed, tuple((c.dim, c.per) for c in launch.grid if isinstance(c.dim, Extent)))
+
+
+def space_of(made: Built, choice: Choice) -> str:
+    """The space whose memory the thunks work on."""
+    return choice.device.space if isinstance(made, Compiled) else HOST
+
+
+def alignment_of(device: Device) -> int:
+    """Bytes that places of buffers on a device are multiples of."""
+    return max(_ALIGNMENT, device.limits.get("alignment", 1))
+
+
+def thunks_of(
+    use: Use,
+    made: Built,
+    inputs: Sequence[Piece],
+    outputs: Sequence[Piece],
+    constants: dict[Buffer, np.ndarray[Any, Any]],
+) -> list[Thunk]:
+    """The use's thunks in order, over its inputs and outputs. Adds to `constants` what they bring themselves."""
+    if isinstance(made, HostCall):
+        return [_host_thunk(use, made, inputs, outputs)]
+    if isinstance(made, PointerCall):
+        return [_pointer_thunk(use, made, inputs, outputs)]
+    memory: dict[str, Sequence[Piece]] = {"input": inputs, "output": outputs, "scratch": _scratch(use, made)}
+    names = [f"{use.name}/{i}" if len(made.launches) > 1 else use.name for i in range(len(made.launches))]
+    return [_kernel_thunk(name, use, m, memory, constants) for name, m in zip(names, made.launches, strict=True)]
+
+
+def _scratch(use: Use, made: Compiled) -> tuple[Buffer, ...]:
+    device = use.choice.device
+    return tuple(
+        Buffer(f"{use.name}.scratch{i}", spec.nbytes, Lifetime.TEMP, alignment_of(device), device.space)
+        for i, spec in enumerate(made.scratch)
+    )
+
+
+def _kernel_thunk(
+    name: str,
+    use: Use,
+    made: CompiledLaunch,
+    memory: Mapping[str, Sequence[Piece]],
+    constants: dict[Buffer, np.ndarray[Any, Any]],
+) -> Thunk:
+    choice, launch = use.choice, made.launch
+    slices, uses = [], []
+    for operand, part in zip(launch.arrays, made.parts, strict=True):
+        piece = memory[operand.kind][operand.index].slice(part.offset_nbytes, part.nbytes)
+        slices.append(piece)
+        if operand.access in ("read", "update"):
+            uses.append(BufferUse(piece, "read"))
+        if operand.access in ("write", "update"):
+            uses.append(BufferUse(piece, "write"))
+    if isinstance(launch, NativeCall):
+        words = Buffer(f"{name}.words", launch.words.nbytes, Lifetime.CONSTANT, alignment=8)
+        constants[words] = launch.words
+        slices.append(words.slice())
+        uses.append(BufferUse(words.slice(), "read"))
+    args: tuple[BufferSlice | Extent, ...] = (*slices, *made.scalars)
+    op, variant, device = choice.op.name, choice.variant.label, choice.device
+    # A thunk's own device is where its bytes are: the CPU's other backends (cpu:c, ...) have no other place to be named.
+    reason = choice.reason if device.space != HOST or device.name == "cpu" else f"on {device.name}: {choice.reason}"
+    return Thunk(name, op, variant, reason, "kernel", made.code, args, tuple(uses), made.programs, device.space)
+
+
+def _uses(
+    use: Use, inputs: Sequence[Piece], outputs: Sequence[Piece]
+) -> tuple[tuple[BufferSlice, ...], tuple[BufferUse, ...]]:
+    """Whole inputs and outputs, and what is done with them."""
+    specs = (*use.spec.inputs, *use.spec.outputs)
+    slices = tuple(b.slice(0, s.nbytes) for b, s in zip((*inputs, *outputs), specs, strict=True))
+    uses = [BufferUse(s, "read") for s in slices[: len(inputs)]]
+    uses += [BufferUse(slices[i], "write") for i in (*use.choice.op.updates, *range(len(inputs), len(slices)))]
+    return slices, tuple(uses)
+
+
+def extents_in(specs: Sequence[TensorSpec]) -> tuple[Extent, ...]:
+    """The Extents of shapes, in the order of appearance."""
+    return tuple(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, Extent)))
+
+
+def _host_thunk(use: Use, call: HostCall, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Thunk:
+    slices, uses = _uses(use, inputs, outputs)
+    specs, n_inputs = (*use.spec.inputs, *use.spec.outputs), len(inputs)
+    extents = extents_in(specs) if call.active else ()
+
+    def run(*args: Any) -> None:
+        active = dict(zip(extents, args[len(slices) :], strict=True))
+        arrays = [_array(m, s, active) for m, s in zip(args[: len(slices)], specs, strict=True)]
+        call.function(use.spec, arrays[:n_inputs], arrays[n_inputs:])
+
+    op, variant = use.choice.op.name, use.choice.variant.name
+    return Thunk(use.name, op, variant, use.choice.reason, "host", run, (*slices, *extents), uses)
+
+
+def _array(memory: memoryview, spec: TensorSpec, active: Mapping[Extent, int]) -> np.ndarray[Any, Any]:
+    """The elements of a plain tensor, cut to the active extents that are given; the bytes of another."""
+    raw = np.frombuffer(memory, np.uint8)
+    if not spec.is_plain:
+        return raw
+    whole = raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
+    return whole[tuple(slice(active.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
+
+
+@dataclass(frozen=True)
+class _Pointer:
+    """Code that somebody else keeps alive; `keep` does."""
+
+    name: str
+    address: int
+    keep: object
+
+
+def _pointer_thunk(use: Use, call: PointerCall, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Thunk:
+    slices, uses = _uses(use, inputs, outputs)
+    args: tuple[BufferSlice | Extent, ...] = (*slices, *extents_in((*use.spec.inputs, *use.spec.outputs)))
+    count = Programs(1, ((call.programs, 1),)) if isinstance(call.programs, Extent) else Programs(call.programs)
+    entry = _Pointer(use.name, call.address, call.keep)
+    op, variant = use.choice.op.name, use.choice.variant.name
+    return Thunk(use.name, op, variant, use.choice.reason, "kernel", entry, args, uses, count)

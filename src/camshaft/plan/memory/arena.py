@@ -1,0 +1,183 @@
+"""The arenas, one a space: where each temporary lies, by liveness."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from camshaft.backends.device import HOST
+from camshaft.errors import PlanError
+from camshaft.extent import Extent
+from camshaft.plan.memory.hazards import insert_waits, steps
+from camshaft.plan.schedule import Buffer, Lifetime, Order, Schedule, Thunk, buffers_of, extents_of, own_buffers
+
+ALIGNMENT = 64
+OWN_ALIGNMENT = 128  # no line of a worker's own, nor its neighbour that is prefetched along with it, is another's
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Arena offsets of the TEMP buffers; the host arena's size and alignment; the sum of all temporaries, unshared; the
+    sizes of the arenas in other spaces. Of the buffers that each of `workers` workers has for itself the offset is that of
+    worker 0's; those of the next worker lie `own_nbytes` further."""
+
+    offsets: Mapping[Buffer, int]
+    arena_nbytes: int
+    temp_nbytes_sum: int
+    alignment: int = ALIGNMENT
+    device_nbytes: Mapping[str, int] = field(default_factory=dict)
+    own: frozenset[Buffer] = frozenset()
+    own_nbytes: int = 0
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class _Live:
+    """A temporary from its first to its last step, both included. A step is a run of thunks between two waits."""
+
+    buffer: Buffer
+    first: int
+    last: int
+
+
+def _round_up(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment
+
+
+def _unshared(temporaries: Iterable[Buffer]) -> dict[Buffer, int]:
+    offsets, end = {}, 0
+    for buffer in temporaries:
+        offsets[buffer] = _round_up(end, max(buffer.alignment, ALIGNMENT))
+        end = offsets[buffer] + buffer.nbytes
+    return offsets
+
+
+def _refuse_unwritten(thunks: Sequence[Thunk]) -> None:
+    written: set[Buffer] = set()
+    for thunk in thunks:
+        written.update(use.slice.buffer for use in thunk.uses if use.access == "write")
+        for use in thunk.uses:
+            if use.slice.nbytes and use.slice.buffer.lifetime is Lifetime.TEMP and use.slice.buffer not in written:
+                raise PlanError(
+                    f"thunk {thunk.name!r} reads temporary {use.slice.buffer.name!r} before any write to it"
+                )
+
+
+def unshared_steps(thunks: Sequence[Thunk], after: Order = ()) -> list[int]:
+    """The step of each thunk where no temporary shares memory with another."""
+    temporaries = [buffer for buffer in buffers_of(thunks) if buffer.lifetime is Lifetime.TEMP]
+    return steps(thunks, _unshared(temporaries), after)
+
+
+def _liveness(thunks: Sequence[Thunk], temporaries: Sequence[Buffer], numbers: Sequence[int]) -> list[_Live]:
+    """`numbers` are the thunks' steps. Those of unshared memory: sharing then never makes two thunks conflict that could run
+    side by side."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for step, thunk in zip(numbers, thunks, strict=True):
+        for use in thunk.uses:
+            first.setdefault(use.slice.buffer, step)
+            last[use.slice.buffer] = step
+    return [_Live(buffer, first[buffer], last[buffer]) for buffer in temporaries]
+
+
+def _lowest_free(buffer: Buffer, taken: Iterable[tuple[int, int]]) -> int:
+    """The lowest aligned offset that is clear of all `taken` byte ranges."""
+    alignment = max(buffer.alignment, ALIGNMENT)
+    offset = 0
+    for start, end in sorted(taken):
+        if offset + buffer.nbytes <= start:
+            break
+        offset = max(offset, _round_up(end, alignment))
+    return offset
+
+
+def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
+    """Offsets, given in this order: each is clear of every buffer of its space placed before that lives at one of its steps."""
+    offsets: dict[Buffer, int] = {}
+    taken: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for live in lives:
+        keys = [(live.buffer.space, step) for step in range(live.first, live.last + 1)]
+        offset = _lowest_free(live.buffer, {span for key in keys for span in taken[key]})
+        offsets[live.buffer] = offset
+        for key in keys:
+            taken[key].append((offset, offset + live.buffer.nbytes))
+    return offsets
+
+
+def _place_by_order(temporaries: Iterable[Buffer], thunks: Sequence[Thunk], before: Sequence[int]) -> dict[Buffer, int]:
+    """Offsets such that two buffers share bytes only where every thunk of one is before every thunk of the other."""
+    users = dict.fromkeys(temporaries, 0)
+    earlier = dict.fromkeys(users, -1)  # what is before all of a buffer's thunks, as bits
+    for index, thunk in enumerate(thunks):
+        for buffer in {use.slice.buffer for use in thunk.uses} & users.keys():
+            users[buffer] |= 1 << index
+            earlier[buffer] &= before[index]
+    offsets: dict[Buffer, int] = {}
+    for buffer in sorted(users, key=lambda b: -b.nbytes):
+        taken = [
+            (offset, offset + other.nbytes)
+            for other, offset in offsets.items()
+            if other.space == buffer.space and users[other] & ~earlier[buffer] and users[buffer] & ~earlier[other]
+        ]
+        offsets[buffer] = _lowest_free(buffer, taken)
+    return offsets
+
+
+def _largest_first(lives: Iterable[_Live]) -> list[_Live]:
+    return sorted(lives, key=lambda live: -live.buffer.nbytes)
+
+
+def plan_memory(
+    thunks: Sequence[Thunk], after: Order = (), before: Sequence[int] | None = None, workers: int = 1
+) -> MemoryPlan:
+    """Places every TEMP buffer: largest first into the lowest free offset; two that live at one time never overlap.
+
+    `after` as a Schedule's. With `before`, whose bits say which thunks have ended before each one, buffers share memory only
+    where that orders their thunks. Each of `workers` workers has what thunks that run everywhere write, behind all else.
+    PlanError when a temporary is read before any thunk writes to it.
+    """
+    _refuse_unwritten(thunks)
+    own = own_buffers(thunks)
+    temporaries = [buffer for buffer in buffers_of(thunks) if buffer.lifetime is Lifetime.TEMP]
+    shared, apart = [b for b in temporaries if b not in own], [b for b in temporaries if b in own]
+    if before is None:
+        offsets = _place(_largest_first(_liveness(thunks, shared, unshared_steps(thunks, after))))
+    else:
+        offsets = _place_by_order(shared, thunks, before)
+    ends: dict[str, int] = {HOST: 0}
+    for buffer, offset in offsets.items():
+        ends[buffer.space] = max(ends.get(buffer.space, 0), _round_up(offset + buffer.nbytes, ALIGNMENT))
+    # a worker goes through its own in the order of the thunks
+    mine = _place(_largest_first(_liveness(thunks, apart, range(len(thunks)))))
+    own_nbytes = max((_round_up(offset + b.nbytes, OWN_ALIGNMENT) for b, offset in mine.items()), default=0)
+    start = _round_up(ends.pop(HOST), OWN_ALIGNMENT if own else ALIGNMENT)
+    offsets |= {buffer: start + offset for buffer, offset in mine.items()}
+    return MemoryPlan(
+        offsets=offsets,
+        arena_nbytes=start + workers * own_nbytes,
+        temp_nbytes_sum=sum(buffer.nbytes for buffer in temporaries),
+        alignment=max([ALIGNMENT, *(buffer.alignment for buffer in temporaries if buffer.space == HOST)]),
+        device_nbytes=ends,
+        own=own,
+        own_nbytes=own_nbytes,
+        workers=workers,
+    )
+
+
+def make_schedule(
+    thunks: Sequence[Thunk],
+    extents: Sequence[Extent] = (),
+    after: Order = (),
+    before: Sequence[int] | None = None,
+    workers: int = 1,
+) -> tuple[Schedule, MemoryPlan]:
+    """Thunks in order to a schedule with its waits, and the arena that the waits were found for.
+
+    `extents` adds some that no thunk names; the others are as in `plan_memory`. PlanError as there and in `Schedule`.
+    """
+    memory = plan_memory(thunks, after, before, workers)
+    waits = insert_waits(thunks, memory.offsets, after)
+    every = tuple(dict.fromkeys((*extents, *extents_of(thunks))))
+    return Schedule(tuple(thunks), waits, every, buffers_of(thunks), after), memory

@@ -1,0 +1,127 @@
+"""Where a schedule's buffers lie in real memory, checked."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.device import HOST
+from camshaft.errors import PlanError
+from camshaft.plan.memory.arena import MemoryPlan
+from camshaft.plan.runtime.workers import host_memory
+from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Memory = np.ndarray[Any, np.dtype[Any]] | memoryview | bytearray | bytes | int
+
+
+@dataclass(frozen=True)
+class BoundMemory:
+    """Every buffer of the host's space as bytes at their final addresses. Holds on to the memory that was given as arrays.
+    Of `own` buffers each worker has one, `own_nbytes` after the last worker's; here are worker 0's."""
+
+    arena: Bytes
+    pieces: Mapping[Buffer, Bytes]
+    addresses: Mapping[Buffer, int]
+    own: frozenset[Buffer] = frozenset()
+    own_nbytes: int = 0
+
+    def address(self, piece: BufferSlice, worker: int = 0) -> int:
+        """The address of the slice's first byte, as the worker sees it."""
+        mine = worker * self.own_nbytes if piece.buffer in self.own else 0
+        return self.addresses[piece.buffer] + mine + piece.offset
+
+    def bytes_of(self, piece: BufferSlice) -> Bytes:
+        """The slice itself as a uint8 array [nbytes], no copy."""
+        return self.pieces[piece.buffer][piece.offset : piece.end]
+
+
+def _as_bytes(buffer: Buffer, given: Memory, written: bool) -> Bytes:
+    """The first `buffer.nbytes` of the given memory. PlanError when it is too small, misaligned or read-only."""
+    if isinstance(given, int):
+        piece: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * buffer.nbytes).from_address(given))
+    elif isinstance(given, np.ndarray):
+        if not given.flags.c_contiguous:
+            raise PlanError(f"buffer {buffer.name!r} got an array with strides {given.strides}; wanted it contiguous")
+        piece = given.reshape(-1).view(np.uint8)
+    else:
+        piece = np.frombuffer(given, np.uint8)
+    if piece.nbytes < buffer.nbytes:
+        raise PlanError(f"buffer {buffer.name!r} got {piece.nbytes} bytes; wanted {buffer.nbytes}")
+    if buffer.nbytes and piece.ctypes.data % buffer.alignment:
+        raise PlanError(
+            f"buffer {buffer.name!r} got address {piece.ctypes.data:#x}; wanted {buffer.alignment}-byte steps"
+        )
+    if written and not piece.flags.writeable:
+        raise PlanError(f"buffer {buffer.name!r} is written by a thunk but got read-only memory")
+    return piece[: buffer.nbytes]
+
+
+def _bind_arena(memory: MemoryPlan, given: np.ndarray[Any, np.dtype[Any]] | None) -> Bytes:
+    if given is None:
+        return host_memory("the arena", memory.arena_nbytes, memory.alignment)
+    arena = Buffer("the arena", memory.arena_nbytes, Lifetime.TEMP, memory.alignment)
+    return _as_bytes(arena, given, written=True)
+
+
+def _placed(schedule: Schedule, memory: MemoryPlan, arena: Bytes) -> Iterator[tuple[Buffer, Bytes]]:
+    for buffer in schedule.buffers:
+        if buffer.lifetime is not Lifetime.TEMP or buffer.space != HOST:
+            continue
+        offset = memory.offsets.get(buffer)
+        if offset is None or offset < 0 or offset + buffer.nbytes > arena.nbytes or offset % buffer.alignment:
+            raise PlanError(f"temporary {buffer.name!r} is at offset {offset} of an arena of {arena.nbytes} bytes")
+        yield buffer, arena[offset : offset + buffer.nbytes]
+
+
+def _given(
+    schedule: Schedule, buffers: Mapping[Buffer, Memory], written: set[Buffer]
+) -> Iterator[tuple[Buffer, Bytes]]:
+    wanted = [b for b in schedule.buffers if b.lifetime is not Lifetime.TEMP and b.space == HOST]
+    missing = [buffer.name for buffer in wanted if buffer not in buffers]
+    unknown = [buffer.name for buffer in buffers if buffer not in wanted]
+    if missing or unknown:
+        raise PlanError(f"a plan got no memory for {missing} and some for {unknown}, which is not its to give")
+    for buffer in wanted:
+        yield buffer, _as_bytes(buffer, buffers[buffer], buffer in written)
+
+
+def _refuse_overlap(pieces: Mapping[Buffer, Bytes], arena: Bytes, written: set[Buffer]) -> None:
+    """Hazards are found with each buffer apart; one that is written must not lie over another."""
+    named = [(b.name, b in written, p) for b, p in pieces.items() if b.lifetime is not Lifetime.TEMP]
+    named.append(("the arena", True, arena))
+    spans = sorted((p.ctypes.data, p.nbytes, name, is_written) for name, is_written, p in named if p.nbytes)
+    # By start, so that only the one that reaches furthest, of all and of the written ones, can lie over the next.
+    furthest: dict[bool, tuple[int, str]] = {False: (0, ""), True: (0, "")}
+    for start, nbytes, name, is_written in spans:
+        end, other = furthest[not is_written]
+        if start < end:
+            first, second = (name, other) if is_written else (other, name)
+            raise PlanError(f"buffers {first!r} and {second!r} got memory that overlaps, and {first!r} is written")
+        furthest[False] = max(furthest[False], (start + nbytes, name))
+        if is_written:
+            furthest[True] = max(furthest[True], (start + nbytes, name))
+
+
+def bind_memory(
+    schedule: Schedule,
+    memory: MemoryPlan,
+    arena: np.ndarray[Any, np.dtype[Any]] | None,
+    buffers: Mapping[Buffer, Memory],
+) -> BoundMemory:
+    """Gives every buffer of the host's space its bytes: TEMP from the arena (the caller's or one of its own), all others from
+    `buffers`.
+
+    An int is an address that the caller keeps valid. PlanError for memory that is missing, too small, misaligned,
+    read-only but written, or that overlaps other memory of which one is written.
+    """
+    written = {use.slice.buffer for thunk in schedule.thunks for use in thunk.uses if use.access == "write"}
+    own = _bind_arena(memory, arena)
+    pieces = dict(_placed(schedule, memory, own)) | dict(_given(schedule, buffers, written))
+    _refuse_overlap(pieces, own, written)
+    addresses = {buffer: piece.ctypes.data for buffer, piece in pieces.items()}
+    return BoundMemory(own, pieces, addresses, memory.own, memory.own_nbytes)

@@ -1,0 +1,117 @@
+"""What a plan's named tensors and constants lie in: the caller's memory, the weights', or its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.device import HOST, Device, Memory
+from camshaft.errors import PlanError
+from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.lowering.lower import Lowered
+from camshaft.plan.lowering.spaces import is_unified
+from camshaft.plan.memory.device_memory import DeviceArray
+from camshaft.plan.memory.weights import Weights
+from camshaft.plan.runtime.workers import host_memory
+from camshaft.plan.schedule import Buffer, Lifetime
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Held:
+    """The memory of buffers that are no temporaries: `arrays` on the host, `memories` elsewhere, of which `own` is the plan's."""
+
+    arrays: dict[Buffer, Array] = field(default_factory=dict)
+    memories: dict[Buffer, Memory] = field(default_factory=dict)
+    own: list[Memory] = field(default_factory=list)
+
+    def view(self, buffer: Buffer, spec: TensorSpec, devices: Mapping[str, Device]) -> Array | DeviceArray:
+        """A tensor in the buffer as a caller sees it: an array where the host has the bytes."""
+        if buffer.space == HOST:
+            return _elements(self.arrays[buffer], spec)
+        device, memory = devices[buffer.space], self.memories[buffer]
+        if is_unified(device):
+            return _elements(memory.array(), spec)  # type: ignore[attr-defined]  # such a device's memory has it
+        return DeviceArray(device, memory, spec)
+
+
+def _elements(memory: Array, spec: TensorSpec) -> Array:
+    if not spec.is_plain:
+        return memory
+    raw = memory.reshape(-1).view(np.uint8)[: spec.nbytes]
+    return raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
+
+
+def given_memory(graph: Graph, memory: Mapping[str, Array | DeviceArray]) -> dict[Tensor, Array | DeviceArray]:
+    """The caller's memory by root tensor, for the names that this graph has. PlanError where it cannot be that tensor's."""
+    named = {**graph.inputs, **graph.states, **graph.outputs}
+    return {root(named[name]): _checked(named[name], name, given) for name, given in memory.items() if name in named}
+
+
+def _checked(tensor: Tensor, name: str, given: Array | DeviceArray) -> Array | DeviceArray:
+    """The memory itself, which may be larger than the tensor."""
+    spec = tensor.spec
+    if isinstance(given, DeviceArray):
+        if given.spec.dtype != spec.dtype or given.nbytes < spec.nbytes:
+            raise PlanError(f"compile: memory for {name!r} came as {given.spec} on {given.device.name}; wanted {spec}")
+        return given
+    if not isinstance(given, np.ndarray):
+        raise PlanError(
+            f"compile: memory for {name!r} came as {type(given).__name__}; wanted an array or a DeviceArray"
+        )
+    dtype = spec.parts[0].dtype.numpy if spec.is_plain else np.dtype(np.uint8)
+    if given.dtype not in (dtype, np.uint8) or not given.flags.c_contiguous or given.nbytes < spec.nbytes:
+        raise PlanError(
+            f"compile: memory for {name!r} came as {given.dtype} {list(given.shape)}, {given.nbytes} bytes; wanted {spec}, "
+            f"{spec.nbytes} contiguous bytes"
+        )
+    return given
+
+
+def hold(lowered: Lowered, weights: Weights, given: Mapping[Tensor, Array | DeviceArray], threads: int) -> Held:
+    """Memory for every buffer that is no temporary, constants loaded. BackendError when a device has too little."""
+    _load_constants(lowered, weights, threads)
+    held = Held(dict(lowered.made))
+    for (tensor, space), buffer in lowered.versions.buffers.items():
+        if buffer.lifetime is Lifetime.TEMP:
+            continue
+        there = given.get(tensor)
+        if tensor.kind == "constant":
+            _add(held, buffer, weights.memory(tensor) if space == HOST else weights.uploaded(tensor, space))
+        elif there is None:
+            _add(held, buffer, _made(buffer, lowered.devices, held.own))
+        else:
+            whole = (
+                there.memory if isinstance(there, DeviceArray) else there.reshape(-1).view(np.uint8)[: buffer.nbytes]
+            )
+            _add(held, buffer, whole)
+    return held
+
+
+def _add(held: Held, buffer: Buffer, memory: Array | Memory) -> None:
+    if isinstance(memory, np.ndarray):
+        held.arrays[buffer] = memory
+    else:
+        held.memories[buffer] = memory
+
+
+def _made(buffer: Buffer, devices: Mapping[str, Device], own: list[Memory]) -> Array | Memory:
+    if buffer.space == HOST:
+        return host_memory(buffer.name, buffer.nbytes, 64)
+    own.append(devices[buffer.space].allocate(buffer.nbytes))
+    return own[-1]
+
+
+def _load_constants(lowered: Lowered, weights: Weights, threads: int) -> None:
+    constants: dict[str, list[Tensor]] = {HOST: []}
+    for tensor, space in lowered.versions.buffers:
+        if tensor.kind == "constant":
+            constants.setdefault(space, []).append(tensor)
+    weights.prepare(constants.pop(HOST), threads)
+    for space, tensors in constants.items():
+        weights.upload(tensors, lowered.devices[space], threads)

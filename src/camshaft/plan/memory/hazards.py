@@ -1,0 +1,140 @@
+"""Waits from hazards: RAW, WAR and WAW by byte range, never by buffer identity."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from camshaft.errors import PlanError
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk, own_buffers
+
+Range = tuple[int, int]
+
+
+def byte_range(piece: BufferSlice, offsets: Mapping[Buffer, int]) -> tuple[object, Range]:
+    """The memory that a slice lies in and its bytes there: its space's arena for a planned buffer, else the buffer itself."""
+    if piece.buffer.lifetime is not Lifetime.TEMP:
+        return piece.buffer, (piece.offset, piece.end)
+    if piece.buffer not in offsets:
+        raise PlanError(f"temporary {piece.buffer.name!r} has no place in the arena; plan_memory gives it one")
+    base = offsets[piece.buffer]
+    return piece.buffer.space, (base + piece.offset, base + piece.end)
+
+
+@dataclass
+class Group:
+    """The thunks since the last wait: their numbers, and what they have read and written, per memory. `own` are buffers of which
+    each worker has its own, in the order of its thunks: they make nobody wait."""
+
+    own: frozenset[Buffer] = frozenset()
+    numbers: set[int] = field(default_factory=set)
+    read: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
+    written: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
+
+    def conflict(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> BufferUse | None:
+        """The first use that needs what is in the group to end before it."""
+        for use in uses:
+            if use.slice.buffer in self.own:
+                continue
+            memory, wanted = byte_range(use.slice, offsets)
+            if _touches(self.written[memory], wanted):
+                return use
+            if use.access == "write" and _touches(self.read[memory], wanted):
+                return use
+        return None
+
+    def must_end_before(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int], after: Order) -> bool:
+        """Whether thunk number `index` conflicts with the group, or follows one in it."""
+        asked = bool(after) and not self.numbers.isdisjoint(after[index])
+        return asked or self.conflict(thunk.uses, offsets) is not None
+
+    def add_thunk(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int]) -> None:
+        """Counts thunk number `index` in."""
+        self.numbers.add(index)
+        self.add(thunk.uses, offsets)
+
+    def add(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> None:
+        """Counts these uses in."""
+        for use in uses:
+            if use.slice.buffer in self.own:
+                continue
+            memory, used = byte_range(use.slice, offsets)
+            (self.written if use.access == "write" else self.read)[memory].append(used)
+
+
+def _touches(ranges: Sequence[Range], wanted: Range) -> bool:
+    first, last = wanted
+    return any(max(start, first) < min(end, last) for start, end in ranges)
+
+
+def _waits(
+    keys: Iterable[str], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order
+) -> tuple[bool, ...]:
+    """True where a thunk conflicts with one of its key since that key's last wait, or follows it. In order, the fewest."""
+    waits, own = [], own_buffers(thunks)
+    groups: dict[str, Group] = defaultdict(lambda: Group(own))
+    for index, (key, thunk) in enumerate(zip(keys, thunks, strict=True)):
+        waits.append(groups[key].must_end_before(index, thunk, offsets, after))
+        if waits[-1]:
+            groups[key] = Group(own)
+        groups[key].add_thunk(index, thunk, offsets)
+    return tuple(waits)
+
+
+def insert_waits(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order = ()) -> tuple[bool, ...]:
+    """waits[i] for each thunk: True where it conflicts with one on its device since that device's last wait, or follows it.
+
+    `offsets` places every TEMP buffer in its space's arena. PlanError when one has no place. What one device waits for from
+    another is segments.py's.
+    """
+    return _waits((thunk.device for thunk in thunks), thunks, offsets, after)
+
+
+def steps(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order = ()) -> list[int]:
+    """The step of each thunk when all ran on one device: a step ends where a wait stands."""
+    return list(itertools.accumulate(_waits(("",) * len(thunks), thunks, offsets, after)))
+
+
+def missing_wait(
+    thunks: Sequence[Thunk], waits: Sequence[bool], offsets: Mapping[Buffer, int], after: Order = ()
+) -> int | None:
+    """The first thunk that conflicts with one of its device since the last of these waits, or follows it; None when they
+    suffice."""
+    own = own_buffers(thunks)
+    groups: dict[str, Group] = defaultdict(lambda: Group(own))
+    for index, (thunk, wait) in enumerate(zip(thunks, waits, strict=True)):
+        group = groups[thunk.device] = Group(own) if wait else groups[thunk.device]
+        if group.must_end_before(index, thunk, offsets, after):
+            return index
+        group.add_thunk(index, thunk, offsets)
+    return None
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Two items that touch the same bytes, `piece`, and at least one of them writes there."""
+
+    first: int
+    second: int
+    piece: BufferSlice
+    first_access: str
+    second_access: str
+
+
+def hazards(items: Sequence[Iterable[BufferUse]]) -> Iterator[Hazard]:
+    """Every pair of items (in any order) that must not run side by side, each buffer lying apart; later ones second."""
+    seen: dict[Buffer, list[tuple[int, BufferUse]]] = defaultdict(list)
+    writes: dict[Buffer, list[tuple[int, BufferUse]]] = defaultdict(list)
+    for index, uses in enumerate(items):
+        for use in uses:
+            buffer = use.slice.buffer
+            for other, earlier in (seen if use.access == "write" else writes)[buffer]:
+                if other != index and use.slice.overlaps(earlier.slice):
+                    start = max(use.slice.offset, earlier.slice.offset)
+                    piece = BufferSlice(buffer, start, min(use.slice.end, earlier.slice.end) - start)
+                    yield Hazard(other, index, piece, earlier.access, use.access)
+            seen[buffer].append((index, use))
+            if use.access == "write":
+                writes[buffer].append((index, use))

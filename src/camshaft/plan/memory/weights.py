@@ -1,0 +1,152 @@
+"""Weights: the memory of constants in each space, packed or mapped once and shared by plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.formats.tensor import FileTensor
+from camshaft.plan.memory.huge_pages import huge_pages
+from camshaft.plan.memory.loading import Loading, Piece, Wanted, load_all, pieces, wanted
+from camshaft.plan.runtime.workers import aligned_bytes
+
+if TYPE_CHECKING:
+    from camshaft.backends.device import Device, Memory
+    from camshaft.graph.graph import Source, Tensor
+
+Array = np.ndarray[Any, Any]
+_ALIGNMENT = 64
+# A mapped file lies in pages of 4 KiB: F16 rows of 576 came from there at 18 and 28 GB/s on one and two Zen 4 cores under a
+# hypervisor, from huge pages at 24 and 33.
+COPIED_NBYTES = 1 << 16
+
+
+class Weights:
+    """Bytes by source, layout and space. One value serves all plans of a model, so each weight is packed and uploaded once."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[Source, str], Array] = {}
+        self._wanted: dict[tuple[Source, str], Wanted] = {}  # what they were when they were asked for
+        self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
+        self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
+
+    def begin(self, constants: Iterable[Tensor], threads: int) -> None:
+        """Starts to load what is not held yet beside the calling thread, which goes on with graphs and plans; with one thread
+        there is none to spare. `prepare` helps it to the end, and raises what it raised."""
+        if threads > 1:
+            self.begin_wanted([wanted(tensor) for tensor in constants], threads)
+
+    def begin_wanted(self, constants: Iterable[Wanted], threads: int) -> None:
+        """As `begin`, for constants of a plan that was kept; with one thread `finish` loads them."""
+        self.finish()
+        found, todo = self._places(constants)
+        loading = Loading(todo)
+        self._begun = found, loading, []
+        if threads > 1:
+            executor = ThreadPoolExecutor(threads - 1)
+            self._begun = found, loading, [executor.submit(loading.beside) for _ in range(threads - 1)]
+            executor.shutdown(wait=False)
+
+    def place(self, constant: Wanted) -> Array:
+        """Where the bytes of a constant lie or will lie, once its loading has begun."""
+        found = self._begun[0] if self._begun is not None else {}
+        return found[constant.key] if constant.key in found else self._held[constant.key]
+
+    def finish(self) -> None:
+        """Helps what was begun to its end, and raises what it raised. After an error or Ctrl-C it is begun anew: which pieces
+        were lost is not known, and a plan may be bound to their memory already."""
+        if self._begun is None:
+            return
+        found, loading, threads = self._begun
+        try:
+            loading.run()
+            for ended in threads:
+                ended.result()
+        except BaseException:
+            self._begun = found, loading.again(), []
+            raise
+        self._begun = None
+        self._held |= found
+
+    def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
+        """Loads what is not held yet, several pieces at once."""
+        self.finish()
+        found, todo = self._places([wanted(tensor) for tensor in constants])
+        load_all(todo, threads)
+        self._held |= found
+
+    def _places(self, constants: Iterable[Wanted]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
+        """Memory for what is not held yet, and the pieces that are to be loaded into it."""
+        missing = {constant.key: constant for constant in constants if constant.key not in self._held}
+        spans = [-(-c.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_pooled(c) else 0 for c in missing.values()]
+        pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans]).tolist()
+        self._wanted |= missing
+        found: dict[tuple[Source, str], Array] = {}
+        todo: list[Piece] = []
+        for (key, constant), span, start in zip(missing.items(), spans, places[:-1], strict=True):
+            found[key] = pool[start : start + constant.nbytes] if span else constant.source.data()
+            todo += pieces(constant, found[key]) if span else ()
+        return found, todo
+
+    def loaded(self) -> list[tuple[Wanted, Array]]:
+        """The constants that are held on the host, with their bytes."""
+        return [(self._wanted[key], array) for key, array in self._held.items()]
+
+    def upload(self, constants: Iterable[Tensor], device: Device, threads: int) -> None:
+        """Puts what is not there yet into a device's memory. A few at a time are packed on the host, which keeps none."""
+        missing = {_key(t): t for t in constants if (device.space, _key(t)) not in self._uploaded}
+        rest = list(missing.items())
+        with ThreadPoolExecutor(threads) as executor:
+            while rest:
+                batch, rest = rest[: 2 * threads], rest[2 * threads :]
+                for (key, _), packed in zip(batch, executor.map(_load_alone, (t for _, t in batch)), strict=True):
+                    memory = self._uploaded[device.space, key] = device.allocate(packed.nbytes)
+                    memory.write(packed)
+
+    def memory(self, tensor: Tensor) -> Array:
+        """The bytes of a constant that was prepared."""
+        return self._held[_key(tensor)]
+
+    def uploaded(self, tensor: Tensor, space: str) -> Memory:
+        """The memory of a constant that was uploaded to the device of that space."""
+        return self._uploaded[space, _key(tensor)]
+
+    def clear(self) -> None:
+        """Lets go of all of them. Plans that were bound to them keep theirs until they are closed."""
+        self._begun = None
+        self._held.clear()
+        self._wanted.clear()
+        self._uploaded.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all constants held, on the host and on devices."""
+        return sum(m.nbytes for m in self._held.values()) + sum(m.nbytes for m in self._uploaded.values())
+
+
+def _key(tensor: Tensor) -> tuple[Source, str]:
+    assert tensor.source is not None
+    return tensor.source, tensor.spec.layout.name
+
+
+def _is_made(constant: Wanted) -> bool:
+    """Whether the constant needs memory of its own: packed, or where the source's does not lie on 64 bytes."""
+    return constant.packing is not None or bool(constant.source.data().ctypes.data % _ALIGNMENT)
+
+
+def _is_pooled(constant: Wanted) -> bool:
+    """Whether it goes into huge pages: what is made, and what is large in a mapped file, which has small ones."""
+    is_mapped = isinstance(constant.source, FileTensor) and constant.source.is_mapped
+    return (is_mapped and constant.nbytes >= COPIED_NBYTES) or _is_made(constant)
+
+
+def _load_alone(tensor: Tensor) -> Array:
+    constant = wanted(tensor)
+    if not _is_made(constant):
+        return constant.source.data()
+    memory = aligned_bytes(constant.nbytes, _ALIGNMENT)
+    load_all(list(pieces(constant, memory)), 1)
+    return memory

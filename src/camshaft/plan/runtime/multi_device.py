@@ -1,0 +1,232 @@
+"""MixedSchedule: a schedule over several devices, bound: host thunks in the native executor, others as runs of their device.
+
+Made by `bind_mixed`, with the same face as execute.py's BoundSchedule, which runs the host's part of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from camshaft.backends.device import HOST, Bytes, Device, DeviceRun, Memory
+from camshaft.errors import PlanError
+from camshaft.extent import Extent
+from camshaft.plan.memory.arena import MemoryPlan
+from camshaft.plan.memory.binding import BoundMemory, bind_memory
+from camshaft.plan.memory.binding import Memory as HostMemory
+from camshaft.plan.memory.device_memory import DeviceMemory, bind_devices, commands
+from camshaft.plan.runtime.execute import BoundSchedule, check_waits
+from camshaft.plan.runtime.segments import Segment, cut
+from camshaft.plan.runtime.workers import inside_host_thunk
+from camshaft.plan.schedule import Buffer, BufferSlice, Schedule, buffers_of
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """Thunks [first, last), submitted to a device and waited for alone. `submitted_ns` and `done_ns` by time.perf_counter_ns;
+    `elapsed_ns` of each thunk by the device's clock, None where it has none."""
+
+    device: str
+    first: int
+    last: int
+    submitted_ns: int
+    done_ns: int
+    elapsed_ns: tuple[int, ...] | None
+
+
+class MixedSchedule:
+    """A schedule with places on every device. Segments of devices are submitted and go on by themselves; one that needs the
+    bytes of another device's waits for it. Extents, threads and closing as BoundSchedule's."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        memory_plan: MemoryPlan,
+        host: BoundSchedule,
+        host_memory: BoundMemory,
+        devices: Mapping[str, DeviceMemory],
+    ) -> None:
+        self.schedule, self.memory_plan, self.threads = schedule, memory_plan, host.threads
+        self.segments = cut(schedule.thunks, memory_plan.offsets, schedule.after)
+        self._host, self._host_memory, self._devices = host, host_memory, devices
+        self._lock = threading.Lock()
+        self._closed = False
+        places = np.cumsum([0, *(thunk.device == HOST for thunk in schedule.thunks)])
+        self._host_index = tuple(int(place) for place in places)  # of host thunks before each thunk
+        self._runs: dict[tuple[int, int], DeviceRun] = {}
+        self._timed_runs: dict[tuple[int, int], DeviceRun] = {}
+        for segment in self.segments:
+            if segment.device != HOST:
+                self._device_run(segment, segment.first, segment.last)
+
+    @property
+    def arena(self) -> Bytes:
+        """The host's memory of temporaries."""
+        return self._host.arena
+
+    @property
+    def active(self) -> dict[Extent, int]:
+        """The active value of every extent."""
+        return self._host.active
+
+    def extent(self, extent: Extent) -> int:
+        """The extent's active value."""
+        return self._host.extent(extent)
+
+    def set_extent(self, extent: Extent, value: int) -> None:
+        """As BoundSchedule.set_extent."""
+        self._refuse_closed()
+        if self._lock.locked():
+            raise PlanError(f"extent {extent.name!r} was set while its plan runs")
+        self._host.set_extent(extent, value)
+
+    def bytes_of(self, piece: BufferSlice) -> Bytes:
+        """The slice's bytes, uint8 [nbytes]: the memory itself on the host, a copy from a device."""
+        self._refuse_closed()
+        if piece.buffer.space == HOST:
+            return self._host_memory.bytes_of(piece)
+        place = self._devices[piece.buffer.space].place(piece)
+        return place.memory.read(place.offset_nbytes, place.nbytes)
+
+    def run(self, first: int = 0, last: int | None = None) -> None:
+        """Runs thunks [first, last), all by default, and returns when all of them are done on every device.
+
+        Raises what a host thunk raised or a device reports, after every device finished. PlanError as BoundSchedule.run's.
+        """
+        end = len(self.schedule.thunks) if last is None else last
+        if not 0 <= first <= end <= len(self.schedule.thunks):
+            raise PlanError(f"thunks [{first}, {end}) of a plan that has {len(self.schedule.thunks)}")
+        if inside_host_thunk() and self._host.is_running:
+            raise PlanError("a host thunk's function ran a plan that needs the workers it is called by")
+        with self._lock:
+            self._refuse_closed()
+            running: dict[int, DeviceRun] = {}
+            try:
+                for index, segment in enumerate(self.segments):
+                    self._run_segment(index, segment, max(first, segment.first), min(end, segment.last), running)
+            finally:
+                _wait_for_all(running)
+
+    def _run_segment(self, index: int, segment: Segment, first: int, last: int, running: dict[int, DeviceRun]) -> None:
+        """Runs or submits the thunks [first, last) of a segment, after the segments that it waits for."""
+        if first >= last:
+            return
+        for earlier in segment.after:
+            if earlier in running:
+                running.pop(earlier).wait()
+        if segment.device == HOST:
+            self._host.run(self._host_index[first], self._host_index[last])
+            return
+        run = self._device_run(segment, first, last)
+        running[index] = run
+        run.submit(self._host.active_values)
+
+    def _device_run(self, segment: Segment, first: int, last: int) -> DeviceRun:
+        """The thunks made ready on their device: once per range that is asked for; whole segments when the plan is made."""
+        found = self._runs.get((first, last))
+        if found is None:
+            schedule, memory = self.schedule, self._devices[segment.device]
+            made = commands(schedule, first, last, memory, self._host_memory)
+            found = self._runs[first, last] = memory.device.bind(made, len(schedule.extents))
+        return found
+
+    def run_timed(self, run_host: Callable[[BoundSchedule, int, int, int], None]) -> list[DeviceTimes]:
+        """Runs all thunks, one segment after the other, and says how long those of devices took.
+
+        `run_host` is given the host's schedule, a range of its thunks to run, and the place of the first in this one.
+        """
+        times = []
+        with self._lock:
+            self._refuse_closed()
+            for segment in self.segments:
+                if segment.device == HOST:
+                    places = self._host_index[segment.first], self._host_index[segment.last]
+                    run_host(self._host, *places, segment.first)
+                else:
+                    times.append(self._timed(segment))
+        return times
+
+    def _timed(self, segment: Segment) -> DeviceTimes:
+        key = (segment.first, segment.last)
+        if key not in self._timed_runs:
+            memory = self._devices[segment.device]
+            made = commands(self.schedule, *key, memory, self._host_memory)
+            self._timed_runs[key] = memory.device.bind(made, len(self.schedule.extents), timed=True)
+        run = self._timed_runs[key]
+        began = time.perf_counter_ns()
+        run.submit(self._host.active_values)
+        run.wait()
+        return DeviceTimes(segment.device, *key, began, time.perf_counter_ns(), run.elapsed_ns())
+
+    def close(self) -> None:
+        """Lets go of all memory, after a run in progress. The plan cannot run again; closing twice is allowed."""
+        if inside_host_thunk() and self._host.is_running:
+            raise PlanError("a host thunk's function closed the plan that runs it")
+        with self._lock:
+            self._closed = True
+            self._host.close()
+            for run in (*self._runs.values(), *self._timed_runs.values()):
+                run.close()
+            for memory in self._devices.values():
+                memory.close()
+            self._runs.clear()
+            self._timed_runs.clear()
+            self._host_memory = BoundMemory(np.empty(0, np.uint8), {}, {})
+            self._devices = {}
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise PlanError("the plan is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _wait_for_all(running: Mapping[int, DeviceRun]) -> None:
+    """Waits for each; raises the first error when all have ended."""
+    errors: list[Exception] = []
+    for run in running.values():
+        try:
+            run.wait()
+        except Exception as error:
+            errors.append(error)
+    for other in errors[1:]:
+        errors[0].add_note(f"another device of the same run failed too: {type(other).__name__}: {other}")
+    if errors:
+        raise errors[0]
+
+
+def bind_mixed(
+    schedule: Schedule,
+    memory_plan: MemoryPlan,
+    devices: Sequence[Device],
+    *,
+    arena: Bytes | None = None,
+    buffers: Mapping[Buffer, HostMemory] | None = None,
+    device_buffers: Mapping[Buffer, Memory] | None = None,
+    own: Sequence[Memory] = (),
+    threads: int = 1,
+) -> MixedSchedule:
+    """Binds a schedule to the host's memory as `bind` does, and to `device_buffers`: the memory of every CONSTANT, STATE and IO
+    buffer in another space. `own` are those of them that the plan closes with itself. PlanError as `bind`'s."""
+    check_waits(schedule, memory_plan)
+    host_memory = bind_memory(schedule, memory_plan, arena, buffers or {})
+    bound = bind_devices(schedule, memory_plan, devices, device_buffers or {}, own)
+    for memory in bound.values():
+        host_memory = memory.shown_to_host(host_memory, schedule.buffers)
+    thunks = tuple(thunk for thunk in schedule.thunks if thunk.device == HOST)
+    waits = tuple(wait for thunk, wait in zip(schedule.thunks, schedule.waits, strict=True) if thunk.device == HOST)
+    host_schedule = Schedule(thunks, waits, schedule.extents, buffers_of(thunks))
+    host = BoundSchedule(host_schedule, memory_plan, host_memory, threads)
+    return MixedSchedule(schedule, memory_plan, host, host_memory, bound)

@@ -1,0 +1,130 @@
+"""The executor as native code, one for the process and every plan."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_object
+from camshaft.plan.runtime.native.os_wait import WakeAddresses, WakeRow, wake_row
+from camshaft.store.store import store
+
+_ADDRESS, _INTEGER = ctypes.c_void_p, ctypes.c_int64
+Native = Callable[..., int | None]
+
+
+@dataclass(frozen=True)
+class NativeExecutor:
+    """The executor's entries, called through ctypes and so without the GIL.
+
+    run_alone(records, first, last, failed) runs on the caller only; run(control, records, first, last, failed) with a
+    pool's workers, of which worker(control, index) is one until stop(control): it returns 0 then, and 1 to be moved to
+    a core of its own and called again. `copy_address` is the entry of copy thunks; a turn of a spin takes `pause_ns`.
+    `key` is its object's second one in the store.
+    """
+
+    row: WakeRow
+    wake: WakeAddresses
+    run_alone: Native
+    run: Native
+    worker: Native
+    stop: Native
+    copy_address: int
+    pause_ns: float
+    library: NativeLibrary = field(repr=False)
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class TimedExecutor:
+    """The executor's timed form: `stamps(address, per_worker)` says where the next run's stamps go, `clock()` reads ticks."""
+
+    executor: NativeExecutor
+    stamps: Native
+    clock: Callable[[], int]
+
+
+def _function(library: NativeLibrary, name: str, *types: type, result: type | None = None) -> Native:
+    return ctypes.CFUNCTYPE(result, *types)(library.address(name))
+
+
+def _pause_ns(spin: Native, turns: int = 2000) -> float:
+    """Nanoseconds of one turn of a spin, the least of five: a pause takes 2 to 60 ns by CPU."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter_ns()
+        spin(turns)
+        best = min(best, (time.perf_counter_ns() - start) / turns)
+    return max(best, 0.1)
+
+
+def build_executor(object_code: bytes, row: WakeRow, wake: WakeAddresses, key: str = "") -> NativeExecutor:
+    """Loads an executor's object, made of `executor_ir(row, machine)`, and names its entries."""
+    library = load_object(object_code)
+    walk = (_ADDRESS, _INTEGER, _INTEGER, _ADDRESS)
+    return NativeExecutor(
+        row=row,
+        wake=wake,
+        run_alone=_function(library, "camshaft_run_alone", *walk),
+        run=_function(library, "camshaft_run", _ADDRESS, *walk),
+        worker=_function(library, "camshaft_worker", _ADDRESS, _INTEGER, result=_INTEGER),
+        stop=_function(library, "camshaft_stop", _ADDRESS),
+        copy_address=library.address("camshaft_copy"),
+        pause_ns=_pause_ns(_function(library, "camshaft_spin", _INTEGER)),
+        library=library,
+        key=key,
+    )
+
+
+def memmove_address() -> int:
+    """The address of the C library's memmove."""
+    return ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+
+
+_known_key = ""
+
+
+def know_executor(key: str) -> None:
+    """Says under which second key the store has this process's executor: it is then loaded without making its text."""
+    global _known_key
+    _known_key = key
+
+
+def _executor_object(row: WakeRow) -> tuple[str, bytes]:
+    """Second key and object of the ordinary executor."""
+    data = store().kernels.object(_known_key) if _known_key else None
+    if data is not None:
+        return _known_key, data
+    from camshaft.backends.cpu.device import object_found
+    from camshaft.plan.runtime.native.executor import executor_ir
+
+    text = executor_ir(row, host_target().triple.split("-")[0])
+    found = object_found(f"executor|{text}", lambda: text)
+    return found.second, found.data
+
+
+@functools.cache
+def native_executor() -> NativeExecutor:
+    """This process's executor, made on the first call of the object in the store. It is kept until the process ends."""
+    row, wake = wake_row()
+    key, data = _executor_object(row)
+    return build_executor(data, row, wake, key)
+
+
+@functools.cache
+def timed_executor() -> TimedExecutor:
+    """This process's executor in its timed form, made on the first call as `native_executor`'s. PlanError without a clock."""
+    from camshaft.backends.cpu.device import object_code
+    from camshaft.plan.runtime.native.executor import executor_ir
+
+    row, wake = wake_row()
+    text = executor_ir(row, host_target().triple.split("-")[0], timed=True)
+    made = build_executor(object_code(f"executor|{text}", lambda: text), row, wake)
+    return TimedExecutor(
+        made,
+        _function(made.library, "camshaft_stamps", _ADDRESS, _INTEGER),
+        ctypes.CFUNCTYPE(_INTEGER)(made.library.address("camshaft_clock")),
+    )

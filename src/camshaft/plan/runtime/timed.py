@@ -1,0 +1,218 @@
+"""Timed runs: a bound plan run by the executor's timed form, stamps in nanoseconds.
+
+On the CPU the clock is the processor's counter (clock_ir.py), calibrated once against time.perf_counter_ns; each device outside
+of the host's space is asked for its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from camshaft.errors import PlanError
+from camshaft.plan.runtime.execute import BoundSchedule
+from camshaft.plan.runtime.multi_device import DeviceTimes, MixedSchedule
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.library import timed_executor
+from camshaft.plan.runtime.runnable import Runnable
+from camshaft.plan.runtime.workers import Runner, WorkerPool, inside_host_thunk
+
+CALIBRATION_S = 0.02
+# More than two cores' counters may differ by before stamps of different workers cannot be compared.
+SLACK_NS = 1000.0
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Counts: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """One run of a plan of n thunks, times in ns since its begin. `lanes` are the workers ('worker 0', ...), then devices.
+
+    `start`, `end` [lanes, n] are NaN and `programs` [lanes, n] 0 where a lane had no part of a thunk; `met` [workers, n] is when
+    a worker came past the wait before a thunk, whether it had a part or not, and `waited` [workers, n + 1] how long it stood
+    there, and last at the end of the run. `clockless` names the devices that
+    could not say how long their thunks took. `began_ns` is on the scale of time.perf_counter_ns.
+    """
+
+    lanes: tuple[str, ...]
+    workers: int
+    began_ns: float
+    total_ns: float
+    start: Floats
+    end: Floats
+    programs: Counts
+    met: Floats
+    waited: Floats
+    clockless: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The processor's counter as nanoseconds of time.perf_counter_ns: ns0 + (ticks - ticks0) * ns_per_tick."""
+
+    ticks0: int
+    ns0: float
+    ns_per_tick: float
+
+    def ns(self, ticks: Counts) -> Floats:
+        """Nanoseconds of ticks."""
+        return np.asarray(self.ns0 + (ticks - self.ticks0) * self.ns_per_tick, np.float64)
+
+
+def _pair(tries: int = 9) -> tuple[int, float]:
+    """(ticks, ns) read together: of some tries the one where the least time passed between."""
+    clock, best = timed_executor().clock, (float("inf"), 0, 0.0)
+    for _ in range(tries):
+        before = time.perf_counter_ns()
+        ticks = clock()
+        after = time.perf_counter_ns()
+        best = min(best, (after - before, ticks, (before + after) / 2))
+    return best[1], best[2]
+
+
+@functools.cache
+def clock() -> Clock:
+    """This process's clock, calibrated by the first call over 20 ms: to about 5 ns in a millisecond."""
+    ticks0, ns0 = _pair()
+    time.sleep(CALIBRATION_S)
+    ticks1, ns1 = _pair()
+    if ticks1 <= ticks0:
+        raise PlanError(f"the processor's counter went from {ticks0} to {ticks1} in 20 ms: no clock to time thunks by")
+    return Clock(ticks0, ns0, (ns1 - ns0) / (ticks1 - ticks0))
+
+
+_lock = threading.Lock()  # the stamps of one run at a time have a place
+_runners: dict[int, Runner] = {}
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+def _runner(threads: int) -> Runner:
+    """Workers that run the timed form, kept: they sleep while nothing is timed."""
+
+    def executor() -> Any:
+        return timed_executor().executor
+
+    if threads not in _runners:
+        _runners[threads] = Runner(executor) if threads == 1 else WorkerPool(threads, executor)
+    return _runners[threads]
+
+
+def _stamped(bound: BoundSchedule, first: int, last: int) -> Counts:
+    """Runs thunks [first, last); stamps [workers, last - first + 1, 4] in ticks, each worker's whole run last: the caller's as
+    it sees it from here, since waking the others comes before its own begin."""
+    n = len(bound.schedule.thunks)
+    stamps: Counts = np.zeros((bound.threads, n + 1, layout.STAMP_WORDS), np.int64)
+    timed_executor().stamps(stamps.ctypes.data, n + 1)
+    before = timed_executor().clock()
+    bound.run(first, last, on=_runner(bound.threads))
+    stamps[0, n, [layout.START, layout.END]] = before, timed_executor().clock()
+    return stamps[:, [*range(first, last), n]]
+
+
+def timed_run(bound: Runnable) -> TimedRun:
+    """Runs every thunk once and says when. Devices take turns here, so that each is timed alone.
+
+    PlanError inside of a host thunk, where the cores' counters disagree, for a plan that is watched already, or as `run`.
+    """
+    if inside_host_thunk():
+        raise PlanError("a host thunk's function timed a plan; wanted that done outside of runs")
+    clock()  # calibrated before the run begins
+    with _lock:
+        if isinstance(bound, BoundSchedule):
+            return _Lanes(bound.threads, bound.schedule.waits, ()).whole(_stamped(bound, 0, len(bound.schedule.thunks)))
+        if isinstance(bound, MixedSchedule):
+            return _mixed(bound)
+    raise PlanError(f"a {type(bound).__name__} cannot be timed; wanted a plan as camshaft.compile binds it")
+
+
+def _mixed(bound: MixedSchedule) -> TimedRun:
+    began = time.perf_counter_ns()
+    hosted: list[tuple[int, int, Counts]] = []
+
+    def host(schedule: BoundSchedule, first: int, last: int, at: int) -> None:
+        hosted.append((at, at + last - first, _stamped(schedule, first, last)))
+
+    times = bound.run_timed(host)
+    ended = time.perf_counter_ns()
+    devices = tuple(dict.fromkeys(t.device for t in times))
+    lanes = _Lanes(bound.threads, bound.schedule.waits, devices)
+    for first, last, stamps in hosted:
+        lanes.put(first, last, clock().ns(stamps[..., : layout.SIZE]) - began, stamps[..., layout.SIZE])
+    for each in times:
+        lanes.put_device(each, began)
+    return lanes.done(float(began), float(ended - began))
+
+
+class _Lanes:
+    """The arrays of a TimedRun while they are filled."""
+
+    def __init__(self, workers: int, waits: Sequence[bool], devices: tuple[str, ...]) -> None:
+        self.workers, self.devices, self.waits = workers, devices, waits
+        shape = workers + len(devices), len(waits)
+        self.start, self.end = np.full(shape, np.nan), np.full(shape, np.nan)
+        self.programs = np.zeros(shape, np.int64)
+        self.met = np.full((workers, shape[1]), np.nan)
+        self.waited = np.zeros((workers, shape[1] + 1))
+        self.clockless: list[str] = []
+
+    def whole(self, stamps: Counts) -> TimedRun:
+        """The run of a plan that is the host's alone."""
+        times = clock().ns(stamps[..., : layout.SIZE])
+        began, ended = float(times[0, -1, 0]), float(times[0, -1, 1])
+        self.put(0, len(self.waits), times - began, stamps[..., layout.SIZE])
+        return self.done(began, ended - began)
+
+    def put(self, first: int, last: int, times: Floats, programs: Counts) -> None:
+        """What the workers did in thunks [first, last): `times` [workers, last - first + 1, 2] in ns, the whole run last."""
+        thunks, whole = times[:, :-1], times[:, -1]
+        took_part = programs[:, :-1] > 0
+        self.start[: self.workers, first:last] = np.where(took_part, thunks[..., 0], np.nan)
+        self.end[: self.workers, first:last] = np.where(took_part, thunks[..., 1], np.nan)
+        self.programs[: self.workers, first:last] = programs[:, :-1]
+        self.met[:, first:last] = thunks[..., 0]
+        self._check(times, took_part)
+        gaps = thunks[:, 1:, 0] - thunks[:, :-1, 1]
+        self.waited[:, first + 1 : last] = gaps * np.array(self.waits[first + 1 : last])
+        if last > first:
+            self.waited[:, last if last == len(self.waits) else first] += np.maximum(whole[0, 1] - thunks[:, -1, 1], 0)
+
+    def _check(self, times: Floats, took_part: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """PlanError where a worker's stamps lie outside of the caller's: then counters of cores differ."""
+        work, begin, end = times[:, :-1][took_part], times[0, -1, 0], times[0, -1, 1]
+        early, late = (begin - work[:, 0]).max(initial=0), (work[:, 1] - end).max(initial=0)
+        if max(early, late) > SLACK_NS:
+            raise PlanError(
+                f"the counters of this machine's cores differ by {max(early, late):.0f} ns: nothing is timed"
+            )
+
+    def put_device(self, each: DeviceTimes, began: float) -> None:
+        """A device's segment: its thunks one after the other from the moment of its submit."""
+        if each.elapsed_ns is None:
+            self.clockless.append(each.device)
+            return
+        lane = self.workers + self.devices.index(each.device)
+        ends = each.submitted_ns - began + np.cumsum(each.elapsed_ns)
+        self.end[lane, each.first : each.last] = ends
+        self.start[lane, each.first : each.last] = ends - np.array(each.elapsed_ns)
+        self.programs[lane, each.first : each.last] = 1
+
+    def done(self, began: float, total: float) -> TimedRun:
+        names = (*(f"worker {i}" for i in range(self.workers)), *self.devices)
+        clockless = tuple(dict.fromkeys(self.clockless))
+        times = self.start, self.end, self.programs, self.met, self.waited
+        return TimedRun(names, self.workers, began, total, *times, clockless)

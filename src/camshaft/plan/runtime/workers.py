@@ -1,0 +1,239 @@
+"""Who runs a plan: the calling thread alone, or a pool of daemon threads."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import PlanError
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.library import NativeExecutor, native_executor
+from camshaft.plan.runtime.native.os_wait import core_address
+
+SPIN_NS = 30_000
+# The caller, where each worker has a core: longer than a sleeping worker takes to wake in a guest whose core was halted.
+CALLER_SPIN_NS = 500_000
+# More workers than cores: whoever is waited for may need this very core.
+CROWDED_SPIN_NS = 1_000
+EXIT_PATIENCE_S = 10.0
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def aligned_bytes(nbytes: int, alignment: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Zeroed memory of `nbytes` whose address is a multiple of `alignment`."""
+    whole = np.zeros(nbytes + alignment, np.uint8)
+    start = -whole.ctypes.data % alignment
+    return whole[start : start + nbytes]
+
+
+def host_memory(what: str, nbytes: int, alignment: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """As `aligned_bytes`, for what a plan needs. PlanError that says how much where there is not as much."""
+    try:
+        return aligned_bytes(nbytes, alignment)
+    except (MemoryError, ValueError) as error:  # NumPy's ValueError: more than any address
+        raise PlanError(f"out of memory: {what} needs {nbytes} bytes") from error
+
+
+def available_cores() -> int:
+    """The cores this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+# All runners of the process: quieted at exit, made anew in a forked child.
+_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+class Runner:
+    """The calling thread alone. Whoever runs a plan holds `lock` and names it in `current` meanwhile."""
+
+    workers = 1
+
+    def __init__(self, executor: Callable[[], NativeExecutor] = native_executor) -> None:
+        self._executor = executor
+        self.lock = threading.Lock()
+        self.current: object = None
+        self._native: NativeExecutor | None = None
+        _runners.add(self)
+
+    def launch(self, records: int, first: int, last: int, failed: int) -> None:
+        """Runs the records [first, last) of the array at this address. The caller holds the lock."""
+        if self._native is None:
+            self._native = self._executor()
+        self._native.run_alone(records, first, last, failed)
+
+    def forget(self) -> None:
+        """Back to the state before the first run: a forked child has none of the parent's threads."""
+        self.lock = threading.Lock()
+        self.current = None
+
+    def close_for_exit(self) -> None:
+        """Waits for the run in progress and lets no other begin: a daemon thread that tries stays until the end."""
+        self.lock.acquire(timeout=EXIT_PATIENCE_S)
+
+
+class _Calling(threading.local):
+    """The runners whose runs are in a host thunk's function on this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.runners: list[Runner] = []
+
+
+calling = _Calling()
+
+
+def inside_host_thunk() -> bool:
+    """Whether this thread is in a host thunk's function right now."""
+    return bool(calling.runners)
+
+
+def idle(runner: Runner) -> AbstractContextManager[object]:
+    """While no run of the runner is in progress, but for one that this thread is called by: that one ends after the caller."""
+    return nullcontext() if runner in calling.runners else runner.lock
+
+
+class WorkerPool(Runner):
+    """`workers` workers: the thread that calls `launch`, and workers - 1 daemon threads started by the first launch."""
+
+    def __init__(self, workers: int, executor: Callable[[], NativeExecutor] = native_executor) -> None:
+        if workers < 2:
+            raise PlanError(f"a pool of {workers} workers; wanted 2 or more (one runs without a pool)")
+        super().__init__(executor)
+        self.workers = workers
+        self._clear()
+
+    def _clear(self) -> None:
+        self._native = None
+        self._threads: list[threading.Thread] = []
+        self._control: Words = _control_block(self.workers)
+        self._address = self._control.ctypes.data
+        self._allowed: set[int] = set()
+        self._core_of: Callable[[], int] | None = None
+        self._left_out = -1
+
+    def _start(self) -> NativeExecutor:
+        native = self._executor()
+        roomy = self.workers <= available_cores()
+        short = max(1, int(CROWDED_SPIN_NS / native.pause_ns))
+        self._control[layout.WAIT_FUNCTION] = native.wake.wait
+        self._control[layout.WAKE_FUNCTION] = native.wake.wake
+        self._control[layout.SPIN_BOUND] = max(1, int(SPIN_NS / native.pause_ns)) if roomy else short
+        self._control[layout.SHORT_SPIN_BOUND] = short
+        self._control[layout.CORE_FUNCTION] = core_address() if roomy else 0
+        if roomy and core_address():
+            self._control[layout.CALLER_SPIN_BOUND] = max(1, int(CALLER_SPIN_NS / native.pause_ns))
+            self._core_of = ctypes.CFUNCTYPE(ctypes.c_int)(core_address())
+            self._allowed = set(os.sched_getaffinity(0))
+        self._control[layout.WORKERS] = self.workers
+        try:
+            for index in range(1, self.workers):
+                self._start_thread(native, index)
+        except BaseException:
+            self._stop(native)
+            raise
+        return native
+
+    def _start_thread(self, native: NativeExecutor, index: int) -> None:
+        name = f"camshaft-{index}-of-{self.workers}"
+        thread = threading.Thread(target=_work, args=(native, self._control, index), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise PlanError(f"worker {index} of {self.workers} does not start ({error}); ask for fewer") from error
+        self._threads.append(thread)
+
+    def _stop(self, native: NativeExecutor) -> None:
+        native.stop(self._address)
+        for thread in self._threads:
+            thread.join(EXIT_PATIENCE_S)
+        self._clear()
+
+    def launch(self, records: int, first: int, last: int, failed: int) -> None:
+        """As `Runner.launch`, with every worker."""
+        if self._native is None:
+            self._native = self._start()
+        elif self._core_of is not None:
+            self._leave_out(self._core_of())
+        self._native.run(self._address, records, first, last, failed)
+
+    def _leave_out(self, core: int) -> None:
+        """Keeps the workers off the caller's core. Guests of KVM see halted cores as taken, and wake a worker on the core of
+        who wakes it, where it waits some 3 ms until that one is preempted: a product of 1 ms took 3."""
+        others = self._allowed - {core}
+        if core == self._left_out or not others:
+            return
+        self._left_out = core
+        for thread in self._threads:
+            # A core may have been taken from the process meanwhile; then the thread stays where it is, which is only slower.
+            with suppress(OSError):
+                os.sched_setaffinity(thread.native_id or 0, others)
+
+    def forget(self) -> None:
+        super().forget()
+        self._clear()
+
+    def stop(self) -> None:
+        """Ends the threads, after the run in progress. A later launch starts new ones."""
+        with self.lock:
+            if self._native is not None:
+                self._stop(self._native)
+
+    def close_for_exit(self) -> None:
+        """As `Runner.close_for_exit`, and ends the threads."""
+        if self.lock.acquire(timeout=EXIT_PATIENCE_S) and self._native is not None:
+            self._stop(self._native)
+
+
+def _work(native: NativeExecutor, control: Words, index: int) -> None:
+    while native.worker(control.ctypes.data, index):
+        _move(control, index)
+
+
+def _move(control: Words, index: int) -> None:
+    """Puts this thread on a core where no other worker is. It stays free to run on all that it might."""
+    workers = control[layout.WORKER_LINES :].reshape(-1, layout.WORDS_PER_WORKER)
+    taken = np.delete(workers[:, layout.CORE], index)
+    allowed = os.sched_getaffinity(0)
+    free = sorted(allowed.difference(taken.tolist()))
+    # A core may have been taken from the process meanwhile; then the thread stays where it is, which is only slower.
+    with suppress(OSError):
+        if free:
+            os.sched_setaffinity(0, {free[index % len(free)]})
+            os.sched_setaffinity(0, allowed)
+
+
+def _control_block(workers: int) -> Words:
+    words = layout.WORKER_LINES + workers * layout.WORDS_PER_WORKER
+    return aligned_bytes(words * 8, layout.LINE_WORDS * 8).view(np.int64)
+
+
+def _for_each_runner(method: str) -> None:
+    for runner in list(_runners):
+        getattr(runner, method)()
+
+
+atexit.register(_for_each_runner, "close_for_exit")
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _for_each_runner("forget"))
+
+_pools: dict[int, WorkerPool] = {}
+
+
+def runner_for(threads: int) -> Runner:
+    """A plan's runner: one of its own for 1 thread, else the pool that all plans of this many threads share."""
+    if threads < 1:
+        raise PlanError(f"threads={threads}; wanted 1 or more")
+    if threads == 1:
+        return Runner()
+    if threads not in _pools:
+        _pools.setdefault(threads, WorkerPool(threads))
+    return _pools[threads]

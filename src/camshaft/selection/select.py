@@ -1,0 +1,242 @@
+"""Selection: for a node, the fastest variant that was proved, by measurement where there is one, else by its own cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from camshaft import ops
+from camshaft.backends.device import Device
+from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
+from camshaft.errors import BackendError
+from camshaft.ops.op import KernelVariant, NodeSpec, Op
+from camshaft.selection.checked_variant import cost_on, refusal_on
+from camshaft.selection.measurements import measurements as stored
+from camshaft.selection.precompile import compiled_ahead
+from camshaft.validation.cases import Claim, claim_of
+from camshaft.validation.evidence import Verdict
+from camshaft.validation.proof import prove
+
+# Nanoseconds measured for a claim at a node's shape, or None.
+Measurements: TypeAlias = Callable[[Claim, NodeSpec], float | None]
+
+
+@dataclass(frozen=True)
+class Loser:
+    """A variant that was not chosen, and why."""
+
+    variant: str
+    backend: str
+    reason: str
+
+
+def _loser(variant: KernelVariant, backend: str, reason: str) -> Loser:
+    return Loser(variant.label, backend, reason)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The variant that runs a node, on which device, why, and why the others lost."""
+
+    op: Op
+    variant: KernelVariant
+    backend: str
+    device: Device
+    reason: str
+    losers: tuple[Loser, ...]
+
+
+# Where a node goes that its device has no kernel for.
+FALLBACK = "simd"
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    variant: KernelVariant
+    backend: str
+    device: Device
+    claim: Claim
+    measured: float | None
+    estimated: float
+
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """Measured ones first: a measurement overrules the model."""
+        return self.measured is None, self.measured or 0.0, self.estimated
+
+    @property
+    def time(self) -> str:
+        ns, how = (self.estimated, "estimated") if self.measured is None else (self.measured, "measured")
+        return f"{how} {ns / 1000:.3g} us"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One distinct use with the variants that may do it. `why` says why they are not those of the device asked for."""
+
+    op: Op
+    node: NodeSpec
+    candidates: list[_Candidate]
+    losers: list[Loser]
+    why: str = ""
+
+
+def choose(
+    uses: Iterable[tuple[Op, NodeSpec]],
+    override: str | None = None,
+    measurements: Measurements | None = None,
+    *,
+    strict: bool = True,
+    foreseen: Callable[[], Iterable[tuple[Op, NodeSpec]]] = tuple,
+) -> tuple[Choice, ...]:
+    """A Choice per (op, node), made once for nodes that are alike. The favourites are proved together; where one fails, the
+    next is tried. Where children have to prove something, they prove what is `foreseen` along: it is chosen soon.
+
+    `override` is a backend's or a device's name, None leaves the choice free. `measurements` None means those in the store,
+    with the values that tuning found; one that no longer proves is dropped there, with a warning. BackendError for an op
+    without a variant that can do it, with every reason; unless `strict`, one that the backend asked for cannot do goes to
+    simd on the CPU.
+    """
+    keyed = [((id(op), node.key), op, node) for op, node in uses]
+    distinct = {key: (op, node) for key, op, node in keyed}
+    rows = {key: _Row(op, node, *_candidates(op, node, override, measurements)) for key, (op, node) in distinct.items()}
+    spare = None if strict or override is None or backend_named(override).name == FALLBACK else override
+    verdicts: dict[Claim, Verdict] = {}
+    while True:
+        if spare is not None:
+            rows = {key: _or_cpu(row, verdicts, spare, measurements) for key, row in rows.items()}
+        picks = {key: _pick(row, verdicts) for key, row in rows.items()}
+        missing = [c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs]
+        if not missing:
+            return tuple(picks[key][1] for key, _, _ in keyed)
+        favourites = [(*pick, rows[key].node) for key, pick in picks.items()]
+        fresh = prove(
+            missing, beside=partial(_beside, favourites, lambda: _favourites(foreseen(), override, measurements))
+        )
+        verdicts |= fresh
+        _drop_failed(rows.values(), fresh)
+
+
+_Favourite: TypeAlias = tuple[Claim, Choice, NodeSpec]
+
+
+@contextmanager
+def _beside(
+    favourites: Sequence[_Favourite], foreseen: Callable[[], list[_Favourite]], unproved: Collection[Claim]
+) -> Iterator[list[Claim]]:
+    """While the unproved claims are judged, the kernels of those favourites are compiled that rest on them; gives the claims of
+    what is foreseen. Nothing of other packages: it may crash the process that compiles it, as its proof will find."""
+    soon = foreseen()
+    wanted = {*unproved, *(claim for claim, _, _ in soon)}
+    ours = [
+        f for f in (*favourites, *soon) if f[0] in wanted and f[0].home is None and f[0].module.startswith("camshaft.")
+    ]
+    with compiled_ahead([(choice.variant, node, choice.device) for _, choice, node in ours]):
+        yield [claim for claim, choice, _ in soon if backend_named(choice.backend).runs]
+
+
+def _favourites(
+    uses: Iterable[tuple[Op, NodeSpec]], override: str | None, measurements: Measurements | None
+) -> list[_Favourite]:
+    """The first candidate of each use that has one."""
+    rows = [_Row(op, node, *_candidates(op, node, override, measurements)) for op, node in uses]
+    return [(*_pick(row, {}), row.node) for row in rows if row.candidates]
+
+
+def _drop_failed(rows: Iterable[_Row], verdicts: Mapping[Claim, Verdict]) -> None:
+    """Forgets stored values that were not proved now, where the variant itself may well be."""
+    for row in rows:
+        for c in row.candidates:
+            verdict = verdicts.get(c.claim)
+            if c.claim.values and verdict is not None and verdict.status != "proved":
+                stored().drop_claim(row.op, c.claim, row.node, f"{verdict.status}: {verdict.reason}")
+
+
+def _or_cpu(row: _Row, verdicts: Mapping[Claim, Verdict], name: str, measurements: Measurements | None) -> _Row:
+    """The row, or where every candidate on the device of that name is out, the CPU's, with the reason."""
+    lost = _lost(row, verdicts)
+    if row.why or len(lost) < len(row.candidates) + len(row.losers):
+        return row
+    candidates, losers = _candidates(row.op, row.node, FALLBACK, measurements)
+    return _Row(row.op, row.node, candidates, [*lost, *losers], f"no kernel on {name}: {_reasons(lost)}; on cpu: ")
+
+
+def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Measurements | None = None) -> Choice:
+    """The Choice for one node; see choose."""
+    return choose([(op, node)], override, measurements)[0]
+
+
+def rivals(op: Op, node: NodeSpec, override: str | None = None) -> list[tuple[KernelVariant, str]]:
+    """Every variant with the backend it would run the node on, the cost model's favourite first; nothing is proved."""
+    return [(c.variant, c.backend) for c in _candidates(op, node, override, lambda claim, node: None)[0]]
+
+
+def _candidates(
+    op: Op, node: NodeSpec, override: str | None, measurements: Measurements | None
+) -> tuple[list[_Candidate], list[Loser]]:
+    candidates, losers = [], []
+    for name in _backends(op, override):
+        row = backend_named(name)
+        variants = [v for v in ops.variants_of(op) if row.name in v.backends]
+        absent = row.absent() if variants else None
+        if absent is not None:
+            losers += [_loser(v, name, absent) for v in variants]
+            continue
+        for variant in (tuned for v in variants for tuned in _tuned(op, v, name, node, measurements)):
+            target = device(name)
+            refusal = refusal_on(op, variant, node, target)
+            if refusal is not None:
+                losers.append(_loser(variant, name, refusal))
+                continue
+            claim = claim_of(op, variant, name, node)
+            measured = stored().ns(op, claim, node) if measurements is None else measurements(claim, node)
+            if variant.values and measured is None:
+                continue  # dropped just now: its kernel changed
+            estimated = cost_on(op, variant, node, target)
+            candidates.append(_Candidate(variant, name, target, claim, measured, estimated))
+    return sorted(candidates, key=lambda c: c.rank), losers
+
+
+def _tuned(
+    op: Op, variant: KernelVariant, backend: str, node: NodeSpec, measurements: Measurements | None
+) -> list[KernelVariant]:
+    """The variant by its cost model, and with each values that tuning measured near the node."""
+    found = stored().values(op, variant, backend, node) if measurements is None else ()
+    return [variant, *(variant.with_values(values) for values in found)]
+
+
+def _backends(op: Op, override: str | None) -> tuple[str, ...]:
+    if override is None:
+        return DEFAULT_ORDER
+    found = present_backend(override)
+    known = {b for v in ops.variants_of(op) for b in v.backends}
+    name = next((b for b in found.order if b in known), None)
+    if name is None:
+        return ()
+    return (canonical(override) if name == found.name else name,)
+
+
+def _lost(row: _Row, verdicts: Mapping[Claim, Verdict]) -> list[Loser]:
+    """Who is out: refused, or not proved."""
+    failed = [(c, v) for c in row.candidates if (v := verdicts.get(c.claim)) is not None and v.status != "proved"]
+    return row.losers + [_loser(c.variant, c.backend, f"{v.status}: {v.reason}") for c, v in failed]
+
+
+def _pick(row: _Row, verdicts: Mapping[Claim, Verdict]) -> tuple[Claim, Choice]:
+    """The first candidate that has not failed; the caller proves it if nobody has yet."""
+    lost = _lost(row, verdicts)
+    left = [c for c in row.candidates if c.claim not in verdicts or verdicts[c.claim].status == "proved"]
+    if not left:
+        inputs = ", ".join(str(spec) for spec in row.node.inputs)
+        raise BackendError(f"{row.op.name} of {inputs}: no kernel can do it: {_reasons(lost)}")
+    c, *others = left
+    rest = [_loser(other.variant, other.backend, other.time) for other in others]
+    reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
+    return c.claim, Choice(row.op, c.variant, c.backend, c.device, f"{row.why}{reason}", (*lost, *rest))
+
+
+def _reasons(lost: Iterable[Loser]) -> str:
+    return "; ".join(f"{x.variant} ({x.backend}): {x.reason}" for x in lost) or "no variant for this backend"

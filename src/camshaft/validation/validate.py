@@ -1,0 +1,160 @@
+"""Proof of one variant on one sample: run with guard bytes, compare with the float64 reference element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from camshaft.backends.device import HOST, Device
+from camshaft.dtypes import as_dtype
+from camshaft.errors import BackendError
+from camshaft.extent import Extent
+from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
+from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import GUARD_BYTE, OTHER_GROUND, run_variant
+
+Array = np.ndarray[Any, Any]
+# One element may be off by this many times the root of the allowed mean squared error.
+WORST_ELEMENT = 64.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What one sample showed: `max_error` is the greater of the normalized mean squared error and the worst element's share."""
+
+    sample: str
+    max_error: float
+    tolerance: float
+    outputs: tuple[Array, ...]
+
+
+def specs_of(sample: Sample) -> tuple[TensorSpec, ...]:
+    """A sample's specs, or those of its plain arrays."""
+    return sample.specs or tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs)
+
+
+def node_of(op: Op, sample: Sample) -> NodeSpec:
+    """The node that a sample stands for: its specs, and what `infer` makes of them."""
+    specs = specs_of(sample)
+    return NodeSpec(specs, op.infer(specs, sample.attrs), sample.attrs)
+
+
+def check_sample(op: Op, variant: KernelVariant, device: Device, sample: Sample) -> Checked:
+    """Runs and compares; in the memory of this process once more on another ground, where the same must come out.
+
+    BackendError for a write outside of an output or past an active extent.
+    """
+    node = node_of(op, sample)
+    outputs = run_variant(variant, node, device, sample.inputs, sample.extents)
+    wanted = _wanted(op, node, sample)
+    first = _compared(op, variant, node, sample, outputs, wanted, GUARD_BYTE)
+    if device.space != HOST or not first.max_error <= first.tolerance:
+        return first
+    # Where a device says how its memory is aligned, callers' arrays do not reach kernels.
+    ground = OTHER_GROUND if device.limits.get("alignment", 1) == 1 else replace(OTHER_GROUND, shifted=False)
+    again = run_variant(variant, node, device, sample.inputs, sample.extents, ground)
+    second = _compared(op, variant, node, sample, again, wanted, ground.fill)
+    if second.max_error <= second.tolerance:
+        return first
+    return replace(second, sample=f"{sample.name}, run again on NaN and off a cache line")
+
+
+def check_outputs(
+    op: Op, variant: KernelVariant, node: NodeSpec, sample: Sample, outputs: tuple[Array, ...]
+) -> Checked:
+    """Compares what a run of the variant gave, wherever it ran. BackendError as of `check_sample`."""
+    return _compared(op, variant, node, sample, outputs, _wanted(op, node, sample), GUARD_BYTE)
+
+
+def _wanted(op: Op, node: NodeSpec, sample: Sample) -> Sequence[Array]:
+    pairs = zip(sample.inputs, node.inputs, strict=True)
+    return op.reference(tuple(_active(a, s, sample.extents) for a, s in pairs), sample.attrs)
+
+
+def _compared(
+    op: Op,
+    variant: KernelVariant,
+    node: NodeSpec,
+    sample: Sample,
+    outputs: tuple[Array, ...],
+    wanted: Sequence[Array],
+    fill: int,
+) -> Checked:
+    specs = node.outputs + tuple(node.inputs[i] for i in op.updates)
+    if len(wanted) != len(outputs):
+        raise BackendError(f"{op.name}: the reference gives {len(wanted)} arrays, {variant.name} gives {len(outputs)}")
+    errors = [0.0]
+    tolerance = 0.0
+    for index, (got, spec, want) in enumerate(zip(outputs, specs, wanted, strict=True)):
+        if index < len(node.outputs):
+            check_untouched(got, spec, sample.extents, f"{op.name} {variant.name} ({sample.name})", fill)
+        allowed = tolerance_of(op, spec, want)
+        tolerance = max(tolerance, allowed)
+        pairs = zip(_arrays(got, spec, sample.extents, want), _arrays(want, spec, {}, want), strict=True)
+        errors += [error_between(a, b, allowed) for a, b in pairs]
+    return Checked(sample.name, max(errors), tolerance, outputs)
+
+
+def by_numbers(spec: TensorSpec, want: Array) -> bool:
+    """Whether a reference gave the numbers that packed bytes stand for, and not the bytes."""
+    return not spec.is_plain and spec.layout.numbers is not None and want.dtype.kind == "f"
+
+
+def tolerance_of(op: Op, spec: TensorSpec, want: Array) -> float:
+    """What an output may differ by: as its dtype may, or its layout where numbers in the place of bytes are compared."""
+    return op.tolerance.get(spec.layout.name if by_numbers(spec, want) else spec.dtype.name, 0.0)
+
+
+def _active(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
+    """The part of a plain tensor that the active extents cover; other layouts as they are."""
+    return _cut(array, spec, extents) if spec.is_plain else array
+
+
+def _cut(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
+    return array[tuple(slice(extents.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
+
+
+def _arrays(array: Array, spec: TensorSpec, extents: Mapping[Extent, int], want: Array) -> list[Array]:
+    """What is compared: a plain tensor's active part, or the typed parts of another layout (not the padding between), or the
+    numbers that it stands for."""
+    if by_numbers(spec, want):
+        assert spec.layout.numbers is not None
+        return [_cut(array if array is want else spec.layout.numbers(array, spec), spec, extents)]
+    if spec.is_plain:
+        return [_active(array, spec, extents)]
+    return [array[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts]
+
+
+def check_untouched(got: Array, spec: TensorSpec, extents: Mapping[Extent, int], what: str, fill: int) -> None:
+    """BackendError if an output, all of `fill` before, was written past an active extent."""
+    if not spec.is_plain or not extents:
+        return
+    outside = np.ones(got.shape, bool)
+    outside[tuple(slice(extents.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)] = False
+    if (np.ascontiguousarray(got[outside]).view(np.uint8) != fill).any():
+        raise BackendError(f"{what} wrote past the active extent")
+
+
+def error_between(got: Array, want: Array, tolerance: float) -> float:
+    """Normalized mean squared error, or that of the worst element where it is out of proportion; inf where NaN, infinities
+    or (for integers, and a tolerance of 0) any element differ."""
+    if got.shape != want.shape:
+        return float("inf")
+    if got.dtype.kind in "iub" or tolerance == 0:
+        return 0.0 if np.array_equal(got, want.astype(got.dtype), equal_nan=got.dtype.kind == "f") else float("inf")
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    a, b = a[finite], b[finite]
+    # in units of the greatest: squares of f64 beyond 1e154 would be infinite. A power of two, so that nothing is rounded.
+    unit = 2.0 ** np.clip(np.frexp(np.abs(b).max())[1], -1000, 1000)
+    with np.errstate(over="ignore"):
+        squares = (a / unit - b / unit) ** 2
+    scale = float(((b / unit) ** 2).mean()) or 1e-30
+    return max(float(squares.mean()) / scale, float(squares.max()) / scale / WORST_ELEMENT**2)

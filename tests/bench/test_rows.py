@@ -1,0 +1,102 @@
+"""The tables of rows: their sides can be found, names are unique, the roof's shares follow from the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.compare import language_rows, model_files, start_rows
+from bench.compare.groups import GROUPS
+from bench.compare.model_files import Watch, work_of
+from bench.compare.process import PROGRAM
+from bench.compare.random_model import SHAPES, make
+from bench.compare.stand import OURS, UNITS
+from camshaft.formats.gguf.file import open_gguf
+from tests.bench.support import no_watch
+from tests.support.fixtures import tiny_model
+
+
+@pytest.fixture
+def one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every row's model is a tiny one."""
+    path = tiny_model("llama", tmp_path)
+
+    def found(*given: object) -> Path:
+        return path
+
+    for name in ("smollm2", "requantized"):
+        monkeypatch.setattr(language_rows, name, found)
+    monkeypatch.setattr(start_rows, "MODELS", {"tiny": found})
+    for name in ("SMOLLM2", "QWEN"):
+        row = getattr(language_rows, name)
+        monkeypatch.setattr(language_rows, name, type(row)(row.name, found, row.prompt, row.generate))
+    return path
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("group", GROUPS)
+def test_rows_are_well_made(group: str, threads: int, one_file: Path) -> None:
+    names: set[str] = set()
+    stands = list(GROUPS[group](threads, no_watch))
+    assert stands
+    for stand in stands:
+        assert (stand.group, stand.threads) == (group, threads)
+        assert [side.peer for side in stand.sides if side.name == OURS] == [False]
+        assert all((PROGRAM.parent / f"{side.made_by.split(':')[0]}.py").is_file() for side in stand.sides)
+        for task in stand.tasks:
+            assert task.name not in names
+            assert task.unit in UNITS
+            assert task.amount > 0
+            assert task.target.share is None or task.nbytes or task.ops
+            names.add(task.name)
+
+
+def test_what_a_token_reads_follows_from_the_file(one_file: Path) -> None:
+    work = work_of(one_file)
+    with open_gguf(one_file) as file:
+        matrices = {name: t for name, t in file.tensors.items() if len(t.shape) == 2}
+    assert 0 < work.read_nbytes <= sum(t.nbytes for t in matrices.values())
+    assert work.generate_nbytes(10, 2) < work.generate_nbytes(10) < work.generate_nbytes(10, after=100)
+    c = work.config
+    assert work.generate_nbytes(10) - work.read_nbytes == c.n_layers * 2 * c.n_kv_heads * c.head_dim * 2 * 5
+    assert len(work.text(1000)) == 1000
+
+
+def test_past_its_attention_the_last_layer_is_no_work_of_a_prompts_tokens(one_file: Path) -> None:
+    work = work_of(one_file)
+    with open_gguf(one_file) as file:
+        sizes = {
+            n: t.shape[0] * t.shape[1] for n, t in file.tensors.items() if n.startswith("blk.") and len(t.shape) == 2
+        }
+    assert work.config.n_layers == 2
+    spared = sum(sizes[f"blk.1.{part}.weight"] for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down"))
+    assert sum(work.layer_weights.values()) == sum(sizes.values()) - spared
+
+
+def test_files_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
+    source, titles = tiny_model("llama", tmp_path), []
+
+    def watch(title: str) -> object:
+        titles.append(title)
+        return no_watch(title)
+
+    def tiny(watch: Watch) -> Path:
+        return source
+
+    monkeypatch.setattr(model_files, "smollm2", tiny)
+    first = model_files.requantized("Q8_0", True, watch)  # type: ignore[arg-type]
+    assert first == model_files.requantized("Q8_0", True, watch)  # type: ignore[arg-type]
+    assert titles == ["making smollm2.Q8_0-pure.gguf"]
+    with open_gguf(first) as file:
+        assert {t.format.name for t in file.tensors.values() if len(t.shape) == 2} <= {"Q8_0", "F32", "F16"}
+
+
+def test_a_model_of_random_weights_has_its_shape(tmp_path: Path) -> None:
+    shape = SHAPES["qwen2-0.5b"]
+    small = type(shape)("qwen2", 2, 64, 128, 4, 2, 1200, 64, 1e6, biases=True)
+    made = make(small, tiny_model("llama", tmp_path), tmp_path / "random.gguf", "Q8_0")
+    with open_gguf(made.path) as file:
+        assert file.tensors["token_embd.weight"].shape == (1200, 64)
+        assert file.tensors["blk.1.attn_q.bias"].shape == (64,)

@@ -1,0 +1,128 @@
+"""Tiles of words: in ordinary words, on AMX as NumPy plays it and on NEON under qemu, and what they are compiled to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+from camshaft.backends.cpu.compile import compile_module, load_object
+from camshaft.backends.cpu.cross import CrossTarget, assembly_for
+from camshaft.dtypes import DTYPES
+from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.llvm.module import emit
+from camshaft.emit.target import CpuTarget
+from camshaft.errors import KernelError
+from camshaft.lang.kernel import kernel
+from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
+from tests.support.emit_harness import ENTRY, agree, trace
+from tests.support.played_amx import played
+
+AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
+NEON = CrossTarget("aarch64-unknown-linux-gnu", "neoverse-n2", LEVELS["neon-bf16"].features)
+TIMES = 3
+# rows, columns, words deep: one piece and four, deeper than a piece, deeper than what is unrolled with an end that is not whole
+SIZES = [(16, 16, 8), (8, 8, 6), (32, 32, 16), (16, 32, 40), (8, 16, 70)]
+RNG = np.random.default_rng(5)
+
+
+@kernel
+def product(k, a, b, out, *, m, n, depth, dtype):
+    total = k.word_tile(m, n, DTYPES[dtype])
+    for p in k.range(0, TIMES * depth, depth):
+        total.mma(a, (0, p), b, (p, 0), k=depth)
+    total.store(out, (0, 0))
+
+
+def drawn(dtype: str, *shape: int) -> np.ndarray:
+    """Words of any bytes, or of two bf16 that are small whole numbers: their sums are exact in any order."""
+    if dtype == "i32":
+        return RNG.integers(0, 2**32, shape, dtype=np.uint32)
+    return RNG.integers(-4, 5, (*shape, 2)).astype(bfloat16).view(np.uint32)[..., 0]
+
+
+def case(size: tuple[int, int, int], dtype: str) -> tuple[list[np.ndarray], np.ndarray]:
+    """The arrays, and the product by NumPy."""
+    m, n, depth = size
+    a, b = drawn(dtype, m, TIMES * depth), drawn(dtype, TIMES * depth, n)
+    kinds = (np.int8, np.uint8) if dtype == "i32" else (bfloat16, bfloat16)
+    left = a.view(kinds[0]).reshape(m, -1).astype(np.float64)
+    right = b.view(kinds[1]).reshape(TIMES * depth, n, -1).transpose(0, 2, 1).reshape(-1, n).astype(np.float64)
+    return [a, b, np.zeros((m, n), DTYPES[dtype].numpy)], left @ right
+
+
+def traced(size: tuple[int, int, int], dtype: str, arrays: list[np.ndarray]):
+    return trace(product, arrays, m=size[0], n=size[1], depth=size[2], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["i32", "f32"])
+@pytest.mark.parametrize("size", SIZES[:2])
+def test_words_in_ordinary_words(size, dtype) -> None:
+    arrays, want = case(size, dtype)
+    (got,) = agree(product, arrays, widths=(1, 4, 16), m=size[0], n=size[1], depth=size[2], dtype=dtype)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["i32", "f32"])
+@pytest.mark.parametrize("size", SIZES)
+def test_amx_multiplies_words(size, dtype) -> None:
+    arrays, want = case(size, dtype)
+    text, amx = played(emit(traced(size, dtype, arrays), CpuTarget("x86_64", 16, AMX.features), "product"))
+    library = load_object(compile_module(text))
+    block = np.array([array.ctypes.data for array in arrays], np.int64)
+    ENTRY(library.address("product"))(block.ctypes.data, 0, 1)
+    assert not amx.failed
+    np.testing.assert_array_equal(arrays[-1], want)
+    pieces = -(-size[0] // 16) * -(-size[1] // 16)
+    assert amx.counts["tdpbsud.internal" if dtype == "i32" else "tdpbf16ps.internal"] == TIMES * pieces * -(
+        -size[2] // 16
+    )
+
+
+@pytest.mark.parametrize(("dtype", "word"), [("i32", "tdpbsud"), ("f32", "tdpbf16ps")])
+def test_amx_keeps_sums_and_operands_in_tiles(dtype, word) -> None:
+    arrays, _ = case((32, 32, 16), dtype)
+    loop = longest_loop(assembly_for(AMX, emit(traced((32, 32, 16), dtype, arrays), AMX.at(16), "product")))
+    counts = instructions(loop)
+    assert (counts[word], counts["tileloadd"], counts["tilestored"]) == (4, 4, 0)
+    assert not [line for line in loop if "%rsp" in line]
+
+
+@pytest.mark.parametrize(("dtype", "word"), [("i32", "usmmla"), ("f32", "bfmmla")])
+def test_neon_keeps_sums_and_operands_in_registers(dtype, word) -> None:
+    arrays, _ = case((8, 8, 8), dtype)
+    loop = longest_loop(assembly_for(NEON, emit(traced((8, 8, 8), dtype, arrays), NEON.at(4), "product")))
+    assert instructions(loop)[word] == 4 * 16
+    assert not vector_stack_accesses(loop)
+
+
+@pytest.mark.parametrize("size", [(48, 32, 8), (32, 32, 40)])
+def test_a_tile_that_passes_the_registers_is_ordinary_words(size) -> None:
+    """By its pieces, or as operands of a last step that is not whole have another shape."""
+    arrays, _ = case(size, "i32")
+    text = emit(traced(size, "i32", arrays), AMX.at(16), "product")
+    assert "x86_amx" not in text
+    assert "vpdpbusd" in text
+
+
+def test_what_is_no_tile_of_words_is_refused() -> None:
+    def refused(message: str, function) -> None:
+        with pytest.raises(KernelError, match=message):
+            trace(kernel(function), case((16, 16, 8), "i32")[0], outputs=1)
+
+    def odd(k, a, b, out):
+        k.word_tile(10, 16, DTYPES["i32"])
+
+    def floats(k, a, b, out):
+        k.word_tile(16, 16, DTYPES["i32"]).mma(out, (0, 0), b, (0, 0), k=8)
+
+    def shallow(k, a, b, out):
+        k.word_tile(16, 16, DTYPES["i32"]).mma(a, (0, 0), b, (0, 0), k=3)
+
+    def other(k, a, b, out):
+        k.word_tile(16, 16, DTYPES["f32"]).store(out, (0, 0))
+
+    refused("10 x 16 of i32: wanted multiples of 4", odd)
+    refused("mma of words of a2, i32", floats)
+    refused("mma of words with k = 3", shallow)
+    refused("stored to a2, i32 .*wanted a matrix of f32", other)

@@ -1,0 +1,250 @@
+"""Plans that are kept between starts: they give what plans made anew give, and hold while nothing that they rest on changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft import LanguageModel, ops
+from camshaft.errors import PlanError
+from camshaft.generate import plan_cache
+from camshaft.generate.sampling import Sampling
+from camshaft.models.quantize import quantize
+from camshaft.plan.cached import cached_plan as kept_plan
+from camshaft.plan.cached.cached_plan import KeptPlan, from_bytes, to_bytes
+from camshaft.selection.override import backend
+from camshaft.store.store import Store, store
+
+IDS = [1, 5, 9, 12, 3, 7, 7, 2]
+SAMPLINGS = (Sampling(greedy=True), Sampling(seed=3, repeat_penalty=1.2))
+
+
+@pytest.fixture(scope="module")
+def path(tiny_path: Path) -> Path:
+    """The tiny model in Q8_0: plans that multiply through a BLAS library are not kept."""
+    made = tiny_path.with_name("quantized.gguf")
+    quantize(tiny_path, made, "Q8_0", threads=1)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, path: Path) -> Path:
+    """A store with the kernels and plans of the tiny model."""
+    made = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAMSHAFT_CACHE_DIR", str(made))
+        said(path)
+    return made
+
+
+@pytest.fixture
+def kept(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(folder))
+    said(path)  # what another test removed or changed is made again
+    return store()
+
+
+def opened(path: Path, threads: int = 2) -> LanguageModel:
+    return LanguageModel(path, threads=threads, context=32, sessions=2)
+
+
+def said(path: Path) -> list[Any]:
+    """What a model says one by one, together, and its logits."""
+    with opened(path) as lm:
+        alone = [lm.generate(IDS, max_tokens=5, sampling=s, ignore_eos=True) for s in SAMPLINGS]
+        texts = ["".join(generation) for generation in alone]
+        batch = lm.generate_batch([IDS, IDS[:3]], max_tokens=4, sampling=SAMPLINGS[0], ignore_eos=True).texts()
+        return [texts, [generation.ids for generation in alone], batch, lm.logits(IDS).tobytes()]
+
+
+def runs_kept(path: Path) -> bool:
+    """Whether a prompt is run by a plan out of the store."""
+    with opened(path) as lm:
+        with lm.session() as session:
+            session.process(IDS)
+        return isinstance(lm.plans._plan("prompt"), KeptPlan) and not lm.plans._ground
+
+
+def test_what_is_kept_gives_the_bits_of_plans_made_anew(kept: Store, path: Path) -> None:
+    assert runs_kept(path)
+    again = said(path)
+    kept.schedules.clear()
+    assert not runs_kept(path)
+    kept.schedules.clear()
+    assert said(path) == again
+
+
+def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path) -> None:
+    with opened(path) as lm:
+        with lm.session() as session:
+            first = session.process(IDS)
+        assert lm.plans.origins == {"prompt": "kept"}
+        assert "quantized_matmul" in lm.plans.prompt.explain()
+        assert lm.plans.origins == {"prompt": "ground"}
+        with lm.session() as session:
+            np.testing.assert_array_equal(session.process(IDS), first)
+        assert lm.plans.prompt.bound.active[lm.plans.prompt_tokens] == len(IDS)
+
+
+def test_a_plan_that_cannot_be_kept_says_why(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.schedules.clear()
+    monkeypatch.setattr("camshaft.plan.cached.serialize.MOST_ALONG_NBYTES", 0)
+    with opened(path) as lm:
+        lm.logits(IDS)
+        assert lm.plans.origins["prompt"].startswith("ground; cannot be kept: the const")
+    assert not list(kept.schedules.entries())
+
+
+def test_a_damaged_plan_is_made_anew(kept: Store, path: Path) -> None:
+    for entry in kept.schedules.entries():
+        entry.path.write_bytes(entry.path.read_bytes()[:-9] + b"elsewhere")
+    with pytest.warns(UserWarning, match="'prompt' is made anew: its entry was damaged"):
+        assert not runs_kept(path)
+    assert runs_kept(path)
+    kept.schedules.clear()
+
+
+def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path) -> None:
+    for entry in list(kept.schedules.entries()):
+        key = entry.path.parent.name + entry.path.name
+        data = kept.schedules.get(key)
+        assert data is not None
+        kept.schedules.put(key, data.replace(b'"format": 1', b'"format": 0'))
+    with pytest.warns(UserWarning, match="'prompt' is made anew: a kept plan of format 0; wanted 1"):
+        assert not runs_kept(path)
+    kept.schedules.clear()
+
+
+def test_a_lost_kernel_is_not_run(kept: Store, path: Path) -> None:
+    """In a new process: this one has its kernels in memory."""
+    kept.kernels.objects.clear()
+    assert started(path)["n_ground"] > 0
+
+
+@pytest.mark.parametrize("what", ["evidence", "measurements", "program", "settings", "threads", "registered"])
+def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    assert runs_kept(path)
+    if what == "evidence":
+        kept.evidence.put("0" * 64, {"of": "something"})
+    elif what == "measurements":
+        kept.measurements.put("0" * 64, {"of": "something"})
+    elif what == "program":
+        monkeypatch.setattr(plan_cache, "program_digest", lambda: "another")
+    elif what == "settings":
+        monkeypatch.setenv("CAMSHAFT_CHAINS", "0")
+    elif what == "registered":
+        monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
+    with opened(path, threads=1 if what == "threads" else 2) as lm:
+        assert not isinstance(lm.plans._kept("prompt"), KeptPlan)
+
+
+def test_a_plan_does_not_outlive_proofs_that_were_removed(kept: Store, path: Path) -> None:
+    """Another process clears the evidence while a model is open, which then is closed."""
+    proofs = {entry.path: entry.path.read_bytes() for entry in kept.evidence.objects.entries()}
+    kept.schedules.clear()
+    try:
+        with opened(path) as lm:
+            list(lm.generate(IDS, max_tokens=3, sampling=SAMPLINGS[0], ignore_eos=True))
+            assert lm.plans.kept._made
+            kept.schedules.clear()
+            kept.evidence.objects.clear()
+        assert list(kept.schedules.entries()) == []
+    finally:
+        for place, data in proofs.items():
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            place.touch(mode=0o600)
+            place.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["settings", "registered", "backend"])
+def test_what_is_asked_for_later_is_no_part_of_what_is_kept(
+    kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The key is of when the model was opened."""
+    with opened(path) as lm, contextlib.ExitStack() as stack:
+        if what == "settings":
+            monkeypatch.setenv("CAMSHAFT_CHAINS", "0")
+        elif what == "registered":
+            monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
+        else:
+            stack.enter_context(backend("simd"))
+        assert lm.plans._kept("single") is None
+        lm.plans.kept.add("single", lm.plans.prompt, lm.plans._memory())
+        assert lm.plans.kept._made == set()
+
+
+def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
+    kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as lm:
+        monkeypatch.setattr(kept_plan, "inside_host_thunk", lambda: True)
+        with pytest.raises(PlanError, match="needs the workers it is called by"):
+            lm.logits(IDS)
+
+
+def test_watched_plans_are_made_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAMSHAFT_VALIDATE", "1")
+    assert not runs_kept(path)
+
+
+def test_bytes_come_back_as_they_were(kept: Store) -> None:
+    for entry in kept.schedules.entries():
+        data = kept.schedules.get(entry.path.parent.name + entry.path.name)
+        assert data is not None
+        assert to_bytes(from_bytes(data)) == data
+
+
+# What a warm start has no use for: the graph's makers, the language, dispatch, and what takes long to import.
+NOT_IMPORTED = (
+    *(
+        "camshaft.graph",
+        "camshaft.lang",
+        "camshaft.validation",
+        "camshaft.eager",
+        "camshaft.tune",
+        "camshaft.observe",
+        "bench.compare",
+    ),
+    *(
+        "camshaft.emit.llvm.module",
+        "camshaft.ops.op",
+        "camshaft.plan.compile",
+        "camshaft.plan.cached.serialize",
+        "camshaft.plan.schedule",
+        "camshaft.backends.device",
+        "camshaft.backends.registry",
+    ),
+    *("rich", "asyncio", "pydantic", "email", "importlib.metadata"),
+)
+PROGRAM = """
+import json, sys
+from camshaft.cli import main
+from camshaft import LanguageModel
+with LanguageModel(sys.argv[1], threads=2, context=32, sessions=2) as lm:
+    lm.logits([1, 5, 9, 12, 3, 7, 7, 2])
+    n_ground = len(lm.plans._ground)
+    modules = [name for name in sys.modules]
+print(json.dumps({"n_ground": n_ground, "modules": modules}))
+"""
+
+
+def started(path: Path) -> dict[str, Any]:
+    """A new process that opens the model."""
+    command = [sys.executable, "-c", PROGRAM, str(path)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=dict(os.environ), timeout=120)
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_a_warm_start_imports_no_more_than_it_runs(kept: Store, path: Path) -> None:
+    found = started(path)
+    assert found["n_ground"] == 0
+    assert [name for name in found["modules"] if name.startswith(NOT_IMPORTED)] == []

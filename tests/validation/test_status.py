@@ -1,0 +1,106 @@
+"""What is known of each op's variants: claims, evidence, and what was not tried; the rows of the list that ops answer."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from camshaft import ops
+from camshaft.backends.registry import backend_named
+from camshaft.errors import ShapeError
+from camshaft.ops.answers import ANSWERS
+from camshaft.ops.catalog import catalog, page
+from camshaft.validation.cases import Claim, claim_of, kinds_of
+from camshaft.validation.evidence import Verdict, ledger
+from camshaft.validation.status import Standing, overview
+from camshaft.validation.validate import node_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def silu_claim(kinds: str | None = None) -> Claim:
+    op = ops.get("silu")
+    return replace(claim_of(op, op.variants[0], "simd"), kinds=kinds)
+
+
+def standing(op: str = "silu", backend: str = "simd") -> Standing:
+    (row,) = overview([op])
+    return next(s for s in row.standings if s.backend == backend)
+
+
+def test_what_nobody_asked_is_not_tried(cache: Path, no_children: None) -> None:
+    assert standing() == Standing(silu_claim().variant, "simd", "not tried")
+
+
+def test_a_proof_is_shown_with_its_evidence(cache: Path) -> None:
+    verdict = Verdict("silu", silu_claim().variant, "simd", "proved", None, 1e-15, 1e-12, "a sample", 9, 0.5)
+    ledger().add({silu_claim(): verdict})
+    found = standing()
+    assert (found.status, found.max_error, found.tolerance) == ("proved", 1e-15, 1e-12)
+    assert (found.sample, found.elapsed_s) == ("a sample", 0.5)
+
+
+def test_a_proof_for_some_kinds_is_one_in_part_and_a_failure_is_a_failure(cache: Path) -> None:
+    op = ops.get("silu")
+    kinds = list(dict.fromkeys(kinds_of(node_of(op, sample)) for sample in op.samples()))
+    row = Verdict("silu", silu_claim().variant, "simd", "proved", None, 1e-15)
+    ledger().add({silu_claim(kinds[0]): row})
+    assert standing().status == "in part"
+    assert standing().reason == f"proved for 1 of {len(kinds)} kinds of inputs"
+    ledger().add({silu_claim(kinds[1]): replace(row, status="failed", reason="error 1 above 0")})
+    assert (standing().status, standing().reason) == ("failed", "error 1 above 0")
+
+
+def test_a_backend_that_is_not_here_is_absent_with_its_reason(cache: Path) -> None:
+    reason = backend_named("metal").absent()
+    if reason is None:
+        pytest.skip("there is a Metal device")
+    assert (standing(backend="metal").status, standing(backend="metal").reason) == ("absent", reason)
+
+
+def test_every_claim_has_a_standing_but_those_of_backends_that_only_plan(cache: Path) -> None:
+    for row, op in zip(overview(), ops.all_ops(), strict=True):
+        claimed = {(v.name, b) for v in ops.variants_of(op) for b in v.backends if backend_named(b).runs}
+        assert {(s.variant, s.backend) for s in row.standings} == claimed
+        assert len(row.standings) == len(claimed)
+
+
+def test_an_unknown_name_is_an_error_that_names_what_is_near() -> None:
+    with pytest.raises(ShapeError, match="no op 'sofmax'; near: softmax"):
+        overview(["silu", "sofmax"])
+    with pytest.raises(ShapeError, match="no op 'qqqqq'; 'camshaft ops' lists them"):
+        overview(["qqqqq"])
+
+
+def listed() -> Iterator[tuple[str, str]]:
+    """Rows of the list as 'seed/name', and their ops in words."""
+    with (ROOT / "tests" / "data" / "ops.tsv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            yield f"{row['seed']}/{row['name']}", row["op"]
+
+
+def test_rows_that_ops_say_they_answer_are_in_the_list_and_speak_of_them() -> None:
+    words: dict[str, str] = dict(listed())
+    assert set(ANSWERS) <= set(ops.NAMES)
+    for op, rows in ANSWERS.items():
+        for row in rows:
+            assert row in words
+            assert op in words[row].replace("(", " ").split(), f"{row} is about {words[row]}"
+
+
+def test_the_catalog_names_dtypes_variants_and_backends_of_every_op() -> None:
+    rows = {row.name: row for row in catalog()}
+    assert tuple(rows) == ops.NAMES
+    assert all(row.dtypes and row.variants and row.formula for row in rows.values())
+    assert {"f16", "f64", "i8", "u64"} <= set(rows["subtract"].dtypes)
+    assert rows["rms_norm"].dtypes == ("f32",)
+    assert {"Q4_0", "MXFP4"} <= set(rows["quantized_matmul"].dtypes)
+
+
+def test_the_page_of_ops_is_current() -> None:
+    """Made again by: camshaft ops --markdown > docs/ops.md"""
+    assert (ROOT / "docs" / "ops.md").read_text("utf-8") == page()
