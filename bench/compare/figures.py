@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.selection.host_info import capabilities
-from camshaft.tune.spread import Spread as Spread
+from camshaft.tune.rounds import Spread as Spread
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 TELLING = ("avx2", "avx512f", "avx512vnni", "avxvnni", "avx512bf16", "amx-int8", "neon", "dotprod", "i8mm", "sve")

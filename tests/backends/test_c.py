@@ -14,7 +14,7 @@ import pytest
 import camshaft
 from camshaft.backends.c import compilers, load
 from camshaft.backends.c.compilers import Compiler, absent, compile_c, find_compiler
-from camshaft.backends.c.relocatable import _sections, refusal
+from camshaft.backends.c.load import _sections, refusal
 from camshaft.backends.cpu.device import ENTRY, counts
 from camshaft.backends.registry import device, devices
 from camshaft.emit.cpu_levels import LEVELS

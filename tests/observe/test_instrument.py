@@ -14,8 +14,7 @@ from small_plans import X, graph, plan
 
 import camshaft as cs
 from camshaft.errors import SettingError, ValidationError, VerifyError
-from camshaft.observe.instrument import WatchedSchedule
-from camshaft.observe.interpret import interpret
+from camshaft.observe.instrument import WatchedSchedule, interpret
 from camshaft.observe.override import ReplacedKernel
 from camshaft.plan.runtime.execute import BoundSchedule
 
@@ -194,7 +193,7 @@ def test_interpreted_plans_compute_the_same_with_every_access_checked(
         def broken(kernel, views, scalars, **options) -> None:
             interpret(kernel, [v[..., :-1].copy() for v in views], scalars, **options)
 
-        monkeypatch.setattr("camshaft.observe.interpret.interpret", broken)
+        monkeypatch.setattr("camshaft.observe.instrument.interpret", broken)
         with pytest.raises(VerifyError):
             made.run(x=X)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import f32, i32, u32
+from camshaft.observe import machine_peak as kernels
 from camshaft.observe import machine_peak as roofs
-from camshaft.observe import peak_kernels as kernels
 from camshaft.observe.machine_peak import Roof, measure, roof, stored_roof, stored_roofs
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from camshaft.backends.cuda import device as cuda
-from camshaft.backends.cuda import driver, graph, kernel, run, steps
+from camshaft.backends.cuda import driver, kernel, run, steps
+from camshaft.backends.cuda import run as graph
 from tests.support.needs import require
 from tests.support.simulated_gpu import simulated
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
-from camshaft.emit.llvm.grid import program_lines, size_lines, total_lines
+from camshaft.emit.llvm.module import program_lines, size_lines, total_lines
 from camshaft.emit.llvm.values import array_name, memory_dtype
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form
 from camshaft.emit.nvptx.simt import SimtEmitter

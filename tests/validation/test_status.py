@@ -12,8 +12,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.registry import backend_named
 from camshaft.errors import ShapeError
-from camshaft.ops.answers import ANSWERS
-from camshaft.ops.catalog import catalog, page
+from camshaft.ops.catalog import ANSWERS, catalog, page
 from camshaft.validation.cases import Claim, claim_of, kinds_of
 from camshaft.validation.evidence import Verdict, ledger
 from camshaft.validation.status import Standing, overview

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from camshaft.errors import ModelError
 from camshaft.generate.sampling import Sampling
 from camshaft.models.pull import resolve_model
-from camshaft.tune.spread import Spread as Spread
+from camshaft.tune.rounds import Spread as Spread
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import GenerationTimings, LanguageModel

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from camshaft.lang.recording import recorder
-
 if TYPE_CHECKING:
     from camshaft.lang.ir import Operand, Value
+from typing import Any
+
+from camshaft.errors import KernelError
+
+# The tracer that records now (lang/tracing/tracer.py); the operators of Value speak to it.
+recorders: list[Any] = []
+
+
+def recorder() -> Any:
+    """The tracer that is recording. KernelError outside a kernel."""
+    if not recorders:
+        raise KernelError("a traced value was used outside of its kernel")
+    return recorders[-1]
 
 
 def _record(name: str, *operands: object) -> Value:

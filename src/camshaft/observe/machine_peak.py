@@ -17,8 +17,9 @@ import numpy as np
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel
-from camshaft.observe import peak_kernels as kernels
+from camshaft.lang.kernel import Constant, Kernel, kernel
+from camshaft.lang.tracing.tracer import Array as KernelArray
+from camshaft.lang.tracing.tracer import Tracer
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.huge_pages import huge_pages
 from camshaft.plan.runtime.execute import BoundSchedule, bind
@@ -27,6 +28,66 @@ from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
 from camshaft.settings import thread_count
 from camshaft.store.store import store
 from camshaft.validation.cases import machine_key
+
+WIDTH = 16
+CHAINS = 16  # independent accumulators: enough to cover the latency of an instruction that starts twice a cycle
+PIECE = 1024  # vectors that a program reads: 64 KiB
+STEPS = 20_000
+
+
+@kernel
+def read_memory(k: Tracer, x: KernelArray, out: KernelArray, *, streams: int, ahead: int) -> None:
+    # out[p] = xor of piece p and of the pieces as far into the other streams' shares, four vectors of each at a time
+    p = k.program(0)
+    pieces = [p + stream * (x.shape[0] // streams) for stream in range(streams)]
+    sums = [k.var(k.splat(0, WIDTH, u32), u32) for _ in range(4)]
+    for i in k.range(0, PIECE, 4):
+        for piece in pieces:
+            for j, total in enumerate(sums):
+                if ahead:
+                    k.prefetch(x, piece, i + (j + ahead), 0)
+                total.set(total.value ^ k.load_vector(x, piece, i + j, 0, width=WIDTH))
+    k.store_vector(out, sums[0].value ^ sums[1].value ^ sums[2].value ^ sums[3].value, p, 0)
+
+
+@kernel
+def int8_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
+    # CHAINS sums of products of 4 bytes
+    p = k.program(0)
+    a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
+    sums = [k.var(k.splat(j, WIDTH, i32), i32) for j in range(CHAINS)]
+    for _ in k.range(STEPS):
+        for total in sums:
+            total.set(k.dot4(total.value, a, b))
+    for j, total in enumerate(sums):
+        k.store_vector(out, total.value, p, j * WIDTH)
+
+
+@kernel
+def bf16_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
+    # CHAINS f32 sums of products of two bf16 that a word holds
+    p = k.program(0)
+    a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
+    sums = [k.var(k.splat(float(j), WIDTH)) for j in range(CHAINS)]
+    for _ in k.range(STEPS):
+        for total in sums:
+            total.set(k.dot2(total.value, a, b))
+    for j, total in enumerate(sums):
+        k.store_vector(out, total.value, p, j * WIDTH)
+
+
+@kernel
+def f32_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
+    # CHAINS sums of f32 products
+    p = k.program(0)
+    a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
+    sums = [k.var(k.splat(float(j), WIDTH)) for j in range(CHAINS)]
+    for _ in k.range(STEPS):
+        for total in sums:
+            total.set(k.fma(total.value, a, b))
+    for j, total in enumerate(sums):
+        k.store_vector(out, total.value, p, j * WIDTH)
+
 
 NBYTES = 256 << 20  # many times what most machines' last cache holds
 N_PROGRAMS = 32
@@ -111,9 +172,9 @@ def _compiled(
 PAIR_OF_ONES = 0x3F803F80
 # (figure, kernel, what it reads and is filled with, what it writes, operations a lane and step)
 _RATES = (
-    ("int8_ops_per_s", kernels.int8_chains, u32, 1, i32, 8),
-    ("bf16_ops_per_s", kernels.bf16_chains, u32, PAIR_OF_ONES, f32, 4),
-    ("f32_ops_per_s", kernels.f32_chains, f32, 1, f32, 2),
+    ("int8_ops_per_s", int8_chains, u32, 1, i32, 8),
+    ("bf16_ops_per_s", bf16_chains, u32, PAIR_OF_ONES, f32, 4),
+    ("f32_ops_per_s", f32_chains, f32, 1, f32, 2),
 )
 
 
@@ -123,14 +184,14 @@ def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
     Guests share memory with others, who leave more of it at some moments: means over 20 ms gave 32 GB/s on two cores of a Zen 4
     on which whole models came at 32 to 37. How many places are read at once decides little where nothing is computed.
     """
-    n = nbytes // (kernels.PIECE * kernels.WIDTH * 4)
-    big = huge_pages(n * kernels.PIECE * kernels.WIDTH * 4).view(np.uint32).reshape(n, kernels.PIECE, kernels.WIDTH)
+    n = nbytes // (PIECE * WIDTH * 4)
+    big = huge_pages(n * PIECE * WIDTH * 4).view(np.uint32).reshape(n, PIECE, WIDTH)
     big[:] = 1
-    sums, least = _ones(u32, n, kernels.WIDTH), float("inf")
+    sums, least = _ones(u32, n, WIDTH), float("inf")
     with ExitStack() as stack:
         plans = []
         for streams, ahead in _WAYS:
-            code = _compiled(kernels.read_memory, big, sums, (u32, u32), n // streams, streams=streams, ahead=ahead)
+            code = _compiled(read_memory, big, sums, (u32, u32), n // streams, streams=streams, ahead=ahead)
             plans.append((streams, stack.enter_context(_bound(code, (big, sums), n // streams, threads))))
         for _ in range(TURNS):
             for streams, plan in plans:
@@ -144,10 +205,10 @@ def measure(threads: int, nbytes: int = NBYTES) -> Roof:
     """The roof with so many threads, in about two seconds. Memory is read from `nbytes`."""
     found = {}
     for figure, source, given, filling, made, per_lane in _RATES:
-        x, out = _ones(given, N_PROGRAMS, 2 * kernels.WIDTH), _ones(made, N_PROGRAMS, kernels.CHAINS * kernels.WIDTH)
+        x, out = _ones(given, N_PROGRAMS, 2 * WIDTH), _ones(made, N_PROGRAMS, CHAINS * WIDTH)
         x[:] = filling
         code = _compiled(source, x, out, (given, made), N_PROGRAMS)
-        work = float(per_lane * kernels.WIDTH * kernels.CHAINS * kernels.STEPS * N_PROGRAMS)
+        work = float(per_lane * WIDTH * CHAINS * STEPS * N_PROGRAMS)
         found[figure] = work / _seconds(code, (x, out), N_PROGRAMS, threads)
     return Roof(threads, measure_reading(threads, nbytes), **found)
 

@@ -13,9 +13,8 @@ from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
 from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
-from camshaft.selection.checked_variant import cost_on, refusal_on
 from camshaft.selection.measurements import measurements as stored
-from camshaft.selection.precompile import compiled_ahead
+from camshaft.selection.precompile import compiled_ahead, cost_on, refusal_on
 from camshaft.validation.cases import Claim, claim_of
 from camshaft.validation.evidence import Verdict
 from camshaft.validation.proof import prove

@@ -1,4 +1,4 @@
-"""Values in C: explicit vectors, conversions and memory, on the C family's base. The lower half of emit/c/body.py."""
+"""Values in C: explicit vectors, conversions and memory, on the C family's base. The lower half of emit/c/module.py."""
 
 from __future__ import annotations
 

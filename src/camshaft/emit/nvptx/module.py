@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from camshaft.dtypes import DType, f16
-from camshaft.emit.llvm.grid import program_lines, size_lines, total_lines
+from camshaft.emit.llvm.module import program_lines, size_lines, total_lines
 from camshaft.emit.llvm.values import array_name, memory_dtype
 from camshaft.emit.nvptx.collectives import WARP
 from camshaft.emit.nvptx.simt import SimtEmitter

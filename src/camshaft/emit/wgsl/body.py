@@ -10,13 +10,12 @@ import numpy as np
 from camshaft.dtypes import DType, boolean, f32, i64, u32
 from camshaft.emit.c_family.emitter import CFamilyEmitter, Dialect
 from camshaft.emit.c_family.text import ATOM, LOOSE, Text, add, call, fill
-from camshaft.emit.wgsl import atomics
+from camshaft.emit.wgsl import lanes as atomics
 from camshaft.emit.wgsl import lanes as wgsl_lanes
 from camshaft.emit.wgsl.functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl.layout import SPECIAL_WORDS, WgslTarget
-from camshaft.emit.wgsl.range import below_half
 from camshaft.emit.wgsl.storage import WgslArray, WgslScratch
-from camshaft.emit.wgsl.uniform import Doubt
+from camshaft.emit.wgsl.uniform import Doubt, below_half
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent

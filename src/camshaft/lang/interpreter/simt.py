@@ -15,9 +15,8 @@ from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.interpreter.interpret import grid_sizes, program_order
-from camshaft.lang.interpreter.lanes import halve, scan
 from camshaft.lang.interpreter.memory import Counts, Memory, bind
-from camshaft.lang.interpreter.values import ValueMachine
+from camshaft.lang.interpreter.values import ValueMachine, halve, scan
 from camshaft.lang.simt.form import SimtKernel
 
 # What a team waits at: a barrier, or a collective with its operands.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from camshaft.dtypes import DType, f32, i32, i64, u32
 from camshaft.lang import ir
-from camshaft.lang.tracing.atomic import AtomicWords
 from camshaft.lang.tracing.handles import Array
+from camshaft.lang.tracing.memory import AtomicWords
 from camshaft.lang.tracing.recorder import Number
 
 # Sides of a tile and the depth of a multiply-add are multiples of this: what matrix units take.

@@ -13,7 +13,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import output_dtype
+from camshaft.ops.kernels import stores
 from camshaft.ops.kernels.lane_widths import lanes_of
 from camshaft.ops.spec import TensorSpec
 
@@ -49,7 +49,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     ops.expect(b == a, "residual_norm", b, f"b as a is, {a}")
     ops.expect(w == TensorSpec(a.shape[1:], f32), "residual_norm", w, f"w of f32 [{a.shape[1]}]")
     ops.expect(attrs.get("eps", 0) > 0, "residual_norm", attrs.get("eps"), "eps above 0")
-    return (output_dtype.result("residual_norm", a, attrs), a)
+    return (stores.result("residual_norm", a, attrs), a)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -101,7 +101,7 @@ OP = ops.Op(
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance=output_dtype.TOLERANCE,
+    tolerance=stores.TOLERANCE,
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,
     pattern=("add", "rms_norm"),

@@ -11,7 +11,8 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import output_dtype, stores
+from camshaft.ops.kernels import stores
+from camshaft.ops.kernels import stores as output_dtype
 from camshaft.ops.kernels.lane_widths import lanes_of, row_lanes
 from camshaft.ops.spec import TensorSpec
 
