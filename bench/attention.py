@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import roof
+import peak
 import rows
 
 from camshaft.generate.choices import KV_CACHES
@@ -162,7 +162,7 @@ class Peer:
         self.process.wait(timeout=30)
 
 
-def beside_peers(options: argparse.Namespace, top: roof.Roof) -> list[dict[str, Any]]:
+def beside_peers(options: argparse.Namespace, top: peak.MachinePeak) -> list[dict[str, Any]]:
     """SDPA of camshaft and the peers, by turns: a row for each."""
     names = PEERS if options.peer_python else ()
     peers = [Peer(options.peer_python, name, top.threads) for name in names]
@@ -182,7 +182,7 @@ def beside_peers(options: argparse.Namespace, top: roof.Roof) -> list[dict[str, 
     return [*made, mine | ({} if best is None else {"ratio": round(best / rows.Spread.of(ours).median, 3)})]
 
 
-def row(case: Case, spent: rows.Spread, top: roof.Roof) -> dict[str, Any]:
+def row(case: Case, spent: rows.Spread, top: peak.MachinePeak) -> dict[str, Any]:
     """A figure with its share of the roof: reading keys and values once, and arithmetic in f32."""
     nbytes = case.key_nbytes * case.keys
     return {
@@ -204,7 +204,7 @@ def row(case: Case, spent: rows.Spread, top: roof.Roof) -> dict[str, Any]:
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Every case, as it is done."""
     for threads in options.threads:
-        top = roof.measure(threads)
+        top = peak.measure(threads)
         for case in (case for case in CASES if options.only in f"{case.label} {case.form}"):
             if case.writes:
                 yield from beside_peers(options, top)

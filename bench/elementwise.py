@@ -18,7 +18,7 @@ from bench.compare.compare import run_stand
 from bench.compare.model_files import Step
 from bench.compare.report import markdown_of
 from bench.compare.results import Results
-from bench.compare.stand import Stand
+from bench.compare.suite import Suite
 from bench.compare.turns import Limits, starter
 
 # 64 KiB to 64 MiB of each operand; the issue's own, and a small model's rows
@@ -56,8 +56,8 @@ def main() -> None:
         tasks = tuple(task for shape in shapes for task in passes(*shape) if options.only in task.name)
         if not tasks:
             parser.error(f"no row is named {options.only!r}")
-        stand = Stand("elementwise", threads, sides(threads, *options.peers), tasks, pause_s=options.pause)
-        run_stand(stand, Limits(options.repeat), results, starter(options.peer_python), quietly)
+        suite = Suite("elementwise", threads, sides(threads, *options.peers), tasks, pause_s=options.pause)
+        run_stand(suite, Limits(options.repeat), results, starter(options.peer_python), quietly)
     print(markdown_of(results.document()), end="")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import roof
+import peak
 import rows
 
 from camshaft.dtypes import f16
@@ -238,7 +238,7 @@ def measured(
         return spent.map(lambda s: s / len(nodes)), plan, nodes[0].op, nodes[0].spec
 
 
-def row(model: Model, case: Case, tokens: int, top: roof.Roof, repeats: int) -> dict[str, Any]:
+def row(model: Model, case: Case, tokens: int, top: peak.MachinePeak, repeats: int) -> dict[str, Any]:
     """One case as a JSON row."""
     spent, plan, op, spec = measured(model, case, tokens, top.threads, repeats)
     flops, nbytes = op.flops(spec), op.nbytes(spec)
@@ -265,7 +265,7 @@ def run(options: argparse.Namespace, model: Model) -> Iterator[dict[str, Any]]:
     name = "output" if "output.weight" in model.file.tensors else "token_embd"
     head = Case("quantized_matmul", HEAD, matmul(name, lambda c: c.dim, lambda c: c.vocab_size), True)
     for threads in options.threads:
-        top = roof.measure(threads)
+        top = peak.measure(threads)
         for tokens in options.tokens:
             for case in (*CASES, head):
                 single = case.op in ("argmax", "sample") or case is head

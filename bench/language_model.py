@@ -19,7 +19,7 @@ from bench.compare.language_rows import of_file
 from bench.compare.model_files import Step
 from bench.compare.report import markdown_of
 from bench.compare.results import Results
-from bench.compare.stand import OURS
+from bench.compare.suite import OURS
 from bench.compare.turns import Limits, starter
 from camshaft.models.pull import resolve_model
 
@@ -51,10 +51,10 @@ def main() -> None:
         parser.error("wanted at least 1 repeat, 1 token to read and 2 to generate")
     path, results = resolve_model(options.model).resolve(), Results(options.json)
     for threads in options.threads:
-        stand = of_file(path, threads, options.prompt_tokens, options.generate_tokens, options.sequences)
-        sides = tuple(side for side in stand.sides if side.name == OURS or not options.no_peer)
-        stand = replace(stand, sides=sides, pause_s=options.pause)
-        run_stand(stand, Limits(options.repeat), results, starter(options.peer_python), quietly)
+        suite = of_file(path, threads, options.prompt_tokens, options.generate_tokens, options.sequences)
+        sides = tuple(side for side in suite.sides if side.name == OURS or not options.no_peer)
+        suite = replace(suite, sides=sides, pause_s=options.pause)
+        run_stand(suite, Limits(options.repeat), results, starter(options.peer_python), quietly)
     print(markdown_of(results.document()), end="")
 
 

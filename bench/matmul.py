@@ -19,7 +19,7 @@ from bench.compare.compare import run_stand
 from bench.compare.model_files import Step
 from bench.compare.report import markdown_of
 from bench.compare.results import Results, load
-from bench.compare.stand import Stand
+from bench.compare.suite import Suite
 from bench.compare.turns import Limits, starter
 
 # Those of the comparison, and what writes, reads or sums most for what it computes.
@@ -62,8 +62,8 @@ def main() -> None:
         for dtype in options.dtypes:
             peers = [p for p in PEERS[dtype] if options.peers is None or p in options.peers]
             tasks = tuple(product(dtype, *shape) for shape in options.shapes)
-            stand = Stand("matmul", threads, sides(threads, *peers), tasks, pause_s=options.pause)
-            run_stand(stand, Limits(options.repeat), results, starter(options.peer_python), quietly)
+            suite = Suite("matmul", threads, sides(threads, *peers), tasks, pause_s=options.pause)
+            run_stand(suite, Limits(options.repeat), results, starter(options.peer_python), quietly)
     print(markdown_of(results.document()), end="")
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import roof
+import peak
 import rows
 
 from bench.compare import sides
 from bench.compare.process import SideProcess
-from bench.compare.stand import OURS, Side
+from bench.compare.suite import OURS, Side
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.quantized.packing import PACKED_FORMATS
 
@@ -59,7 +59,7 @@ def processes(options: argparse.Namespace, threads: int) -> dict[str, SideProces
     return {name: SideProcess(side, options.peer_python) for name, side in made.items()}
 
 
-def row(order: dict[str, Any], threads: int, top: roof.Roof, taken: dict[str, list[float]]) -> dict[str, Any]:
+def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[str, list[float]]) -> dict[str, Any]:
     """One product as a JSON row."""
     kind = BLOCK_FORMATS[order["format"]]
     m, k, n, copies = (order[name] for name in ("m", "k", "n", "copies"))
@@ -85,7 +85,7 @@ def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterato
     try:
         wanted = list(orders(options, folder))
         taken: list[dict[str, list[float]]] = [{name: [] for name in up} for _ in wanted]
-        top = roof.measure(threads)
+        top = peak.measure(threads)
         for turn in range(-1, options.repeat):
             for order, found in zip(wanted, taken, strict=True):
                 for name, process in up.items():

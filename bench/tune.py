@@ -41,7 +41,7 @@ def candidate(use: Use, choice: Choice) -> Candidate:
 
 def row(use: Use, config: BenchmarkConfig) -> dict[str, Any]:
     """One use as a JSON row."""
-    (untuned,) = choose([(use.op, use.node)], use.override, lambda claim, node: None)
+    (untuned,) = choose([(use.op, use.node)], use.override, lambda case, node: None)
     (tuned,) = choose([(use.op, use.node)], use.override)
     before, after = candidate(use, untuned), candidate(use, tuned)
     same = before.label == after.label

@@ -25,8 +25,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for key, value in report.user_properties:
             if key == "claim":
                 rows.setdefault(value[0], {})[value[1]] = value[2]
-    for name, claims in sorted(rows.items()):
-        absent = {claim: why for claim, why in claims.items() if why != "proved"}
-        terminalreporter.write_line(f"{name}: {len(claims) - len(absent)} kernels proved, {len(absent)} absent")
-        for claim, why in sorted(absent.items()):
-            terminalreporter.write_line(f"  {claim}: {why}")
+    for name, variant_cases in sorted(rows.items()):
+        absent = {case: why for case, why in variant_cases.items() if why != "proved"}
+        terminalreporter.write_line(f"{name}: {len(variant_cases) - len(absent)} kernels proved, {len(absent)} absent")
+        for case, why in sorted(absent.items()):
+            terminalreporter.write_line(f"  {case}: {why}")

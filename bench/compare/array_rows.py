@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.compare.model_files import Watch
-from bench.compare.stand import OURS, Side, Stand, Target, Task
+from bench.compare.suite import OURS, Side, Suite, Target, Task
 from camshaft.selection.host_info import capabilities
 
 # m, k, n of a product
@@ -91,12 +91,12 @@ def product(dtype: str, m: int, k: int, n: int) -> Task:
     return Task(name, order, "GFLOP/s", ops, target, nbytes, {dtype: ops}, family=f"{dtype} matmul")
 
 
-def matmul(threads: int, watch: Watch) -> Iterator[Stand]:
+def matmul(threads: int, watch: Watch) -> Iterator[Suite]:
     """Products of matrices that both change from run to run."""
     shapes = SQUARES + OTHERS
     everybody = sides(threads, NUMPY, NUMPY_CORE, TORCH, COMPILED, ONNX)
-    yield Stand("matmul", threads, everybody, tuple(product("f32", *shape) for shape in shapes))
-    yield Stand("matmul", threads, sides(threads, TORCH, COMPILED), tuple(product("bf16", *shape) for shape in shapes))
+    yield Suite("matmul", threads, everybody, tuple(product("f32", *shape) for shape in shapes))
+    yield Suite("matmul", threads, sides(threads, TORCH, COMPILED), tuple(product("bf16", *shape) for shape in shapes))
 
 
 def _pass(name: str, what: str, given: Mapping[str, list[int]], **more: Any) -> Task:
@@ -114,14 +114,14 @@ def _elements(shape: list[int]) -> int:
     return count
 
 
-def attention(threads: int, watch: Watch) -> Iterator[Stand]:
+def attention(threads: int, watch: Watch) -> Iterator[Suite]:
     """Causal attention of one sequence: half of all pairs, two products of each."""
     _, heads, tokens, d = SDPA
     order = {"what": "sdpa", "given": {name: list(SDPA) for name in "qkv"}, "gives": list(SDPA)}
     ops = 4.0 * heads * d * tokens * (tokens + 1) / 2
     name = f"SDPA causal B1 H{heads} T{tokens} D{d} f32"
     task = Task(name, order, "us", 1, Target(ratio=2.5, share=0.55), ops={"f32": ops})
-    yield Stand("attention", threads, sides(threads, TORCH, COMPILED, ONNX), (task,))
+    yield Suite("attention", threads, sides(threads, TORCH, COMPILED, ONNX), (task,))
 
 
 def passes(rows: int, columns: int) -> tuple[Task, ...]:
@@ -140,7 +140,7 @@ def passes(rows: int, columns: int) -> tuple[Task, ...]:
     return (*norms, *chains)
 
 
-def elementwise(threads: int, watch: Watch) -> Iterator[Stand]:
+def elementwise(threads: int, watch: Watch) -> Iterator[Suite]:
     """Softmax, norms and chains of 1024 rows of 4096."""
     everybody = sides(threads, NUMPY, TORCH, COMPILED, ONNX)
-    yield Stand("elementwise", threads, everybody, passes(ROWS, COLUMNS))
+    yield Suite("elementwise", threads, everybody, passes(ROWS, COLUMNS))

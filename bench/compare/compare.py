@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.compare import groups, turns
 from bench.compare.model_files import Watch
 from bench.compare.results import Results, load
-from bench.compare.stand import Stand, Task
+from bench.compare.suite import Suite, Task
 from bench.compare.turns import Limits, Measured, Start
 from camshaft.observe import machine_peak
 
@@ -42,24 +42,24 @@ def measure_groups(options: Options, results: Results, start: Start, watch: Watc
     Ctrl-C too."""
     for group in groups.chosen(options.only).values():
         for threads in options.threads:
-            for stand in group(threads, watch):
+            for suite in group(threads, watch):
                 if options.limits.passed:
                     return
-                run_stand(stand, options.limits, results, start, watch)
+                run_stand(suite, options.limits, results, start, watch)
 
 
-def run_stand(stand: Stand, limits: Limits, results: Results, start: Start, watch: Watch) -> None:
+def run_stand(suite: Suite, limits: Limits, results: Results, start: Start, watch: Watch) -> None:
     """One stand, on top of what is known of its tasks; the roof is measured before the first of its group and threads."""
-    known = {task.name: results.measured(stand.group, task.name, stand.threads) for task in stand.tasks}
-    first, others = stand.tasks[0].name, len(stand.tasks) - 1
+    known = {task.name: results.measured(suite.group, task.name, suite.threads) for task in suite.tasks}
+    first, others = suite.tasks[0].name, len(suite.tasks) - 1
     names = first + (f" and {others} more" if others else "")
-    with watch(f"{stand.group}, {stand.threads} thread{'s' * (stand.threads > 1)}: {names}") as step:
+    with watch(f"{suite.group}, {suite.threads} thread{'s' * (suite.threads > 1)}: {names}") as step:
 
         def keep(task: Task, found: Measured) -> None:
             if found.answers or found.absent:
-                results.keep(stand, task, found)
+                results.keep(suite, task, found)
             step(sum(m.rounds for m in known.values()), sum(max(m.rounds, limits.wanted(m)) for m in known.values()))
 
-        if any(m.rounds < limits.wanted(m) for m in known.values()) and not results.is_under_roof(stand):
-            results.see_roof(stand, machine_peak.measure(stand.threads))
-        turns.run(stand, known, limits, start, keep)
+        if any(m.rounds < limits.wanted(m) for m in known.values()) and not results.is_under_roof(suite):
+            results.see_roof(suite, machine_peak.measure(suite.threads))
+        turns.run(suite, known, limits, start, keep)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from bench.compare import array_rows, executor_rows, language_rows, product_rows, start_rows
 from bench.compare.model_files import Watch
-from bench.compare.stand import Stand
+from bench.compare.suite import Suite
 from camshaft.errors import CamshaftError
 
-Group = Callable[[int, Watch], Iterator[Stand]]
+Group = Callable[[int, Watch], Iterator[Suite]]
 """The stands of a group for so many threads, each made when it is its turn."""
 
 GROUPS: dict[str, Group] = {

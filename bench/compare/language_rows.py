@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.model_files import Watch, Work, random_qwen, requantized, smollm2, work_of
-from bench.compare.stand import OURS, Side, Stand, Target, Task
+from bench.compare.suite import OURS, Side, Suite, Target, Task
 
 PROMPT, GENERATE = 512, 128
 LONG, AT_END = 4096, 32
@@ -57,14 +57,14 @@ REQUANTIZED = (
 )
 
 
-def _stand(group: str, threads: int, work: Work, context: int, tasks: tuple[Task, ...], *, busy: bool = False) -> Stand:
+def _stand(group: str, threads: int, work: Work, context: int, tasks: tuple[Task, ...], *, busy: bool = False) -> Suite:
     """llama.cpp and camshaft with the model open."""
     given: dict[str, Any] = {"model": str(work.path), "threads": threads, "context": context}
     sides = (
         Side("llama.cpp", "llama_language:LlamaCpp", given),
         Side(OURS, "ours_language:Camshaft", given, peer=False),
     )
-    return Stand(group, threads, sides, tasks, busy)
+    return Suite(group, threads, sides, tasks, busy)
 
 
 def _prompt(name: str, work: Work, target: Target, n: int = PROMPT, **more: Any) -> Task:
@@ -84,14 +84,14 @@ def _together(name: str, work: Work, count: int, target: Target, n: int = GENERA
     return Task(title, order, "tokens/s", n * count, target, nbytes, warm=order | {"generate": min(n, WARM)})
 
 
-def _both(group: str, model: Model, threads: int, watch: Watch) -> Stand:
+def _both(group: str, model: Model, threads: int, watch: Watch) -> Suite:
     work = work_of(model.file(watch))
     wanted = model.generate.get(threads, Target())
     tasks = _prompt(model.name, work, model.prompt), _generate(model.name, work, wanted)
     return _stand(group, threads, work, PROMPT + GENERATE + 1, tasks)
 
 
-def of_file(path: Path, threads: int, prompt: int, generate: int, together: Sequence[int]) -> Stand:
+def of_file(path: Path, threads: int, prompt: int, generate: int, together: Sequence[int]) -> Suite:
     """The rows of any model's file, nothing wanted of them."""
     work = work_of(path)
     tasks = [_prompt(path.stem, work, Target(), prompt), _generate(path.stem, work, Target(), generate)]
@@ -99,26 +99,26 @@ def of_file(path: Path, threads: int, prompt: int, generate: int, together: Sequ
     return _stand("models", threads, work, prompt + generate * max(together, default=1) + 1, tuple(tasks))
 
 
-def models(threads: int, watch: Watch) -> Iterator[Stand]:
+def models(threads: int, watch: Watch) -> Iterator[Suite]:
     """The model that is the default, and one of mixed k-quants."""
     for model in (SMOLLM2, QWEN):
         yield _both("models", model, threads, watch)
 
 
-def formats(threads: int, watch: Watch) -> Iterator[Stand]:
+def formats(threads: int, watch: Watch) -> Iterator[Suite]:
     """The default model requantized."""
     for model in REQUANTIZED:
         yield _both(FORMATS, model, threads, watch)
 
 
-def sequences(threads: int, watch: Watch) -> Iterator[Stand]:
+def sequences(threads: int, watch: Watch) -> Iterator[Suite]:
     """Several that generate together, a run of the model a step."""
     work = work_of(smollm2(watch))
     tasks = tuple(_together(SMOLLM2.name, work, count, Target(2.0)) for count in SEQUENCES)
     yield _stand("sequences", threads, work, PROMPT + GENERATE * max(SEQUENCES) + 1, tasks)
 
 
-def context(threads: int, watch: Watch) -> Iterator[Stand]:
+def context(threads: int, watch: Watch) -> Iterator[Suite]:
     """A context of 4096: a prompt that fills it but for its end, and generating there, which goes on from that prompt."""
     work = work_of(smollm2(watch))
     n = LONG - AT_END
@@ -135,7 +135,7 @@ def context(threads: int, watch: Watch) -> Iterator[Stand]:
     yield _stand("context", threads, work, LONG + 1, tasks)
 
 
-def busy(threads: int, watch: Watch) -> Iterator[Stand]:
+def busy(threads: int, watch: Watch) -> Iterator[Suite]:
     """The default model while another process keeps a core busy: no worse than llama.cpp under the same load."""
     work = work_of(smollm2(watch))
     name, wanted = "beside a busy process,", Target(ratio=1.0)

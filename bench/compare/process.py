@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.compare.stand import Side
+from bench.compare.suite import Side
 from camshaft.errors import CamshaftError
 
 PROGRAM = Path(__file__).parent / "sides" / "side.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.compare.model_files import Watch
-from bench.compare.stand import OURS, Side, Stand, Target, Task
+from bench.compare.suite import OURS, Side, Suite, Target, Task
 from camshaft.formats.blocks import BLOCK_FORMATS
 
 M, K = 4096, 14336
@@ -44,9 +44,9 @@ def _prompt(name: str) -> Task:
     )
 
 
-def products(threads: int, watch: Watch) -> Iterator[Stand]:
+def products(threads: int, watch: Watch) -> Iterator[Suite]:
     """A stand a format: its weights are let go before the next one's."""
     given = {"threads": threads}
     sides = Side("ggml", "ggml:Products", given), Side(OURS, "ours_products:Products", given, peer=False)
     for name in FORMATS:
-        yield Stand("products", threads, sides, (_token(name), _prompt(name)))
+        yield Suite("products", threads, sides, (_token(name), _prompt(name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.compare.figures import facts_line, table
-from bench.compare.stand import OURS
+from bench.compare.suite import OURS
 
 HEADER = ("threads", "what", "camshaft", "peers", "times the best peer", "wanted", "of the roof", "wanted", "met")
 MEANS = ("threads", "geometric mean of", "times the best peer (least to most)", "wanted", "met")
@@ -43,7 +43,7 @@ def line(row: dict[str, Any], usual: int | None = None) -> tuple[str, ...]:
         wanted(row["target"], row["unit"]),
         f"{row['roof_share']:.0%}" if "roof_share" in row else "",
         f"{row['target']['share']:.0%}" if "share" in row["target"] else "",
-        verdict(row["met"]),
+        result(row["met"]),
     )
 
 
@@ -62,7 +62,7 @@ def wanted(target: dict[str, Any], unit: str) -> str:
     return ", ".join(said)
 
 
-def verdict(met: dict[str, bool]) -> str:
+def result(met: dict[str, bool]) -> str:
     """'yes', or what is missed."""
     missed = [name for name, is_met in met.items() if not is_met]
     if not met:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.figures import Spread, machine
-from bench.compare.stand import OURS, UNITS, Stand, Target, Task
+from bench.compare.suite import OURS, UNITS, Suite, Target, Task
 from bench.compare.turns import ROUNDS, Measured
 from camshaft.errors import CamshaftError
-from camshaft.observe.machine_peak import Roof
+from camshaft.observe.machine_peak import MachinePeak
 from camshaft.store.files import atomic_file
 
 SCHEMA = 1
@@ -50,7 +50,7 @@ def source_version() -> str:
     return done.stdout.strip()
 
 
-def row_of(stand: Stand, task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
+def row_of(suite: Suite, task: Task, found: Measured, peak: MachinePeak | None) -> dict[str, Any]:
     """A row as JSON: every side's answers and their spread in the task's unit, ratios to the best peer, what was wanted."""
     unit = UNITS[task.unit]
     sides = {
@@ -61,15 +61,15 @@ def row_of(stand: Stand, task: Task, found: Measured, roof: Roof | None) -> dict
         }
         for name, values in found.answers.items()
     }
-    row: dict[str, Any] = {"name": task.name, "group": stand.group, "threads": stand.threads, "unit": task.unit}
-    row |= {"family": task.family, "busy": stand.busy, "rounds": found.rounds, "sides": sides, "absent": found.absent}
+    row: dict[str, Any] = {"name": task.name, "group": suite.group, "threads": suite.threads, "unit": task.unit}
+    row |= {"family": task.family, "busy": suite.busy, "rounds": found.rounds, "sides": sides, "absent": found.absent}
     row |= {"target": {name: value for name, value in asdict(task.target).items() if value not in (None, {})}}
     if task.nbytes or task.ops:
         row["work"] = {"nbytes": task.nbytes, "ops": dict(task.ops)}
-    return row | judged(task, found, roof)
+    return row | judged(task, found, peak)
 
 
-def judged(task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
+def judged(task: Task, found: Measured, peak: MachinePeak | None) -> dict[str, Any]:
     """Ratio to the best peer (of the medians, and the spread of the rounds' own), share of the roof, and whether each is met."""
     ours, unit = found.answers.get(OURS), UNITS[task.unit]
     if not ours:
@@ -83,25 +83,25 @@ def judged(task: Task, found: Measured, roof: Roof | None) -> dict[str, Any]:
         made |= {"best_peer": best, "ratio": round(peers[best] / median, 3)}
         made["ratios"] = {name: round(theirs / median, 3) for name, theirs in peers.items()}
         made |= {"ratio_min": round(min(ratios), 3), "ratio_max": round(max(ratios), 3)}
-    if roof is not None and (task.nbytes or task.ops):
-        made["roof_share"] = roof_share(roof, task.nbytes, task.ops, median)
+    if peak is not None and (task.nbytes or task.ops):
+        made["roof_share"] = roof_share(peak, task.nbytes, task.ops, median)
     made["met"] = met(task.target, made, unit.of(median, task.amount), unit.rate)
     return made
 
 
-def roof_share(roof: Roof, nbytes: float, ops: Mapping[str, float], seconds: float) -> float:
+def roof_share(peak: MachinePeak, nbytes: float, ops: Mapping[str, float], seconds: float) -> float:
     """The least time that the roof has for it over the time that it took."""
-    return round(roof.least_s(nbytes, ops) / seconds, 3)
+    return round(peak.least_s(nbytes, ops) / seconds, 3)
 
 
-def under_roof(row: dict[str, Any], roof: Roof) -> dict[str, Any]:
+def under_roof(row: dict[str, Any], peak: MachinePeak) -> dict[str, Any]:
     """A row as another roof has it."""
     if "work" not in row or OURS not in row["sides"]:
         return row
-    share = roof_share(roof, **row["work"], seconds=statistics.median(row["sides"][OURS]["answers"]))
+    share = roof_share(peak, **row["work"], seconds=statistics.median(row["sides"][OURS]["answers"]))
     wanted = row["target"].get("share")
-    verdict = {} if wanted is None else {"share": share >= wanted}
-    return row | {"roof_share": share, "met": row["met"] | verdict}
+    result = {} if wanted is None else {"share": share >= wanted}
+    return row | {"roof_share": share, "met": row["met"] | result}
 
 
 def met(target: Target, made: dict[str, Any], figure: float, rate: bool) -> dict[str, bool]:
@@ -147,30 +147,30 @@ class Results:
     path: Path | None
     machine: dict[str, Any] = field(default_factory=machine)
     source: str = field(default_factory=source_version)
-    roofs: dict[int, Roof] = field(default_factory=dict)
+    peaks: dict[int, MachinePeak] = field(default_factory=dict)
     rows: dict[tuple[str, str, int], dict[str, Any]] = field(default_factory=dict)
     wanted: dict[str, float] = field(default_factory=dict)
     rounds: int = ROUNDS
     seen: set[tuple[str, int]] = field(default_factory=set)
 
-    def is_under_roof(self, stand: Stand) -> bool:
+    def is_under_roof(self, suite: Suite) -> bool:
         """Whether the roof was measured for the stand's group and threads by this run."""
-        return (stand.group, stand.threads) in self.seen
+        return (suite.group, suite.threads) in self.seen
 
-    def see_roof(self, stand: Stand, roof: Roof) -> None:
+    def see_roof(self, suite: Suite, peak: MachinePeak) -> None:
         """A roof measured for a stand: figure by figure the highest counts, for the rows that there are too. A neighbour's noise
         once halved the only one that was measured."""
-        self.seen.add((stand.group, stand.threads))
-        best = roof.best(self.roofs.get(stand.threads, roof))
-        self.roofs[stand.threads] = best
-        self.rows = {key: under_roof(row, best) if key[2] == stand.threads else row for key, row in self.rows.items()}
+        self.seen.add((suite.group, suite.threads))
+        best = peak.best(self.peaks.get(suite.threads, peak))
+        self.peaks[suite.threads] = best
+        self.rows = {key: under_roof(row, best) if key[2] == suite.threads else row for key, row in self.rows.items()}
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         rows = list(self.rows.values())
         facts = {"schema": SCHEMA, "source": self.source, "machine": self.machine, "rounds": self.rounds}
-        roofs = [asdict(self.roofs[n]) for n in sorted(self.roofs)]
-        return facts | {"roofs": roofs, "rows": rows, "means": means(rows, self.wanted)}
+        peaks = [asdict(self.peaks[n]) for n in sorted(self.peaks)]
+        return facts | {"roofs": peaks, "rows": rows, "means": means(rows, self.wanted)}
 
     def save(self) -> None:
         """Writes the file, whole or not at all."""
@@ -187,9 +187,9 @@ class Results:
         answers = {side: list(about["answers"]) for side, about in row["sides"].items()}
         return Measured(answers, dict(row["absent"]), {side: _about(about) for side, about in row["sides"].items()})
 
-    def keep(self, stand: Stand, task: Task, found: Measured) -> None:
+    def keep(self, suite: Suite, task: Task, found: Measured) -> None:
         """Puts a row in place of the one that was, and saves."""
-        self.rows[stand.group, task.name, stand.threads] = row_of(stand, task, found, self.roofs.get(stand.threads))
+        self.rows[suite.group, task.name, suite.threads] = row_of(suite, task, found, self.peaks.get(suite.threads))
         self.save()
 
 
@@ -208,7 +208,7 @@ def load(path: Path) -> Results:
         if others or kept["source"] != fresh.source:
             what = f"machine ({', '.join(others)})" if others else f"source ({kept['source']}, here {fresh.source})"
             raise ResultsError(f"{path}: was measured with another {what}; wanted the same to resume, or another file")
-        fresh.roofs = {row["threads"]: Roof(**row) for row in kept["roofs"]}
+        fresh.peaks = {row["threads"]: MachinePeak(**row) for row in kept["roofs"]}
         fresh.rows = {(row["group"], row["name"], row["threads"]): row for row in kept["rows"]}
     except (ValueError, KeyError, TypeError) as error:  # of JSON, of UTF-8, of what JSON says
         raise ResultsError(f"{path}: holds no results of this command ({error!r:.80})") from error

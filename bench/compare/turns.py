@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bench.compare.process import SideError, SideProcess, busy_core
-from bench.compare.stand import OURS, Side, Stand, Task
+from bench.compare.suite import OURS, Side, Suite, Task
 
 ROUNDS = 5
 MORE_ROUNDS = 5  # for a row that was disturbed: two noisy rounds of five move a median, of ten they do not
@@ -72,39 +72,39 @@ def starter(peer_python: str) -> Start:
 
 
 def run(
-    stand: Stand, known: Mapping[str, Measured], limits: Limits, start: Start, keep: Callable[[Task, Measured], None]
+    suite: Suite, known: Mapping[str, Measured], limits: Limits, start: Start, keep: Callable[[Task, Measured], None]
 ) -> None:
     """Adds rounds to what is `known` by task until each has its number, and hands each task to `keep` after every round.
 
     Nothing starts where nothing is missing. Each side's first turn at a task does not count, in this run as in the ones before. A
     side that fails at a task is absent from it from then on.
     """
-    open_tasks = [task for task in stand.tasks if _wants(stand, known[task.name], task, limits)]
+    open_tasks = [task for task in suite.tasks if _wants(suite, known[task.name], task, limits)]
     if not open_tasks or limits.passed:
         return
-    with ExitStack() as stack, busy_core(stand.busy):
-        sides = _start(stand, open_tasks, known, start, stack)
+    with ExitStack() as stack, busy_core(suite.busy):
+        sides = _start(suite, open_tasks, known, start, stack)
         for turn in range(-1, limits.rounds + limits.more):
             for task in open_tasks:
                 if limits.passed:
                     return
                 found = known[task.name]
                 if turn < 0 or found.rounds < limits.wanted(found):
-                    _turn(task, found, sides, stand.pause_s, counts=turn >= 0)
+                    _turn(task, found, sides, suite.pause_s, counts=turn >= 0)
                     keep(task, found)
 
 
-def _wants(stand: Stand, found: Measured, task: Task, limits: Limits) -> bool:
-    missing = [s.name for s in stand.sides if task.takes(s.name) and s.name not in found.answers | found.absent]
+def _wants(suite: Suite, found: Measured, task: Task, limits: Limits) -> bool:
+    missing = [s.name for s in suite.sides if task.takes(s.name) and s.name not in found.answers | found.absent]
     return bool(missing) or found.rounds < limits.wanted(found)
 
 
 def _start(
-    stand: Stand, tasks: list[Task], known: Mapping[str, Measured], start: Start, stack: ExitStack
+    suite: Suite, tasks: list[Task], known: Mapping[str, Measured], start: Start, stack: ExitStack
 ) -> list[Running]:
     """The sides that are there; the others are absent from every task."""
     running = []
-    for side in stand.sides:
+    for side in suite.sides:
         takers = [known[task.name] for task in tasks if task.takes(side.name)]
         if not takers:
             continue

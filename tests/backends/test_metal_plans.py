@@ -7,7 +7,7 @@ import pytest
 
 import camshaft as cs
 from camshaft import LanguageModel
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.evidence import ValidationResult
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.metal_harness import have_compiler
@@ -26,8 +26,8 @@ def fake(monkeypatch):
     forget()
 
 
-def believe(claims, **_):
-    return {c: Verdict(c.op, c.variant, c.backend, "proved") for c in claims}
+def believe(variant_cases, **_):
+    return {c: ValidationResult(c.op, c.variant, c.backend, "proved") for c in variant_cases}
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])

@@ -11,7 +11,7 @@ from bench.compare.array_rows import CHAINS, core_name, passes, product
 from bench.compare.sides.numpy_arrays import NumPy, operands
 from bench.compare.sides.ours_arrays import Camshaft
 from bench.compare.sides.ours_products import Products
-from bench.compare.stand import Task
+from bench.compare.suite import Task
 
 TASKS = (*passes(5, 96), product("f32", 7, 33, 18))
 

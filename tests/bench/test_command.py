@@ -14,38 +14,40 @@ from typer.testing import CliRunner, Result
 from bench.compare import compare, groups, turns
 from bench.compare.__main__ import app, threads_of
 from bench.compare.model_files import Watch
-from bench.compare.stand import OURS, Side, Stand, Target, Task
+from bench.compare.suite import OURS, Side, Suite, Target, Task
 from bench.compare.turns import Measured
 from camshaft.errors import SettingError
-from camshaft.observe.machine_peak import Roof
+from camshaft.observe.machine_peak import MachinePeak
 
 
-def made_up(threads: int, watch: Watch) -> Iterator[Stand]:
+def made_up(threads: int, watch: Watch) -> Iterator[Suite]:
     sides = Side("peer", "x:X"), Side(OURS, "x:X", peer=False)
-    yield Stand("made-up", threads, sides, (Task("a row", {}, "ns", 1, Target(ratio=2.0)),))
+    yield Suite("made-up", threads, sides, (Task("a row", {}, "ns", 1, Target(ratio=2.0)),))
 
 
-def again(threads: int, watch: Watch) -> Iterator[Stand]:
-    for stand in made_up(threads, watch):
-        yield replace(stand, group="again")
+def again(threads: int, watch: Watch) -> Iterator[Suite]:
+    for suite in made_up(threads, watch):
+        yield replace(suite, group="again")
 
 
 @pytest.fixture(autouse=True)
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
     """One group, whose rounds take 1 second for camshaft and 3 for its peer; the roof is not measured."""
 
-    def run(stand: Stand, known: dict[str, Measured], limits: turns.Limits, start: object, keep: object) -> None:
-        for task in stand.tasks:
+    def run(suite: Suite, known: dict[str, Measured], limits: turns.Limits, start: object, keep: object) -> None:
+        for task in suite.tasks:
             found = known[task.name]
             found.answers = {"peer": [3.0] * limits.rounds, OURS: [1.0] * limits.rounds}
             keep(task, found)  # type: ignore[operator]
-            if stand.threads == 3:
+            if suite.threads == 3:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(groups, "GROUPS", {"made-up": made_up})
     monkeypatch.setattr(turns, "run", run)
     monkeypatch.setattr(
-        importlib.import_module("camshaft.observe.machine_peak"), "measure", lambda n: Roof(n, 1e9, 1e9, 1e9, 1e9)
+        importlib.import_module("camshaft.observe.machine_peak"),
+        "measure",
+        lambda n: MachinePeak(n, 1e9, 1e9, 1e9, 1e9),
     )
 
 
@@ -126,12 +128,12 @@ def test_the_roof_is_measured_for_each_group_and_the_best_one_shown(
 ) -> None:
     seen: list[int] = []
 
-    def measure(threads: int) -> Roof:
+    def measure(threads: int) -> MachinePeak:
         seen.append(threads)
-        return Roof(threads, *([1e9 / len(seen)] * 4))
+        return MachinePeak(threads, *([1e9 / len(seen)] * 4))
 
     monkeypatch.setattr(importlib.import_module("camshaft.observe.machine_peak"), "measure", measure)
     monkeypatch.setattr(groups, "GROUPS", {"made-up": made_up, "again": again})
     document = json.loads(bench("--json", "--threads", "1").stdout)
     assert seen == [1, 1]
-    assert [roof["read_bytes_per_s"] for roof in document["roofs"]] == [1e9]
+    assert [peak["read_bytes_per_s"] for peak in document["roofs"]] == [1e9]

@@ -10,12 +10,12 @@ import pytest
 
 from bench.compare.report import markdown_of
 from bench.compare.results import Results, ResultsError, load, means, row_of
-from bench.compare.stand import OURS, UNITS, Stand, Target, Task
+from bench.compare.suite import OURS, UNITS, Suite, Target, Task
 from bench.compare.turns import Measured
-from camshaft.observe.machine_peak import Roof
+from camshaft.observe.machine_peak import MachinePeak
 
-ROOF = Roof(1, 1e9, 4e9, 2e9, 1e9)
-STAND = Stand("fake", 1, (), ())
+ROOF = MachinePeak(1, 1e9, 4e9, 2e9, 1e9)
+STAND = Suite("fake", 1, (), ())
 FACTS = {
     "cpu": "a CPU",
     "llvm_cpu": "cpu",
@@ -100,7 +100,7 @@ def test_the_file_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("bench.compare.results.source_version", lambda: "abc")
     monkeypatch.setattr("bench.compare.results.machine", lambda: FACTS | {"load_average": 9.0})
     again = load(path)
-    assert again.roofs == {1: ROOF}
+    assert again.peaks == {1: ROOF}
     assert again.measured("fake", "read", 1).answers == {"a": [3.0, 3.0], OURS: [0.123456, 2.0]}
     assert again.measured("fake", "read", 2).answers == {}
     assert again.document()["rows"] == first.document()["rows"]
@@ -145,15 +145,15 @@ def test_the_table_says_all_of_it() -> None:
 
 def test_the_best_roof_counts_for_every_row() -> None:
     made, wanted = results(), task(target=Target(share=0.6), nbytes=1e9, ops={"f32": 1.0})
-    made.roofs.clear()
+    made.peaks.clear()
     assert not made.is_under_roof(STAND)
-    made.see_roof(STAND, Roof(1, 5e8, 1e9, 1e9, 9e9))
+    made.see_roof(STAND, MachinePeak(1, 5e8, 1e9, 1e9, 9e9))
     made.keep(STAND, wanted, found([2.0]))
     assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (1.0, {"share": True})
-    made.see_roof(STAND, Roof(1, 1e9, 1e8, 1e8, 1e9))
-    assert made.roofs[1] == Roof(1, 1e9, 1e9, 1e9, 9e9)
+    made.see_roof(STAND, MachinePeak(1, 1e9, 1e8, 1e8, 1e9))
+    assert made.peaks[1] == MachinePeak(1, 1e9, 1e9, 1e9, 9e9)
     assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (0.5, {"share": False})
-    made.see_roof(STAND, Roof(1, 1e6, 1e6, 1e6, 1e6))
+    made.see_roof(STAND, MachinePeak(1, 1e6, 1e6, 1e6, 1e6))
     assert made.rows["fake", "read", 1]["roof_share"] == 0.5, "a disturbed one changes nothing"
 
 

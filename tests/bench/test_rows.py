@@ -11,7 +11,7 @@ from bench.compare.groups import GROUPS
 from bench.compare.model_files import Watch, work_of
 from bench.compare.process import PROGRAM
 from bench.compare.random_model import SHAPES, make
-from bench.compare.stand import OURS, UNITS
+from bench.compare.suite import OURS, UNITS
 from camshaft.formats.gguf.file import open_gguf
 from tests.bench.support import no_watch
 from tests.support.fixtures import tiny_model
@@ -38,13 +38,13 @@ def one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("group", GROUPS)
 def test_rows_are_well_made(group: str, threads: int, one_file: Path) -> None:
     names: set[str] = set()
-    stands = list(GROUPS[group](threads, no_watch))
-    assert stands
-    for stand in stands:
-        assert (stand.group, stand.threads) == (group, threads)
-        assert [side.peer for side in stand.sides if side.name == OURS] == [False]
-        assert all((PROGRAM.parent / f"{side.made_by.split(':')[0]}.py").is_file() for side in stand.sides)
-        for task in stand.tasks:
+    suites = list(GROUPS[group](threads, no_watch))
+    assert suites
+    for suite in suites:
+        assert (suite.group, suite.threads) == (group, threads)
+        assert [side.peer for side in suite.sides if side.name == OURS] == [False]
+        assert all((PROGRAM.parent / f"{side.made_by.split(':')[0]}.py").is_file() for side in suite.sides)
+        for task in suite.tasks:
             assert task.name not in names
             assert task.unit in UNITS
             assert task.amount > 0

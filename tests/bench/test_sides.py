@@ -15,7 +15,7 @@ from bench.compare.process import PROGRAM, SideError, SideProcess, busy_core
 from bench.compare.results import row_of
 from bench.compare.sides import side as child
 from bench.compare.sides.starts import Starts
-from bench.compare.stand import OURS, Side
+from bench.compare.suite import OURS, Side
 from bench.compare.turns import Limits, Measured
 from tests.bench.support import no_watch
 
@@ -69,18 +69,18 @@ def test_a_side_that_dies_and_a_python_that_is_not_there_are_named(fake: str) ->
 
 
 def test_a_whole_row_is_measured(tmp_path: Path) -> None:
-    (stand,) = executor(2, no_watch)
-    ours = tuple(side for side in stand.sides if side.name == OURS)
-    (task,), found = stand.tasks, Measured()
+    (suite,) = executor(2, no_watch)
+    ours = tuple(side for side in suite.sides if side.name == OURS)
+    (task,), found = suite.tasks, Measured()
     turns.run(
-        type(stand)("executor", 2, ours, stand.tasks),
+        type(suite)("executor", 2, ours, suite.tasks),
         {task.name: found},
         Limits(1),
         turns.starter("none"),
         lambda *k: None,
     )
     assert found.absent == {}
-    row = row_of(stand, task, found, None)
+    row = row_of(suite, task, found, None)
     assert row["sides"][OURS]["ns"]["median"] > 0
     assert row["sides"][OURS]["version"] == "camshaft"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from camshaft import ops
-from camshaft.validation.cases import claim_of
-from camshaft.validation.evidence import Verdict, ledger
+from camshaft.validation.cases import case_of
+from camshaft.validation.evidence import ValidationResult, validation_cache
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +19,11 @@ def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
     op = ops.get("softmax")
     name = op.variants[0].name
-    right = Verdict("softmax", name, "simd", "proved", None, 2.5e-15, 1e-12, "5x33", 9, 0.25)
-    wrong = Verdict("softmax", name, "scalar", "failed", "error 1 above 1e-12 in sample '1'", 1.0, 1e-12, "1", 1, 0.5)
-    ledger().add({claim_of(op, op.variants[0], v.backend): v for v in (right, wrong)})
+    right = ValidationResult("softmax", name, "simd", "proved", None, 2.5e-15, 1e-12, "5x33", 9, 0.25)
+    wrong = ValidationResult(
+        "softmax", name, "scalar", "failed", "error 1 above 1e-12 in sample '1'", 1.0, 1e-12, "1", 1, 0.5
+    )
+    validation_cache().add({case_of(op, op.variants[0], v.backend): v for v in (right, wrong)})
 
 
 def test_json_has_every_op_in_full(cli: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.observe.machine_peak import Roof
+from camshaft.observe.machine_peak import MachinePeak
 from tests.support.fixtures import tiny_model
 
 
@@ -22,12 +22,12 @@ def known_roof(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """A roof that nobody has to measure; whether it was asked for anew, each time."""
     asked: list[bool] = []
 
-    def roof(threads: int, *, anew: bool = False) -> Roof:
+    def peak(threads: int, *, anew: bool = False) -> MachinePeak:
         asked.append(anew)
-        return Roof(threads, 1e10, 4e11, 5e10, 1e11)
+        return MachinePeak(threads, 1e10, 4e11, 5e10, 1e11)
 
-    monkeypatch.setattr("camshaft.observe.machine_peak.roof", roof)
-    monkeypatch.setattr("camshaft.observe.profile.roof", roof)
+    monkeypatch.setattr("camshaft.observe.machine_peak.machine_peak", peak)
+    monkeypatch.setattr("camshaft.observe.profile.machine_peak", peak)
     return asked
 
 

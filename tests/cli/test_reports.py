@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from camshaft.cli.show import plain, size
-from camshaft.validation.evidence import BackendValidation, Verdict, summary
+from camshaft.validation.evidence import BackendValidation, ValidationResult, summary
 
 
 def test_plan_lists_thunks_and_memory(cli: Any, lm: Any, model_file: str) -> None:
@@ -41,11 +41,14 @@ def test_plan_json(cli: Any, lm: Any, model_file: str) -> None:
 def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One backend that failed half of an op, one that lacks another op, and one that is absent; a roof, and no tuning."""
     dispatch = importlib.import_module("camshaft.validation.proof")
-    roof = importlib.import_module("camshaft.observe.machine_peak")
-    verdicts = (Verdict("copy", "rows", "simd", "proved"), Verdict("copy", "fast", "simd", "failed", "error 1 above 0"))
-    lacking = (Verdict("silu", "row_blocks", "c", "absent", "no loads"),)
+    peak = importlib.import_module("camshaft.observe.machine_peak")
+    results = (
+        ValidationResult("copy", "rows", "simd", "proved"),
+        ValidationResult("copy", "fast", "simd", "failed", "error 1 above 0"),
+    )
+    lacking = (ValidationResult("silu", "row_blocks", "c", "absent", "no loads"),)
     backends = {
-        "simd": summary("simd", verdicts, None),
+        "simd": summary("simd", results, None),
         "c": summary("c", lacking, None),
         "cuda": summary("cuda", (), "no cuda here"),
     }
@@ -56,7 +59,7 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> None:
         return backends
 
     monkeypatch.setattr(dispatch, "validate_backends", validate_backends, raising=False)
-    monkeypatch.setattr(roof, "stored_roofs", lambda: (roof.Roof(2, 47.1e9, 1e12, 5e11, 2e11),))
+    monkeypatch.setattr(peak, "stored_peaks", lambda: (peak.MachinePeak(2, 47.1e9, 1e12, 5e11, 2e11),))
 
 
 def test_doctor_json_has_whatever_dispatch_knows(cli: Any, lm: Any, proofs: None) -> None:
@@ -64,7 +67,7 @@ def test_doctor_json_has_whatever_dispatch_knows(cli: Any, lm: Any, proofs: None
     report = json.loads(result.stdout)
     assert report["machine"]["cores"] >= 1
     assert report["machine"]["features"] == sorted(report["machine"]["features"])
-    assert report["backends"]["simd"]["verdicts"][1]["reason"] == "error 1 above 0"
+    assert report["backends"]["simd"]["results"][1]["reason"] == "error 1 above 0"
     assert report["families"]["copy"] == {"simd": {"proved": 1, "failed": 1, "absent": 0}}
     assert [a["reason"] for a in report["absences"]] == ["no cuda here", "no loads"]
     assert report["failures"][0]["variant"] == "fast"

@@ -12,7 +12,7 @@ import camshaft as cs
 from camshaft import DispatchTable, backend, get_dispatch_table, init_dispatch_table, select_kernels, table
 from camshaft.backends.registry import backend_named
 from camshaft.errors import BackendError, CamshaftError
-from camshaft.validation.evidence import BackendValidation, Verdict, summary
+from camshaft.validation.evidence import BackendValidation, ValidationResult, summary
 
 RNG = np.random.default_rng(6)
 NAMES = ["scalar", "simd", "blas", "webgpu", "cuda", "metal"]
@@ -107,8 +107,8 @@ def test_tables_are_made_once_by_many_threads() -> None:
 
 
 def validation(*proved: tuple[str, str]) -> dict[str, BackendValidation]:
-    verdicts = [Verdict(op, variant, "simd", "proved") for op, variant in proved]
-    return {"simd": summary("simd", verdicts, None)}
+    results = [ValidationResult(op, variant, "simd", "proved") for op, variant in proved]
+    return {"simd": summary("simd", results, None)}
 
 
 def test_selected_kernels_are_those_that_were_proved() -> None:
@@ -125,7 +125,7 @@ def test_measurements_choose() -> None:
     a, b = draw(40, 40), draw(40, 40)
     everything = validation(("matmul", "lanes"), ("matmul", "tiled"))
     for wanted in ("lanes", "tiled"):
-        chosen = select_kernels(everything, lambda claim, node, wanted=wanted: 1.0 if claim.variant == wanted else 2e9)
+        chosen = select_kernels(everything, lambda case, node, wanted=wanted: 1.0 if case.variant == wanted else 2e9)
         assert chosen.choice("matmul", a, b).variant.name == wanted
         np.testing.assert_allclose(chosen.matmul(a, b), a @ b, rtol=1e-4, atol=1e-4)
 

@@ -19,7 +19,7 @@ from camshaft.generate import plan_cache
 from camshaft.generate.sampling import Sampling
 from camshaft.models.quantize import quantize
 from camshaft.plan.cached import cached_plan as kept_plan
-from camshaft.plan.cached.cached_plan import KeptPlan, from_bytes, to_bytes
+from camshaft.plan.cached.cached_plan import CachedPlan, from_bytes, to_bytes
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
 
@@ -70,7 +70,7 @@ def runs_kept(path: Path) -> bool:
     with opened(path) as lm:
         with lm.session() as session:
             session.process(IDS)
-        return isinstance(lm.plans._plan("prompt"), KeptPlan) and not lm.plans._ground
+        return isinstance(lm.plans._plan("prompt"), CachedPlan) and not lm.plans._ground
 
 
 def test_what_is_kept_gives_the_bits_of_plans_made_anew(kept: Store, path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: py
     elif what == "registered":
         monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
     with opened(path, threads=1 if what == "threads" else 2) as lm:
-        assert not isinstance(lm.plans._kept("prompt"), KeptPlan)
+        assert not isinstance(lm.plans._kept("prompt"), CachedPlan)
 
 
 def test_a_plan_does_not_outlive_proofs_that_were_removed(kept: Store, path: Path) -> None:

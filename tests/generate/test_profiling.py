@@ -9,17 +9,17 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.generate.profiling import profile_model
-from camshaft.observe.machine_peak import Roof
+from camshaft.observe.machine_peak import MachinePeak
 from tests.support.fixtures import tiny_model
 
-ROOF = Roof(2, 1e10, 4e11, 5e10, 1e11)
+ROOF = MachinePeak(2, 1e10, 4e11, 5e10, 1e11)
 GREEDY = Sampling(greedy=True)
 PROMPT = [40, 7, 81, 200, 13, 99, 3, 150, 61, 44]
 
 
 @pytest.fixture(autouse=True)
 def known_roof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("camshaft.observe.profile.roof", lambda threads: ROOF)
+    monkeypatch.setattr("camshaft.observe.profile.machine_peak", lambda threads: ROOF)
     monkeypatch.setattr("camshaft.generate.profiling.english", lambda lm, n: (PROMPT * 10)[:n])
 
 

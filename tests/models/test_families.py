@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
-from camshaft.generate.plan_cache import KeptPlans
+from camshaft.generate.plan_cache import PlanCache
 from camshaft.graph.graph import Tensor
 from camshaft.models import checkpoint, rope_scaling
 from camshaft.models.families import llama, qwen2, qwen3
@@ -55,7 +55,7 @@ def test_the_usual_mode_keeps_the_cache_in_16_bits_and_stays_close(name: str, tm
 def breaking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """For what is broken on purpose: such plans are neither kept nor read, for a kept plan's key knows nothing of patches."""
     for name in ("get", "add"):
-        monkeypatch.setattr(KeptPlans, name, lambda *_: None)
+        monkeypatch.setattr(PlanCache, name, lambda *_: None)
     return monkeypatch
 
 

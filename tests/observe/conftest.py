@@ -26,4 +26,4 @@ def known_roof(monkeypatch: pytest.MonkeyPatch) -> None:
     from small_plans import ROOF
 
     for module in (profiles, instrument):
-        monkeypatch.setattr(module, "roof", lambda threads: ROOF)
+        monkeypatch.setattr(module, "machine_peak", lambda threads: ROOF)

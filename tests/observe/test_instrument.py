@@ -14,7 +14,7 @@ from small_plans import X, graph, plan
 
 import camshaft as cs
 from camshaft.errors import SettingError, ValidationError, VerifyError
-from camshaft.observe.instrument import WatchedSchedule, interpret
+from camshaft.observe.instrument import InstrumentedSchedule, interpret
 from camshaft.observe.override import ReplacedKernel
 from camshaft.plan.runtime.execute import BoundSchedule
 
@@ -236,7 +236,7 @@ def test_a_traced_plan_writes_its_runs_when_the_process_ends(tmp_path: Path) -> 
 def test_a_watched_schedule_shows_the_face_of_the_one_inside(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("CAMSHAFT_DEBUG", "2")
     with plan() as made:
-        assert isinstance(made.bound, WatchedSchedule)
+        assert isinstance(made.bound, InstrumentedSchedule)
         inner = made.bound.inner
         for name in ("schedule", "memory_plan", "threads", "active"):
             assert getattr(made.bound, name) == getattr(inner, name)

@@ -10,14 +10,14 @@ import pytest
 
 from camshaft.dtypes import f32, i32, u32
 from camshaft.observe import machine_peak as kernels
-from camshaft.observe import machine_peak as roofs
-from camshaft.observe.machine_peak import Roof, measure, roof, stored_roof, stored_roofs
+from camshaft.observe import machine_peak as peaks
+from camshaft.observe.machine_peak import MachinePeak, machine_peak, measure, stored_peak, stored_peaks
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
 from camshaft.store.store import store
 
-FAKE = Roof(1, 1e9, 8e9, 2e9, 4e9)
+FAKE = MachinePeak(1, 1e9, 8e9, 2e9, 4e9)
 
 
 @pytest.fixture
@@ -26,35 +26,35 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path))
     asked: list[int] = []
 
-    def played(threads: int) -> Roof:
+    def played(threads: int) -> MachinePeak:
         asked.append(threads)
         return replace(FAKE, threads=threads, read_bytes_per_s=threads * 1e9 / len(asked))
 
-    monkeypatch.setattr(roofs, "measure", played)
+    monkeypatch.setattr(peaks, "measure", played)
     return asked
 
 
 def test_a_roof_is_measured_once_with_that_of_one_thread(measured: list[int]) -> None:
-    assert (stored_roof(3), stored_roofs(), measured) == (None, (), [])
-    first = roof(3)
+    assert (stored_peak(3), stored_peaks(), measured) == (None, (), [])
+    first = machine_peak(3)
     assert sorted(measured) == [1, 3]
-    assert roof(3) == first == stored_roof(3)
-    assert roof(1) == stored_roof(1)
-    assert [r.threads for r in stored_roofs()] == [1, 3]
+    assert machine_peak(3) == first == stored_peak(3)
+    assert machine_peak(1) == stored_peak(1)
+    assert [r.threads for r in stored_peaks()] == [1, 3]
     assert len(measured) == 2
 
 
 def test_measuring_anew_keeps_the_higher_figures(measured: list[int]) -> None:
-    first = roof(1)
-    assert roof(1, anew=True) == first, "the second measurement was lower"
+    first = machine_peak(1)
+    assert machine_peak(1, anew=True) == first, "the second measurement was lower"
     assert len(measured) == 2
 
 
 def test_a_document_of_another_version_counts_for_nothing(measured: list[int]) -> None:
-    roof(1)
-    store().evidence.put(roofs._key(), {"roofs": [{"threads": 1}, 7]})
-    assert stored_roofs() == ()
-    assert roof(1).threads == 1
+    machine_peak(1)
+    store().evidence.put(peaks._key(), {"roofs": [{"threads": 1}, 7]})
+    assert stored_peaks() == ()
+    assert machine_peak(1).threads == 1
 
 
 def test_least_time_is_the_greater_of_reading_and_computing() -> None:
@@ -65,8 +65,8 @@ def test_least_time_is_the_greater_of_reading_and_computing() -> None:
 
 
 def test_a_small_measurement_gives_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofs, "LEAST_S", 0.0)
-    monkeypatch.setattr(roofs, "REPEATS", 1)
+    monkeypatch.setattr(peaks, "LEAST_S", 0.0)
+    monkeypatch.setattr(peaks, "REPEATS", 1)
     found = measure(2, 1 << 20)
     assert found.threads == 2
     assert all(value > 0 for value in vars(found).values())
@@ -74,7 +74,7 @@ def test_a_small_measurement_gives_figures(monkeypatch: pytest.MonkeyPatch) -> N
 
 def run(source, x, out, dtypes, **constants) -> None:
     n_programs = len(x) // int(constants.get("streams", 1))
-    code = roofs._compiled(source, x, out, dtypes, n_programs, **constants)
+    code = peaks._compiled(source, x, out, dtypes, n_programs, **constants)
     buffers = [Buffer(name, array.nbytes, Lifetime.IO) for name, array in (("x", x), ("out", out))]
     uses = (BufferUse(buffers[0].slice(), "read"), BufferUse(buffers[1].slice(), "write"))
     args = tuple(b.slice() for b in buffers)
@@ -82,9 +82,9 @@ def run(source, x, out, dtypes, **constants) -> None:
     bind(*make_schedule([thunk]), buffers=dict(zip(buffers, (x, out), strict=True)), threads=1).run()
 
 
-@pytest.mark.parametrize(("streams", "ahead"), roofs._WAYS)
+@pytest.mark.parametrize(("streams", "ahead"), peaks._WAYS)
 def test_reading_reads_every_word(streams: int, ahead: int) -> None:
-    x, out = roofs._ones(u32, 4, kernels.PIECE, kernels.WIDTH), roofs._ones(u32, 4, kernels.WIDTH)
+    x, out = peaks._ones(u32, 4, kernels.PIECE, kernels.WIDTH), peaks._ones(u32, 4, kernels.WIDTH)
     x[:] = np.random.default_rng(0).integers(0, 2**32, x.shape)
     run(kernels.read_memory, x, out, (u32, u32), streams=streams, ahead=ahead)
     pieces = np.bitwise_xor.reduce(x, axis=1).reshape(streams, 4 // streams, kernels.WIDTH)
@@ -95,12 +95,12 @@ def test_reading_reads_every_word(streams: int, ahead: int) -> None:
     ("source", "given", "filling", "made", "step"),
     [
         (kernels.int8_chains, u32, 1, i32, 1),  # bytes 1, 0, 0, 0 times the same
-        (kernels.bf16_chains, u32, roofs.PAIR_OF_ONES, f32, 2),
+        (kernels.bf16_chains, u32, peaks.PAIR_OF_ONES, f32, 2),
         (kernels.f32_chains, f32, 1, f32, 1),
     ],
 )
 def test_chains_do_all_the_work_that_is_counted(source, given, filling, made, step) -> None:
-    x, out = roofs._ones(given, 2, 2 * kernels.WIDTH), roofs._ones(made, 2, kernels.CHAINS * kernels.WIDTH)
+    x, out = peaks._ones(given, 2, 2 * kernels.WIDTH), peaks._ones(made, 2, kernels.CHAINS * kernels.WIDTH)
     x[:] = filling
     run(source, x, out, (given, made))
     chain = np.repeat(np.arange(kernels.CHAINS), kernels.WIDTH)

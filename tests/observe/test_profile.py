@@ -78,7 +78,7 @@ def test_a_thunk_of_every_worker_counts_once_and_its_time_is_one_workers() -> No
     """Two workers run a norm whole, one after the other: ns is what one of them took, the span of both is no one's."""
     with plan() as made:
         made.run(x=X[:1])
-        assert made.bound.schedule.thunks[0].everywhere
+        assert made.bound.schedule.thunks[0].replicated
         run = timed_run(made.bound)
         start, end = run.start.copy(), run.end.copy()
         start[:, 0], end[:, 0] = (100.0, 900.0), (200.0, 1200.0)
@@ -95,8 +95,8 @@ def test_what_every_worker_repeats_takes_no_work_from_the_rest_of_its_node() -> 
     """Of a node of two thunks, each 300 ns long, each has half of the work, though two workers ran the second."""
     with plan() as made:
         made.run(x=X)
-        first = next(o.first for o in made.origins if made.bound.schedule.thunks[o.first].everywhere)
-        shared = next(i for i, thunk in enumerate(made.bound.schedule.thunks) if not thunk.everywhere)
+        first = next(o.first for o in made.origins if made.bound.schedule.thunks[o.first].replicated)
+        shared = next(i for i, thunk in enumerate(made.bound.schedule.thunks) if not thunk.replicated)
         run = timed_run(made.bound)
         start, end = np.zeros_like(run.start), np.zeros_like(run.end)
         end[:, first], end[0, shared], start[1, shared], end[1, shared] = 300.0, 300.0, np.nan, np.nan
@@ -149,7 +149,7 @@ def test_a_device_without_a_clock_is_named_and_its_times_are_unknown(monkeypatch
     times = {row.device: row.ns for row in found.thunks if row.op == "silu"}
     assert times["fake:0"] is None
     assert times["fake:1"] == pytest.approx(2000)
-    assert found.roof is None, "no thunk runs on the CPU"
+    assert found.peak is None, "no thunk runs on the CPU"
 
 
 def test_a_run_over_its_roof_is_noted() -> None:

@@ -133,7 +133,7 @@ def test_an_execution_graph_is_profiled_and_compared_like_a_plan(sync: str, monk
         given = np.random.default_rng(1).normal(size=(6, 24)).astype(np.float32)
         compiled.run(x=given)
         assert [o.node.name for o in compiled.origins] == ["first", "second"]
-        monkeypatch.setattr("camshaft.observe.profile.roof", lambda threads: ROOF)
+        monkeypatch.setattr("camshaft.observe.profile.machine_peak", lambda threads: ROOF)
         assert [row.name for row in compiled.profile(runs=1).thunks] == ["first", "copied", "second"]
         origins = list(compiled.origins)
         wrong = replace(origins[1].node.op, reference=lambda inputs, attrs: (inputs[0] * 0.0,))

@@ -17,8 +17,8 @@ from camshaft.plan.lowering.spaces import leading_extent
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.runtime.workers import aligned_bytes
-from camshaft.validation.cases import Claim
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.cases import VariantCase
+from camshaft.validation.evidence import ValidationResult
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
 from tests.support.needs import require
 
@@ -315,10 +315,10 @@ def test_an_op_without_a_kernel_on_its_device_runs_on_the_cpu_in_sight(weak: Fak
 
 
 def test_an_op_without_a_proved_kernel_on_scalar_runs_on_simd_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
+    def prove(variant_cases: list[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
         bad = ("silu", "scalar")
-        return {c: Verdict(c.op, c.variant, c.backend, "failed" if (c.op, c.backend) == bad else "proved", "planted")
-                for c in claims}  # fmt: skip
+        return {c: ValidationResult(c.op, c.variant, c.backend, "failed" if (c.op, c.backend) == bad else "proved", "planted")
+                for c in variant_cases}  # fmt: skip
 
     monkeypatch.setattr("camshaft.selection.select.prove", prove)
     with cs.compile(block(), backend="scalar", threads=1) as plan:

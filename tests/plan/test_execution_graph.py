@@ -19,8 +19,8 @@ from camshaft.dtypes import f32, i64
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.execution_node import ExecutionNode
 from camshaft.plan.lowering.node_order import SYNCS
-from camshaft.validation.cases import Claim
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.cases import VariantCase
+from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.run import GUARD_BYTE
 from camshaft.validation.validate import check_outputs, node_of
 from tests.support.fake_device import FakeDevice, Fakes
@@ -208,8 +208,8 @@ def test_the_host_reads_unified_memory_without_a_copy(monkeypatch: pytest.Monkey
 def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the first of its samples, as its proof has it; what is proved where is the table test's."""
 
-    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
-        return {c: Verdict(c.op, c.variant, c.backend, "proved", "") for c in claims}
+    def prove(variant_cases: list[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
+        return {c: ValidationResult(c.op, c.variant, c.backend, "proved", "") for c in variant_cases}
 
     monkeypatch.setattr("camshaft.selection.select.prove", prove)
     op = ops.get(name)

@@ -20,7 +20,7 @@ from camshaft.plan.runtime import workers
 from camshaft.plan.runtime.native import os_wait
 from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.library import NativeExecutor, build_executor, native_executor
-from camshaft.plan.runtime.native.os_wait import FUTEX_NUMBERS, WAKE_ROWS, WakeAddresses, WakeRow, futex_row, wake_row
+from camshaft.plan.runtime.native.os_wait import FUTEX_NUMBERS, WAKE_ROWS, WaitAddresses, WaitRow, futex_row, wake_row
 from camshaft.plan.runtime.workers import WorkerPool
 
 I32, I64, AT = ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32)
@@ -59,7 +59,7 @@ FAKES: dict[str, tuple[Callable[..., int], tuple[type, ...], tuple[type, ...], t
 }
 
 
-def executor(row: WakeRow, addresses: WakeAddresses) -> NativeExecutor:
+def executor(row: WaitRow, addresses: WaitAddresses) -> NativeExecutor:
     """An executor that sleeps by this row."""
     machine = host_target().triple.split("-")[0]
     return build_executor(compile_module(executor_ir(row, machine)), row, addresses)
@@ -82,7 +82,7 @@ def run_chain_on(native: NativeExecutor, monkeypatch: pytest.MonkeyPatch, spin_n
 def test_rows_of_other_systems_call_with_the_right_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wait, wait_types, wake_types, seen = FAKES[name]
     waiter, waker = ctypes.CFUNCTYPE(I32, *wait_types)(wait), ctypes.CFUNCTYPE(I32, *wake_types)(_woken)
-    addresses = WakeAddresses(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (waiter, waker)))
+    addresses = WaitAddresses(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (waiter, waker)))
     calls.clear()
     run_chain_on(executor(ROWS[name], addresses), monkeypatch, spin_ns=0)
     assert set(calls) == {seen}
@@ -99,7 +99,7 @@ def test_the_caller_sleeps_only_when_it_was_moved(moves: bool, monkeypatch: pyte
 
     core = ctypes.CFUNCTYPE(I32)(lambda: next(asked) if moves else 0)
     waiter, waker = ctypes.CFUNCTYPE(I32, *FAKES["ulock"][1])(wait), ctypes.CFUNCTYPE(I32, *FAKES["ulock"][2])(_woken)
-    addresses = WakeAddresses(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (waiter, waker)))
+    addresses = WaitAddresses(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (waiter, waker)))
     monkeypatch.setattr(workers, "core_address", lambda: ctypes.cast(core, ctypes.c_void_p).value or 0)
     monkeypatch.setattr(workers, "available_cores", lambda: 2)
     monkeypatch.setattr(workers, "CALLER_SPIN_NS", 60e9)
@@ -126,7 +126,7 @@ def test_this_system_sleeps_in_its_kernel() -> None:
 
 def test_a_system_without_a_row_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        os_wait, "WAKE_ROWS", tuple(WakeRow(r.name, r.meaning, lambda: None, "", "") for r in WAKE_ROWS)
+        os_wait, "WAKE_ROWS", tuple(WaitRow(r.name, r.meaning, lambda: None, "", "") for r in WAKE_ROWS)
     )
     with pytest.raises(PlanError, match=r"no way to let workers sleep.*futex.*yield"):
         wake_row()

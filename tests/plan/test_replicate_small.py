@@ -33,7 +33,7 @@ def chain(dim: int, n: int = 6, rows: int = 1) -> Graph:
 
 
 def marked(plan: ExecutionPlan) -> list[bool]:
-    return [t.everywhere for t in plan.bound.schedule.thunks]
+    return [t.replicated for t in plan.bound.schedule.thunks]
 
 
 @pytest.mark.parametrize(("dim", "rows", "own"), [(64, 1, True), (2000, 1, True), (20000, 1, False), (512, 4, False)])
@@ -69,7 +69,7 @@ def test_what_callers_keep_or_compute_is_no_workers_own() -> None:
     graph.output("y", seen)
     graph.output("z", cs.negate(x))
     with cs.compile(graph, threads=2, backend="simd") as plan:
-        assert {t.op: t.everywhere for t in plan.bound.schedule.thunks} == {
+        assert {t.op: t.replicated for t in plan.bound.schedule.thunks} == {
             "exp": True,
             "custom": False,
             "negate": False,
@@ -134,10 +134,10 @@ def test_a_plan_refuses_what_cannot_be_everywhere() -> None:
     own, result = buffer("own", 256), buffer("result", 256, Lifetime.IO)
     first = thunk("first", "count", (own.slice(),), writes=(own.slice(),))
     with pytest.raises(PlanError, match="'to a result' runs everywhere; wanted a kernel on the host that writes temp"):
-        replace(thunk("to a result", "count", (result.slice(),), writes=(result.slice(),)), everywhere=True)
+        replace(thunk("to a result", "count", (result.slice(),), writes=(result.slice(),)), replicated=True)
     with pytest.raises(PlanError, match="'own' is written everywhere and by one worker"):
-        make_schedule([first, replace(first, name="again", everywhere=True)])
-    schedule, memory = make_schedule([replace(first, everywhere=True)], workers=2)
+        make_schedule([first, replace(first, name="again", replicated=True)])
+    schedule, memory = make_schedule([replace(first, replicated=True)], workers=2)
     assert memory.arena_nbytes == 2 * 256
     with pytest.raises(PlanError, match="arena is for 2 workers got 3"):
         bind(schedule, memory, threads=3)

@@ -26,8 +26,8 @@ from camshaft.selection.measurements import (
 )
 from camshaft.store.store import store
 from camshaft.validation import cases
-from camshaft.validation.cases import Claim, claim_of
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.cases import VariantCase, case_of
+from camshaft.validation.evidence import ValidationResult
 
 MATMUL = ops.get("matmul")
 LANES, TILED = (next(v for v in MATMUL.variants if v.name == name) for name in ("lanes", "tiled"))
@@ -50,7 +50,7 @@ def keep(node: NodeSpec, **times: float) -> None:
 def proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is proved, by decree."""
     monkeypatch.setattr(
-        select, "prove", lambda rows, **_: {c: Verdict(c.op, c.variant, c.backend, "proved") for c in rows}
+        select, "prove", lambda rows, **_: {c: ValidationResult(c.op, c.variant, c.backend, "proved") for c in rows}
     )
 
 
@@ -58,8 +58,8 @@ def test_a_measurement_is_found_again_by_another_process() -> None:
     node = product(64, 64, 64)
     keep(node, tiled=500.0)
     other = Measurements(store())  # as a process that starts now reads it
-    assert other.ns(MATMUL, claim_of(MATMUL, TILED, "simd", node), node) == 500.0
-    assert other.ns(MATMUL, claim_of(MATMUL, LANES, "simd", node), node) is None
+    assert other.ns(MATMUL, case_of(MATMUL, TILED, "simd", node), node) == 500.0
+    assert other.ns(MATMUL, case_of(MATMUL, LANES, "simd", node), node) is None
     kept = other.kept()
     assert (kept.n_measurements, kept.n_sites) == (1, 1)
     assert kept.newest is not None
@@ -83,14 +83,14 @@ def test_each_size_counts() -> None:
         (False, product(1024, 1024, 1)),
         (False, product(1, 1024, 1024)),
     ):
-        found = measurements().ns(MATMUL, claim_of(MATMUL, TILED, "simd", node), node)
+        found = measurements().ns(MATMUL, case_of(MATMUL, TILED, "simd", node), node)
         assert (found is not None) == near, node
 
 
 def test_times_of_neighbours_are_scaled_by_work() -> None:
     keep(product(256, 256, 256), tiled=100.0)
     node = product(512, 256, 256)
-    found = measurements().ns(MATMUL, claim_of(MATMUL, TILED, "simd", node), node)
+    found = measurements().ns(MATMUL, case_of(MATMUL, TILED, "simd", node), node)
     assert found == pytest.approx(200.0, rel=0.01)
 
 
@@ -152,8 +152,10 @@ def test_a_stored_choice_that_proves_no_longer_is_dropped_with_a_warning(monkeyp
     keep(node, tiled=100.0, lanes=200.0)
     measurements().add([measurement(MATMUL, TILED.with_values({"rows": 8}), "simd", node, 50.0, 1)])
 
-    def prove(rows: list[Claim], **_: object) -> dict[Claim, Verdict]:
-        return {c: Verdict(c.op, c.variant, c.backend, "failed" if c.values else "proved", "planted") for c in rows}
+    def prove(rows: list[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
+        return {
+            c: ValidationResult(c.op, c.variant, c.backend, "failed" if c.values else "proved", "planted") for c in rows
+        }
 
     monkeypatch.setattr(select, "prove", prove)
     with pytest.warns(UserWarning, match="matmul tiled rows=8 dropped: failed: planted"):
@@ -179,7 +181,7 @@ def test_illegal_values_are_refused() -> None:
 
 def test_a_claim_names_its_values_and_has_a_key_of_its_own() -> None:
     node = product(64, 64, 64)
-    plain, tuned = (claim_of(MATMUL, v, "simd", node) for v in (TILED, TILED.with_values({"rows": 8})))
+    plain, tuned = (case_of(MATMUL, v, "simd", node) for v in (TILED, TILED.with_values({"rows": 8})))
     assert plain.key() != tuned.key()
     assert tuned.resolve()[1].values == {"rows": 8}
 

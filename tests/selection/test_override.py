@@ -13,8 +13,8 @@ from camshaft.backends.registry import device
 from camshaft.errors import BackendError, MissingExtraError
 from camshaft.selection import override
 from camshaft.selection.override import backend, get_backend_override, set_backend_override
-from camshaft.validation.cases import all_claims
-from camshaft.validation.evidence import Verdict, ledger
+from camshaft.validation.cases import all_cases
+from camshaft.validation.evidence import ValidationResult, validation_cache
 
 
 def test_nothing_is_asked_for_at_first() -> None:
@@ -85,13 +85,13 @@ def test_blas_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_backend_is_refused_when_all_that_it_claims_failed_its_proof(cache: Path) -> None:
-    first, *others = all_claims("scalar")
-    failed = {c: Verdict(c.op, c.variant, "scalar", "failed", "error 1 above 0") for c in (first, *others)}
-    ledger().add({claim: failed[claim] for claim in others})
+    first, *others = all_cases("scalar")
+    failed = {c: ValidationResult(c.op, c.variant, "scalar", "failed", "error 1 above 0") for c in (first, *others)}
+    validation_cache().add({case: failed[case] for case in others})
     assert override.check_override("scalar") == "scalar", "one was not tried yet"
-    ledger().add({first: Verdict(first.op, first.variant, "scalar", "proved", "")})
+    validation_cache().add({first: ValidationResult(first.op, first.variant, "scalar", "proved", "")})
     assert override.check_override("scalar") == "scalar", "one is right"
-    ledger().add(failed)
+    validation_cache().add(failed)
     wanted = f"'scalar' failed its proof: all {len(failed)} kernels did; {first.op}/{first.variant}: error 1 above 0"
     with pytest.raises(BackendError, match=re.escape(wanted)):
         override.check_override("scalar")

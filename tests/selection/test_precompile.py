@@ -15,8 +15,8 @@ from camshaft.ops.op import KernelVariant, NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection import precompile, select
 from camshaft.validation import proof
-from camshaft.validation.cases import claim_of
-from camshaft.validation.evidence import ledger
+from camshaft.validation.cases import case_of
+from camshaft.validation.evidence import validation_cache
 from tests.validation import planted_faults
 
 X = TensorSpec((3, 37), f32)
@@ -38,16 +38,16 @@ def test_what_is_foreseen_is_proved_in_the_same_go(
     rounds: list[list[str]] = []
     judge = proof._judge
 
-    def counted(claims, timeout_s, progress):
-        rounds.append([c.op for c in claims])
-        return judge(claims, timeout_s, progress)
+    def counted(variant_cases, timeout_s, progress):
+        rounds.append([c.op for c in variant_cases])
+        return judge(variant_cases, timeout_s, progress)
 
     monkeypatch.setattr(proof, "_judge", counted)
     (choice,) = select.choose([SILU], "simd", foreseen=lambda: [ADD])
     assert (choice.op.name, rounds) == ("silu", [["add", "silu"]])
     added = select.select(*ADD, "simd")
     assert len(rounds) == 1
-    assert ledger().get(claim_of(added.op, added.variant, "simd", ADD[1])) is not None
+    assert validation_cache().get(case_of(added.op, added.variant, "simd", ADD[1])) is not None
     assert {*compiled} <= {"silu", "add", "row_blocks"}
     assert compiled
 
@@ -65,9 +65,9 @@ def test_nothing_goes_on_beside_a_proof_that_is_evidence(monkeypatch: pytest.Mon
 
 def test_kernels_of_others_are_not_compiled_before_their_proof(compiled: list[str]) -> None:
     node = NodeSpec((TensorSpec((33,), f32),), (TensorSpec((33,), f32),), {})
-    claim = claim_of(planted_faults.OP, planted_faults.OP.variants[0], "simd", node)
+    case = case_of(planted_faults.OP, planted_faults.OP.variants[0], "simd", node)
     choice = select.Choice(planted_faults.OP, planted_faults.OP.variants[0], "simd", cpu_device(), "", ())
-    with select._beside([(claim, choice, node)], list, [claim]):
+    with select._beside([(case, choice, node)], list, [case]):
         pass
     assert compiled == []
 

@@ -14,8 +14,8 @@ from camshaft.extent import Extent
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection import select
-from camshaft.validation.cases import Claim
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.cases import VariantCase
+from camshaft.validation.evidence import ValidationResult
 from tests.validation import planted_faults
 
 DOUBLE = NodeSpec((TensorSpec((33,), f32),), (TensorSpec((33,), f32),), {})
@@ -27,10 +27,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Proof by decree; what was asked for, in rounds."""
     rounds: list[list[str]] = []
 
-    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
-        rounds.append([c.variant for c in claims])
-        judged = {c: "proved" if c.variant in GOOD or c.op != "double" else "failed" for c in claims}
-        return {c: Verdict(c.op, c.variant, c.backend, status, "planted") for c, status in judged.items()}
+    def prove(variant_cases: list[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
+        rounds.append([c.variant for c in variant_cases])
+        judged = {c: "proved" if c.variant in GOOD or c.op != "double" else "failed" for c in variant_cases}
+        return {c: ValidationResult(c.op, c.variant, c.backend, status, "planted") for c, status in judged.items()}
 
     monkeypatch.setattr(select, "prove", prove)
     return rounds
@@ -49,7 +49,7 @@ def test_the_cheapest_proved_variant_wins(asked: list[list[str]]) -> None:
 
 def test_a_measurement_overrules_the_estimate(asked: list[list[str]]) -> None:
     times = {"right": 7000.0, "right_but_slow": 9000.0}
-    choice = select.select(planted_faults.OP, DOUBLE, measurements=lambda claim, node: times.get(claim.variant))
+    choice = select.select(planted_faults.OP, DOUBLE, measurements=lambda case, node: times.get(case.variant))
     assert choice.variant.name == "right"
     assert choice.reason.startswith("measured 7 us")
     assert asked == [["right"]]
@@ -65,8 +65,8 @@ def test_one_round_of_proof_serves_many_nodes(asked: list[list[str]]) -> None:
 
 
 def test_no_variant_left_is_an_error_with_every_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
-        return {c: Verdict(c.op, c.variant, c.backend, "failed", "planted") for c in claims}
+    def prove(variant_cases: list[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
+        return {c: ValidationResult(c.op, c.variant, c.backend, "failed", "planted") for c in variant_cases}
 
     monkeypatch.setattr(select, "prove", prove)
     with pytest.raises(BackendError, match=r"double of f32\[33\].*nobody has built.*native \(simd\): failed: planted"):
@@ -85,9 +85,11 @@ def test_an_op_without_a_proved_kernel_on_the_override_goes_to_simd_in_sight(
     backend: str, monkeypatch: pytest.MonkeyPatch, asked: list[list[str]]
 ) -> None:
     uses = [(planted_faults.OP, DOUBLE)]
-    monkeypatch.setattr(select, "prove", lambda claims, **_: {
-        c: Verdict(c.op, c.variant, c.backend, "proved" if c.backend == "simd" and c.variant in GOOD else "failed", "planted")
-        for c in claims
+    monkeypatch.setattr(select, "prove", lambda variant_cases, **_: {
+        c: ValidationResult(
+            c.op, c.variant, c.backend, "proved" if c.backend == "simd" and c.variant in GOOD else "failed", "planted"
+        )
+        for c in variant_cases
     })  # fmt: skip
     (choice,) = select.choose(uses, backend, strict=False)
     assert (choice.variant.name, choice.backend, choice.device.name) == ("native", "simd", "cpu")
@@ -101,15 +103,15 @@ def test_an_op_without_a_proved_kernel_on_the_override_goes_to_simd_in_sight(
 def test_simd_itself_has_nothing_to_fall_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = []
 
-    def prove(claims: list[Claim], **_: object) -> dict[Claim, Verdict]:
-        rounds.append(claims)
-        return {c: Verdict(c.op, c.variant, c.backend, "failed", "planted") for c in claims}
+    def prove(variant_cases: list[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
+        rounds.append(variant_cases)
+        return {c: ValidationResult(c.op, c.variant, c.backend, "failed", "planted") for c in variant_cases}
 
     monkeypatch.setattr(select, "prove", prove)
     for name in ("simd", "cpu"):
         with pytest.raises(BackendError, match="no kernel can do it"):
             select.choose([(planted_faults.OP, DOUBLE)], name, strict=False)
-    assert {claim.backend for claims in rounds for claim in claims} <= {"simd", "cpu"}
+    assert {case.backend for variant_cases in rounds for case in variant_cases} <= {"simd", "cpu"}
 
 
 @pytest.mark.skipif(openblas_path() is None, reason="scipy-openblas32 is not installed")

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 
 from camshaft.backends.cpu import device
-from camshaft.validation.cases import Claim
-from camshaft.validation.evidence import Verdict, ledger
+from camshaft.validation.cases import VariantCase
+from camshaft.validation.evidence import ValidationResult, validation_cache
 
 N_KERNELS = 12
 
@@ -38,8 +38,8 @@ def main(me: str) -> None:
     """Prints the results, and what was compiled."""
     results = [adds(constant, ("one", "another")) for constant in range(N_KERNELS)]
     assert results == [[constant, constant + 1] for constant in range(N_KERNELS)], results
-    claim = Claim("copy", me, "simd", "camshaft.ops.elementwise.copy")
-    ledger().add({claim: Verdict("copy", me, "simd", "proved")})
+    case = VariantCase("copy", me, "simd", "camshaft.ops.elementwise.copy")
+    validation_cache().add({case: ValidationResult("copy", me, "simd", "proved")})
     print(device.counts.compiled, device.counts.loaded)
 
 

@@ -18,8 +18,8 @@ from camshaft.backends.cpu.compile import host_target
 from camshaft.store.objects import Counts, ObjectStore
 from camshaft.store.process_lock import LEASE_PREFIX, Living, locked
 from camshaft.store.store import store
-from camshaft.validation.cases import Claim
-from camshaft.validation.evidence import Ledger
+from camshaft.validation.cases import VariantCase
+from camshaft.validation.evidence import ValidationCache
 from tests.store.processes import N_KERNELS, adds
 
 ROOT = Path(__file__).parents[2]
@@ -63,9 +63,9 @@ def test_eight_processes_at_once_on_an_empty_cache(cache: Path) -> None:
     assert left == ["counters", "counters.lock", "evidence.lock"]
     counted = store().counters.read()["objects"]
     assert (counted.hits + counted.misses) >= 8 * 2 * N_KERNELS
-    kept = Ledger(store())
+    kept = ValidationCache(store())
     for i in range(8):
-        assert kept.get(Claim("copy", f"process {i}", "simd", "camshaft.ops.elementwise.copy")) is not None
+        assert kept.get(VariantCase("copy", f"process {i}", "simd", "camshaft.ops.elementwise.copy")) is not None
 
 
 def test_two_kernels_that_come_to_one_text_are_one_object(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

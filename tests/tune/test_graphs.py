@@ -22,7 +22,7 @@ from camshaft.tune import graphs, nodes
 from camshaft.tune.graphs import Use, is_measured, uses_of
 from camshaft.tune.ladder import ladder
 from camshaft.tune.rounds import BenchmarkConfig, Timing
-from camshaft.validation.cases import claim_of
+from camshaft.validation.cases import case_of
 from tests.support.fixtures import tiny_model
 
 
@@ -135,7 +135,7 @@ def test_every_square_product_has_a_neighbour_on_the_ladder() -> None:
     for n in (16, 17, 63, 65, 200, 500, 1000, 2048, 4096):
         a = TensorSpec((n, n), f32)
         node = NodeSpec((a, a), (a,), {})
-        assert measurements().ns(op, claim_of(op, simd, "simd", node), node) is not None, n
+        assert measurements().ns(op, case_of(op, simd, "simd", node), node) is not None, n
 
 
 def test_the_ladder_has_the_product_that_everybody_measures_and_no_shape_twice() -> None:

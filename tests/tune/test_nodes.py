@@ -17,8 +17,8 @@ from camshaft.selection.select import select
 from camshaft.tune import nodes
 from camshaft.tune.candidates import Candidate
 from camshaft.tune.rounds import BenchmarkConfig, Timing
-from camshaft.validation.cases import Claim
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.cases import VariantCase
+from camshaft.validation.evidence import ValidationResult
 from tests.tune.planted_tunables import (
     EXITS,
     HANGS,
@@ -138,8 +138,8 @@ def test_a_choice_without_an_override_finds_the_others_measured_too(
 ) -> None:
     """Tuned for blas alone, it would know blas's times only, and choose that whatever simd takes. All is proved by decree."""
 
-    def prove(rows: Sequence[Claim], **_: object) -> dict[Claim, Verdict]:
-        return {c: Verdict(c.op, c.variant, c.backend, "proved") for c in rows}
+    def prove(rows: Sequence[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
+        return {c: ValidationResult(c.op, c.variant, c.backend, "proved") for c in rows}
 
     for module in (nodes, selection):
         monkeypatch.setattr(module, "prove", prove)

@@ -16,7 +16,7 @@ import json, sys
 import numpy as np
 import camshaft
 from camshaft.validation import proof
-from camshaft.validation.evidence import ledger
+from camshaft.validation.evidence import validation_cache
 proof.SAMPLE_TIMEOUT_S = 3.0
 import faulty_kernels
 
@@ -37,7 +37,7 @@ print(json.dumps({
     "chosen": [silu.variant.name, matmul.variant.name],
     "lost": {l.variant: l.reason for l in (*silu.losers, *matmul.losers)},
     "explained": explained,
-    "failed": {v.variant: v.sample for v in ledger().verdicts() if v.status == "failed"},
+    "failed": {v.variant: v.sample for v in validation_cache().results() if v.status == "failed"},
 }))
 """
 

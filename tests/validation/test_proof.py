@@ -11,31 +11,31 @@ import pytest
 from camshaft.errors import StoreError
 from camshaft.store.store import store
 from camshaft.validation import cases, evidence, proof
-from camshaft.validation.cases import Claim, claim_of
+from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.child_process import ChildProcess
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.evidence import ValidationResult
 from tests.validation import planted_faults
 
 ELSEWHERE = ("crashes_once", "allocates_far_too_much", "disk_is_full")
 
 
-def planted(*names: str) -> list[Claim]:
+def planted(*names: str) -> list[VariantCase]:
     rows = {v.name: v for v in planted_faults.OP.variants}
-    return [claim_of(planted_faults.OP, rows[name], "simd") for name in names]
+    return [case_of(planted_faults.OP, rows[name], "simd") for name in names]
 
 
-def verdicts(*names: str) -> dict[str, Verdict]:
-    return {claim.variant: verdict for claim, verdict in proof.prove(planted(*names), timeout_s=4.0).items()}
+def results(*names: str) -> dict[str, ValidationResult]:
+    return {case.variant: result for case, result in proof.prove(planted(*names), timeout_s=4.0).items()}
 
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a new start: what this process remembers of the evidence is gone."""
-    monkeypatch.setattr(evidence, "_ledgers", {})
+    monkeypatch.setattr(evidence, "_caches", {})
 
 
 def test_every_planted_fault_is_found_and_nothing_else(cache: Path) -> None:
-    found = verdicts(*(v.name for v in planted_faults.OP.variants if v.name not in ELSEWHERE))
+    found = results(*(v.name for v in planted_faults.OP.variants if v.name not in ELSEWHERE))
     assert {name for name, v in found.items() if v.status == "proved"} == {"right", "native", "right_but_slow"}
     assert found["refuses"].status == "absent"
     assert found["refuses"].reason == "wants a machine that nobody has built"
@@ -54,9 +54,9 @@ def test_every_planted_fault_is_found_and_nothing_else(cache: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a killed process does not say so there")
 def test_a_proof_that_somebody_ended_is_no_evidence(cache: Path) -> None:
-    verdict = verdicts("killed")["killed"]
-    assert verdict.reason == "crashed its process: SIGTERM in sample 'n=16'"
-    assert evidence.ledger().get(*planted("killed")) is None
+    result = results("killed")["killed"]
+    assert result.reason == "crashed its process: SIGTERM in sample 'n=16'"
+    assert evidence.validation_cache().get(*planted("killed")) is None
 
 
 def test_a_crash_that_does_not_come_again_is_no_failure(
@@ -64,9 +64,9 @@ def test_a_crash_that_does_not_come_again_is_no_failure(
 ) -> None:
     """What ran before in the same process may have done the harm: a process of its own has the last word."""
     monkeypatch.setenv(planted_faults.CRASHED, str(tmp_path / "crashed"))
-    verdict = verdicts("crashes_once")["crashes_once"]
+    result = results("crashes_once")["crashes_once"]
     assert (tmp_path / "crashed").exists()
-    assert (verdict.status, verdict.n_samples) == ("proved", 5)
+    assert (result.status, result.n_samples) == ("proved", 5)
 
 
 def test_what_follows_a_failure_is_proved_by_another_process(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +74,14 @@ def test_what_follows_a_failure_is_proved_by_another_process(cache: Path, monkey
     read = ChildProcess._read
     monkeypatch.setattr(ChildProcess, "_read", lambda child: (started.append(0), read(child)))
     monkeypatch.setattr(proof, "thread_count", lambda: 1)
-    found = verdicts("right", "writes_past_its_output", "native", "right_but_slow")
+    found = results("right", "writes_past_its_output", "native", "right_but_slow")
     assert [v.status for v in found.values()] == ["proved", "failed", "proved", "proved"]
     assert len(started) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no bound on private memory there")
 def test_memory_is_bounded_while_a_claim_is_judged(cache: Path) -> None:
-    found = verdicts("allocates_far_too_much", "right")
+    found = results("allocates_far_too_much", "right")
     assert found["right"].status == "proved"
     assert (found["allocates_far_too_much"].reason or "").startswith("MemoryError: Unable to allocate 7.00 GiB")
 
@@ -90,9 +90,9 @@ def test_a_full_store_is_no_verdict(cache: Path, monkeypatch: pytest.MonkeyPatch
     """The claim would fail for ever by what was the disk's fault."""
     monkeypatch.setenv(planted_faults.FULL, "yes")
     with pytest.raises(StoreError, match="No space left on device"):
-        verdicts("disk_is_full")
+        results("disk_is_full")
     monkeypatch.delenv(planted_faults.FULL)
-    assert verdicts("disk_is_full")["disk_is_full"].status == "proved"
+    assert results("disk_is_full")["disk_is_full"].status == "proved"
 
 
 def test_an_interrupted_proof_goes_on_where_it_was(
@@ -109,8 +109,8 @@ def test_an_interrupted_proof_goes_on_where_it_was(
     rows = planted("right", "native", "right_but_slow", "raises")
     with pytest.raises(KeyboardInterrupt):
         proof.prove(rows, progress=interrupt)
-    monkeypatch.setattr(evidence, "_ledgers", {})
-    assert [evidence.ledger().get(claim) is not None for claim in rows] == [True, True, False, False]
+    monkeypatch.setattr(evidence, "_caches", {})
+    assert [evidence.validation_cache().get(case) is not None for case in rows] == [True, True, False, False]
     counted: list[tuple[int, int]] = []
     found = proof.prove(rows, progress=lambda done, total: counted.append((done, total)))
     assert counted == [(0, 2), (1, 2), (2, 2)]
@@ -118,90 +118,95 @@ def test_an_interrupted_proof_goes_on_where_it_was(
 
 
 def test_evidence_says_what_was_seen(cache: Path) -> None:
-    verdict = verdicts("right")["right"]
-    assert (verdict.op, verdict.variant, verdict.backend) == ("double", "right", "simd")
-    assert (verdict.max_error, verdict.tolerance, verdict.n_samples) == (0.0, 1e-12, 5)
-    assert verdict.elapsed_s > 0
-    assert verdict.digest == planted("right")[0].key()
-    assert verdict.when > 1.7e9
+    result = results("right")["right"]
+    assert (result.op, result.variant, result.backend) == ("double", "right", "simd")
+    assert (result.max_error, result.tolerance, result.n_samples) == (0.0, 1e-12, 5)
+    assert result.elapsed_s > 0
+    assert result.digest == planted("right")[0].key()
+    assert result.when > 1.7e9
 
 
 @pytest.fixture
-def proved(cache: Path) -> dict[str, Verdict]:
-    return verdicts("right", "raises")
+def proved(cache: Path) -> dict[str, ValidationResult]:
+    return results("right", "raises")
 
 
 def test_a_later_start_reads_one_document_and_starts_no_child(
-    proved: dict[str, Verdict], no_children: None, forgetful: None, monkeypatch: pytest.MonkeyPatch
+    proved: dict[str, ValidationResult], no_children: None, forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, reads = type(store().evidence).get, []
     monkeypatch.setattr(type(store().evidence), "get", lambda self, key: reads.append(key) or read(self, key))
-    assert verdicts("right", "raises") == proved
-    assert verdicts("raises") == {"raises": proved["raises"]}
+    assert results("right", "raises") == proved
+    assert results("raises") == {"raises": proved["raises"]}
     assert len(reads) == 1
 
 
 def test_proof_on_all_samples_serves_any_kinds_but_not_the_other_way(cache: Path, no_children: None) -> None:
     (whole,) = planted("right")
     narrow = replace(whole, kinds="f32/rows")
-    row = Verdict("double", "right", "simd", "proved")
-    evidence.ledger().add({narrow: row})
-    assert evidence.ledger().get(whole) is None
-    evidence.ledger().add({whole: row})
-    assert evidence.ledger().get(replace(whole, kinds="f16/rows")) == row
+    row = ValidationResult("double", "right", "simd", "proved")
+    evidence.validation_cache().add({narrow: row})
+    assert evidence.validation_cache().get(whole) is None
+    evidence.validation_cache().add({whole: row})
+    assert evidence.validation_cache().get(replace(whole, kinds="f16/rows")) == row
 
 
 def test_changed_sources_are_proved_again(
-    proved: dict[str, Verdict], no_children: None, monkeypatch: pytest.MonkeyPatch
+    proved: dict[str, ValidationResult], no_children: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert evidence.ledger().get(*planted("right")) == proved["right"]
+    assert evidence.validation_cache().get(*planted("right")) == proved["right"]
     monkeypatch.setattr(cases, "_source_digest", lambda module, sources: "another")
-    assert evidence.ledger().get(*planted("right")) is None
+    assert evidence.validation_cache().get(*planted("right")) is None
 
 
 def test_another_machine_is_proved_again(
-    proved: dict[str, Verdict], forgetful: None, monkeypatch: pytest.MonkeyPatch
+    proved: dict[str, ValidationResult], forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evidence, "machine_key", lambda: "0" * 64)
-    assert evidence.ledger().get(*planted("right")) is None
+    assert evidence.validation_cache().get(*planted("right")) is None
 
 
-def test_damaged_evidence_is_dropped(proved: dict[str, Verdict], cache: Path, forgetful: None) -> None:
+def test_damaged_evidence_is_dropped(proved: dict[str, ValidationResult], cache: Path, forgetful: None) -> None:
     (file,) = (cache / "evidence").glob("*/*")
     file.write_bytes(file.read_bytes().replace(b'"proved"', b'"failed"'))
-    assert evidence.ledger().get(*planted("right")) is None
+    assert evidence.validation_cache().get(*planted("right")) is None
 
 
 def test_two_writers_keep_each_others_rows(cache: Path) -> None:
-    first, second = evidence.Ledger(store()), evidence.Ledger(store())
+    first, second = evidence.ValidationCache(store()), evidence.ValidationCache(store())
     a, b = planted("right", "raises")
-    row = Verdict("double", "right", "simd", "proved")
+    row = ValidationResult("double", "right", "simd", "proved")
     assert second.get(a) is None
     first.add({a: row})
     second.add({b: row})
-    assert evidence.Ledger(store()).get(a) == evidence.Ledger(store()).get(b) == row
+    assert evidence.ValidationCache(store()).get(a) == evidence.ValidationCache(store()).get(b) == row
 
 
 def test_evidence_on_sources_of_another_time_is_dropped_by_and_by(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (claim,) = planted("right")
-    rows = [Verdict("double", "right", "simd", "proved", when=float(i)) for i in range(evidence.GENERATIONS + 2)]
+    (case,) = planted("right")
+    rows = [
+        ValidationResult("double", "right", "simd", "proved", when=float(i)) for i in range(evidence.GENERATIONS + 2)
+    ]
     for i, row in enumerate(rows):
         monkeypatch.setattr(cases, "_source_digest", lambda module, sources, i=i: f"sources {i}")
-        evidence.ledger().add({claim: row, replace(claim, kinds="f32/rows"): replace(row, kinds="f32/rows")})
-    kept = evidence.ledger().verdicts()
+        evidence.validation_cache().add({case: row, replace(case, kinds="f32/rows"): replace(row, kinds="f32/rows")})
+    kept = evidence.validation_cache().results()
     assert sorted(v.when for v in kept if v.kinds is None) == [2.0, 3.0, 4.0, 5.0]
     assert len(kept) == 2 * evidence.GENERATIONS
-    assert evidence.ledger().get(claim) == rows[-1]
+    assert evidence.validation_cache().get(case) == rows[-1]
 
 
 def test_an_absent_backend_starts_no_child(cache: Path, no_children: None) -> None:
     validation = proof.validate_backends(("null",))["null"]
-    assert (validation.status, validation.verdicts) == ("absent", ())
+    assert (validation.status, validation.results) == ("absent", ())
     assert "never runs" in (validation.reason or "")
 
 
 def test_a_validation_sums_up_its_verdicts() -> None:
-    rows = [Verdict("a", "x", "simd", "proved"), Verdict("b", "y", "simd", "failed", "error 1 above 0")]
+    rows = [
+        ValidationResult("a", "x", "simd", "proved"),
+        ValidationResult("b", "y", "simd", "failed", "error 1 above 0"),
+    ]
     validation = evidence.summary("simd", rows, None)
     assert (validation.status, validation.n_proved, validation.n_failed) == ("failed", 1, 1)
     assert validation.reason == "b y: error 1 above 0"

@@ -10,10 +10,10 @@ import pytest
 from camshaft import ops
 from camshaft.backends.registry import backend_named
 from camshaft.validation import report
-from camshaft.validation.evidence import BackendValidation, Verdict, summary
+from camshaft.validation.evidence import BackendValidation, ValidationResult, summary
 from camshaft.validation.report import Absence, Failure, Tally
 
-RIGHT = Verdict("add", "row_blocks", "simd", "proved")
+RIGHT = ValidationResult("add", "row_blocks", "simd", "proved")
 WRONG = replace(RIGHT, op="multiply", status="failed", reason="error 1 above 0 in sample '3x5'")
 WIDE = replace(RIGHT, backend="webgpu", status="absent", reason="WGSL has no 64-bit floats")
 

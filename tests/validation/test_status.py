@@ -13,31 +13,31 @@ from camshaft import ops
 from camshaft.backends.registry import backend_named
 from camshaft.errors import ShapeError
 from camshaft.ops.catalog import ANSWERS, catalog, page
-from camshaft.validation.cases import Claim, claim_of, kinds_of
-from camshaft.validation.evidence import Verdict, ledger
-from camshaft.validation.status import Standing, overview
+from camshaft.validation.cases import VariantCase, case_of, kinds_of
+from camshaft.validation.evidence import ValidationResult, validation_cache
+from camshaft.validation.status import VariantStatus, overview
 from camshaft.validation.validate import node_of
 
 ROOT = Path(__file__).parents[2]
 
 
-def silu_claim(kinds: str | None = None) -> Claim:
+def silu_claim(kinds: str | None = None) -> VariantCase:
     op = ops.get("silu")
-    return replace(claim_of(op, op.variants[0], "simd"), kinds=kinds)
+    return replace(case_of(op, op.variants[0], "simd"), kinds=kinds)
 
 
-def standing(op: str = "silu", backend: str = "simd") -> Standing:
+def standing(op: str = "silu", backend: str = "simd") -> VariantStatus:
     (row,) = overview([op])
     return next(s for s in row.standings if s.backend == backend)
 
 
 def test_what_nobody_asked_is_not_tried(cache: Path, no_children: None) -> None:
-    assert standing() == Standing(silu_claim().variant, "simd", "not tried")
+    assert standing() == VariantStatus(silu_claim().variant, "simd", "not tried")
 
 
 def test_a_proof_is_shown_with_its_evidence(cache: Path) -> None:
-    verdict = Verdict("silu", silu_claim().variant, "simd", "proved", None, 1e-15, 1e-12, "a sample", 9, 0.5)
-    ledger().add({silu_claim(): verdict})
+    result = ValidationResult("silu", silu_claim().variant, "simd", "proved", None, 1e-15, 1e-12, "a sample", 9, 0.5)
+    validation_cache().add({silu_claim(): result})
     found = standing()
     assert (found.status, found.max_error, found.tolerance) == ("proved", 1e-15, 1e-12)
     assert (found.sample, found.elapsed_s) == ("a sample", 0.5)
@@ -46,11 +46,11 @@ def test_a_proof_is_shown_with_its_evidence(cache: Path) -> None:
 def test_a_proof_for_some_kinds_is_one_in_part_and_a_failure_is_a_failure(cache: Path) -> None:
     op = ops.get("silu")
     kinds = list(dict.fromkeys(kinds_of(node_of(op, sample)) for sample in op.samples()))
-    row = Verdict("silu", silu_claim().variant, "simd", "proved", None, 1e-15)
-    ledger().add({silu_claim(kinds[0]): row})
+    row = ValidationResult("silu", silu_claim().variant, "simd", "proved", None, 1e-15)
+    validation_cache().add({silu_claim(kinds[0]): row})
     assert standing().status == "in part"
     assert standing().reason == f"proved for 1 of {len(kinds)} kinds of inputs"
-    ledger().add({silu_claim(kinds[1]): replace(row, status="failed", reason="error 1 above 0")})
+    validation_cache().add({silu_claim(kinds[1]): replace(row, status="failed", reason="error 1 above 0")})
     assert (standing().status, standing().reason) == ("failed", "error 1 above 0")
 
 

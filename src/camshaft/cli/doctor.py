@@ -25,7 +25,7 @@ def doctor(json: options.Json = False) -> None:
 
     Proves everything that was not proved yet, which takes minutes the first time. It may be interrupted: what was proved by then
     is kept, and the next one goes on from there."""
-    from camshaft.observe.machine_peak import stored_roofs
+    from camshaft.observe.machine_peak import stored_peaks
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.measurements import measurements
     from camshaft.validation.proof import validate_backends
@@ -39,7 +39,7 @@ def doctor(json: options.Json = False) -> None:
         "absences": absences(backends),
         "failures": failures(backends),
         "advice": advice(backends),
-        "roofs": stored_roofs(),
+        "roofs": stored_peaks(),
         "measurements": measurements().kept(),
     }
     if json:
@@ -55,7 +55,7 @@ def _print(machine: RuntimeCapabilities, backends: Mapping[str, BackendValidatio
     console = Console(highlight=False, markup=False, emoji=False)
     for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(found["roofs"], found["measurements"]))):
         _section(console, title, lines)
-    _print_families(console, found["families"], [name for name, b in backends.items() if b.verdicts])
+    _print_families(console, found["families"], [name for name, b in backends.items() if b.results])
     _section(console, "Failed", [(f"{f.op} {f.variant} on {f.backend}", f.reason) for f in found["failures"]])
     _section(console, "Absent", [_absence(a) for a in found["absences"]])
     _section(console, "To get more", [(a.command, a.brings) for a in found["advice"]])
@@ -100,9 +100,9 @@ def _binary(nbytes: int) -> str:
     return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
 
 
-def _speed(roofs: tuple[Any, ...], kept: Any) -> list[tuple[str, str]]:
+def _speed(machine_peaks: tuple[Any, ...], kept: Any) -> list[tuple[str, str]]:
     """The measured roof and how much was tuned, or the commands that do it."""
-    rows = [(f"roof, {r.threads} {'thread' if r.threads == 1 else 'threads'}", _roof(r)) for r in roofs]
+    rows = [(f"roof, {r.threads} {'thread' if r.threads == 1 else 'threads'}", _roof(r)) for r in machine_peaks]
     if not rows:
         rows = [("roof", "not measured yet: camshaft profile does it")]
     if not kept.n_measurements:
@@ -111,10 +111,10 @@ def _speed(roofs: tuple[Any, ...], kept: Any) -> list[tuple[str, str]]:
     return [*rows, ("tuned", f"{kept.n_sites} shapes by {kept.n_measurements} measurements, the last on {when}")]
 
 
-def _roof(roof: Any) -> str:
-    rates = {"int8": roof.int8_ops_per_s, "bf16": roof.bf16_ops_per_s, "f32": roof.f32_ops_per_s}
+def _roof(peak: Any) -> str:
+    rates = {"int8": peak.int8_ops_per_s, "bf16": peak.bf16_ops_per_s, "f32": peak.f32_ops_per_s}
     peaks = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in rates.items())
-    return f"reads {roof.read_bytes_per_s / 1e9:.1f} GB/s; {peaks} G operations/s"
+    return f"reads {peak.read_bytes_per_s / 1e9:.1f} GB/s; {peaks} G operations/s"
 
 
 def _absence(absence: Any) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from camshaft.cli.run import command
 from camshaft.cli.show import plain, print_columns, print_json, print_tree
 
 if TYPE_CHECKING:
-    from camshaft.validation.status import OpOverview, Standing
+    from camshaft.validation.status import OpOverview, VariantStatus
 
 _Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Show these ops in full.")]
 _Markdown = Annotated[bool, typer.Option("--markdown", help="Print the page docs/ops.md, which holds for any machine.")]
@@ -82,7 +82,7 @@ def _print_whole(row: OpOverview) -> None:
         print(f"  {what}: {reason}")
 
 
-def _figures(standing: Standing) -> tuple[float | None, ...]:
+def _figures(standing: VariantStatus) -> tuple[float | None, ...]:
     return standing.max_error, standing.tolerance, standing.elapsed_s
 
 

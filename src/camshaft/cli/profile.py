@@ -36,7 +36,7 @@ def profile(
     layers: _Layers = False,
     html: _Html = None,
     trace: _Trace = None,
-    roof: _Roof = False,
+    peak: _Roof = False,
     backend: options.Backend = None,
     threads: options.Threads = None,
     activations: options.Activations = None,
@@ -48,13 +48,13 @@ def profile(
     Time, rates and share of the machine's roof by op and by part of the model, and what workers waited, for reading a prompt
     and for generating a token after it."""
     from camshaft.generate.profiling import profile_model
-    from camshaft.observe.machine_peak import roof as measured
+    from camshaft.observe.machine_peak import machine_peak as measured
 
     _check_folders(html, trace)
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + 2)
     given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
     with options.open_model(model, context=context, **given) as lm, Bar(f"profiling {model}", unit="runs") as progress:
-        if roof:
+        if peak:
             measured(lm.threads, anew=True)
         found = profile_model(lm, prompt_tokens, phase, runs, progress)
         who = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
@@ -99,8 +99,8 @@ def _print(title: str, found: Profile, tables: list[str]) -> None:
     print(f"\n{title}: {found.total_ns / 1e6:.3f} ms (median of {found.runs}, least {found.fastest_ns / 1e6:.3f})")
     waits = ", ".join(f"{w.name} {w.waited_ns / 1e3:.0f} us" for w in found.workers)
     print(f"{len(found.thunks)} thunks; at waits {found.waited_share:.1%} of the workers' time: {waits}")
-    if found.roof is not None:
-        r = found.roof
+    if found.peak is not None:
+        r = found.peak
         kinds = ", ".join(f"{kind} {r.ops_per_s(kind) / 1e9:.0f}" for kind in ("int8", "bf16", "f32"))
         print(f"roof with {r.threads} threads: {r.read_bytes_per_s / 1e9:.1f} GB/s, {kinds} Gop/s")
     for note in found.notes:

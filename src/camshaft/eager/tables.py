@@ -89,8 +89,8 @@ def select_kernels(
 
     Its override is the one that holds here. A call whose choice was not proved is a BackendError.
     """
-    verdicts = ((name, v) for name, found in validation.items() for v in found.verdicts)
-    proved = frozenset((v.op, v.variant, name) for name, v in verdicts if v.status == "proved")
+    results = ((name, v) for name, found in validation.items() for v in found.results)
+    proved = frozenset((v.op, v.variant, name) for name, v in results if v.status == "proved")
 
     def check(choice: Choice, node: NodeSpec) -> None:
         name = choice.op.name, choice.variant.name, backend_named(choice.backend).name

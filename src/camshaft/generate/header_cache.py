@@ -17,7 +17,7 @@ import numpy as np
 
 from camshaft.errors import StoreError
 from camshaft.formats.gguf.file import GGUFFile, read_header
-from camshaft.formats.gguf.index import KnownHeader, header_digest, known_header, open_known, probe
+from camshaft.formats.gguf.index import HeaderIndex, header_digest, known_header, open_known, probe
 from camshaft.formats.mapped import MappedFile
 from camshaft.generate.plan_cache import program_digest
 from camshaft.store.store import store
@@ -71,7 +71,7 @@ def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
     return ModelFile(file, None, False, key, header_digest(mapped, file.header_nbytes))
 
 
-def to_bytes(header: KnownHeader, index: VocabularyIndex | None) -> bytes:
+def to_bytes(header: HeaderIndex, index: VocabularyIndex | None) -> bytes:
     """As the store has it: the length of a JSON text, the text, the index's arrays."""
     tables = [] if index is None else [index.tokens, index.merges]
     arrays = [array for table in tables for array in (table.starts, table.table)]
@@ -82,7 +82,7 @@ def to_bytes(header: KnownHeader, index: VocabularyIndex | None) -> bytes:
     return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
 
 
-def from_bytes(data: bytes) -> tuple[KnownHeader, VocabularyIndex | None]:
+def from_bytes(data: bytes) -> tuple[HeaderIndex, VocabularyIndex | None]:
     """What `to_bytes` was given: its key has camshaft's own files, and the store its digest."""
     end = 8 + int.from_bytes(data[:8], "little")
     document = json.loads(data[8:end])
@@ -93,4 +93,4 @@ def from_bytes(data: bytes) -> tuple[KnownHeader, VocabularyIndex | None]:
     known = document["index"]
     tables = [StringsIndex(*arrays[i : i + 2]) for i in range(0, len(arrays), 2)]
     index = None if known is None else VocabularyIndex(known["facts"], known["controls"], *tables)
-    return KnownHeader(**document["header"]), index
+    return HeaderIndex(**document["header"]), index

@@ -20,12 +20,12 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
-from camshaft.generate.plan_cache import KeptPlans
+from camshaft.generate.plan_cache import PlanCache
 from camshaft.generate.sampler import kind_of, sampling_graph
 from camshaft.generate.sampling import Sampling
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
-from camshaft.plan.cached.cached_plan import KeptPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.runtime.workers import aligned_bytes
 
@@ -72,8 +72,8 @@ class ModelPlans:
         self._file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
-        self.kept = KeptPlans(file, facts, self.weights, use=backend is None)
-        self._revived: dict[str, KeptPlan | None] = {}
+        self.kept = PlanCache(file, facts, self.weights, use=backend is None)
+        self._revived: dict[str, CachedPlan | None] = {}
         self._together: dict[int, Extent] = {}
         self._ground: dict[str, ExecutionPlan] = {}
         self._kept("prompt")
@@ -122,12 +122,12 @@ class ModelPlans:
         self.kept.add(name, plan, memory)
         return plan
 
-    def _kept(self, name: str) -> KeptPlan | None:
+    def _kept(self, name: str) -> CachedPlan | None:
         if name not in self._revived:
             self._revived[name] = self.kept.get(name, self._memory)
         return self._revived[name]
 
-    def _plan(self, name: str) -> ExecutionPlan | KeptPlan:
+    def _plan(self, name: str) -> ExecutionPlan | CachedPlan:
         """The plan that runs: one that was ground here, else the kept one, else one ground now."""
         return self._ground.get(name) or self._kept(name) or self._ground_plan(name)
 

@@ -20,7 +20,7 @@ import numpy as np
 from camshaft.backends.cpu.compile import host_target
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile
-from camshaft.plan.cached.cached_plan import FORMAT, KeptPlan, from_bytes, revive, to_bytes
+from camshaft.plan.cached.cached_plan import FORMAT, CachedPlan, from_bytes, revive, to_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import settings
 from camshaft.store.store import store
@@ -35,7 +35,7 @@ _MOST_NBYTES = 256  # of a value: of the vocabulary only its size matters
 _NO_PART = ("tokenizer.chat_template",)
 
 
-class KeptPlans:
+class PlanCache:
     """The kept plans of one model by name. `facts` are the caller's: what its graphs depend on besides the file."""
 
     def __init__(self, file: GGUFFile, facts: str, weights: Weights, *, use: bool) -> None:
@@ -48,7 +48,7 @@ class KeptPlans:
         self._made: set[str] = set()
         self.refused: dict[str, str] = {}  # why a plan that was made cannot be kept
 
-    def get(self, name: str, memory: Callable[[], Mapping[str, Any]]) -> KeptPlan | None:
+    def get(self, name: str, memory: Callable[[], Mapping[str, Any]]) -> CachedPlan | None:
         """The plan of that name bound to this memory, or None: there is none that holds now."""
         data = (
             store().schedules.get(self._key(name, self._before), f"the kept plan {name!r}") if self._holds() else None
@@ -90,9 +90,9 @@ class KeptPlans:
         self._made.clear()
 
     def _keep(self, now: tuple[str, str]) -> None:
-        from camshaft.validation.evidence import ledger  # here: what was made has imported it
+        from camshaft.validation.evidence import validation_cache  # here: what was made has imported it
 
-        if now[1] != self._before[1] or not ledger().is_kept():
+        if now[1] != self._before[1] or not validation_cache().is_kept():
             return
         for name in self._data if now != self._before else self._made:
             store().schedules.put(self._key(name, now), self._data[name])

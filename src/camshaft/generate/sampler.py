@@ -10,15 +10,15 @@ import numpy as np
 from camshaft.extent import Extent
 from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
 from camshaft.ops.spec import Dim
-from camshaft.plan.cached.cached_plan import KeptPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 
 if TYPE_CHECKING:
-    from camshaft.generate.plan_cache import KeptPlans
+    from camshaft.generate.plan_cache import PlanCache
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.memory.device_memory import DeviceArray
 
-    Plan: TypeAlias = ExecutionPlan | KeptPlan
+    Plan: TypeAlias = ExecutionPlan | CachedPlan
 
 Array = np.ndarray[Any, Any]
 # Whether the likeliest is taken, and how many of the latest tokens are penalized.
@@ -57,7 +57,7 @@ def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
 class SamplerPlans:
     """Compiles what a Sampling asks for once: argmax or sample, with the repeat penalty or without."""
 
-    def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, kept: KeptPlans) -> None:
+    def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, kept: PlanCache) -> None:
         self._logits, self._backend, self._threads, self._kept = logits, backend, threads, kept
         self._rows = Extent("rows", logits.shape[0])
         self._plans: dict[tuple[Kind, Dim], Plan] = {}

@@ -12,7 +12,7 @@ from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
 from camshaft.observe.profile import Profile
 from camshaft.observe.rows import Row
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.store.files import naming
 
 _said: set[str] = set()  # kernels whose text this process has shown: plans share most of them
@@ -97,7 +97,7 @@ def _write(plan: ExecutionPlan, folder: Path) -> None:
                     (folder / name).write_text(content, "utf-8")
 
 
-def _stems(origin: Origin) -> str:
+def _stems(origin: NodeRange) -> str:
     return " ".join(texts.stem for texts in kernel_texts(origin))
 
 

@@ -16,7 +16,7 @@ from camshaft.extent import Extent
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.observe.debug_output import dump, say, say_built, say_ran
 from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
-from camshaft.observe.machine_peak import roof
+from camshaft.observe.machine_peak import machine_peak
 from camshaft.observe.override import ReplacedKernel, replaced
 from camshaft.observe.profile import profile_of
 from camshaft.observe.trace import trace_file
@@ -87,11 +87,11 @@ def built(plan: ExecutionPlan) -> ExecutionPlan:
         dump(plan, wanted.dump)
     edited = any(isinstance(thunk.entry, ReplacedKernel) for thunk in plan.bound.schedule.thunks)
     if wanted.debug >= 2 or wanted.trace is not None or wanted.validate or edited:
-        return replace(plan, bound=WatchedSchedule(plan, wanted))
+        return replace(plan, bound=InstrumentedSchedule(plan, wanted))
     return plan
 
 
-class WatchedSchedule:
+class InstrumentedSchedule:
     """A bound schedule whose whole runs are validated, or timed and told. Part runs are the inner one's own."""
 
     def __init__(self, plan: ExecutionPlan, wanted: Settings) -> None:
@@ -101,7 +101,7 @@ class WatchedSchedule:
             o for o in plan.origins if any(isinstance(t.entry, ReplacedKernel) for t in thunks[o.first : o.last])
         ]
         self._timed = wanted.debug >= 2 or wanted.trace is not None
-        self._roof = roof(self.inner.threads) if wanted.debug >= 2 else None
+        self._roof = machine_peak(self.inner.threads) if wanted.debug >= 2 else None
         self._file = trace_file(wanted.trace) if wanted.trace is not None else None
         self._number = self._file.plan() if self._file else 0
         self._traced = False

@@ -23,7 +23,7 @@ from camshaft.lang.kernel import constants_key
 from camshaft.lang.simt.form import to_simt
 from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, NativeCall
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 
 
 def listing(kernel: ir.KernelIR) -> str:
@@ -216,7 +216,7 @@ def _lanes(launch: Launch, device: Any) -> int:
     return 1 if device.backend == "scalar" else int(launch.lanes or device.lanes)
 
 
-def kernel_texts(origin: Origin) -> list[KernelTexts]:
+def kernel_texts(origin: NodeRange) -> list[KernelTexts]:
     """The texts of a node's launches, in the order of its thunks; none where Python or a caller's code computes it."""
     choice, node = origin.choice, origin.node
     if isinstance(choice.op, CustomOp):

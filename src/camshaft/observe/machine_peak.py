@@ -1,6 +1,6 @@
 """The roof: what this machine can do at most, measured once by camshaft's own kernels and kept in the store.
 
-`roof()` reads or measures, `stored_roof()` only reads. bench/roof.py measures anew.
+`roof()` reads or measures, `stored_peak()` only reads. bench/roof.py measures anew.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Roof:
+class MachinePeak:
     """The most that was seen with so many threads: bytes read, and operations (a multiply and an add are two) per second."""
 
     threads: int
@@ -107,9 +107,11 @@ class Roof:
     bf16_ops_per_s: float
     f32_ops_per_s: float
 
-    def best(self, other: Roof) -> Roof:
+    def best(self, other: MachinePeak) -> MachinePeak:
         """The higher of two measurements, figure by figure: what disturbs one only lowers it."""
-        return Roof(*(max(mine, yours) for mine, yours in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return MachinePeak(
+            *(max(mine, yours) for mine, yours in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
     def ops_per_s(self, kind: str) -> float:
         """The peak of 'int8', 'bf16' or 'f32'."""
@@ -201,7 +203,7 @@ def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
     return big.nbytes / n / least
 
 
-def measure(threads: int, nbytes: int = NBYTES) -> Roof:
+def measure(threads: int, nbytes: int = NBYTES) -> MachinePeak:
     """The roof with so many threads, in about two seconds. Memory is read from `nbytes`."""
     found = {}
     for figure, source, given, filling, made, per_lane in _RATES:
@@ -210,32 +212,32 @@ def measure(threads: int, nbytes: int = NBYTES) -> Roof:
         code = _compiled(source, x, out, (given, made), N_PROGRAMS)
         work = float(per_lane * WIDTH * CHAINS * STEPS * N_PROGRAMS)
         found[figure] = work / _seconds(code, (x, out), N_PROGRAMS, threads)
-    return Roof(threads, measure_reading(threads, nbytes), **found)
+    return MachinePeak(threads, measure_reading(threads, nbytes), **found)
 
 
 def _key() -> str:
     return hashlib.sha256(f"roof 3|{machine_key()}".encode()).hexdigest()
 
 
-def stored_roofs() -> tuple[Roof, ...]:
+def stored_peaks() -> tuple[MachinePeak, ...]:
     """What was measured on this machine so far, by number of threads. Measures nothing."""
     rows = (store().evidence.get(_key()) or {}).get("roofs")
-    names = {f.name for f in fields(Roof)}
-    kept = [Roof(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
+    names = {f.name for f in fields(MachinePeak)}
+    kept = [MachinePeak(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
     return tuple(sorted(kept, key=lambda r: r.threads))
 
 
-def stored_roof(threads: int | None = None) -> Roof | None:
+def stored_peak(threads: int | None = None) -> MachinePeak | None:
     """The stored roof for so many threads (all, by default), or None. Measures nothing."""
     wanted = thread_count(threads)
-    return next((r for r in stored_roofs() if r.threads == wanted), None)
+    return next((r for r in stored_peaks() if r.threads == wanted), None)
 
 
-def roof(threads: int | None = None, *, anew: bool = False) -> Roof:
+def machine_peak(threads: int | None = None, *, anew: bool = False) -> MachinePeak:
     """The roof for so many threads (all, by default): the stored one, else measured now, kept with that of 1 thread: in all under
     5 s. `anew` measures again and keeps the higher figures."""
     wanted = thread_count(threads)
-    known = {r.threads: r for r in stored_roofs()}
+    known = {r.threads: r for r in stored_peaks()}
     if anew or wanted not in known:
         for n in {1, wanted}:
             if anew or n not in known:

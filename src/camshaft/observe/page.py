@@ -52,7 +52,7 @@ def profile_data(title: str, found: Profile) -> dict[str, Any]:
         "extents": found.extents,
         "notes": found.notes,
         "workers": [vars(w) for w in found.workers],
-        "roof": None if found.roof is None else vars(found.roof),
+        "roof": None if found.peak is None else vars(found.peak),
         "columns": [*_COLUMNS, "gb_per_s", "gflop_per_s", "roof_share"],
         "rows": {what: [_cells(row) for row in found.by(what)] for what in ("op", "part", "layer", "thunk")},
         "arena_nbytes": found.arena_nbytes,

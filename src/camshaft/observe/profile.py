@@ -14,11 +14,11 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.errors import SettingError
-from camshaft.observe.machine_peak import Roof, roof
+from camshaft.observe.machine_peak import MachinePeak, machine_peak
 from camshaft.observe.rows import GROUPS, Row, grouped
 from camshaft.observe.work import Work, layer_and_part, work_of
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.runtime.timed import Floats, TimedRun, timed_run
 from camshaft.plan.schedule import Lifetime
 
@@ -60,7 +60,7 @@ class Profile:
     workers: tuple[Worker, ...]
     arena_nbytes: dict[str, int]
     placements: tuple[Placement, ...]
-    roof: Roof | None
+    peak: MachinePeak | None
     notes: tuple[str, ...]
     timeline: TimedRun = field(repr=False)
 
@@ -85,7 +85,7 @@ class Profile:
             "waited_share": self.waited_share,
             "workers": [asdict(w) for w in self.workers],
             "arena_nbytes": self.arena_nbytes,
-            "roof": None if self.roof is None else asdict(self.roof),
+            "roof": None if self.peak is None else asdict(self.peak),
             **tables,
         }
 
@@ -105,14 +105,14 @@ def profile(plan: ExecutionPlan, *, runs: int = 20, warmup: int = 3) -> Profile:
     return profile_of(plan, [timed_run(bound) for _ in range(runs)])
 
 
-def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: Roof | None = None) -> Profile:
+def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: MachinePeak | None = None) -> Profile:
     """The profile of runs that were timed. `top` is the roof, else the stored one or one measured now."""
     schedule, memory = plan.bound.schedule, plan.bound.memory_plan
     totals = np.array([run.total_ns for run in timed])
     on_host = any(thunk.device == HOST for thunk in schedule.thunks)
     middle = timed[int(np.argsort(totals)[(len(timed) - 1) // 2])]
     if on_host and top is None:
-        top = roof(plan.bound.threads)
+        top = machine_peak(plan.bound.threads)
     total = float(np.median(totals))
     rows = _rows(plan, timed, total, top)
     return Profile(
@@ -125,7 +125,7 @@ def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: Roof | None 
         workers=_workers(timed),
         arena_nbytes={HOST: memory.arena_nbytes, **memory.device_nbytes},
         placements=_placements(plan),
-        roof=top if on_host else None,
+        peak=top if on_host else None,
         notes=(*_clockless(timed[0]), *_over_roof(rows, total, top if on_host else None)),
         timeline=middle,
     )
@@ -135,7 +135,7 @@ def _clockless(run: TimedRun) -> list[str]:
     return [f"{name} has no clock for its thunks: their times are unknown" for name in run.clockless]
 
 
-def _over_roof(rows: Sequence[Row], total_ns: float, top: Roof | None) -> list[str]:
+def _over_roof(rows: Sequence[Row], total_ns: float, top: MachinePeak | None) -> list[str]:
     """Says so where a run as a whole moved bytes faster than the roof has it, by a tenth and more."""
     rate = sum(row.nbytes for row in rows if row.device == HOST) / total_ns * 1e9
     if top is None or rate < 1.1 * top.read_bytes_per_s:
@@ -150,7 +150,7 @@ def _median(values: list[Floats]) -> Floats:
     return np.asarray(np.median(np.stack(values), axis=0), np.float64)
 
 
-def _spans(run: TimedRun, everywhere: Flags) -> Floats:
+def _spans(run: TimedRun, replicated: Flags) -> Floats:
     """Per thunk, ns from the first start to the last end; of one that runs everywhere the mean of the workers' own, which need
     not be at one time. NaN where nothing is known."""
     some = ~np.isnan(run.start)
@@ -158,17 +158,17 @@ def _spans(run: TimedRun, everywhere: Flags) -> Floats:
     last = np.where(some, run.end, -np.inf).max(axis=0)
     spans = np.where(some.any(axis=0), last - first, np.nan)
     own = np.nansum(run.end - run.start, axis=0) / np.maximum(some.sum(axis=0), 1)
-    return np.asarray(np.where(everywhere & some.any(axis=0), own, spans), np.float64)
+    return np.asarray(np.where(replicated & some.any(axis=0), own, spans), np.float64)
 
 
-def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Roof | None) -> tuple[Row, ...]:
+def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: MachinePeak | None) -> tuple[Row, ...]:
     schedule = plan.bound.schedule
     unknown = {i for i, t in enumerate(schedule.thunks) if t.device in timed[0].clockless}
-    everywhere = np.array([thunk.everywhere for thunk in schedule.thunks], np.bool_)
-    spans = np.nan_to_num(_median([_spans(run, everywhere) for run in timed]))
+    replicated = np.array([thunk.replicated for thunk in schedule.thunks], np.bool_)
+    spans = np.nan_to_num(_median([_spans(run, replicated) for run in timed]))
     busy = _median([np.nansum(run.end - run.start, axis=0) for run in timed])
     waited = _median([run.waited.sum(axis=0) for run in timed])
-    works = _works(plan, np.where(everywhere, busy / timed[0].workers, busy))
+    works = _works(plan, np.where(replicated, busy / timed[0].workers, busy))
     rows = []
     for i, (thunk, wait, work) in enumerate(zip(schedule.thunks, schedule.waits, works, strict=True)):
         layer, part = layer_and_part(thunk.name)
@@ -183,7 +183,7 @@ def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Roo
                 layer,
                 part,
                 1,
-                int(thunk.everywhere),
+                int(thunk.replicated),
                 int(wait),
                 None if i in unknown else float(spans[i]),
                 float(busy[i]),
@@ -210,7 +210,7 @@ def _works(plan: ExecutionPlan, times: Floats) -> list[Work]:
     return works
 
 
-def _parts(origin: Origin, times: Floats) -> list[tuple[int, float]]:
+def _parts(origin: NodeRange, times: Floats) -> list[tuple[int, float]]:
     own = times[origin.first : origin.last]
     total = float(own.sum())
     even = 1 / max(len(own), 1)

@@ -32,7 +32,7 @@ def run_events(
     labels: list[tuple[str, str]],
     number: int,
     zero_ns: float = 0.0,
-    everywhere: frozenset[int] = frozenset(),
+    replicated: frozenset[int] = frozenset(),
 ) -> Iterator[Event]:
     """A bar per lane and thunk (name, op/variant as `labels` has them), and per wait; times from `zero_ns` of the run's clock.
     Every worker runs all programs of the thunks `everywhere`."""
@@ -44,7 +44,7 @@ def run_events(
                 yield _bar("wait", "wait", base + run.met[lane, thunk] - waited, waited, number, lane, {"before": name})
             start, end = run.start[lane, thunk], run.end[lane, thunk]
             if not math.isnan(start):
-                told = {"thunk": thunk, "programs": int(run.programs[lane, thunk]), "everywhere": thunk in everywhere}
+                told = {"thunk": thunk, "programs": int(run.programs[lane, thunk]), "everywhere": thunk in replicated}
                 yield _bar(name, kind, base + start, end - start, number, lane, told)
         if lane < run.workers and run.waited[lane, -1] > 0:
             waited = float(run.waited[lane, -1])
@@ -67,8 +67,8 @@ def profile_trace(profiles: dict[str, Profile]) -> dict[str, Any]:
     for number, (title, found) in enumerate(profiles.items(), start=1):
         labels = [(row.name, f"{row.op}/{row.variant}") for row in found.thunks]
         events += lane_events(found.timeline, number, title)
-        everywhere = frozenset(i for i, row in enumerate(found.thunks) if row.n_everywhere)
-        events += run_events(found.timeline, labels, number, found.timeline.began_ns, everywhere)
+        replicated = frozenset(i for i, row in enumerate(found.thunks) if row.n_everywhere)
+        events += run_events(found.timeline, labels, number, found.timeline.began_ns, replicated)
     return document(events)
 
 
@@ -92,12 +92,12 @@ class TraceFile:
     def add(self, run: TimedRun, schedule: Schedule, number: int, first: bool) -> None:
         """A run of plan `number`, with the names of its lanes if it is its `first`."""
         labels = [(thunk.name, f"{thunk.op}/{thunk.variant}") for thunk in schedule.thunks]
-        everywhere = frozenset(i for i, thunk in enumerate(schedule.thunks) if thunk.everywhere)
+        replicated = frozenset(i for i, thunk in enumerate(schedule.thunks) if thunk.replicated)
         with self._lock:
             if self._zero_ns is None:
                 self._zero_ns = run.began_ns
             events = list(lane_events(run, number, f"plan {number}: {len(labels)} thunks")) if first else []
-            events += run_events(run, labels, number, self._zero_ns, everywhere)
+            events += run_events(run, labels, number, self._zero_ns, replicated)
             room = max(MOST_EVENTS - len(self._events), 0)
             self._dropped += len(events[room:])
             self._events += events[:room]

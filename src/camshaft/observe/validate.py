@@ -15,7 +15,7 @@ from camshaft.graph.graph import Tensor, root
 from camshaft.observe.work import active_node
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.lowering.node_thunks import Piece
 from camshaft.plan.runtime.runnable import Runnable
 from camshaft.validation.validate import by_numbers, error_between, tolerance_of
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 Active = Mapping[Extent, int]
 
 
-def validated_run(bound: Runnable, origins: list[Origin], first: int, last: int) -> None:
+def validated_run(bound: Runnable, origins: list[NodeRange], first: int, last: int) -> None:
     """Runs thunks [first, last), the nodes of `origins` among them one by one. ValidationError at the first node that differs
     from its reference: its thunks, op, variant, and the greatest error. A caller's own function has none: it only runs."""
     at = first
@@ -37,7 +37,7 @@ def validated_run(bound: Runnable, origins: list[Origin], first: int, last: int)
     bound.run(at, last)
 
 
-def _validated(bound: Runnable, origin: Origin) -> None:
+def _validated(bound: Runnable, origin: NodeRange) -> None:
     node, op, active = origin.node, origin.node.op, bound.active
     now = active_node(node.spec, active)
     if any(0 in spec.bounds for spec in (*now.inputs, *now.outputs)):  # nothing to compare; references need not take it
@@ -57,7 +57,7 @@ def _validated(bound: Runnable, origin: Origin) -> None:
                 raise ValidationError(_complaint(bound, origin, got, meant, error, tolerance))
 
 
-def _complaint(bound: Runnable, origin: Origin, got: Array, meant: Array, error: float, tolerance: float) -> str:
+def _complaint(bound: Runnable, origin: NodeRange, got: Array, meant: Array, error: float, tolerance: float) -> str:
     thunks = bound.schedule.thunks[origin.first : origin.last]
     names = ", ".join(repr(thunk.name) for thunk in thunks)
     return (

@@ -10,11 +10,11 @@ from typing import Any
 from camshaft.dtypes import bf16
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
-from camshaft.observe.machine_peak import Roof
+from camshaft.observe.machine_peak import MachinePeak
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantize.quantize_activations import LAYOUTS
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 
 Active = Mapping[Extent, int]
 _NUMBER = re.compile("[0-9]+")
@@ -28,9 +28,9 @@ class Work:
     flops: float
     kind: str
 
-    def least_ns(self, roof: Roof) -> float:
+    def least_ns(self, peak: MachinePeak) -> float:
         """No less time than this under that roof."""
-        return roof.least_s(self.nbytes, {self.kind: self.flops}) * 1e9
+        return peak.least_s(self.nbytes, {self.kind: self.flops}) * 1e9
 
 
 def _at(value: Any, active: Active) -> Any:
@@ -47,7 +47,7 @@ def active_node(node: NodeSpec, active: Active) -> NodeSpec:
     return NodeSpec(tuple(map(spec, node.inputs)), tuple(map(spec, node.outputs)), attrs)
 
 
-def work_of(origin: Origin, active: Active) -> Work:
+def work_of(origin: NodeRange, active: Active) -> Work:
     """The node's work by its op's own figures."""
     node = active_node(origin.node.spec, active)
     op = origin.node.op

@@ -59,7 +59,7 @@ is written for. What an op computes exactly is its `reference`, in NumPy and flo
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedVariant:
     """A variant and the backends that it is for."""
 
     name: str
@@ -77,13 +77,13 @@ class OpEntry:
     dtypes: tuple[str, ...]
     gradient: bool
     fused: bool
-    variants: tuple[Claimed, ...]
+    variants: tuple[ClaimedVariant, ...]
     rows: tuple[str, ...]
 
 
 def entry(op: Op) -> OpEntry:
     """The entry of one op."""
-    claimed = tuple(Claimed(v.name, tuple(sorted(v.backends))) for v in op.variants)
+    claimed = tuple(ClaimedVariant(v.name, tuple(sorted(v.backends))) for v in op.variants)
     gradient, fused = getattr(op, "vjp", None) is not None, op.decompose is not None
     return OpEntry(
         op.name, ops.group_of(op.name), op.formula, dtypes_of(op), gradient, fused, claimed, rows_of(op.name)

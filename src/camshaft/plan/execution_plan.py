@@ -17,7 +17,7 @@ from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.hooks import hook
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.runtime.runnable import Runnable
@@ -73,7 +73,7 @@ class ExecutionPlan:
     graph: Graph = field(repr=False)
     limits: Mapping[str, int] = field(default_factory=dict)
     compile_s: float = 0.0
-    origins: Sequence[Origin] = field(default=(), repr=False)
+    origins: Sequence[NodeRange] = field(default=(), repr=False)
     _submitter: Submitter = field(default_factory=Submitter, repr=False)
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

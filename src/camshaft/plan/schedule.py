@@ -139,7 +139,7 @@ class Thunk:
     uses: tuple[BufferUse, ...]
     programs: Programs = Programs(1)
     device: str = HOST
-    everywhere: bool = False
+    replicated: bool = False
 
     def __post_init__(self) -> None:
         for arg in self.args:
@@ -155,7 +155,7 @@ class Thunk:
             self._check_copy()
         if self.device != HOST:
             self._check_spaces()
-        if self.everywhere:
+        if self.replicated:
             self._check_everywhere()
 
     def _check_everywhere(self) -> None:
@@ -273,7 +273,7 @@ def own_buffers(thunks: Iterable[Thunk]) -> frozenset[Buffer]:
     for thunk in thunks:
         for use in thunk.uses:
             if use.access == "write":
-                writers.setdefault(use.slice.buffer, set()).add(thunk.everywhere)
+                writers.setdefault(use.slice.buffer, set()).add(thunk.replicated)
     for buffer, kinds in writers.items():
         if len(kinds) > 1:
             raise PlanError(f"temporary {buffer.name!r} is written everywhere and by one worker; wanted one of both")

@@ -23,7 +23,7 @@ _MAC_CACHES = {"l1d": "hw.l1dcachesize", "l2": "hw.l2cachesize", "l3": "hw.l3cac
 
 
 @dataclass(frozen=True)
-class BlasClaim:
+class BlasLibraryInfo:
     """A BLAS found here. `used_by` says who calls it; `core` which processor its kernels were chosen for; None is unknown."""
 
     name: str
@@ -50,7 +50,7 @@ class RuntimeCapabilities:
     memory_nbytes: int | None
     llvm_version: str
     llvmlite_version: str
-    blas: tuple[BlasClaim, ...]
+    blas: tuple[BlasLibraryInfo, ...]
     cache_dir: str
 
 
@@ -74,18 +74,18 @@ def capabilities() -> RuntimeCapabilities:
     )
 
 
-def _own_blas() -> BlasClaim:
+def _own_blas() -> BlasLibraryInfo:
     try:
         found = blas.blas_library()
     except CamshaftError as error:
-        return BlasClaim(blas.PACKAGE, "backend blas", None, None, None, None, str(error))
-    return BlasClaim(found.name, "backend blas", found.version, found.core, found.threads, found.path)
+        return BlasLibraryInfo(blas.PACKAGE, "backend blas", None, None, None, None, str(error))
+    return BlasLibraryInfo(found.name, "backend blas", found.version, found.core, found.threads, found.path)
 
 
-def _numpy_blas() -> BlasClaim:
+def _numpy_blas() -> BlasLibraryInfo:
     config = np.show_config(mode="dicts") or {}
     row = config.get("Build Dependencies", {}).get("blas", {})
-    return BlasClaim(str(row.get("name", "unknown")), "NumPy", row.get("version"), None, None, None)
+    return BlasLibraryInfo(str(row.get("name", "unknown")), "NumPy", row.get("version"), None, None, None)
 
 
 def _cpu_name() -> str | None:

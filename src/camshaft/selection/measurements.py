@@ -23,7 +23,7 @@ from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
 from camshaft.ops.spec import bound
 from camshaft.store.store import Store, store
-from camshaft.validation.cases import Claim, all_claims, claim_of, kinds_of, machine_key
+from camshaft.validation.cases import VariantCase, all_cases, case_of, kinds_of, machine_key
 
 REACH = 4.0
 
@@ -72,10 +72,10 @@ def work_of(op: Op, node: NodeSpec) -> float:
 
 def measurement(op: Op, variant: KernelVariant, backend: str, node: NodeSpec, ns: float, threads: int) -> Measurement:
     """A time of now, ready to be kept."""
-    claim = claim_of(op, variant, backend, node)
+    case = case_of(op, variant, backend, node)
     site = form_of(node), sizes_of(node)
     work, now = work_of(op, node), time.time()
-    return Measurement(op.name, variant.name, backend, claim.values, *site, work, ns, claim.key(), threads, now)
+    return Measurement(op.name, variant.name, backend, case.values, *site, work, ns, case.key(), threads, now)
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class Measurements:
         self._sites: dict[tuple[str, str], dict[tuple[int, ...], Site]] = {}
         self._lock = threading.RLock()
 
-    def ns(self, op: Op, claim: Claim, node: NodeSpec) -> float | None:
+    def ns(self, op: Op, case: VariantCase, node: NodeSpec) -> float | None:
         """Nanoseconds of a claim at the node's site, scaled to the node's work; None where there is none."""
         with self._lock:
-            found = self._site(op, node).get((claim.variant, claim.backend, claim.values))
-            found = None if found is None else self._fresh(found, claim)
+            found = self._site(op, node).get((case.variant, case.backend, case.values))
+            found = None if found is None else self._fresh(found, case)
         return None if found is None else found.ns * work_of(op, node) / found.work
 
     def values(self, op: Op, variant: KernelVariant, backend: str, node: NodeSpec) -> tuple[Values, ...]:
@@ -156,10 +156,10 @@ class Measurements:
                 reason = f"{reason}; for this process alone: {error}"
             warnings.warn(f"the stored measurement of {what} dropped: {reason}", stacklevel=2)
 
-    def drop_claim(self, op: Op, claim: Claim, node: NodeSpec, reason: str) -> None:
+    def drop_claim(self, op: Op, case: VariantCase, node: NodeSpec, reason: str) -> None:
         """Forgets what the node's site has of a claim, with a warning."""
         with self._lock:
-            found = self._site(op, node).get((claim.variant, claim.backend, claim.values))
+            found = self._site(op, node).get((case.variant, case.backend, case.values))
             self.drop([found] if found is not None else [], reason)
 
     def clear(self) -> int:
@@ -176,15 +176,13 @@ class Measurements:
         with self._lock, self._store.locked("measurements"):
             yield
 
-    def _fresh(self, found: Measurement, claim: Claim) -> Measurement | None:
-        if found.key == claim.key():
+    def _fresh(self, found: Measurement, case: VariantCase) -> Measurement | None:
+        if found.key == case.key():
             return found
         # What changed one kernel changed most: all are looked at now, so that a plan warns once.
         rows = self._load().values()
-        known = {
-            _place(c): c for backend in {m.backend for m in rows} if _is_here(backend) for c in all_claims(backend)
-        }
-        known[_place(claim)] = claim
+        known = {_place(c): c for backend in {m.backend for m in rows} if _is_here(backend) for c in all_cases(backend)}
+        known[_place(case)] = case
         self.drop([m for m in rows if m.key != _key_now(m, known)], "its kernel changed since; tune again")
         return None
 
@@ -221,14 +219,14 @@ class Measurements:
         return {m.id: m for m in made}
 
 
-def _place(found: Claim | Measurement) -> tuple[str, str, str]:
+def _place(found: VariantCase | Measurement) -> tuple[str, str, str]:
     return found.op, found.variant, found.backend
 
 
-def _key_now(row: Measurement, known: Mapping[tuple[str, str, str], Claim]) -> str:
+def _key_now(row: Measurement, known: Mapping[tuple[str, str, str], VariantCase]) -> str:
     """The key that a row would have if it were measured now; its own where nobody can say, as of a backend that is absent."""
-    claim = known.get(_place(row))
-    return row.key if claim is None else replace(claim, kinds=row.form.split()[0], values=row.values).key()
+    case = known.get(_place(row))
+    return row.key if case is None else replace(case, kinds=row.form.split()[0], values=row.values).key()
 
 
 def _is_here(backend: str) -> bool:

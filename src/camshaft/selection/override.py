@@ -12,8 +12,8 @@ from typing import Any
 from camshaft.backends.registry import Backend, canonical, present_backend
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.settings import setting
-from camshaft.validation.cases import all_claims
-from camshaft.validation.evidence import Verdict, ledger
+from camshaft.validation.cases import all_cases
+from camshaft.validation.evidence import ValidationResult, validation_cache
 
 _UNSET = "unset"
 _context: contextvars.ContextVar[str | None] = contextvars.ContextVar("camshaft_backend", default=_UNSET)
@@ -40,14 +40,14 @@ def check_override(name: str) -> str:
     return canonical(name)
 
 
-def _failures(found: Backend) -> list[Verdict]:
+def _failures(found: Backend) -> list[ValidationResult]:
     """The verdicts on all that a backend claims, where each is a failure; empty where one is not, or was not tried yet."""
-    failures: list[Verdict] = []
-    for claim in all_claims(found.name):
-        verdict = ledger().get(claim)
-        if verdict is None or verdict.status != "failed":
+    failures: list[ValidationResult] = []
+    for case in all_cases(found.name):
+        result = validation_cache().get(case)
+        if result is None or result.status != "failed":
             return []
-        failures.append(verdict)
+        failures.append(result)
     return failures
 
 

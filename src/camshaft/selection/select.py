@@ -15,12 +15,12 @@ from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 from camshaft.selection.measurements import measurements as stored
 from camshaft.selection.precompile import compiled_ahead, cost_on, refusal_on
-from camshaft.validation.cases import Claim, claim_of
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.cases import VariantCase, case_of
+from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.proof import prove
 
 # Nanoseconds measured for a claim at a node's shape, or None.
-Measurements: TypeAlias = Callable[[Claim, NodeSpec], float | None]
+Measurements: TypeAlias = Callable[[VariantCase, NodeSpec], float | None]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _Candidate:
     variant: KernelVariant
     backend: str
     device: Device
-    claim: Claim
+    case: VariantCase
     measured: float | None
     estimated: float
 
@@ -103,38 +103,38 @@ def choose(
     distinct = {key: (op, node) for key, op, node in keyed}
     rows = {key: _Row(op, node, *_candidates(op, node, override, measurements)) for key, (op, node) in distinct.items()}
     spare = None if strict or override is None or backend_named(override).name == FALLBACK else override
-    verdicts: dict[Claim, Verdict] = {}
+    results: dict[VariantCase, ValidationResult] = {}
     while True:
         if spare is not None:
-            rows = {key: _or_cpu(row, verdicts, spare, measurements) for key, row in rows.items()}
-        picks = {key: _pick(row, verdicts) for key, row in rows.items()}
-        missing = [c for c, _ in picks.values() if c not in verdicts and backend_named(c.backend).runs]
+            rows = {key: _or_cpu(row, results, spare, measurements) for key, row in rows.items()}
+        picks = {key: _pick(row, results) for key, row in rows.items()}
+        missing = [c for c, _ in picks.values() if c not in results and backend_named(c.backend).runs]
         if not missing:
             return tuple(picks[key][1] for key, _, _ in keyed)
         favourites = [(*pick, rows[key].node) for key, pick in picks.items()]
         fresh = prove(
             missing, beside=partial(_beside, favourites, lambda: _favourites(foreseen(), override, measurements))
         )
-        verdicts |= fresh
+        results |= fresh
         _drop_failed(rows.values(), fresh)
 
 
-_Favourite: TypeAlias = tuple[Claim, Choice, NodeSpec]
+_Favourite: TypeAlias = tuple[VariantCase, Choice, NodeSpec]
 
 
 @contextmanager
 def _beside(
-    favourites: Sequence[_Favourite], foreseen: Callable[[], list[_Favourite]], unproved: Collection[Claim]
-) -> Iterator[list[Claim]]:
+    favourites: Sequence[_Favourite], foreseen: Callable[[], list[_Favourite]], unproved: Collection[VariantCase]
+) -> Iterator[list[VariantCase]]:
     """While the unproved claims are judged, the kernels of those favourites are compiled that rest on them; gives the claims of
     what is foreseen. Nothing of other packages: it may crash the process that compiles it, as its proof will find."""
     soon = foreseen()
-    wanted = {*unproved, *(claim for claim, _, _ in soon)}
+    wanted = {*unproved, *(case for case, _, _ in soon)}
     ours = [
         f for f in (*favourites, *soon) if f[0] in wanted and f[0].home is None and f[0].module.startswith("camshaft.")
     ]
     with compiled_ahead([(choice.variant, node, choice.device) for _, choice, node in ours]):
-        yield [claim for claim, choice, _ in soon if backend_named(choice.backend).runs]
+        yield [case for case, choice, _ in soon if backend_named(choice.backend).runs]
 
 
 def _favourites(
@@ -145,18 +145,20 @@ def _favourites(
     return [(*_pick(row, {}), row.node) for row in rows if row.candidates]
 
 
-def _drop_failed(rows: Iterable[_Row], verdicts: Mapping[Claim, Verdict]) -> None:
+def _drop_failed(rows: Iterable[_Row], results: Mapping[VariantCase, ValidationResult]) -> None:
     """Forgets stored values that were not proved now, where the variant itself may well be."""
     for row in rows:
         for c in row.candidates:
-            verdict = verdicts.get(c.claim)
-            if c.claim.values and verdict is not None and verdict.status != "proved":
-                stored().drop_claim(row.op, c.claim, row.node, f"{verdict.status}: {verdict.reason}")
+            result = results.get(c.case)
+            if c.case.values and result is not None and result.status != "proved":
+                stored().drop_claim(row.op, c.case, row.node, f"{result.status}: {result.reason}")
 
 
-def _or_cpu(row: _Row, verdicts: Mapping[Claim, Verdict], name: str, measurements: Measurements | None) -> _Row:
+def _or_cpu(
+    row: _Row, results: Mapping[VariantCase, ValidationResult], name: str, measurements: Measurements | None
+) -> _Row:
     """The row, or where every candidate on the device of that name is out, the CPU's, with the reason."""
-    lost = _lost(row, verdicts)
+    lost = _lost(row, results)
     if row.why or len(lost) < len(row.candidates) + len(row.losers):
         return row
     candidates, losers = _candidates(row.op, row.node, FALLBACK, measurements)
@@ -170,7 +172,7 @@ def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Me
 
 def rivals(op: Op, node: NodeSpec, override: str | None = None) -> list[tuple[KernelVariant, str]]:
     """Every variant with the backend it would run the node on, the cost model's favourite first; nothing is proved."""
-    return [(c.variant, c.backend) for c in _candidates(op, node, override, lambda claim, node: None)[0]]
+    return [(c.variant, c.backend) for c in _candidates(op, node, override, lambda case, node: None)[0]]
 
 
 def _candidates(
@@ -190,12 +192,12 @@ def _candidates(
             if refusal is not None:
                 losers.append(_loser(variant, name, refusal))
                 continue
-            claim = claim_of(op, variant, name, node)
-            measured = stored().ns(op, claim, node) if measurements is None else measurements(claim, node)
+            case = case_of(op, variant, name, node)
+            measured = stored().ns(op, case, node) if measurements is None else measurements(case, node)
             if variant.values and measured is None:
                 continue  # dropped just now: its kernel changed
             estimated = cost_on(op, variant, node, target)
-            candidates.append(_Candidate(variant, name, target, claim, measured, estimated))
+            candidates.append(_Candidate(variant, name, target, case, measured, estimated))
     return sorted(candidates, key=lambda c: c.rank), losers
 
 
@@ -218,23 +220,23 @@ def _backends(op: Op, override: str | None) -> tuple[str, ...]:
     return (canonical(override) if name == found.name else name,)
 
 
-def _lost(row: _Row, verdicts: Mapping[Claim, Verdict]) -> list[Loser]:
+def _lost(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> list[Loser]:
     """Who is out: refused, or not proved."""
-    failed = [(c, v) for c in row.candidates if (v := verdicts.get(c.claim)) is not None and v.status != "proved"]
+    failed = [(c, v) for c in row.candidates if (v := results.get(c.case)) is not None and v.status != "proved"]
     return row.losers + [_loser(c.variant, c.backend, f"{v.status}: {v.reason}") for c, v in failed]
 
 
-def _pick(row: _Row, verdicts: Mapping[Claim, Verdict]) -> tuple[Claim, Choice]:
+def _pick(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> tuple[VariantCase, Choice]:
     """The first candidate that has not failed; the caller proves it if nobody has yet."""
-    lost = _lost(row, verdicts)
-    left = [c for c in row.candidates if c.claim not in verdicts or verdicts[c.claim].status == "proved"]
+    lost = _lost(row, results)
+    left = [c for c in row.candidates if c.case not in results or results[c.case].status == "proved"]
     if not left:
         inputs = ", ".join(str(spec) for spec in row.node.inputs)
         raise BackendError(f"{row.op.name} of {inputs}: no kernel can do it: {_reasons(lost)}")
     c, *others = left
     rest = [_loser(other.variant, other.backend, other.time) for other in others]
     reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
-    return c.claim, Choice(row.op, c.variant, c.backend, c.device, f"{row.why}{reason}", (*lost, *rest))
+    return c.case, Choice(row.op, c.variant, c.backend, c.device, f"{row.why}{reason}", (*lost, *rest))
 
 
 def _reasons(lost: Iterable[Loser]) -> str:

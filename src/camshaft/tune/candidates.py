@@ -19,7 +19,7 @@ from camshaft.plan.schedule import Thunk
 from camshaft.selection.select import Choice
 from camshaft.tune.cold import large_inputs, n_copies
 from camshaft.tune.inputs import Array, Bytes, memory_of
-from camshaft.validation.cases import Claim, claim_of
+from camshaft.validation.cases import VariantCase, case_of
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Candidate:
         return f"{self.variant.label} ({self.backend})"
 
     @property
-    def claim(self) -> Claim:
+    def case(self) -> VariantCase:
         """What must be proved of it."""
-        return claim_of(self.op, self.variant, self.backend, self.node)
+        return case_of(self.op, self.variant, self.backend, self.node)
 
     def with_values(self, values: Values) -> Candidate:
         """The same variant with values of its tunables. BackendError for one that is not legal."""

@@ -44,7 +44,7 @@ class Compiler:
 
     def _compile(self, candidate: Candidate) -> Compiled:
         try:
-            asked = {"claim": asdict(candidate.claim), "node": node_json(candidate.node)}
+            asked = {"claim": asdict(candidate.case), "node": node_json(candidate.node)}
         except BackendError as error:
             return Compiled(failed=str(error))
         if self._child is None:

@@ -18,22 +18,22 @@ from camshaft.errors import BackendError
 from camshaft.ops.kernels.launch import program_factors, signature
 from camshaft.ops.op import Build, HostCall, KernelVariant, NodeSpec, Op
 from camshaft.tune.node_text import node_from
-from camshaft.validation.cases import Claim, kinds_of
+from camshaft.validation.cases import VariantCase, kinds_of
 from camshaft.validation.run import compile_launch, refusal_of
 from camshaft.validation.validate import check_sample, node_of
 
 
-def compiled(claim: Claim, node: NodeSpec) -> str | None:
+def compiled(case: VariantCase, node: NodeSpec) -> str | None:
     """Compiles the claim's variant for the node, tries it on one sample, and gives the digest of its code. BackendError for one
     that does not go with the node or is wrong."""
-    op, variant = claim.resolve()
-    device = device_named(claim.backend)
+    op, variant = case.resolve()
+    device = device_named(case.backend)
     refused = variant.supports(node, device) or refusal_of(variant, node, device)
     if refused is not None:
         raise BackendError(refused)
     build = variant.build(node, device)
     digest = None if isinstance(build, HostCall) else _digest(build, node, device)
-    _try(op, variant, device, claim.kinds)
+    _try(op, variant, device, case.kinds)
     return digest
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         try:
-            digest = compiled(Claim(**asked["claim"]), node_from(asked["node"]))
+            digest = compiled(VariantCase(**asked["claim"]), node_from(asked["node"]))
         except Exception as error:  # whatever a candidate raises is why it is none
             _say("failed", f"{type(error).__name__}: {error}")
         else:

@@ -14,7 +14,7 @@ from camshaft.selection.select import rivals
 from camshaft.tune.cold import last_cache_nbytes
 from camshaft.tune.nodes import Tuned, tune_node
 from camshaft.tune.rounds import BenchmarkConfig
-from camshaft.validation.cases import claim_of
+from camshaft.validation.cases import case_of
 
 # Operations a byte under which a node that reads weights or a cache waits for memory, and bytes under which it does not matter.
 STREAMS_UNDER, STREAMS_FROM_NBYTES = 64.0, 1 << 16
@@ -74,7 +74,7 @@ def is_measured(use: Use) -> bool:
     except BackendError:
         return False
     keys = [(v, b, there.get((v.name, b))) for v, b in wanted]
-    return all(key == claim_of(use.op, v, b, use.node).key() for v, b, key in keys)
+    return all(key == case_of(use.op, v, b, use.node).key() for v, b, key in keys)
 
 
 def _kept(node: Node) -> dict[Tensor, int]:

@@ -121,8 +121,8 @@ def _proved(op: Op, node: NodeSpec, override: str | None) -> tuple[list[Candidat
     free = rivals(op, node) if override in DEFAULT_ORDER else []
     others = [rival for rival in free if rival not in ours]
     made = [Candidate(op, node, variant, backend) for variant, backend in (*ours, *others)]
-    verdicts = prove([c.claim for c in made])
-    right = [verdicts[c.claim].status == "proved" for c in made]
+    results = prove([c.case for c in made])
+    right = [results[c.case].status == "proved" for c in made]
     return (
         [c for c, ok in zip(made[: len(ours)], right, strict=False) if ok],
         [c for c, ok in zip(made[len(ours) :], right[len(ours) :], strict=True) if ok],
@@ -203,11 +203,11 @@ def _final(
         work.noise = max(LEAST_NOISE, _noise(now, again))
         if ratio * (1 + work.noise) > 1:
             continue
-        claim = replace(finalist.claim, kinds=None)
-        verdict = prove([claim])[claim]
-        if verdict.status == "proved":
+        case = replace(finalist.case, kinds=None)
+        result = prove([case])[case]
+        if result.status == "proved":
             return finalist, before, before * ratio, 1 / ratio
-        work.fail(finalist, f"{verdict.status}: {verdict.reason}")
+        work.fail(finalist, f"{result.status}: {result.reason}")
     return reference, before, before, 1.0
 
 

@@ -1,4 +1,4 @@
-"""Claim: one variant of one op on one backend, and the digest of all that its proof depends on."""
+"""VariantCase: one variant of one op on one backend, and the digest of all that its proof depends on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHARED = ("backends/device.py", "formats", "validation/run.py", "validation/val
 
 
 @dataclass(frozen=True)
-class Claim:
+class VariantCase:
     """What is to be proved. `backend` may name a device of it ('webgpu:1'). `module` has the op as OP, or in OPS by name; a
     child process imports it from there, and `home`, where a variant that was registered from elsewhere comes from.
 
@@ -80,13 +80,13 @@ def _device_key(name: str) -> tuple[str, ...]:
     return tuple(repr(info) for info in devices() if info.name == made)
 
 
-def claim_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None = None) -> Claim:
+def case_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None = None) -> VariantCase:
     """The claim of a variant on one of its backends; with a node, for inputs of that node's kinds."""
     known = op.name in ops.NAMES and ops.get(op.name) is op
     module = ops.module_of(op.name) if known else op.infer.__module__
     home = ops.home_of(op, variant)
     kinds = None if node is None else kinds_of(node)
-    return Claim(op.name, variant.name, backend, module, kinds, home, values_text(variant.values))
+    return VariantCase(op.name, variant.name, backend, module, kinds, home, values_text(variant.values))
 
 
 def kinds_of(node: NodeSpec) -> str:
@@ -99,10 +99,10 @@ def kinds_among(inputs: Iterable[TensorSpec]) -> str:
     return ",".join(f"{spec.dtype.name}/{spec.layout.name}" for spec in inputs)
 
 
-def all_claims(backend: str) -> tuple[Claim, ...]:
+def all_cases(backend: str) -> tuple[VariantCase, ...]:
     """Every variant of every op that a backend claims, for its first device or the one named."""
     name = backend_named(backend).name
-    return tuple(claim_of(op, v, backend) for op in ops.all_ops() for v in ops.variants_of(op) if name in v.backends)
+    return tuple(case_of(op, v, backend) for op in ops.all_ops() for v in ops.variants_of(op) if name in v.backends)
 
 
 @functools.cache

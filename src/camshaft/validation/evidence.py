@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from camshaft.store.store import Store, store
-from camshaft.validation.cases import Claim, machine_key
+from camshaft.validation.cases import VariantCase, machine_key
 
 # Verdicts on one subject under other digests that are kept: for versions of camshaft that take turns on a machine.
 GENERATIONS = 4
@@ -18,7 +18,7 @@ Status = Literal["proved", "failed", "absent"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ValidationResult:
     """What became of a claim. `reason` says why it failed or is absent; `max_error` (normalized mean squared; None where it is
     not finite or nothing ran) was seen in `sample`; `elapsed_s` is how long all samples took, compilation included.
     `kinds` and `values` are the claim's, `digest` stands for it with its sources and device (claims.py): evidence under another
@@ -58,12 +58,12 @@ class BackendValidation:
     n_proved: int
     n_failed: int
     n_absent: int
-    verdicts: tuple[Verdict, ...]
+    results: tuple[ValidationResult, ...]
 
 
-def summary(name: str, verdicts: Iterable[Verdict], absent: str | None) -> BackendValidation:
+def summary(name: str, results: Iterable[ValidationResult], absent: str | None) -> BackendValidation:
     """The validation of a backend from its verdicts, or from why it is absent."""
-    rows = tuple(verdicts)
+    rows = tuple(results)
     counts = {s: sum(v.status == s for v in rows) for s in ("proved", "failed", "absent")}
     status: Status = "failed" if counts["failed"] else "proved" if counts["proved"] else "absent"
     failed = [f"{v.op} {v.variant}: {v.reason}" for v in rows if v.status == "failed"]
@@ -71,35 +71,35 @@ def summary(name: str, verdicts: Iterable[Verdict], absent: str | None) -> Backe
     return BackendValidation(name, status, reason, counts["proved"], counts["failed"], counts["absent"], rows)
 
 
-class Ledger:
+class ValidationCache:
     """The verdicts of this machine. Reads its document when first asked; `add` keeps new ones and merges what other
     processes wrote meanwhile."""
 
     def __init__(self, kept: Store) -> None:
         self._store = kept
-        self._rows: dict[str, Verdict] | None = None
+        self._rows: dict[str, ValidationResult] | None = None
         self._lock = threading.RLock()
 
-    def get(self, claim: Claim) -> Verdict | None:
+    def get(self, case: VariantCase) -> ValidationResult | None:
         """The verdict on a claim as its sources are now, or None. What was proved on all samples holds for any kinds."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._read()
-            whole = self._rows.get(replace(claim, kinds=None).key())
-            if whole is not None and (claim.kinds is None or whole.status == "proved"):
+            whole = self._rows.get(replace(case, kinds=None).key())
+            if whole is not None and (case.kinds is None or whole.status == "proved"):
                 return whole
-            return self._rows.get(claim.key())
+            return self._rows.get(case.key())
 
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def results(self) -> tuple[ValidationResult, ...]:
         """Every verdict that is kept, those on sources of another time too."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._read()
             return tuple(self._rows.values())
 
-    def add(self, verdicts: Mapping[Claim, Verdict]) -> None:
+    def add(self, results: Mapping[VariantCase, ValidationResult]) -> None:
         """Keeps verdicts, in memory and in the store. StoreError when they cannot be written."""
-        lasting = {claim: verdict for claim, verdict in verdicts.items() if verdict.lasting}
+        lasting = {case: result for case, result in results.items() if result.lasting}
         if not lasting:
             return
         with self._lock, self._store.locked("evidence"):
@@ -113,13 +113,13 @@ class Ledger:
             kept = {key for key, row in self._read().items() if row.status == "proved"}
             return all(key in kept for key, row in (self._rows or {}).items() if row.status == "proved")
 
-    def _read(self) -> dict[str, Verdict]:
+    def _read(self) -> dict[str, ValidationResult]:
         document = self._store.evidence.get(machine_key()) or {}
         rows = document.get("verdicts")
         return {k: v for k, row in rows.items() if (v := _verdict(row))} if isinstance(rows, dict) else {}
 
 
-def _recent(rows: dict[str, Verdict]) -> dict[str, Verdict]:
+def _recent(rows: dict[str, ValidationResult]) -> dict[str, ValidationResult]:
     """The rows but those that GENERATIONS newer ones of their subject stand beside."""
     newest = sorted(rows, key=lambda key: rows[key].when, reverse=True)
     seen: Counter[tuple[str | None, ...]] = Counter()
@@ -131,19 +131,19 @@ def _recent(rows: dict[str, Verdict]) -> dict[str, Verdict]:
     return {key: row for key, row in rows.items() if key in kept}
 
 
-def _verdict(row: Any) -> Verdict | None:
+def _verdict(row: Any) -> ValidationResult | None:
     """A row of the document; None for one that another version of camshaft wrote otherwise."""
-    if not isinstance(row, dict) or set(row) != {f.name for f in fields(Verdict)}:
+    if not isinstance(row, dict) or set(row) != {f.name for f in fields(ValidationResult)}:
         return None
-    return Verdict(**row)
+    return ValidationResult(**row)
 
 
-_ledgers: dict[Path, Ledger] = {}
+_caches: dict[Path, ValidationCache] = {}
 _lock = threading.Lock()
 
 
-def ledger() -> Ledger:
+def validation_cache() -> ValidationCache:
     """The ledger of the current store: one per folder and process."""
     kept = store()
     with _lock:
-        return _ledgers.setdefault(kept.root, Ledger(kept))
+        return _caches.setdefault(kept.root, ValidationCache(kept))

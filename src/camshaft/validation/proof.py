@@ -15,13 +15,13 @@ from typing import Self
 from camshaft.backends.registry import Backend, backend_named, backends
 from camshaft.errors import StoreError
 from camshaft.settings import thread_count
-from camshaft.validation.cases import Claim, all_claims
+from camshaft.validation.cases import VariantCase, all_cases
 from camshaft.validation.child_process import ChildProcess
-from camshaft.validation.evidence import BackendValidation, Verdict, ledger, summary
+from camshaft.validation.evidence import BackendValidation, ValidationResult, summary, validation_cache
 
 Progress = Callable[[int, int], None]
 # Entered with the claims that children are to judge, while they do; gives other claims that they judge along.
-Beside = Callable[[Collection[Claim]], AbstractContextManager[Iterable[Claim]]]
+Beside = Callable[[Collection[VariantCase]], AbstractContextManager[Iterable[VariantCase]]]
 
 SAMPLE_TIMEOUT_S = 60.0
 _KEEP_EVERY_S = 1.0  # what an interruption may lose; a write takes some milliseconds
@@ -31,19 +31,19 @@ _ENDED_BY_OTHERS = {int(s) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"
 
 
 def prove(
-    claims: Iterable[Claim],
+    variant_cases: Iterable[VariantCase],
     *,
     timeout_s: float | None = None,
     progress: Progress | None = None,
     beside: Beside | None = None,
-) -> dict[Claim, Verdict]:
+) -> dict[VariantCase, ValidationResult]:
     """A verdict on each claim: from the evidence where there is one, else from child processes, and then kept.
 
     `timeout_s` is for one sample, compilation included (SAMPLE_TIMEOUT_S by default); `progress` is called, from any thread
     but never from two at once, with how many of the claims without evidence are judged and how many there are. BackendError
     when no child can be run, StoreError when the store cannot be written.
     """
-    wanted = tuple(dict.fromkeys(claims))
+    wanted = tuple(dict.fromkeys(variant_cases))
     found = _known(wanted)
     missing = [c for c in wanted if c not in found]
     if missing:
@@ -56,11 +56,15 @@ def prove(
     return {c: found[c] for c in wanted}
 
 
-def _known(claims: Collection[Claim]) -> dict[Claim, Verdict]:
+def _known(variant_cases: Collection[VariantCase]) -> dict[VariantCase, ValidationResult]:
     """Verdicts that need no child: backends that are absent, and the evidence."""
-    absent = {name: backend_named(name).absent() for name in {c.backend for c in claims}}
-    found = {c: Verdict(c.op, c.variant, c.backend, "absent", reason) for c in claims if (reason := absent[c.backend])}
-    return found | {c: v for c in claims if c not in found and (v := ledger().get(c))}
+    absent = {name: backend_named(name).absent() for name in {c.backend for c in variant_cases}}
+    found = {
+        c: ValidationResult(c.op, c.variant, c.backend, "absent", reason)
+        for c in variant_cases
+        if (reason := absent[c.backend])
+    }
+    return found | {c: v for c in variant_cases if c not in found and (v := validation_cache().get(c))}
 
 
 def validate_backends(
@@ -72,19 +76,21 @@ def validate_backends(
     """
     wanted = tuple(backends() if names is None else names)
     absent = {name: _unprovable(backend_named(name)) for name in wanted}
-    claims = {name: all_claims(name) if absent[name] is None else () for name in wanted}
-    verdicts = prove((c for rows in claims.values() for c in rows), progress=progress)
-    return {name: summary(name, (verdicts[c] for c in claims[name]), absent[name]) for name in wanted}
+    variant_cases = {name: all_cases(name) if absent[name] is None else () for name in wanted}
+    results = prove((c for rows in variant_cases.values() for c in rows), progress=progress)
+    return {name: summary(name, (results[c] for c in variant_cases[name]), absent[name]) for name in wanted}
 
 
 def _unprovable(backend: Backend) -> str | None:
     return backend.absent() if backend.runs else "it plans and emits, and never runs"
 
 
-def _judge(claims: Sequence[Claim], timeout_s: float, progress: Progress | None) -> dict[Claim, Verdict]:
+def _judge(
+    variant_cases: Sequence[VariantCase], timeout_s: float, progress: Progress | None
+) -> dict[VariantCase, ValidationResult]:
     """Some children take the claims off one queue, each as it is free. Verdicts are kept as they come."""
-    round_ = _Round(claims, timeout_s, progress)
-    n_children = min(thread_count(), -(-len(claims) // _CLAIMS_PER_CHILD))
+    round_ = _Round(variant_cases, timeout_s, progress)
+    n_children = min(thread_count(), -(-len(variant_cases) // _CLAIMS_PER_CHILD))
     with ThreadPoolExecutor(n_children) as pool:
         try:
             for served in [pool.submit(round_.serve) for _ in range(n_children)]:
@@ -98,12 +104,12 @@ def _judge(claims: Sequence[Claim], timeout_s: float, progress: Progress | None)
 class _Round:
     """Claims on their way to verdicts, by several threads with a child each."""
 
-    def __init__(self, claims: Sequence[Claim], timeout_s: float, progress: Progress | None) -> None:
-        self.found: dict[Claim, Verdict] = {}
-        self._n_claims, self._timeout_s, self._progress = len(claims), timeout_s, progress
-        self._left: queue.SimpleQueue[Claim] = queue.SimpleQueue()
-        for claim in claims:
-            self._left.put(claim)
+    def __init__(self, variant_cases: Sequence[VariantCase], timeout_s: float, progress: Progress | None) -> None:
+        self.found: dict[VariantCase, ValidationResult] = {}
+        self._n_claims, self._timeout_s, self._progress = len(variant_cases), timeout_s, progress
+        self._left: queue.SimpleQueue[VariantCase] = queue.SimpleQueue()
+        for case in variant_cases:
+            self._left.put(case)
         self._telling = threading.Lock()
         self._kept, self._kept_at = 0, time.monotonic()
         self._tell()
@@ -113,24 +119,24 @@ class _Round:
         while not self._left.empty():
             with _Child() as child, suppress(queue.Empty):
                 while child.alive:
-                    claim = self._left.get_nowait()
-                    verdict = child.judge(claim, self._timeout_s)
-                    if child.crashed and verdict.lasting:  # an earlier claim may have done the harm
-                        verdict = self._again(claim)
-                    self._done(claim, verdict)
+                    case = self._left.get_nowait()
+                    validated = child.judge(case, self._timeout_s)
+                    if child.crashed and validated.lasting:  # an earlier claim may have done the harm
+                        validated = self._again(case)
+                    self._done(case, validated)
 
-    def _again(self, claim: Claim) -> Verdict:
+    def _again(self, case: VariantCase) -> ValidationResult:
         """A second and last trial, by a child of its own."""
         with _Child() as alone:
-            verdict = alone.judge(claim, self._timeout_s)
+            validated = alone.judge(case, self._timeout_s)
             if not alone.crashed:
-                return verdict
-        return replace(verdict, reason=f"twice {verdict.reason}")
+                return validated
+        return replace(validated, reason=f"twice {validated.reason}")
 
-    def _done(self, claim: Claim, verdict: Verdict) -> None:
+    def _done(self, case: VariantCase, validated: ValidationResult) -> None:
         with self._telling:
-            self.found[claim] = replace(
-                verdict, digest=claim.key(), kinds=claim.kinds, values=claim.values, when=time.time()
+            self.found[case] = replace(
+                validated, digest=case.key(), kinds=case.kinds, values=case.values, when=time.time()
             )
             if time.monotonic() - self._kept_at > _KEEP_EVERY_S:
                 self.keep()
@@ -144,7 +150,7 @@ class _Round:
     def keep(self) -> None:
         """Keeps in the evidence what was found since the last time. StoreError when it cannot be written."""
         fresh = dict(list(self.found.items())[self._kept :])
-        ledger().add(fresh)
+        validation_cache().add(fresh)
         self._kept, self._kept_at = self._kept + len(fresh), time.monotonic()
 
     def stop(self) -> None:
@@ -170,29 +176,31 @@ class _Child:
             self._process.leave()
         self._process.end()
 
-    def judge(self, claim: Claim, timeout_s: float) -> Verdict:
+    def judge(self, case: VariantCase, timeout_s: float) -> ValidationResult:
         """What the child says, or that it died, or that it was silent for longer than a sample may take. StoreError where the
         store could not be used in it."""
-        self._process.ask(asdict(claim))
+        self._process.ask(asdict(case))
         sample: str | None = None
         while True:
             try:
                 said = self._process.answer(timeout_s)
             except queue.Empty:
-                return self._failed(claim, sample, f"hung: silent for {timeout_s:g} s")
+                return self._failed(case, sample, f"hung: silent for {timeout_s:g} s")
             if said is None:
                 self.crashed = True
-                return self._failed(claim, sample, f"crashed its process: {self._process.death()}")
+                return self._failed(case, sample, f"crashed its process: {self._process.death()}")
             if "store" in said:
                 raise StoreError(said["store"])
             if "verdict" in said:
-                verdict = Verdict(**said["verdict"])
-                self.alive = verdict.status != "failed"
-                return verdict
+                validated = ValidationResult(**said["verdict"])
+                self.alive = validated.status != "failed"
+                return validated
             sample = said["sample"]
 
-    def _failed(self, claim: Claim, sample: str | None, what: str) -> Verdict:
+    def _failed(self, case: VariantCase, sample: str | None, what: str) -> ValidationResult:
         self.alive = False
         lasting = -self._process.returncode not in _ENDED_BY_OTHERS if self._process.returncode is not None else True
         where = f" in sample '{sample}'" if sample else ""
-        return Verdict(claim.op, claim.variant, claim.backend, "failed", what + where, sample=sample, lasting=lasting)
+        return ValidationResult(
+            case.op, case.variant, case.backend, "failed", what + where, sample=sample, lasting=lasting
+        )

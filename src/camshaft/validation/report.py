@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named
-from camshaft.validation.cases import all_claims
-from camshaft.validation.evidence import BackendValidation, Verdict
+from camshaft.validation.cases import all_cases
+from camshaft.validation.evidence import BackendValidation, ValidationResult
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,18 @@ def families(found: Validations) -> dict[str, dict[str, Tally]]:
     """Family of ops (a file of ops/, so many ops of one kind) -> backend -> tally; backends that are absent left out."""
     made: dict[str, dict[str, Tally]] = {}
     for name, validation in found.items():
-        for verdict in validation.verdicts:
-            row = made.setdefault(ops.group_of(verdict.op), {})
-            row[name] = row.get(name, Tally()) + Tally(**{verdict.status: 1})
+        for result in validation.results:
+            row = made.setdefault(ops.group_of(result.op), {})
+            row[name] = row.get(name, Tally()) + Tally(**{result.status: 1})
     return made
 
 
 def absences(found: Validations) -> tuple[Absence, ...]:
     """Backends that are absent as a whole, then absent kernels by backend and reason, the most numerous first."""
-    whole = [_whole(name, b.reason) for name, b in found.items() if not b.verdicts and b.reason and _runs(name)]
-    groups: dict[tuple[str, str], list[Verdict]] = {}
+    whole = [_whole(name, b.reason) for name, b in found.items() if not b.results and b.reason and _runs(name)]
+    groups: dict[tuple[str, str], list[ValidationResult]] = {}
     for name, validation in found.items():
-        for v in validation.verdicts:
+        for v in validation.results:
             if v.status == "absent":
                 groups.setdefault((name, v.reason or "no reason given"), []).append(v)
     parts = [Absence(name, False, why, len(rows), _ops(rows)) for (name, why), rows in groups.items()]
@@ -85,17 +85,17 @@ def _runs(backend: str) -> bool:
 
 
 def _whole(name: str, reason: str) -> Absence:
-    claims = all_claims(name)
-    return Absence(name, True, reason, len(claims), tuple(dict.fromkeys(c.op for c in claims)))
+    variant_cases = all_cases(name)
+    return Absence(name, True, reason, len(variant_cases), tuple(dict.fromkeys(c.op for c in variant_cases)))
 
 
-def _ops(rows: Iterable[Verdict]) -> tuple[str, ...]:
+def _ops(rows: Iterable[ValidationResult]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.op for v in rows))
 
 
 def failures(found: Validations) -> tuple[Failure, ...]:
     """What failed, each with its evidence."""
-    rows = (v for b in found.values() for v in b.verdicts if v.status == "failed")
+    rows = (v for b in found.values() for v in b.results if v.status == "failed")
     return tuple(Failure(v.op, v.variant, v.backend, v.reason or "no reason given") for v in rows)
 
 
@@ -139,5 +139,5 @@ _REMEDIES = (
 
 def advice(found: Validations) -> tuple[Advice, ...]:
     """What to install to get more here; nothing for a backend that this machine cannot have."""
-    lacking = {name for name, b in found.items() if not b.verdicts}
+    lacking = {name for name, b in found.items() if not b.results}
     return tuple(Advice(r.command, r.brings) for r in _REMEDIES if r.backend in lacking and r.fits())

@@ -23,7 +23,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Ground:
+class MemoryFill:
     """What a run finds: the byte that outputs and scratch are full of, and whether plain tensors begin one element past a
     multiple of 64 bytes, as the arrays of a caller may."""
 
@@ -32,10 +32,10 @@ class Ground:
 
 
 # As f32, bytes of 0xA5 are -3e-16: what adds to an output that it never set is right on them, but not on these, which are NaN.
-OTHER_GROUND = Ground(0xFF, shifted=True)
+OTHER_GROUND = MemoryFill(0xFF, shifted=True)
 
 
-def guarded(spec: TensorSpec, guard_nbytes: int = GUARD_NBYTES, ground: Ground | None = None) -> Array:
+def guarded(spec: TensorSpec, guard_nbytes: int = GUARD_NBYTES, ground: MemoryFill | None = None) -> Array:
     """Bytes for a tensor, 64-byte aligned, between guard bytes; the tensor's bytes too are set to the guard, or as the ground
     has it."""
     span = -(-spec.nbytes // 4) * 4 + 2 * guard_nbytes
@@ -86,7 +86,7 @@ def run_variant(
     device: Device,
     inputs: Sequence[Array],
     extents: Mapping[Extent, int] | None = None,
-    ground: Ground | None = None,
+    ground: MemoryFill | None = None,
 ) -> tuple[Array, ...]:
     """Outputs of the variant (at their bounds), then the new values of the inputs that it updates in place.
 

@@ -21,8 +21,8 @@ from camshaft.backends.registry import device as device_named
 from camshaft.errors import StoreError
 from camshaft.ops.op import NodeSpec, Op, Sample
 from camshaft.store.store import store
-from camshaft.validation.cases import Claim, kinds_among
-from camshaft.validation.evidence import Verdict
+from camshaft.validation.cases import VariantCase, kinds_among
+from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import Checked, check_sample, node_of, specs_of
 
@@ -70,14 +70,14 @@ def samples_of(op: Op, kinds: str | None) -> list[tuple[Sample, NodeSpec]]:
     return [(sample, node_of(op, sample)) for sample in every]
 
 
-def judge(claim: Claim, begin: Callable[[str], None]) -> Verdict:
+def judge(case: VariantCase, begin: Callable[[str], None]) -> ValidationResult:
     """Runs samples on the variant until one fails; `begin` is told each sample's name."""
-    op, variant = claim.resolve()
-    device = device_named(claim.backend)
+    op, variant = case.resolve()
+    device = device_named(case.backend)
     started, refusal = time.perf_counter(), None
     worst: Checked | None = None
     n_samples = 0
-    for sample, node in samples_of(op, claim.kinds):
+    for sample, node in samples_of(op, case.kinds):
         begin(sample.name)
         refused = variant.supports(node, device) or refusal_of(variant, node, device)
         if refused is not None:
@@ -92,17 +92,17 @@ def judge(claim: Claim, begin: Callable[[str], None]) -> Verdict:
     elapsed = time.perf_counter() - started
     if worst is None:
         reason = refusal or "the op has no samples"
-        return Verdict(claim.op, claim.variant, claim.backend, "absent", reason, elapsed_s=elapsed)
-    return _verdict(claim, worst, n_samples, elapsed)
+        return ValidationResult(case.op, case.variant, case.backend, "absent", reason, elapsed_s=elapsed)
+    return _verdict(case, worst, n_samples, elapsed)
 
 
-def _verdict(claim: Claim, worst: Checked, n_samples: int, elapsed: float) -> Verdict:
+def _verdict(case: VariantCase, worst: Checked, n_samples: int, elapsed: float) -> ValidationResult:
     right = worst.max_error <= worst.tolerance
     reason = None if right else f"error {worst.max_error:.3g} above {worst.tolerance:.3g} in sample '{worst.sample}'"
-    return Verdict(
-        claim.op,
-        claim.variant,
-        claim.backend,
+    return ValidationResult(
+        case.op,
+        case.variant,
+        case.backend,
         "proved" if right else "failed",
         reason,
         worst.max_error if math.isfinite(worst.max_error) else None,
@@ -127,7 +127,7 @@ def main() -> None:
     """Judges the claims of stdin, one after the other."""
     _say("ready", True)
     for line in sys.stdin:
-        claim = Claim(**json.loads(line))
+        case = VariantCase(**json.loads(line))
         at: list[str] = []
 
         def begin(sample: str, at: list[str] = at) -> None:
@@ -135,15 +135,17 @@ def main() -> None:
             _say("sample", sample)
 
         try:
-            with bounded(device_named(claim.backend).space):
-                verdict = judge(claim, begin)
+            with bounded(device_named(case.backend).space):
+                result = judge(case, begin)
         except StoreError as error:
             _say("store", str(error))
             continue
         except Exception as error:  # whatever a variant raises is the verdict on it
             reason = _reason(error)
-            verdict = Verdict(claim.op, claim.variant, claim.backend, "failed", reason, sample=at[0] if at else None)
-        _say("verdict", asdict(verdict))
+            result = ValidationResult(
+                case.op, case.variant, case.backend, "failed", reason, sample=at[0] if at else None
+            )
+        _say("verdict", asdict(result))
 
 
 if __name__ == "__main__":

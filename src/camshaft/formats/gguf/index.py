@@ -18,7 +18,7 @@ _PROBE_NBYTES = 4096
 
 
 @dataclass(frozen=True)
-class KnownHeader:
+class HeaderIndex:
     """What open_gguf found, after all its checks, in a file of `file_nbytes` whose first `nbytes` have the SHA-256 `digest`.
 
     `entries`: type id, position and bytes of a value by key; `tensors`: name, shape, type number, bytes and offset of each.
@@ -38,16 +38,16 @@ def probe(file: MappedFile) -> str:
     return f"{file.size}|{hashlib.sha256(first.data).hexdigest()}"
 
 
-def known_header(file: GGUFFile) -> KnownHeader:
+def known_header(file: GGUFFile) -> HeaderIndex:
     """Of a file that is open."""
     mapped = file.mapped
     entries = {key: (e.type_id, e.position, e.nbytes) for key, e in file.metadata.entries.items()}
     tensors = [(t.name, t.shape, _number(t), t.nbytes, t.offset) for t in file.tensors.values()]
     digest = header_digest(mapped, file.header_nbytes)
-    return KnownHeader(mapped.size, file.header_nbytes, digest, file.version, entries, tensors)
+    return HeaderIndex(mapped.size, file.header_nbytes, digest, file.version, entries, tensors)
 
 
-def open_known(file: MappedFile, header: KnownHeader) -> GGUFFile | None:
+def open_known(file: MappedFile, header: HeaderIndex) -> GGUFFile | None:
     """What `read_header` gives of that file, or None where its header is another one."""
     if file.size != header.file_nbytes or header_digest(file, header.nbytes) != header.digest:
         return None

@@ -1,4 +1,4 @@
-"""KeptPlan: a finished schedule out of the store, bound and ready to run.
+"""CachedPlan: a finished schedule out of the store, bound and ready to run.
 
 What is kept of a plan are the words that its executor walks, each as an offset in a region of memory: an argument's buffer, an
 extent's active value, a kernel. A start adds the regions' addresses and runs; no graph, pass, choice or lowering is needed, nor
@@ -114,7 +114,7 @@ def _head(row: dict[str, Any]) -> Head:
     return Head(**row | views | {"constants": [Constant(**constant) for constant in row["constants"]]})
 
 
-class KeptPlan:
+class CachedPlan:
     """Runs what was kept. `inputs` and `outputs` are views by name. One thread at a time fills inputs and runs."""
 
     def __init__(
@@ -158,7 +158,7 @@ class KeptPlan:
         return [host_memory("the arena", *head.arena), *given, *held, *along, *own]
 
     @property
-    def bound(self) -> KeptPlan:
+    def bound(self) -> CachedPlan:
         """Itself: what runs."""
         return self
 
@@ -202,7 +202,7 @@ _reviving = threading.Lock()
 
 def revive(
     kept: Kept, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
-) -> KeptPlan | None:
+) -> CachedPlan | None:
     """The plan, bound; the loading of its constants has begun (`weights.finish` ends it). None where the store has lost a kernel.
     PlanError where memory or tensors are not those that it was kept with."""
     head = kept.head
@@ -213,7 +213,7 @@ def revive(
             return None
         wanted = [_wanted(constant, found, tensors) for constant in head.constants]
         weights.begin_wanted(wanted, head.threads)
-        return KeptPlan(kept, found, memory, [weights.place(constant) for constant in wanted])
+        return CachedPlan(kept, found, memory, [weights.place(constant) for constant in wanted])
 
 
 def _wanted(constant: Constant, kernels: Sequence[CpuKernel], tensors: Mapping[str, FileTensor]) -> Wanted:

@@ -43,7 +43,7 @@ Array = np.ndarray[Any, Any]
 MOST_ALONG_NBYTES = 4 << 20
 
 
-class _NotKept(Exception):
+class _NotCacheable(Exception):
     """Why a plan cannot be kept."""
 
 
@@ -71,7 +71,7 @@ class _Regions:
         elif buffer.lifetime is Lifetime.IO:
             self.own[address] = buffer.nbytes
         else:
-            raise _NotKept(f"the {buffer.lifetime.value} {buffer.name!r} is made in the process")
+            raise _NotCacheable(f"the {buffer.lifetime.value} {buffer.name!r} is made in the process")
 
     def kernel(self, kernel: CpuKernel) -> int:
         """The number of a kernel among the kernels."""
@@ -88,14 +88,14 @@ def kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) 
     """What is kept of a plan that was compiled with this memory and these weights, or why it cannot be kept."""
     try:
         return _kept_of(plan, memory, weights)
-    except _NotKept as why:
+    except _NotCacheable as why:
         return str(why)
 
 
 def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept:
     bound = plan.bound
     if not isinstance(bound, BoundSchedule):
-        raise _NotKept("it is watched, or on another device")
+        raise _NotCacheable("it is watched, or on another device")
     named = {_start(array): (name, array.nbytes) for name, array in memory.items() if isinstance(array, np.ndarray)}
     regions = _Regions(named, _sources(weights))
     for thunk in bound.schedule.thunks:
@@ -107,7 +107,7 @@ def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights)
             regions.add(buffer, bound.memory.addresses[buffer])
     for array in (*plan.inputs.values(), *plan.outputs.values()):
         if _start(array) not in {*regions.numbers(), *named}:
-            raise _NotKept("an input or output lies inside other memory")
+            raise _NotCacheable("an input or output lies inside other memory")
         if _start(array) in named:
             name, nbytes = named[_start(array)]
             regions.memory[name] = nbytes
@@ -125,7 +125,7 @@ def _check(thunk: Thunk) -> None:
     if thunk.kind == "copy" and thunk.entry is None:
         return
     if thunk.kind != "kernel" or not isinstance(thunk.entry, CpuKernel) or not thunk.entry.key:
-        raise _NotKept(f"thunk {thunk.name!r} runs no kernel of the store")
+        raise _NotCacheable(f"thunk {thunk.name!r} runs no kernel of the store")
 
 
 def _sources(weights: Weights) -> dict[int, Wanted | Array]:

@@ -11,9 +11,9 @@ from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.plan.lowering.choose_devices import choose_placed, device_of
 from camshaft.plan.lowering.execution_node import TRANSFER
 from camshaft.plan.lowering.lower import Lowered
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.lowering.node_thunks import Built, Use, alignment_of, built, space_of, thunks_of
-from camshaft.plan.lowering.spaces import Versions, is_unified, leading_extent
+from camshaft.plan.lowering.spaces import Residency, is_unified, leading_extent
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.schedule import BufferSlice, Thunk, copy_thunk
 from camshaft.selection.select import Choice
@@ -45,7 +45,7 @@ class Placed:
     lowered: Lowered
     choices: list[Choice]
     thunks: list[list[Thunk]]
-    origins: Mapping[int, Origin]
+    origins: Mapping[int, NodeRange]
 
     def put(self, numbers: Iterable[int]) -> None:
         """Gives `lowered` the thunks of the nodes in this order."""
@@ -70,12 +70,12 @@ def lower_placed(graph: Graph, placement: Placement, given: Mapping[Tensor, obje
     choices = choose_placed(kernels, None, strict=True)
     away = {d.space: d for d in (*found.values(), *(c.device for c in choices)) if d.space != HOST}
     results = frozenset(root(t) for t in graph.outputs.values())
-    lowered = Lowered(Versions(away, homes, results, []), away)
+    lowered = Lowered(Residency(away, homes, results, []), away)
     maker = _Lowering(placement, lowered)
     for tensor in (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values()):
         maker.memory(tensor, None)
     chosen = dict(zip(kernels, choices, strict=True))
-    origins: dict[int, Origin] = {}
+    origins: dict[int, NodeRange] = {}
     thunks: list[list[Thunk]] = []
     for number, node in enumerate(graph.nodes):
         if node.op is TRANSFER:
@@ -114,14 +114,14 @@ class _Lowering:
     lowered: Lowered
     builds: dict[Hashable, Built] = field(default_factory=dict)
 
-    def kernels(self, node: Node, choice: Choice) -> tuple[list[Thunk], Origin]:
+    def kernels(self, node: Node, choice: Choice) -> tuple[list[Thunk], NodeRange]:
         use = Use(node.name, node.spec, choice)
         made = built(use, self.builds)
         space = space_of(made, choice)
         inputs = [self._at(node, i, t, space) for i, t in enumerate(node.inputs)]
         outputs = [self._at(node, None, t, space) for t in node.outputs]
         thunks = thunks_of(use, made, inputs, outputs, self.lowered.made)
-        return thunks, Origin(node, choice, 0, len(thunks), tuple(inputs), tuple(outputs))
+        return thunks, NodeRange(node, choice, 0, len(thunks), tuple(inputs), tuple(outputs))
 
     def copy(self, node: Node) -> Thunk:
         source, destination = self.memory(node.inputs[0], None), self.memory(node.outputs[0], None)

@@ -14,9 +14,9 @@ import numpy as np
 
 from camshaft.backends.device import HOST, Device
 from camshaft.graph.graph import Graph, Node, Tensor, root
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.lowering.node_thunks import Built, Use, built, space_of, thunks_of
-from camshaft.plan.lowering.spaces import Versions, is_unified
+from camshaft.plan.lowering.spaces import Residency, is_unified
 from camshaft.plan.schedule import Buffer, Thunk
 from camshaft.selection.select import Choice
 
@@ -26,10 +26,10 @@ class Lowered:
     """Thunks, where every root tensor lies, the devices outside of the host's space, and the memory of constants that lowering
     itself made."""
 
-    versions: Versions
+    versions: Residency
     devices: Mapping[str, Device]
     made: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
-    origins: list[Origin] = field(default_factory=list)
+    origins: list[NodeRange] = field(default_factory=list)
 
     @property
     def thunks(self) -> list[Thunk]:
@@ -54,7 +54,7 @@ def lower(graph: Graph, choices: Sequence[Choice], given: Mapping[Tensor, str] |
     made = [built(use, builds) for use in uses]
     spaces = [space_of(m, choice) for m, choice in zip(made, choices, strict=True)]
     homes = _homes(graph, spaces, devices) | dict(given or {})
-    lowered = Lowered(Versions(devices, homes, results, []), devices)
+    lowered = Lowered(Residency(devices, homes, results, []), devices)
     for tensor in (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values()):
         if root(tensor).kind != "constant" or root(tensor) in results:
             lowered.home(tensor)
@@ -62,7 +62,7 @@ def lower(graph: Graph, choices: Sequence[Choice], given: Mapping[Tensor, str] |
         memory = _node_memory(node, space, lowered.versions)
         first = len(lowered.thunks)
         lowered.thunks.extend(thunks_of(use, build, *memory, lowered.made))
-        lowered.origins.append(Origin(node, use.choice, first, len(lowered.thunks), *map(tuple, memory)))
+        lowered.origins.append(NodeRange(node, use.choice, first, len(lowered.thunks), *map(tuple, memory)))
     lowered.versions.settle()
     return lowered
 
@@ -84,7 +84,7 @@ def _homes(graph: Graph, spaces: Sequence[str], devices: Mapping[str, Device]) -
     return homes | states | shared
 
 
-def _node_memory(node: Node, space: str, versions: Versions) -> tuple[list[Buffer], list[Buffer]]:
+def _node_memory(node: Node, space: str, versions: Residency) -> tuple[list[Buffer], list[Buffer]]:
     """The node's inputs and outputs in a space, inputs brought there; what it updates or makes is newest there afterwards."""
     inputs = [versions.read(root(t), space) for t in node.inputs]
     for index in node.op.updates:

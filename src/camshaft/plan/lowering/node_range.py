@@ -10,7 +10,7 @@ from camshaft.selection.select import Choice
 
 
 @dataclass(frozen=True)
-class Origin:
+class NodeRange:
     """Thunks [first, last) compute the node, by its choice, from and into this memory."""
 
     node: Node

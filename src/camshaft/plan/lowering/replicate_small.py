@@ -13,7 +13,7 @@ from dataclasses import replace
 from camshaft.backends.device import HOST
 from camshaft.graph.custom import CustomOp
 from camshaft.plan.lowering.lower import Lowered
-from camshaft.plan.lowering.node_range import Origin
+from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.memory.arena import unshared_steps
 from camshaft.plan.schedule import Lifetime, Thunk
 
@@ -33,7 +33,7 @@ def run_everywhere(lowered: Lowered, workers: int) -> list[Thunk]:
     return [_marked(thunk) if i in chosen else thunk for i, thunk in enumerate(thunks)]
 
 
-def _work(thunk: Thunk, origin: Origin) -> tuple[float, float]:
+def _work(thunk: Thunk, origin: NodeRange) -> tuple[float, float]:
     """Bytes and operations, at the bounds: no more than the node's, which says how little of a table is read. Of a node of
     several thunks, 8 operations an f32 element: a merge of attention has few of the node's."""
     op, spec = origin.node.op, origin.node.spec
@@ -41,7 +41,7 @@ def _work(thunk: Thunk, origin: Origin) -> tuple[float, float]:
     return nbytes, op.flops(spec) if origin.last - origin.first == 1 else min(op.flops(spec), 2 * nbytes)
 
 
-def _is_small(thunk: Thunk, origin: Origin) -> bool:
+def _is_small(thunk: Thunk, origin: NodeRange) -> bool:
     """Whether the thunk is a kernel of ours on the host that writes temporaries alone, and little of anything."""
     if isinstance(origin.node.op, CustomOp) or thunk.kind != "kernel" or thunk.device != HOST:
         return False
@@ -82,4 +82,4 @@ def _whole_buffers(thunks: Sequence[Thunk], chosen: set[int]) -> set[int]:
 
 
 def _marked(thunk: Thunk) -> Thunk:
-    return replace(thunk, everywhere=True, reason=f"{thunk.reason}; by every worker for itself")
+    return replace(thunk, replicated=True, reason=f"{thunk.reason}; by every worker for itself")

@@ -1,4 +1,4 @@
-"""Versions of tensors: the buffer of each in each space, and the copies that bring the newest value there."""
+"""Residency of tensors: the buffer of each in each space, and the copies that bring the newest value there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ALIGNMENT = 64
 
 
 @dataclass
-class Versions:
+class Residency:
     """Root tensors in spaces. `homes` is where each one's own memory lies; `results` are the graph's outputs, which a caller
     reads at home after the run. A copy is made once per value: writing in one space makes the others' versions stale.
 

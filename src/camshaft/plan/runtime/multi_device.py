@@ -1,4 +1,4 @@
-"""MixedSchedule: a schedule over several devices, bound: host thunks in the native executor, others as runs of their device.
+"""A schedule over several devices: host thunks run in the native executor, others as runs of their device.
 
 Made by `bind_mixed`, with the same face as execute.py's BoundSchedule, which runs the host's part of it.
 """
@@ -40,7 +40,7 @@ class DeviceTimes:
     elapsed_ns: tuple[int, ...] | None
 
 
-class MixedSchedule:
+class MultiDeviceSchedule:
     """A schedule with places on every device. Segments of devices are submitted and go on by themselves; one that needs the
     bytes of another device's waits for it. Extents, threads and closing as BoundSchedule's."""
 
@@ -217,7 +217,7 @@ def bind_mixed(
     device_buffers: Mapping[Buffer, Memory] | None = None,
     own: Sequence[Memory] = (),
     threads: int = 1,
-) -> MixedSchedule:
+) -> MultiDeviceSchedule:
     """Binds a schedule to the host's memory as `bind` does, and to `device_buffers`: the memory of every CONSTANT, STATE and IO
     buffer in another space. `own` are those of them that the plan closes with itself. PlanError as `bind`'s."""
     check_waits(schedule, memory_plan)
@@ -229,4 +229,4 @@ def bind_mixed(
     waits = tuple(wait for thunk, wait in zip(schedule.thunks, schedule.waits, strict=True) if thunk.device == HOST)
     host_schedule = Schedule(thunks, waits, schedule.extents, buffers_of(thunks))
     host = BoundSchedule(host_schedule, memory_plan, host_memory, threads)
-    return MixedSchedule(schedule, memory_plan, host, host_memory, bound)
+    return MultiDeviceSchedule(schedule, memory_plan, host, host_memory, bound)

@@ -27,7 +27,7 @@ def homes(schedule: Schedule, workers: int) -> Iterator[int]:
     turn = 0
     for thunk, wait in zip(schedule.thunks, schedule.waits, strict=True):
         turn = 0 if wait else turn
-        if thunk.everywhere:
+        if thunk.replicated:
             yield layout.EVERYWHERE
             continue
         yield turn

@@ -18,7 +18,7 @@ import numpy as np
 
 from camshaft.errors import PlanError
 from camshaft.plan.runtime.execute import BoundSchedule
-from camshaft.plan.runtime.multi_device import DeviceTimes, MixedSchedule
+from camshaft.plan.runtime.multi_device import DeviceTimes, MultiDeviceSchedule
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import timed_executor
 from camshaft.plan.runtime.runnable import Runnable
@@ -135,12 +135,12 @@ def timed_run(bound: Runnable) -> TimedRun:
     with _lock:
         if isinstance(bound, BoundSchedule):
             return _Lanes(bound.threads, bound.schedule.waits, ()).whole(_stamped(bound, 0, len(bound.schedule.thunks)))
-        if isinstance(bound, MixedSchedule):
+        if isinstance(bound, MultiDeviceSchedule):
             return _mixed(bound)
     raise PlanError(f"a {type(bound).__name__} cannot be timed; wanted a plan as camshaft.compile binds it")
 
 
-def _mixed(bound: MixedSchedule) -> TimedRun:
+def _mixed(bound: MultiDeviceSchedule) -> TimedRun:
     began = time.perf_counter_ns()
     hosted: list[tuple[int, int, Counts]] = []
 

@@ -11,7 +11,7 @@ from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.barrier import AWAIT, BARRIER, CORES, pause_declaration, pause_ir
 from camshaft.plan.runtime.native.clock import STAMP_ENTRIES, TIMED, clock_ir
 from camshaft.plan.runtime.native.entries import COPY, ENTRIES
-from camshaft.plan.runtime.native.os_wait import WakeRow
+from camshaft.plan.runtime.native.os_wait import WaitRow
 from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 
 # programs = constant * product of ceil(extent / divisor), and 0 where an extent is 0
@@ -173,7 +173,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 """
 
 
-def executor_ir(row: WakeRow, machine: str, *, timed: bool = False) -> str:
+def executor_ir(row: WaitRow, machine: str, *, timed: bool = False) -> str:
     """The executor's module as IR text: it sleeps by `row` and pauses as `machine` (the triple's first part) does.
 
     `timed` gives the form that stamps what each worker does; the ordinary form is the same text without those lines.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_object
-from camshaft.plan.runtime.native.os_wait import WakeAddresses, WakeRow, wake_row
+from camshaft.plan.runtime.native.os_wait import WaitAddresses, WaitRow, wake_row
 from camshaft.store.store import store
 
 _ADDRESS, _INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -26,8 +26,8 @@ class NativeExecutor:
     `key` is its object's second one in the store.
     """
 
-    row: WakeRow
-    wake: WakeAddresses
+    row: WaitRow
+    wake: WaitAddresses
     run_alone: Native
     run: Native
     worker: Native
@@ -61,7 +61,7 @@ def _pause_ns(spin: Native, turns: int = 2000) -> float:
     return max(best, 0.1)
 
 
-def build_executor(object_code: bytes, row: WakeRow, wake: WakeAddresses, key: str = "") -> NativeExecutor:
+def build_executor(object_code: bytes, row: WaitRow, wake: WaitAddresses, key: str = "") -> NativeExecutor:
     """Loads an executor's object, made of `executor_ir(row, machine)`, and names its entries."""
     library = load_object(object_code)
     walk = (_ADDRESS, _INTEGER, _INTEGER, _ADDRESS)
@@ -93,7 +93,7 @@ def know_executor(key: str) -> None:
     _known_key = key
 
 
-def _executor_object(row: WakeRow) -> tuple[str, bytes]:
+def _executor_object(row: WaitRow) -> tuple[str, bytes]:
     """Second key and object of the ordinary executor."""
     data = store().kernels.object(_known_key) if _known_key else None
     if data is not None:

@@ -25,7 +25,7 @@ EVERYONE = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class WakeAddresses:
+class WaitAddresses:
     """The addresses of the system's functions: to wait while a 32-bit word has a value, to wake all who wait on it."""
 
     wait: int
@@ -33,7 +33,7 @@ class WakeAddresses:
 
 
 @dataclass(frozen=True)
-class WakeRow:
+class WaitRow:
     """One way to sleep. `wait` and `wake` are LLVM IR over %function, %word and (wait) %expected, an i32.
 
     A wait may return at any time; the executor looks at the word again. `find` gives the addresses, or None where
@@ -42,7 +42,7 @@ class WakeRow:
 
     name: str
     meaning: str
-    find: Callable[[], WakeAddresses | None]
+    find: Callable[[], WaitAddresses | None]
     wait: str
     wake: str
 
@@ -55,38 +55,38 @@ def _symbol(library: ctypes.CDLL, name: str) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _pair(library: ctypes.CDLL, wait: str, wake: str) -> WakeAddresses | None:
+def _pair(library: ctypes.CDLL, wait: str, wake: str) -> WaitAddresses | None:
     found = _symbol(library, wait), _symbol(library, wake)
-    return WakeAddresses(found[0], found[1]) if found[0] and found[1] else None
+    return WaitAddresses(found[0], found[1]) if found[0] and found[1] else None
 
 
-def _find_futex() -> WakeAddresses | None:
+def _find_futex() -> WaitAddresses | None:
     if not sys.platform.startswith("linux") or platform.machine() not in FUTEX_NUMBERS:
         return None
     return _pair(ctypes.CDLL(None), "syscall", "syscall")
 
 
-def _find_windows() -> WakeAddresses | None:
+def _find_windows() -> WaitAddresses | None:
     if sys.platform != "win32":
         return None
     return _pair(ctypes.WinDLL("kernelbase"), "WaitOnAddress", "WakeByAddressAll")
 
 
-def _find_darwin(wait: str, wake: str) -> Callable[[], WakeAddresses | None]:
+def _find_darwin(wait: str, wake: str) -> Callable[[], WaitAddresses | None]:
     return lambda: _pair(ctypes.CDLL(None), wait, wake) if sys.platform == "darwin" else None
 
 
-def _find_yield() -> WakeAddresses | None:
+def _find_yield() -> WaitAddresses | None:
     if sys.platform == "win32":
         return None
     return _pair(ctypes.CDLL(None), "sched_yield", "sched_yield")
 
 
-def futex_row(number: int) -> WakeRow:
+def futex_row(number: int) -> WaitRow:
     """Linux's row for an architecture whose futex system call has this number."""
     wait = f"i64 {number}, ptr %word, i64 {FUTEX_WAIT_PRIVATE}, i64 %value, i64 0, i64 0, i64 0"
     wake = f"i64 {number}, ptr %word, i64 {FUTEX_WAKE_PRIVATE}, i64 {EVERYONE}, i64 0, i64 0, i64 0"
-    return WakeRow(
+    return WaitRow(
         "futex",
         "sleeps in the kernel: syscall(SYS_futex)",
         _find_futex,
@@ -104,7 +104,7 @@ def core_address() -> int:
 
 WAKE_ROWS = (
     futex_row(FUTEX_NUMBERS.get(platform.machine(), 0)),
-    WakeRow(
+    WaitRow(
         "wait_on_address",
         "sleeps in the kernel: WaitOnAddress",
         _find_windows,
@@ -112,14 +112,14 @@ WAKE_ROWS = (
         "  %done = call i32 %function(ptr %word, ptr %slot, i64 4, i32 -1)",
         "call void %function(ptr %word)",
     ),
-    WakeRow(
+    WaitRow(
         "os_sync",
         "sleeps in the kernel: os_sync_wait_on_address (macOS 14.4 and newer)",
         _find_darwin("os_sync_wait_on_address", "os_sync_wake_by_address_all"),
         "%value = zext i32 %expected to i64\n  %done = call i32 %function(ptr %word, i64 %value, i64 4, i32 0)",
         "%done = call i32 %function(ptr %word, i64 4, i32 0)",
     ),
-    WakeRow(
+    WaitRow(
         "ulock",
         "sleeps in the kernel: __ulock_wait (macOS before 14.4)",
         _find_darwin("__ulock_wait", "__ulock_wake"),
@@ -127,7 +127,7 @@ WAKE_ROWS = (
         f"  %done = call i32 %function(i32 {ULOCK_COMPARE_AND_WAIT}, ptr %word, i64 %value, i32 0)",
         f"%done = call i32 %function(i32 {ULOCK_WAKE_ALL}, ptr %word, i64 0)",
     ),
-    WakeRow(
+    WaitRow(
         "yield",
         "does not sleep: gives up its turn with sched_yield, again and again, so idle workers use their cores",
         _find_yield,
@@ -137,7 +137,7 @@ WAKE_ROWS = (
 )
 
 
-def wake_row() -> tuple[WakeRow, WakeAddresses]:
+def wake_row() -> tuple[WaitRow, WaitAddresses]:
     """The first row that this system has, with its addresses. PlanError when it has none."""
     for row in WAKE_ROWS:
         addresses = row.find()

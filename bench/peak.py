@@ -10,9 +10,9 @@ from pathlib import Path
 
 import rows
 
-from camshaft.observe.machine_peak import Roof, measure
+from camshaft.observe.machine_peak import MachinePeak, measure
 
-__all__ = ["Roof", "measure"]
+__all__ = ["MachinePeak", "measure"]
 
 
 def main() -> None:
@@ -22,11 +22,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
-    roofs = [measure(threads) for threads in options.threads]
-    lines = [tuple(f"{x / 1e9:.4g}" if i else x for i, x in enumerate(vars(r).values())) for r in roofs]
+    peaks = [measure(threads) for threads in options.threads]
+    lines = [tuple(f"{x / 1e9:.4g}" if i else x for i, x in enumerate(vars(r).values())) for r in peaks]
     header = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s")
     print(rows.table(header, lines))
-    rows.write(options.json, [{"bench": "roof", **vars(r)} for r in roofs])
+    rows.write(options.json, [{"bench": "roof", **vars(r)} for r in peaks])
 
 
 if __name__ == "__main__":

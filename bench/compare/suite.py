@@ -79,7 +79,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Stand:
+class Suite:
     """Sides that are up together, and the tasks that they do by turns. `busy`: beside a process that keeps one core busy."""
 
     group: str
