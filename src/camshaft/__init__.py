@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from camshaft.plan.hooks import provide as _provide
+from camshaft.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from camshaft.backends.registry import device, devices
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from camshaft.plan.execution_graph import ExecutionGraph
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
-
-__version__ = "0.1.0"
 
 _HOME = {
     "CamshaftError": "camshaft.errors",
