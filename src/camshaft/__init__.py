@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.sampling import Sampling
     from camshaft.graph.graph import Graph, Tensor
+    from camshaft.graph.tensor_functions import *  # noqa: F403 - the ops' types, written by scripts/stubs.py
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.eager import (
@@ -134,3 +135,10 @@ def __getattr__(name: str) -> Any:
     if find_spec(f"camshaft.{name}") is not None:
         return import_module(f"camshaft.{name}")
     return getattr(import_module("camshaft.graph.functions"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names and the ops, for tab completion."""
+    from camshaft.ops import NAMES
+
+    return sorted({*__all__, *NAMES, "__version__", "__doc__", "__file__", "__name__", "__path__"})

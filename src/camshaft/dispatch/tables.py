@@ -1,10 +1,10 @@
-"""DispatchTable: every op as a plain attribute that works on arrays: table().matmul(a, b). Top of dispatch/."""
+"""DispatchTable: every op as a plain attribute that works on arrays: table().matmul(a, b)."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named
@@ -15,10 +15,15 @@ from camshaft.dispatch.select import Choice, Measurements
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec
 
+if TYPE_CHECKING:
+    from camshaft.dispatch.array_functions import ArrayFunctions  # the ops' types, written by scripts/stubs.py
+else:
+    ArrayFunctions = object
+
 Check = Callable[[Choice, NodeSpec], None]
 
 
-class DispatchTable:
+class DispatchTable(ArrayFunctions):
     """Frozen: the ops under one override, as attributes, each made when it is first asked for and then kept.
 
     A table once held never changes: what it chose for shapes, dtypes and attributes it keeps (of ever new ones, the last
@@ -48,6 +53,9 @@ class DispatchTable:
                 held[name] = ArrayOp(ops.get(name), self.override, held["_measurements"], held["_check"]).call
             made: Callable[..., Any] = held[name]
             return made
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.ops})
 
     def choice(self, op: str, *inputs: Any, **attrs: Any) -> Choice:
         """Which variant such a call runs, and why."""
