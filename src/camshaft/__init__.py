@@ -1,4 +1,4 @@
-"""camshaft: tensor programs ground into a flat schedule of proved, measured kernels.
+"""camshaft runs tensor programs as a flat schedule of proved, measured kernels.
 
 Names are loaded when they are first used, so that importing camshaft costs nothing. Ops are functions here too:
 camshaft.rms_norm(x, w, eps=1e-5) on graph tensors (graph/functions.py).
