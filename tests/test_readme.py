@@ -57,9 +57,22 @@ def test_the_sections_a_reader_wants_are_there() -> None:
         assert section(title).strip()
 
 
-def test_links_to_files_lead_somewhere() -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
+def test_links_to_files_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text("utf-8")):
         assert (ROOT / target).exists(), target
+
+
+def test_what_contributors_and_workflows_run_is_there() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
+    pages = workflow, (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    for page in pages:
+        paths = re.findall(r"(?<![\w./])(?:tests|scripts|bench|src|\.ci)/[\w/]+(?:\.py)?", page)
+        assert paths
+        for path in paths:
+            assert (ROOT / path).exists(), path
+    _, (_, tests) = quick_start()
+    assert workflow.count(f"run: {tests}") == 2, "Linux runs the README's test command"
 
 
 def test_the_settings_it_names_are_settings() -> None:

@@ -1,4 +1,4 @@
-"""camshaft: tensor programs compiled to a flat schedule of proved, measured kernels.
+"""camshaft runs tensor programs as a flat schedule of proved, measured kernels.
 
 Names are loaded when they are first used, so that importing camshaft costs nothing. Ops are functions here too:
 camshaft.rms_norm(x, w, eps=1e-5) on graph tensors (graph/functions.py).
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from camshaft.plan.hooks import provide as _provide
+from camshaft.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from camshaft.backends.registry import device, devices
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.sampling import Sampling
     from camshaft.graph.graph import Graph, Tensor
+    from camshaft.graph.tensor_functions import *  # noqa: F403 - the ops' types, written by scripts/stubs.py
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.override import backend, get_backend_override, set_backend_override
     from camshaft.validation.proof import validate_backends
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "backends.registry": "device devices",
@@ -117,3 +117,10 @@ def __getattr__(name: str) -> Any:
     if find_spec(f"camshaft.{name}") is not None:
         return import_module(f"camshaft.{name}")
     return getattr(import_module("camshaft.graph.functions"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names and the ops, for tab completion."""
+    from camshaft.ops import NAMES
+
+    return sorted({*__all__, *NAMES, "__version__", "__doc__", "__file__", "__name__", "__path__"})

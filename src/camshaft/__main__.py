@@ -1,6 +1,6 @@
-"""`python -m camshaft`: the same as the `camshaft` script. The last of the layout."""
+"""`python -m camshaft`: the same as the `camshaft` script."""
 
-from camshaft.cli.main import main
+from camshaft.cli.__main__ import main
 
 if __name__ == "__main__":
     main()

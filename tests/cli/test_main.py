@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import camshaft
 from camshaft.cli.main import COMMANDS
 
 HEAVY = ("rich", "numpy", "llvmlite", "tokenizers", "jinja2", "huggingface_hub")
@@ -45,6 +48,36 @@ print(len(os.listdir("/proc/self/task")), dict(os.environ) == before)
     free = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=free)
     assert done.stdout == "1 True\n"
+
+
+@pytest.mark.parametrize("start", ["camshaft", "camshaft.cli"])
+def test_the_version_is_told_without_typer_or_any_heavy_package(start: str) -> None:
+    code = f"""
+import runpy, sys
+sys.argv = ["camshaft", "--version"]
+runpy.run_module({start!r}, run_name="__main__")
+print([name for name in ("typer", *{HEAVY!r}) if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"camshaft {camshaft.__version__}", "[]"]
+
+
+def test_the_version_is_an_option_that_goes_before_a_command(cli) -> None:
+    result = cli("--version", "doctor")
+    assert (result.exit_code, result.stdout) == (0, f"camshaft {camshaft.__version__}\n")
+    assert "--version" in cli("--help").stdout
+
+
+def test_the_script_starts_where_the_modules_do() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["scripts"] == {"camshaft": "camshaft.cli.__main__:main"}
+
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS), ("cache", "clear")])
+def test_a_short_h_is_help(cli, arguments: tuple[str, ...]) -> None:
+    short, long = cli(*arguments, "-h"), cli(*arguments, "--help")
+    assert (short.exit_code, short.stdout) == (0, long.stdout)
+    assert "-h, --help" in short.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)

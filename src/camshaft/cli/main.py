@@ -10,12 +10,13 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from camshaft.cli.run import FAILED, INTERRUPTED
+from camshaft.version import __version__
 
 # click's UsageError, which some versions of typer carry a copy of.
 _UsageError: Any = typer.BadParameter.__base__
@@ -57,12 +58,13 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
     made = typer.Typer(
         name="camshaft",
         cls=_Group,
-        help="Run language models through a schedule ground once for this machine.",
+        help="Run language models from GGUF files, with kernels compiled for this machine.",
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        callback=_nothing,  # without one, an app of one command would take no command's name
+        context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
+        callback=_top,  # without one, an app of one command would take no command's name
     )
     for name in names:
         module = importlib.import_module(f"camshaft.cli.{name}")
@@ -73,7 +75,17 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
     return made
 
 
-def _nothing() -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print("camshaft", __version__)
+        raise typer.Exit
+
+
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
     pass
 
 
@@ -107,7 +119,7 @@ def _warning(
 
 
 def main() -> None:
-    """Entry point of the `camshaft` script."""
+    """Runs the command that sys.argv names, as a process of its own."""
     warnings.formatwarning = _warning
     _open_closed_streams()
     for name in ("SIGTERM", "SIGHUP"):  # unwound like Ctrl-C, so that temporary files go

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from camshaft.eager.operands import (
 from camshaft.eager.shaped_call import Prepared
 from camshaft.errors import ShapeError
 from camshaft.ops.op import NodeSpec, Op
+from camshaft.ops.signatures import builtin_text, described
 from camshaft.selection.select import Choice, Measurements, select
 
 Attrs = Mapping[str, Any]
@@ -46,7 +48,6 @@ Attrs = Mapping[str, Any]
 MOST_REMEMBERED = 1024
 # Uses of shapes that broadcast before kernels are compiled for them, which takes some 10 ms.
 ENOUGH = 2
-_HELP = "Arrays in, arrays out; `out` is written and returned."
 
 
 def _flat_text(n: int, symbol: str, slot: int) -> str:
@@ -115,23 +116,22 @@ class ArrayOp:
         self.slow = self.call = self._python
         if cpython_abi.refusal() is None:
             self._make_native()
+        if self.call is self._python:
+            self.call = MethodType(described(ArrayOp.run, op), self)
 
     def _make_native(self) -> None:
         """A builtin with a row for each set of shapes; before it, where the op is elementwise, one with a row for each dtype."""
-        name, text = self.op.name, f"--\n\n{self.op.formula}. {_HELP}"
+        name, text = self.op.name, builtin_text(self.op)
         count = self.n_inputs or n_sample_inputs(self.op)
         if 0 < count <= MOST_INPUTS and not self.op.updates:
             self._shaped = native_call.new_state(self.slow, shaped_native.SHAPED_WORDS)
             code = functools.partial(_shaped_text, count)
-            signature = f"{name}($self, /, *inputs, out=None, **attributes)\n{text}"
-            self.call = native_call.builtin(name, signature, code, self, self._shaped)
+            self.call = native_call.builtin(name, text, code, self, self._shaped)
         if self.n_inputs:
             self.slow = self.call
             self._state = native_call.new_state(self.slow, native_call.FLAT_WORDS)
             code = functools.partial(_flat_text, self.n_inputs)
-            names = ", ".join("abc"[: self.n_inputs] if self.n_inputs > 1 else "x")
-            signature = f"{name}($self, {names}, /, out=None, **attributes)\n{text}"
-            self.call = native_call.builtin(name, signature, code, self, self._state)
+            self.call = native_call.builtin(name, text, code, self, self._state)
 
     def __repr__(self) -> str:
         return f"<{self.op.name} on {self.override or 'the best backend'}>"

@@ -114,14 +114,14 @@ def _code(text: str) -> CpuKernel:
 
 
 def builtin(
-    name: str, signature: str, text_of: Callable[[str, int], str], holder: object, state: State
+    name: str, described: str, text_of: Callable[[str, int], str], holder: object, state: State
 ) -> Callable[..., Any]:
     """A builtin function with `holder` as its __self__, an instance with __slots__ of which one is `state`.
 
-    `text_of(symbol, slot)` is its IR; `signature` what inspect.signature shows, then two dashes and the text of help().
+    `text_of(symbol, slot)` is its IR; `described` its signature, a line of two dashes and its help, as CPython wants them.
     """
     code = _code(text_of("SYMBOL", cpython_abi.slot_offset(holder, state)))
-    method = _MethodDef(name.encode(), code.address, _FASTCALL_KEYWORDS, signature.encode())
+    method = _MethodDef(name.encode(), code.address, _FASTCALL_KEYWORDS, described.encode())
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named
@@ -15,10 +15,15 @@ from camshaft.selection.override import check_override, get_backend_override
 from camshaft.selection.select import Choice, Measurements
 from camshaft.validation.evidence import BackendValidation
 
+if TYPE_CHECKING:
+    from camshaft.eager.array_functions import ArrayFunctions  # the ops' types, written by scripts/stubs.py
+else:
+    ArrayFunctions = object
+
 Check = Callable[[Choice, NodeSpec], None]
 
 
-class DispatchTable:
+class DispatchTable(ArrayFunctions):
     """Frozen: the ops under one override, as attributes, each made when it is first asked for and then kept.
 
     A table once held never changes: what it chose for shapes, dtypes and attributes it keeps (of ever new ones, the last
@@ -48,6 +53,9 @@ class DispatchTable:
                 held[name] = ArrayOp(ops.get(name), self.override, held["_measurements"], held["_check"]).call
             made: Callable[..., Any] = held[name]
             return made
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.ops})
 
     def choice(self, op: str, *inputs: Any, **attrs: Any) -> Choice:
         """Which variant such a call runs, and why."""

@@ -49,9 +49,8 @@ def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
     from camshaft.graph import functions as F
 
     kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
-    settings = [graph.input(name, (rows,), dtype) for name, dtype in kinds.items()]
-    result: Tensor = F.sample(logits, *settings, graph.input("seed", (rows, 3), "u32"))
-    return result
+    temperature, top_k, top_p, min_p = (graph.input(name, (rows,), dtype) for name, dtype in kinds.items())
+    return F.sample(logits, temperature, top_k, top_p, min_p, graph.input("seed", (rows, 3), "u32"))
 
 
 class SamplerPlans:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camshaft import ops
 from camshaft.errors import ShapeError
 from camshaft.graph.graph import Tensor
+from camshaft.ops.signatures import of_tensors
+
+if TYPE_CHECKING:
+    from camshaft.graph.tensor_functions import *  # noqa: F403 - their types, written by scripts/stubs.py
 
 
 @functools.cache
@@ -31,6 +35,7 @@ def function(name: str) -> Callable[..., Any]:
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"{op.formula}. ShapeError for specs that the op does not take."
+    apply.__signature__ = of_tensors(name)  # type: ignore[attr-defined]
     return apply
 
 
@@ -38,3 +43,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
     if name not in ops.NAMES:
         raise AttributeError(f"camshaft has no op {name!r}")
     return function(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *ops.NAMES})

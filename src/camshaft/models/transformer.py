@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from camshaft.extent import Extent
@@ -60,7 +61,7 @@ def attend(
 ) -> Tensor:
     """Writes the tokens' keys and values into the cache, then attends causally over it; in the last layer, what the wanted rows
     get of it."""
-    write = F.kv_cache_quantize if cache.scales else F.kv_cache_update
+    write: Callable[..., None] = F.kv_cache_quantize if cache.scales else F.kv_cache_update
     write(
         cache.keys,
         cache.values,

@@ -1,0 +1,668 @@
+"""The types of the ops as functions on arrays, camshaft.table().<op>. Written by scripts/stubs.py.
+
+A result is an ndarray, a scalar of NumPy, or an array of the inputs' own library.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from camshaft.extent import Extent
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+class ArrayFunctions:
+    def rms_norm(self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32") -> Any:
+        """y = x / sqrt(mean(x^2) + eps) * w.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def layer_norm(self, x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float) -> Any:
+        """y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def residual_norm(
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        eps: float,
+        to: str = "f32",
+    ) -> tuple[Any, Any]:
+        """s = a + b; y = s / sqrt(mean(s^2) + eps) * w.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softmax(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = exp(x - max(x)) / sum(exp(x - max(x))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def matmul(
+        self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
+    ) -> Any:
+        """out[.., i, j] = sum_k a[.., i, k] b[.., k, j].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rounded_matmul(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, transpose_b: bool) -> Any:
+        """out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in whole numbers where that is faster.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantize_activations(self, x: ArrayLike, /, *, out: Array | None = None, group: int = 32, zero: int = 0) -> Any:
+        """d = max|x| / 127 over 32 k; q = round(x / d).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantized_matmul(self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[t, n] = sum_k x[t, k] dequantize(w)[n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gated_product(
+        self,
+        x: ArrayLike,
+        gate: ArrayLike,
+        up: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        sums: str,
+    ) -> Any:
+        """q8 of silu(x Wg) * (x Wu).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[t] = table[ids[t]].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gather(self, x: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[i] = x[rows[i]].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def transpose(self, x: ArrayLike, /, *, out: Array | None = None, axes: tuple[int, ...] | None = None) -> Any:
+        """y[.., i, ..] = x with its axes in another order.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def silu_multiply(self, gate: ArrayLike, up: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any:
+        """y = gate / (1 + exp(-gate)) * up.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def copy(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cast(self, x: ArrayLike, /, out: Array | None = None, *, to: str) -> Any:
+        """y = x in another dtype.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rope(
+        self,
+        x: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        pairing: str,
+    ) -> Any:
+        """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def kv_cache_update(
+        self,
+        k_cache: ArrayLike,
+        v_cache: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        positions: ArrayLike,
+        slots: ArrayLike,
+        block_table: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        kv_heads: int,
+        head_dim: int,
+    ) -> None:
+        """K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def kv_cache_quantize(
+        self,
+        k_codes: ArrayLike,
+        v_codes: ArrayLike,
+        k_scales: ArrayLike,
+        v_scales: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        positions: ArrayLike,
+        slots: ArrayLike,
+        block_table: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        kv_heads: int,
+        head_dim: int,
+    ) -> None:
+        """as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def attention(
+        self,
+        q: ArrayLike,
+        k_cache: ArrayLike,
+        v_cache: ArrayLike,
+        positions: ArrayLike,
+        slots: ArrayLike,
+        block_table: ArrayLike,
+        /,
+        *scales: ArrayLike,
+        out: Array | None = None,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        length: int | Extent,
+    ) -> Any:
+        """softmax(scale q K^T) V over keys 0..position of the token's slot.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def repeat_penalty(
+        self, logits: ArrayLike, ids: ArrayLike, penalty: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y = l > 0 ? l / penalty : l * penalty for the tokens in ids, else l.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sample(
+        self,
+        logits: ArrayLike,
+        temperature: ArrayLike,
+        top_k: ArrayLike,
+        top_p: ArrayLike,
+        min_p: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """y ~ softmax(logits / temperature) over what top_k, top_p and min_p keep.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def add(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a + b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def subtract(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a - b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def multiply(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a * b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def divide(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a / b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def minimum(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = min(a, b), NaN where either is.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def maximum(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = max(a, b), NaN where either is.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def floor_divide(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = floor(a / b); of integers 0 where b is 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def remainder(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a - floor(a / b) b; of integers 0 where b is 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def power(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a^b; of integers to a negative power 0, but for 1 and -1.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def negate(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = -x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def abs(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = |x|.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def exp(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = e^x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def log(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = ln x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sqrt(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = the root of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rsqrt(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = 1 / the root of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def square(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = x^2.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def reciprocal(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = 1 / x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tanh(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = tanh x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sigmoid(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = 1 / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def silu(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = x / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = x / 2 (1 + erf(x / sqrt(2))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float) -> Any:
+        """y = cap tanh(x / cap).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def erf(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = erf x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sin(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = sin x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cos(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = cos x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def isnan(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = whether x is NaN.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def ceil(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = the least integer from x up.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def trunc(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = x without its fraction.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def floor(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = the greatest integer up to x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def round(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = the integer next to x, the even one of two.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a = b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def not_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a != b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def less(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a < b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def less_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a <= b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def greater(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a > b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def greater_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a >= b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def where(self, condition: ArrayLike, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a where the condition holds, else b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def clip(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = min(max(x, low), high).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def logical_and(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a and b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def logical_or(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a or b.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def logical_xor(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = a or b, not both.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def logical_not(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+        """y = not x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sum(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        axis: int | tuple[int, ...] | None = None,
+        axes: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Any:
+        """y = sum over axes of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mean(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        axis: int | tuple[int, ...] | None = None,
+        axes: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Any:
+        """y = sum over axes of x / their number.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def prod(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        axis: int | tuple[int, ...] | None = None,
+        axes: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Any:
+        """y = product over axes of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def max(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        axis: int | tuple[int, ...] | None = None,
+        axes: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Any:
+        """y = max over axes of x, NaN where there is one.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def min(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        axis: int | tuple[int, ...] | None = None,
+        axes: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+    ) -> Any:
+        """y = min over axes of x, NaN where there is one.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def dot(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = sum_i a[i] b[i].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def argmax(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        axis: int | None = -1,
+        keepdims: bool = False,
+        nan_first: bool = False,
+    ) -> Any:
+        """y[r] = the least c with x[r, c] = max(x[r]).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def argmin(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        axis: int | None = -1,
+        keepdims: bool = False,
+        nan_first: bool = False,
+    ) -> Any:
+        """y[r] = the least c with x[r, c] = min(x[r]).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def concat(self, /, *tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any:
+        """y = the tensors along an axis.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def split(
+        self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, sizes: tuple[int, ...], axis: int = 0
+    ) -> Any:
+        """y, z, .. = x cut along an axis.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[i, j] = a[i] b[j].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rms_norm_q8(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        eps: float,
+        sums: str,
+        floats: bool = False,
+    ) -> Any:
+        """q8 of y = x / sqrt(mean(x^2) + eps) * w.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def residual_norm_q8(
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        eps: float,
+        sums: str,
+        floats: bool = False,
+    ) -> Any:
+        """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * w.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def silu_multiply_q8(
+        self,
+        gate: ArrayLike,
+        up: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        sums: str,
+        floats: bool = False,
+    ) -> Any:
+        """q8 of y = gate / (1 + exp(-gate)) * up.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
