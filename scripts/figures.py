@@ -73,10 +73,20 @@ def machine(name: str) -> str:
 
 
 def comparison(*groups: str, name: str = "compare") -> str:
-    """The rows of some groups of a comparison, by threads."""
+    """The rows of some groups of a comparison, by threads, and the geometric means of their ratios."""
     header = ("threads", "what", "unit", "camshaft", "peers", "times the best peer", "of the machine peak")
-    found = [row for row in results(name)["rows"] if row["group"] in groups]
-    return table(header, [compared(row) for row in sorted(found, key=lambda row: int(row["threads"]))])
+    rows = sorted((row for row in results(name)["rows"] if row["group"] in groups), key=lambda row: int(row["threads"]))
+    tables = [table(header, map(compared, rows))]
+    means = sorted(
+        (row for row in results(name)["means"] if row["group"] in groups), key=lambda row: int(row["threads"])
+    )
+    if means:
+        lines = [
+            (m["threads"], f"{m['n']} {m['family']}", m["ratio"], f"{m['ratio_min']} to {m['ratio_max']}")
+            for m in means
+        ]
+        tables.append(table(("threads", "rows", "geometric mean of times the best peer", "range"), lines))
+    return "\n\n".join(tables)
 
 
 def compared(row: dict[str, Any]) -> tuple[object, ...]:
