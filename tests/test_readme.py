@@ -1,10 +1,13 @@
-"""The README's Quick start: exactly two commands of one line, which need nothing but a clone and Python."""
+"""README.md and the pages of docs/: the Quick start's two commands, the examples, the links, the figures and the chart."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from tests.support.models import require_default_model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 def section(title: str) -> str:
@@ -45,22 +49,32 @@ def test_each_command_works_alone() -> None:
     assert tests.rstrip().endswith("-m pytest -n auto")
 
 
-def test_the_extras_of_the_readme_exist() -> None:
+def script(name: str) -> Any:
+    """A module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 170
+    assert len(script("figures").SUMMARY) <= 10
+
+
+def test_the_extras_of_the_pages_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    named = {extra for found in re.findall(r"(?:camshaft|\.)\[([\w,]+)\]", README) for extra in found.split(",")}
+    pages = README + (ROOT / "docs" / "commands.md").read_text("utf-8")
+    named = {extra for found in re.findall(r"(?:camshaft|\.)\[([\w,]+)\]", pages) for extra in found.split(",")}
     assert named <= set(project["optional-dependencies"])
-    assert "test" in named
+    assert {"test", "webgpu", "blas"} <= named
 
 
 def test_the_sections_a_reader_wants_are_there() -> None:
-    for title in ("Quick start", "How it works", "Measured", "Commands", "From Python", "Not yet"):
+    for title in ("Quick start", "What it does", "Speed", "Commands", "Python", "Limits", "Read on"):
         assert section(title).strip()
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
-def test_links_to_files_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text("utf-8")):
-        assert (ROOT / target).exists(), target
 
 
 def test_what_contributors_and_workflows_run_is_there() -> None:
@@ -75,18 +89,60 @@ def test_what_contributors_and_workflows_run_is_there() -> None:
     assert workflow.count(f"run: {tests}") == 2, "Linux runs the README's test command"
 
 
-def test_the_settings_it_names_are_settings() -> None:
+def test_links_to_files_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/performance", "docs/adr"])
+def test_an_index_names_every_page_of_its_folder(folder: str) -> None:
+    index = (ROOT / folder / "README.md").read_text("utf-8")
+    assert not [p.name for p in (ROOT / folder).glob("*.md") if p.name != "README.md" and f"]({p.name})" not in index]
+
+
+@pytest.mark.parametrize("page", script("figures").PAGES, ids=lambda path: path.stem)
+def test_tables_hold_the_rows_of_the_benchmarks(page: Path) -> None:
+    """Made again by: python scripts/figures.py"""
+    text = page.read_text("utf-8")
+    assert text == script("figures").written(text)
+
+
+def test_every_table_of_figures_stands_on_a_page() -> None:
+    figures = script("figures")
+    shown = {found[2] for page in figures.PAGES for found in figures.BLOCK.finditer(page.read_text("utf-8"))}
+    assert shown == set(figures.TABLES)
+
+
+def test_the_chart_shows_the_rows_of_the_benchmarks() -> None:
+    """Made again by: python scripts/speed_chart.py"""
+    made = script("speed_chart")
+    assert made.CHART.read_text("utf-8") == made.chart(json.loads(made.ROWS.read_text("utf-8")))
+
+
+def test_the_settings_of_the_pages_are_settings() -> None:
     """docs/settings.md has all of them (test_settings.py)."""
-    named = set(re.findall(r"CAMSHAFT_\w+", README))
-    assert {"CAMSHAFT_CACHE_DIR", "CAMSHAFT_BACKEND", "CAMSHAFT_THREADS"} <= named <= {row.variable for row in TABLE}
+    known = {row.variable for row in TABLE}
+    for page in PAGES:
+        assert set(re.findall(r"CAMSHAFT_\w+", page.read_text("utf-8"))) <= known, page
+    named = set(re.findall(r"CAMSHAFT_\w+", (ROOT / "docs" / "commands.md").read_text("utf-8")))
+    assert {"CAMSHAFT_CACHE_DIR", "CAMSHAFT_BACKEND", "CAMSHAFT_THREADS"} <= named
 
 
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", section("From Python"), re.MULTILINE | re.DOTALL)
+def examples(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def test_there_are_examples_of_a_model_a_graph_and_a_jitted_function() -> None:
-    for word in ("LanguageModel", "camshaft.compile", "camshaft.jit"):
-        assert sum(word in example for example in EXAMPLES) == 1
+EXAMPLES = [*examples("README.md"), *examples("docs/python.md")]
+
+
+def test_there_are_examples_of_each_way_to_use_it() -> None:
+    for word in ("LanguageModel", "camshaft.table", "camshaft.Graph", "camshaft.jit", "ExecutionGraph"):
+        assert any(word in example for example in EXAMPLES)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ DOTS = {dot for _, dot, _ in CPUS.values()} | {"vpmaddubsw", "pmaddubsw"}
 # Levels that choose these kernels as the one before them does.
 ALIKE = {"avx512-bf16", "amx", "neon-bf16"}
 # (kernel, sample) -> level -> the most of the loop's instructions that may go to the stack, just above what LLVM 22 makes; 0
-# where none is named. On Zen 4 code without any, scheduled otherwise, was no faster (docs/performance.md). SSE4's f32 is wide.
+# where none is named. On Zen 4 code without any, scheduled otherwise, was no faster (docs/performance/). SSE4's f32 is wide.
 ONE, MANY = "1(1)x64x33 q8", "13(13)x128x16 q8"
 KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
     ("quantized_matmul", "tile", f"Q4_0 {ONE}"): {"sse4": 0.2, "avx2": 0.1, "neon": 0.1, "neon-dotprod": 0.05},

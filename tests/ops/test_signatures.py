@@ -15,6 +15,7 @@ import camshaft
 from camshaft import ops
 from camshaft.dtypes import as_dtype
 from camshaft.eager.any_length import n_inputs
+from camshaft.eager.native import cpython_abi
 from camshaft.eager.numpy_forms import count_of
 from camshaft.eager.tables import DispatchTable, table
 from camshaft.ops import signatures

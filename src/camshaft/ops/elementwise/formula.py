@@ -144,10 +144,14 @@ def op_of(row: Formula, module: str) -> ops.Op:
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         return _build(row, kernel, node, target)
 
+    def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+        return _infer(row, specs, attrs)
+
+    infer.__module__ = module  # where a child process finds the op of a row that is not camshaft's own
     return ops.Op(
         name=row.name,
         formula=row.text,
-        infer=lambda specs, attrs: _infer(row, specs, attrs),
+        infer=infer,
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=(
             ops.KernelVariant(

@@ -1,4 +1,4 @@
-"""docs/own_kernels.md: the module and its uses run as they stand there, and what the page says of them holds."""
+"""docs/add_an_op.md: the modules and their uses run as they stand there, and what the page says of them holds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 from camshaft.lang.tracing.tracer import Tracer
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "own_kernels.md").read_text("utf-8")
-MODULE, USE, WRONG = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PAGE = (ROOT / "docs" / "add_an_op.md").read_text("utf-8")
+ROW, ROW_USE, MODULE, USE, WRONG, VARIANT = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def started(script: str, folder: Path, module: str = MODULE, **more: str) -> subprocess.CompletedProcess[str]:
-    """A script that ran beside the module."""
-    (folder / "row_affine.py").write_text(module, "utf-8")
+    """A script that ran beside the page's modules."""
+    for name, text in (("row_affine", module), ("softsign", ROW), ("one_add", VARIANT)):
+        (folder / f"{name}.py").write_text(text, "utf-8")
     path = os.pathsep.join((str(ROOT / "src"), str(folder)))
     environment = os.environ | {"PYTHONPATH": path, "CAMSHAFT_CACHE_DIR": str(folder / "cache")} | more
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
@@ -49,6 +50,40 @@ def test_the_op_runs_and_is_right(backend: str, tmp_path: Path) -> None:
     assert "row_affine: row_affine/one_row_per_program" in out
 
 
+@pytest.mark.parametrize("backend", ["simd", "scalar"])
+def test_the_row_runs_and_is_right(backend: str, tmp_path: Path) -> None:
+    out = printed(ROW_USE, tmp_path, CAMSHAFT_BACKEND=backend)
+    assert "[0.8 0.8 0.8]" in out
+    assert "softsign: softsign/row_blocks" in out
+
+
+def test_a_wrong_row_is_an_error_that_names_the_sample(tmp_path: Path) -> None:
+    wrong = ROW_USE.replace("import softsign", "import wrong as softsign")
+    (tmp_path / "wrong.py").write_text(ROW.replace("k.abs(x)", "x"), "utf-8")
+    done = started(wrong, tmp_path)
+    assert done.returncode == 1
+    assert "softsign of f16[3, 20]" in done.stderr.splitlines()[-1]
+    assert "in sample" in done.stderr.splitlines()[-1]
+
+
+ADDED = """
+import camshaft
+import numpy as np
+import one_add
+
+graph = camshaft.Graph()
+x = graph.input("x", (3, 20), "f32")
+graph.output("y", camshaft.add(x, x))
+with camshaft.compile(graph) as plan:
+    assert (plan.run(x=np.full((3, 20), 4, np.float32))["y"] == 8).all()
+    print(plan.explain())
+"""
+
+
+def test_the_variant_is_validated_and_chosen(tmp_path: Path) -> None:
+    assert "add: add/all_elements" in printed(ADDED, tmp_path)
+
+
 def test_the_interpreter_names_the_line(tmp_path: Path) -> None:
     right, wrong = printed(WRONG, tmp_path).strip().splitlines()
     assert "programs=2" in right
@@ -66,6 +101,6 @@ def test_a_wrong_kernel_is_a_reason_and_not_the_end(tmp_path: Path) -> None:
 
 
 def test_the_words_of_the_table_exist() -> None:
-    words = set(re.findall(r"\bk\.(\w+)", PAGE.split("## The language in one table")[1]))
+    words = set(re.findall(r"\bk\.(\w+)", PAGE.split("## The kernel language")[1]))
     assert {"lanes", "accumulator", "tile"} <= words
     assert not {word for word in words if not hasattr(Tracer, word)}

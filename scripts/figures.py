@@ -1,0 +1,245 @@
+"""Writes the tables of figures in README.md and docs/performance/ from bench/results/. Run by hand: python scripts/figures.py.
+
+A table stands between `<!-- figures: begin NAME -->` and `<!-- figures: end -->`; NAME is a row of TABLES.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs" / "performance").glob("*.md")))
+BLOCK = re.compile(r"(<!-- figures: begin ([\w-]+).*?-->\n)(.*?)(<!-- figures: end -->)", re.DOTALL)
+
+# README: what the row is called, results file, group and name of the row, threads.
+SUMMARY = (
+    ("SmolLM2-135M Q4_1, prompt of 512", "compare", "models", "SmolLM2 Q4_1 prompt 512", 2),
+    ("SmolLM2-135M Q4_1, generating 128", "compare", "models", "SmolLM2 Q4_1 generate 128", 2),
+    ("SmolLM2-135M F16, generating 128", "compare", "formats", "SmolLM2 F16 generate 128", 2),
+    ("0.5B Q4_K_M, prompt of 512", "compare", "models", "0.5B Q4_K_M prompt 512", 2),
+    ("0.5B Q4_K_M, generating 128", "compare", "models", "0.5B Q4_K_M generate 128", 2),
+    ("16 sequences generating together, total", "compare", "sequences", "SmolLM2 Q4_1 generate 128 x 16", 2),
+    ("first token, from process start", "compare", "first-token", "SmolLM2 Q4_1, process start to first token", 2),
+    ("causal attention, 8 heads x 1024 x 64, f32", "compare", "attention", "SDPA causal B1 H8 T1024 D64 f32", 2),
+    ("f32 matmul 1024 x 1024 x 1024", "matmul", "matmul", "f32 matmul 1024 x 1024 x 1024", 2),
+    ("one of 100 dependent adds of 16 elements", "compare", "executor", "dependent adds of 16", 2),
+)
+
+
+@cache
+def results(name: str) -> Any:
+    """A file of bench/results/: a list of rows, or a document of the comparison."""
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text("utf-8"))
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
+
+
+def number(value: float) -> str:
+    """At most four digits, without an exponent: 13580, 7704, 379.2, 0.3999."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def spread(found: dict[str, float], scale: float = 1) -> str:
+    """Median and range: '980.1 (791.5 to 1024)'."""
+    median, low, high = (number(found[key] * scale) for key in ("median", "min", "max"))
+    return f"{median} ({low} to {high})"
+
+
+def percent(share: float | None) -> str:
+    """A share of the machine peak; empty where there is none."""
+    return "" if share is None else f"{share:.0%}"
+
+
+def machine(name: str) -> str:
+    """The machine of a comparison, its commit and its measured peaks."""
+    document = results(name)
+    facts = document["machine"]
+    virtual = ", virtual" if facts["virtual"] else ""
+    cpu = f"{facts['cpu']} ({facts['llvm_cpu']}{virtual}), {facts['usable_cores']} of {facts['cores']} cores"
+    software = f"{facts['system']}; Python {facts['python']}, LLVM {facts['llvm']}"
+    said = f"camshaft {document['source']}; {cpu}, {' '.join(facts['features'])}; {software}"
+    kinds = ("read_bytes_per_s", "int8_ops_per_s", "bf16_ops_per_s", "f32_ops_per_s")
+    lines = [[peak["threads"], *(number(peak[kind] / 1e9) for kind in kinds)] for peak in document["roofs"]]
+    return f"{said}.\n\n" + table(("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s"), lines)
+
+
+def comparison(*groups: str, name: str = "compare") -> str:
+    """The rows of some groups of a comparison, by threads, and the geometric means of their ratios."""
+    header = ("threads", "what", "unit", "camshaft", "peers", "times the best peer", "of the machine peak")
+    rows = sorted((row for row in results(name)["rows"] if row["group"] in groups), key=lambda row: int(row["threads"]))
+    tables = [table(header, map(compared, rows))]
+    means = sorted(
+        (row for row in results(name)["means"] if row["group"] in groups), key=lambda row: int(row["threads"])
+    )
+    if means:
+        lines = [
+            (m["threads"], f"{m['n']} {m['family']}", m["ratio"], f"{m['ratio_min']} to {m['ratio_max']}")
+            for m in means
+        ]
+        tables.append(table(("threads", "rows", "geometric mean of times the best peer", "range"), lines))
+    return "\n\n".join(tables)
+
+
+def compared(row: dict[str, Any]) -> tuple[object, ...]:
+    """A row's cells: each side's median and range, and the ratio of the medians with the range of the rounds' ratios."""
+    unit = row["unit"]
+    peers = [f"{name} {spread(side[unit])}" for name, side in row["sides"].items() if name != "camshaft"]
+    ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
+    ours = spread(row["sides"]["camshaft"][unit])
+    return row["threads"], row["name"], unit, ours, "; ".join(peers), ratio, percent(row.get("roof_share"))
+
+
+def summary() -> str:
+    """The README's table."""
+    lines = []
+    for label, name, group, row_name, threads in SUMMARY:
+        (row,) = (
+            r for r in results(name)["rows"] if (r["group"], r["name"], r["threads"]) == (group, row_name, threads)
+        )
+        unit, sides, best = row["unit"], row["sides"], row["best_peer"]
+        ours, theirs = (number(sides[side][unit]["median"]) for side in ("camshaft", best))
+        lines.append((label, unit, ours, f"{theirs} ({best})", f"{row['ratio']:.2f}", percent(row.get("roof_share"))))
+    return table(("work, 2 threads", "unit", "camshaft", "best peer", "times as fast", "of the machine peak"), lines)
+
+
+def ops() -> str:
+    """Each op of a model, alone."""
+    header = ("threads", "tokens", "op", "variant", "microseconds", "GB/s", "GFLOP/s", "of the machine peak")
+    lines = []
+    for r in results("kernels"):
+        op = r["op"] if r["use"] == r["op"] else f"{r['op']} {r['use']}"
+        rates = (number(r["ns"]["median"] / 1e3), r["GB/s"], r["GFLOP/s"], percent(r["roof_share"]))
+        lines.append((r["threads"], r["tokens"], op, r["variant"], *rates))
+    return table(header, lines)
+
+
+def quantized() -> str:
+    """One quantized product, and ggml's."""
+    header = ("threads", "format", "tokens", "GB/s", "of the peak", "Gop/s", "of the peak")
+    lines = []
+    for r in results("quantized"):
+        ours = (r["GB/s"]["camshaft"], percent(r["read_share"]), r["Gop/s"]["camshaft"], percent(r["ops_share"]))
+        theirs = (r["GB/s"].get("ggml", ""), r["Gop/s"].get("ggml", ""), r["times_ggml"] or "")
+        lines.append((r["threads"], r["format"], r["n"], *ours, *theirs))
+    return table((*header, "ggml GB/s", "ggml Gop/s", "times ggml"), lines)
+
+
+def attention() -> str:
+    """Attention alone, by shape and cache format."""
+    header = ("threads", "what", "cache", "library", "microseconds", "GB/s", "GFLOP/s", "of the machine peak")
+    lines = []
+    for r in results("attention"):
+        library = "camshaft" if r["backend"] == "simd" else r["backend"]
+        rates = (spread(r["ns"], 1e-3), r["GB/s"], r["GFLOP/s"], percent(r["roof_share"]), r.get("ratio", ""))
+        lines.append((r["threads"], r["use"], r["form"], library, *rates))
+    return table((*header, "times the best peer"), lines)
+
+
+def eager_calls() -> str:
+    """Calls of `camshaft.table()` beside NumPy."""
+    header = ("threads", "call", "camshaft, us", "NumPy, us", "times as fast, by minimum", "by median")
+    lines = []
+    for r in results("dispatch"):
+        times = (spread(r["ns"][side], 1e-3) for side in ("camshaft", "numpy"))
+        lines.append((r["threads"], r["case"], *times, f"{r['ratio']:.2f}", f"{r['ratio_of_medians']:.2f}"))
+    return table(header, lines)
+
+
+def executor() -> str:
+    """Nanoseconds of the executor itself."""
+    lines = []
+    for r in results("executor"):
+        ns = f"{r['ns_per_thunk']} ({r['ns_per_thunk_min']} to {r['ns_per_thunk_max']})"
+        lines.append((r["threads"], "yes" if r["waits"] else "no", ns))
+    return table(("threads", "a wait after each thunk", "ns per thunk"), lines)
+
+
+def first_token() -> str:
+    """Seconds from process start to the first token."""
+    lines = []
+    for r in results("first_token"):
+        start = r["op"].removeprefix("first token, ")
+        lines.append((r["model"], r["threads"], start, spread(r["ns"], 1e-9)))
+    return table(("model", "threads", "start", "seconds"), lines)
+
+
+def packing() -> str:
+    """Weights packed, in bytes of the file."""
+    lines = [(r["format"], r["threads"], spread(r["GB/s"])) for r in results("loading") if r["op"] == "pack"]
+    return table(("format", "threads", "GB/s of the file"), lines)
+
+
+def memory() -> str:
+    """What opening a model takes."""
+    header = (
+        "model",
+        "file, MB",
+        "weights",
+        "KV cache",
+        "arena",
+        "peak of the process",
+        "peak / (file + KV cache + arena)",
+    )
+    kinds = ("file_nbytes", "weights_nbytes", "cache_nbytes", "arena_nbytes", "peak_nbytes")
+    found = [r for r in results("loading") if r["op"] == "memory"]
+    return table(header, [(r["model"], *(f"{r[kind] / 1e6:.1f}" for kind in kinds), r["share"]) for r in found])
+
+
+def tuning() -> str:
+    """What tuning found, by measured shape."""
+    header = ("op", "shape", "untuned", "us, minimum", "tuned", "us, minimum", "times as fast", "noise")
+    lines = []
+    for r in results("tune"):
+        changed = r["after"] != r["before"]
+        after = (
+            (r["after"], number(r["after_min_ns"] / 1e3), f"{r['times_as_fast']:.2f}")
+            if changed
+            else ("the same", "", "")
+        )
+        us = number(r["before_min_ns"] / 1e3)
+        lines.append((r["op"], f"`{r['shape']}`", r["before"], us, *after, f"{r['noise']:.0%}"))
+    return table(header, lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "summary": summary,
+    "machine": partial(machine, "compare"),
+    "models": partial(comparison, "models"),
+    "formats": partial(comparison, "formats"),
+    "context": partial(comparison, "context"),
+    "sequences": partial(comparison, "sequences"),
+    "compared-first-token": partial(comparison, "first-token"),
+    "compared-attention": partial(comparison, "attention"),
+    "compared-executor": partial(comparison, "executor"),
+    "products": partial(comparison, "products"),
+    "matmul-machine": partial(machine, "matmul"),
+    "matmul": partial(comparison, "matmul", name="matmul"),
+    "ops": ops,
+    "quantized": quantized,
+    "attention": attention,
+    "eager-calls": eager_calls,
+    "executor": executor,
+    "first-token": first_token,
+    "packing": packing,
+    "memory": memory,
+    "tuning": tuning,
+}
+
+
+def written(page: str) -> str:
+    """The page's text with every table made again."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[4]}", page)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(written(path.read_text("utf-8")), "utf-8")
