@@ -2,7 +2,7 @@
 
 Two quantized_matmuls and silu_multiply_q8, bit for bit. `tile`: a program makes the same 32 columns of both products for some
 tokens, and the block of 32 that they give: the products never go to memory, and nobody waits for them. `sums` is that of
-quantizing.py. Found by graph/passes/fuse_quantized.py.
+quantizing.py. 
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return (
-        None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/passes/layout.py packs them)"
+        None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/rewrite.py packs them)"
     )
 
 
