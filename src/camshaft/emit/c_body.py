@@ -6,8 +6,10 @@ from math import prod
 
 from camshaft.emit.c_family_text import Text
 from camshaft.emit.c_library import Form, memory_dtype, scalar_type
-from camshaft.emit.c_values import CValues, form_of
+from camshaft.emit.c_values import ZERO, CValues, form_of
 from camshaft.lang import ir
+
+_UNKNOWN_ZERO = (f"    int64_t {ZERO} = 0;", f'    __asm__("" : "+r"({ZERO}));')
 
 
 class CEmitter(CValues):
@@ -18,7 +20,8 @@ class CEmitter(CValues):
         for array in self.scratch:
             element = scalar_type(memory_dtype(array.dtype))
             self.write_line(f"{element} {self.array_names[array]}[{prod(array.shape)}] __attribute__((aligned(64)));")
-        return super().emit()
+        lines = super().emit()
+        return [*_UNKNOWN_ZERO, *lines] if self.reads_zero else lines
 
     def let(self, value: ir.Value, text: Text) -> None:
         """Writes a constant of the value's name, of a vector's type where it is one."""
