@@ -18,7 +18,7 @@ from camshaft.graph.passes.quantize import quantize_activations
 from camshaft.ops.quantized_matmul.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 
-ROWS, DIM = 5, 256
+ROWS, DIM = 37, 256  # a sum in another order is another number in one row of ten
 RNG = np.random.default_rng(7)
 X, Y = (RNG.normal(size=(ROWS, DIM)).astype(np.float32) for _ in range(2))
 W = RNG.normal(size=DIM).astype(np.float32)
