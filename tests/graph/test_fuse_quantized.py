@@ -18,7 +18,7 @@ from camshaft.graph.passes.quantize import quantize_activations
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 
-ROWS, DIM = 5, 256
+ROWS, DIM = 37, 256  # a sum in another order is another number in one row of ten
 RNG = np.random.default_rng(7)
 X, Y = (RNG.normal(size=(ROWS, DIM)).astype(np.float32) for _ in range(2))
 W = RNG.normal(size=DIM).astype(np.float32)
@@ -142,8 +142,8 @@ def test_gate_and_up_as_one_node_give_every_bit_that_three_nodes_gave(
             monkeypatch.setattr("camshaft.graph.passes.prepare.fuse_gated", lambda graph: graph)
         for threads in (1, 2):
             with cs.compile(gated(name, rows), activations="q8", threads=threads, backend="simd") as plan:
-                variants = {t.variant for t in plan.bound.schedule.thunks if t.op == "gated_product"}
-                assert variants == ({"apart" if rows == 1 else "tile"} if fused else set())
+                ops = {t.op for t in plan.bound.schedule.thunks}
+                assert ("gated_product" in ops, "silu_multiply_q8" in ops) == (fused, not fused)
                 found.append(plan.run(x=x, y=y)["down"].copy())
     for other in found[1:]:
         np.testing.assert_array_equal(other.view(np.uint32), found[0].view(np.uint32))

@@ -19,6 +19,7 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
+from camshaft.ops.kernels.lane_widths import row_lanes
 from camshaft.ops.kernels.workgroup import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.quantize import quantize_activations as q8
@@ -214,8 +215,10 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
         "vectors": vectors,
     }
     if "eps" in node.attrs:
-        constants |= {"dim": x.bounds[1], "eps": node.attrs["eps"], "residual": n_inputs == 3}
-        return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants),))
+        dim, residual = x.bounds[1], n_inputs == 3
+        constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
+        lanes = None if residual else row_lanes(dim, target)  # the order of the op's own sum of squares
+        return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = x.bounds[1] // BLOCK
     grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
     return ops.Build((ops.Launch(silu_blocks, tuple(arrays), grid, constants | {"blocks": blocks, "span": SPAN}),))

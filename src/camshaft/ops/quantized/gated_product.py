@@ -1,8 +1,9 @@
 """gated_product: q8 of silu(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
-Two quantized_matmuls and silu_multiply_q8, bit for bit. `tile`: a program makes the same 32 columns of both products for some
-tokens, and the block of 32 that they give: the products never go to memory, and nobody waits for them. `sums` is that of
-quantizing.py. Found by graph/passes/fuse_quantized.py.
+Two quantized_matmuls and silu_multiply_q8, bit for bit where the products are by the same variant. `tile`, of products by
+theirs: a program makes the same 32 columns of both for some tokens, and the block of 32 that they give: the products never go to
+memory, and nobody waits for them. `apart`: the launches of the products' best variant, then silu's. `sums` is that of
+quantizing.py. Found by graph/passes/fuse_gated.py.
 """
 
 from __future__ import annotations
