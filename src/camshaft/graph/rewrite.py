@@ -21,9 +21,7 @@ Place = Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]
 
 def prepare(graph: Graph, activations: str) -> Graph:
     """The graph that is lowered. `activations` is 'q8' or 'f32'; CAMSHAFT_CHAINS=0 leaves elementwise ops single."""
-    for stage in Stage:
-        if stage < Stage.QUANTIZE or activations == "q8":
-            graph = apply_rules(graph, stage)
+    graph = apply_rules(graph, *(stage for stage in Stage if activations == "q8" or not stage.needs_q8))
     if setting("chains"):
         from camshaft.graph.chains import fuse_chains  # it replays graphs by the Rewriter below
 
@@ -41,8 +39,15 @@ def rules_of(stage: Stage) -> Mapping[str, tuple[Rule, ...]]:
     return found
 
 
-def apply_rules(graph: Graph, stage: Stage) -> Graph:
-    """The graph after all rules of one stage. All match against the graph as it came; the first match of a use wins."""
+def apply_rules(graph: Graph, *stages: Stage) -> Graph:
+    """The graph after the rules of these stages, one stage after the other."""
+    for stage in stages:
+        graph = _apply_stage(graph, stage)
+    return graph
+
+
+def _apply_stage(graph: Graph, stage: Stage) -> Graph:
+    """All rules match against the graph as it came; the first match of a use wins."""
     rules, uses = rules_of(stage), _GraphUses(graph)
     matches: dict[Node, Match] = {}
     removed: set[Any] = set()
@@ -80,7 +85,7 @@ class Rewriter:
         self.old, self.new = graph, Graph()
         self.map: dict[Tensor, Tensor] = {}
         for name, tensor in graph.inputs.items():
-            self.map[tensor] = self.new.input(name, tensor.shape, tensor.spec)
+            self.map[tensor] = self.new._once(self.new.inputs, name, Tensor(tensor.spec, name, "input", graph=self.new))
         for name, tensor in graph.states.items():
             self.map[tensor] = self.new.state(name, tensor.spec)
 

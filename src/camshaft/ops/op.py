@@ -13,6 +13,7 @@ from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
+from camshaft.ops.rule import Rule
 from camshaft.ops.spec import Dim, TensorSpec
 
 Attrs = Mapping[str, Any]

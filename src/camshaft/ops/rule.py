@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stage(IntEnum):
-    """When a rule is applied. Stages from QUANTIZE on need activations in mode 'q8'."""
+    """When a rule is applied."""
 
     FUSE = 0
     QUANTIZE = 1
@@ -26,6 +26,11 @@ class Stage(IntEnum):
     GATED_PRODUCT = 3
     ROUNDED_RESULT = 4
     ROUND = 5
+
+    @property
+    def needs_q8(self) -> bool:
+        """Whether the rules of the stage change results, as activation mode 'q8' allows."""
+        return self is not Stage.FUSE
 
 
 class Value(Protocol):
