@@ -165,8 +165,13 @@ class Graph:
                 raise ShapeError(
                     f"{op.name}: got {tensor!r}; wanted tensors of this graph (g.constant makes one of an array)"
                 )
-        specs = op.outputs(tuple(t.spec for t in inputs), attrs)
-        label = self._named(name or op.name)
+        return self._add(op, inputs, attrs, name or op.name, op.outputs(tuple(t.spec for t in inputs), attrs))
+
+    def _add(
+        self, op: Op, inputs: Sequence[Tensor], attrs: Mapping[str, Any], name: str, specs: Sequence[TensorSpec]
+    ) -> tuple[Tensor, ...]:
+        """A use of an op whose outputs' specs are known."""
+        label = self._named(name)
         outputs = tuple(
             Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
         )
