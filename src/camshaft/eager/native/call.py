@@ -8,7 +8,7 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
 from camshaft.eager.native.call_state import AS_F32, AS_F64, ENTRIES, Call, Row, native_call
@@ -94,8 +94,7 @@ def _store_numbers(b: Builder, inputs: list[Input], row: Row) -> None:
                 b.store(x.whole, x.slot)
 
 
-@dataclass(frozen=True)
-class _Launch:
+class _Launch(NamedTuple):
     call: Call
     inputs: list[Input]
     row: Row

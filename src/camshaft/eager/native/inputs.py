@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
 from camshaft.eager.native.call_state import ROW, ROW_WORDS, ROWS_AT, Call, Row
@@ -12,8 +12,7 @@ from camshaft.emit.llvm.builder import F64, I1, I32, I64, PTR, Value
 MOST_COPIED = 1 << 14
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """An ndarray's own fields, or those of a number: `single`. A Python number is `weak`; it is `real` or `whole`, and is put
     into `slot`, where `data` points, once its format is known."""
 
@@ -33,8 +32,7 @@ class Input:
     order: Value
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """What the inputs that are no single element have in common: one of them, the sizes, and the flags of order."""
 
     like: Value
@@ -105,7 +103,7 @@ def reference(call: Call, inputs: list[Input]) -> Input:
     first = inputs[-1]
     for x in reversed(inputs[:-1]):
         chosen = {name: b.select(x.single, getattr(first, name), getattr(x, name)) for name in ("held", "dims", "nd")}
-        first = replace(first, **chosen)
+        first = first._replace(**chosen)
     b.goto_if(b.all(*(x.single for x in inputs)), call.slow)
     return first
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
 from camshaft.eager.native.call_state import Call
@@ -14,8 +14,7 @@ _USABLE = layout.ALIGNED | layout.WRITEABLE
 _MASK = (_USABLE | layout.COPY_BACK | layout.WARN) - (1 << 32)
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """The array that is returned, where it lies, and what the caller gave as `out`, or NULL."""
 
     array: Value
@@ -23,8 +22,7 @@ class Output:
     given: Value
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """The bytes of an output."""
 
     b: Builder
