@@ -61,6 +61,10 @@ def _comparison(predicate: str) -> Callable[[Builder, Value, Operand], Value]:
     return compare
 
 
+def _access(text: str, kind: str, atomic: str) -> str:
+    return f"atomic {text} {atomic}, align {_NBYTES[kind]}" if atomic else text
+
+
 class Module:
     """Functions under construction, known to each other by name, and what they declare."""
 
@@ -113,9 +117,9 @@ class Builder:
         self._if: tuple[str, int] | None = None  # that ended last: its `done`, and how many lines there were
 
     # --- text --------------------------------------------------------------------------------------------------------
-    def fresh(self, prefix: str = "v") -> str:
+    def fresh(self) -> str:
         self._count += 1
-        return f"%{prefix}.{self._count}"
+        return f"%v.{self._count}"
 
     def label(self, prefix: str) -> str:
         """A name for a block, to jump to and to `open` once."""
@@ -160,9 +164,9 @@ class Builder:
     def is_null(self, pointer: Value) -> Value:
         return self.eq(pointer, self.null())
 
-    def select(self, condition: Value, a: Operand, b: Operand, kind: str = I64) -> Value:
-        """One of two values, the type of those that are no constants or else `kind`."""
-        kind = next((x.type for x in (a, b) if isinstance(x, Value)), kind)
+    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
+        """One of two values; two constants are i64."""
+        kind = next((x.type for x in (a, b) if isinstance(x, Value)), I64)
         return self.line(kind, f"select {condition}, {self.lift(a, kind)}, {self.lift(b, kind)}")
 
     def all(self, first: Value, *others: Value) -> Value:
@@ -192,14 +196,10 @@ class Builder:
 
     def load(self, kind: str, pointer: Value, atomic: str = "") -> Value:
         """`atomic` is an ordering of LLVM's, or empty for an ordinary load."""
-        ordered = f"atomic {kind}, {pointer} {atomic}, align {_NBYTES[kind]}" if atomic else f"{kind}, {pointer}"
-        return self.line(kind, f"load {ordered}")
+        return self.line(kind, f"load {_access(f'{kind}, {pointer}', kind, atomic)}")
 
     def store(self, value: Value, pointer: Value, atomic: str = "") -> None:
-        ordered = (
-            f"atomic {value}, {pointer} {atomic}, align {_NBYTES[value.type]}" if atomic else f"{value}, {pointer}"
-        )
-        self.write(f"store {ordered}")
+        self.write(f"store {_access(f'{value}, {pointer}', value.type, atomic)}")
 
     def fetch(self, opcode: str, pointer: Value, value: Value, ordering: str) -> Value:
         """What lies there, to which `opcode` (add, sub) does `value` in one atomic step."""
