@@ -22,7 +22,7 @@ from camshaft.eager.native.inputs import (
     read_input,
     reference,
 )
-from camshaft.eager.native.output import Output, Span, made_or_given, returned, shared, unlocked
+from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
 from camshaft.emit.llvm.builder import F32, I32, I64, PTR, VOID, Builder, Value
 
 
@@ -39,20 +39,22 @@ def _flat(call: Call, symbol: str, n: int) -> None:
     shape = agreed(call, inputs, first, row)
     with b.if_(b.eq(shape.order, 0)):
         copied_call(call, symbol, inputs, out, shape)
-    entry = _entry(call, inputs, row)
     output = _output(call, inputs, out, shape, row)
     _store_numbers(b, inputs, row)
+    entry = _entry(call, inputs, row, output)
     ran = _run(_Launch(call, inputs, row, shape, output, entry))
     returned(call, output, ran, output.array)
 
 
-def _entry(call: Call, inputs: list[Input], row: Row) -> Value:
+def _entry(call: Call, inputs: list[Input], row: Row, output: Output) -> Value:
     """The kernel for this set of inputs that are one element."""
     b, index = call.b, call.b.const(I64, ENTRIES)
     for i, x in enumerate(inputs):
         index = index + b.select(x.single, 1 << i, 0)
     entry = b.load_word(row.at, index, PTR)
-    call.need(b.ne(entry, b.null()))
+    with b.if_(b.is_null(entry)):
+        drop(call, output)
+        b.goto(call.slow)
     return entry
 
 
