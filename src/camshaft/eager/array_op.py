@@ -50,14 +50,6 @@ MOST_REMEMBERED = 1024
 ENOUGH = 2
 
 
-def _flat_text(n: int, symbol: str, slot: int) -> str:
-    return flat_ir(symbol, n, slot)
-
-
-def _shaped_text(n: int, symbol: str, slot: int) -> str:
-    return shaped_ir(symbol, n, slot)
-
-
 def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
     """Keeps the newest, an eighth less than the most where it was full."""
     if len(known) >= MOST_REMEMBERED:
@@ -125,13 +117,11 @@ class ArrayOp:
         count = self.n_inputs or n_sample_inputs(self.op)
         if 0 < count <= MOST_INPUTS and not self.op.updates:
             self._shaped = native_call.new_state(self.slow, shaped_native.SHAPED_WORDS)
-            code = functools.partial(_shaped_text, count)
-            self.call = native_call.builtin(name, text, code, self, self._shaped)
+            self.call = native_call.builtin(name, text, shaped_ir, count, self, self._shaped)
         if self.n_inputs:
             self.slow = self.call
             self._state = native_call.new_state(self.slow, native_call.FLAT_WORDS)
-            code = functools.partial(_flat_text, self.n_inputs)
-            self.call = native_call.builtin(name, text, code, self, self._state)
+            self.call = native_call.builtin(name, text, flat_ir, self.n_inputs, self, self._state)
 
     def __repr__(self) -> str:
         return f"<{self.op.name} on {self.override or 'the best backend'}>"

@@ -1,6 +1,6 @@
 """Timed runs: a bound plan run by the executor's timed form, stamps in nanoseconds.
 
-On the CPU the clock is the processor's counter (clock_ir.py), calibrated once against time.perf_counter_ns; each device outside
+On the CPU the clock is the processor's counter (clock.py), calibrated once against time.perf_counter_ns; each device outside
 of the host's space is asked for its own.
 """
 
