@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.eager.numpy_reductions import REDUCTIONS, Form, axes_of, reduction
-from camshaft.eager.operands import Array, ArrayTypeError, ArrayValueError, Dtype
+from camshaft.errors import ArrayTypeError, ArrayValueError
+from camshaft.ops.arguments import Array, Dtype
 
 _SIGNATURE = "(n?,k),(k,m?)->(n?,m?)"
 
