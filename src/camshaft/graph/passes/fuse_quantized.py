@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from camshaft import ops
 from camshaft.graph.graph import Graph, Node, Rewriter, Tensor, readers, root
-from camshaft.ops.quantize.fused_quantize import sums_text
 from camshaft.ops.quantize.quantize_activations import kind_of
 
 QUANTIZER = "quantize_activations"
@@ -25,7 +24,7 @@ def fuse_quantized(graph: Graph) -> Graph:
         y = node.outputs[0]
         kinds = list(dict.fromkeys(kind_of(reader.attrs) for reader in quantizers))
         floats = y in results or len(quantizers) < len(reading[y])
-        attrs = {**node.attrs, "sums": sums_text(kinds), "floats": floats}
+        attrs = {**node.attrs, "sums": tuple(kinds), "floats": floats}
         if not op.accepts(tuple(t.spec for t in inputs), attrs):
             return None
         made = rewriter.new.apply(op, inputs, attrs, node.name)

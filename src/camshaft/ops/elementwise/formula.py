@@ -107,7 +107,7 @@ def kernel_of(row: Formula, module: str) -> Kernel:
     """The kernel that walks a row's formula over its operands, named as the row. `module` is where the row is written."""
 
     def elements(
-        k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: str, steps: str, **attrs: Any
+        k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: Any, steps: Any, **attrs: Any
     ) -> None:
         # out[i] = formula(x[i], y[i], ...)
         out: KernelArray = operands[arrays - 1]
