@@ -18,6 +18,7 @@ from camshaft.eager.any_length import n_inputs
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.numpy_forms import count_of
 from camshaft.eager.tables import DispatchTable, table
+from camshaft.graph import functions
 from camshaft.ops import signatures
 from camshaft.ops.spec import TensorSpec
 
@@ -64,9 +65,10 @@ def test_the_functions_that_take_out_by_position_are_those_that_know_their_numbe
     assert known == signatures.OUT_BY_POSITION
 
 
-def test_functions_of_tensors_state_their_parameters() -> None:
+def test_functions_of_arrays_and_tensors_state_their_parameters() -> None:
     norm = inspect.signature(camshaft.rms_norm)
-    assert list(norm.parameters) == ["x", "w", "eps", "to", "name"]
+    assert list(norm.parameters) == ["x", "w", "out", "eps", "to", "name"]
+    assert list(inspect.signature(functions.rms_norm).parameters) == ["x", "w", "eps", "to", "name"]
     assert norm.parameters["x"].kind is Parameter.POSITIONAL_ONLY
     assert norm.parameters["eps"].default is Parameter.empty
     assert norm.parameters["to"].default == "f32"

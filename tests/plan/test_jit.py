@@ -136,8 +136,10 @@ def test_constants_that_compare_equal_are_told_apart_by_type() -> None:
     for option in (1, True, 1.0, 1, "1"):
         function(values(1, 4), option=option)
     assert seen == [1, True, 1.0, "1"]
-    with pytest.raises(PlanError, match="'list'"):
-        function(values(1, 4), option=[1])
+    with pytest.raises(
+        PlanError, match=r"jit of function: option: unhashable type: 'set'; wanted arrays, and constants"
+    ):
+        function(values(1, 4), option={1})
 
 
 @pytest.mark.parametrize("result", [None, 3, np.ones(2), "text"])
@@ -146,7 +148,7 @@ def test_a_result_that_is_no_tensor_of_the_trace_is_refused(result: Any) -> None
     def function(x: cs.Tensor) -> Any:
         return result
 
-    with pytest.raises(PlanError, match=r"jit of function: result 0 is .*; wanted a tensor"):
+    with pytest.raises(PlanError, match=r"jit of function: result is .*; wanted a tensor"):
         function(values(2, 2))
 
 

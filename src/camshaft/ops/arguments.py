@@ -104,3 +104,14 @@ def _safe_casts(dtype: Dtype) -> Iterable[Dtype]:
     for wider in (np.float16, np.float32, np.float64):
         if np.can_cast(dtype, wider, "safe"):
             yield np.dtype(wider)
+
+
+def product_dtypes(a: Dtype, b: Dtype) -> tuple[Dtype | None, Dtype | None]:
+    """Of matmul: what to compute in and to return; None: the operands' own. Integers wrap in i32 as in fewer bits, and the sum
+    of a product of booleans is their disjunction unless 2^32 of them are true."""
+    if a.kind not in "iufb" or b.kind not in "iufb":
+        return None, None
+    common = np.result_type(a, b)
+    if common.kind in "iub" and common.itemsize <= 4:
+        return np.dtype(np.int32), common
+    return (None, None) if a == b else (common, common)

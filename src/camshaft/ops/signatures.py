@@ -42,7 +42,7 @@ _AXIS = Attribute("axis", "int", 0)
 _AXES = Attribute("axes", "int | tuple[int, ...] | None", None)
 _KEEPDIMS = Attribute("keepdims", "bool", False)
 _HEADS, _KV_HEADS, _HEAD_DIM = (Attribute(name, "int") for name in ("heads", "kv_heads", "head_dim"))
-_SUMS, _FLOATS = Attribute("sums", "str"), Attribute("floats", "bool", False)
+_SUMS, _FLOATS = Attribute("sums", "tuple[tuple[int, int], ...]"), Attribute("floats", "bool", False)
 _ARGUMENT = Attribute("axis", "int | None", -1), _KEEPDIMS, Attribute("nan_first", "bool", False)
 _PLACES = "positions slots block_table"
 
@@ -75,6 +75,14 @@ PARAMETERS = {
     "copy": Parameters("x"),
     "gather": Parameters("x rows"),
     "cast": Parameters("x", (Attribute("to", "str"),)),
+    "slice": Parameters(
+        "x",
+        (
+            Attribute("starts", "tuple[int, ...]"),
+            Attribute("sizes", "tuple[int | None, ...]"),
+            Attribute("steps", "tuple[int, ...] | None", None),
+        ),
+    ),
     "transpose": Parameters("x", (Attribute("axes", "tuple[int, ...] | None", None),)),
     "repeat_penalty": Parameters("logits ids penalty"),
     "softmax": Parameters("x"),
@@ -99,9 +107,9 @@ _FOLDS_AXIS = Attribute("axis", _AXES.type, None)  # what NumPy calls the axes o
 
 
 def of_tensors(op: str) -> Signature:
-    """The signature of camshaft.<op>, which adds a node to the tensors' graph."""
+    """The signature of graph.functions.<op>, which adds a node to the tensors' graph."""
     row = PARAMETERS[op]
-    return _signature(row.tensors, "Tensor | Array", row.attributes, _returns(row, "Tensor"), (_LABEL,))
+    return _signature(row.tensors, "Tensor | ArrayLike", row.attributes, _returns(row, "Tensor"), (_LABEL,))
 
 
 def of_arrays(op: str) -> Signature:
@@ -114,6 +122,22 @@ def of_arrays(op: str) -> Signature:
     if op in OUT_BY_POSITION:
         return _signature(row.tensors, "ArrayLike", attributes, returns, positional=(out,))
     return _signature(row.tensors, "ArrayLike", (out, *attributes), returns)
+
+
+def of_both(op: str) -> Signature:
+    """The signature of camshaft.<op>, which takes arrays and tensors."""
+    arrays = of_arrays(op)
+    made = [
+        p.replace(annotation=f"Tensor | {p.annotation}") if p.annotation == "ArrayLike" else p
+        for p in arrays.parameters.values()
+    ]
+    label = Parameter(_LABEL.name, Parameter.KEYWORD_ONLY, default=_LABEL.default, annotation=_LABEL.type)
+    return arrays.replace(parameters=[*made, label], return_annotation="Any")
+
+
+def help_of_function(op: Op) -> str:
+    """The help of camshaft.<op>."""
+    return f"{op.formula}.\n\nComputed at once on arrays. With a tensor among them, a node called `name` of its graph."
 
 
 def help_of(op: Op) -> str:
