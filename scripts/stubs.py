@@ -1,6 +1,6 @@
 """Writes the type stubs of the ops' functions, which are made when they are first asked for.
 
-Run after a change to an op's formula or to src/camshaft/ops/signatures.py: `python scripts/stubs.py`.
+Run after a change to an op's formula or parameters: `python scripts/stubs.py`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from camshaft import ops
 from camshaft.eager.tables import table
 from camshaft.graph import functions as of_graphs
 from camshaft.graph.tensor import Tensor
-from camshaft.ops.signatures import PARAMETERS, help_of_function, of_both
+from camshaft.ops.signatures import help_of_function, of_both
 from camshaft.selection.override import get_backend_override
 
 Function: TypeAlias = Callable[..., Any]
@@ -34,8 +34,7 @@ def function(name: str) -> Function:
         call = calls.get(override) or calls.setdefault(override, getattr(table(), name))
         return call(*inputs, **attrs)
 
-    names = PARAMETERS[name].tensors.split()
-    few = None if "*" in names[-1] else _OF_FEW.get(len(names))
+    few = _OF_FEW.get(op.parameters.arity)
     made: Any = apply if few is None else few(calls, apply)
     made.__name__ = made.__qualname__ = name
     made.__doc__ = help_of_function(op)
@@ -64,4 +63,4 @@ def _of_two(calls: Calls, whole: Function) -> Function:
 
 
 # By the number of an op's inputs.
-_OF_FEW: dict[int, Callable[[Calls, Function], Function]] = {1: _of_one, 2: _of_two}
+_OF_FEW: dict[int | None, Callable[[Calls, Function], Function]] = {1: _of_one, 2: _of_two}

@@ -15,7 +15,7 @@ from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Array, Tensor
 from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
 from camshaft.ops.op import Attrs, Op
-from camshaft.ops.signatures import PARAMETERS
+from camshaft.ops.parameters import AXES
 from camshaft.ops.spec import Dim, TensorSpec
 
 Given = Tensor | Array | int | float
@@ -45,7 +45,7 @@ class Form:
 def given_form(graph: Graph, op: Op, inputs: Sequence[Any], attrs: Attrs) -> Form:
     """The form of a call. ShapeError for an input that is neither tensor nor array nor number."""
     given = [_given(graph, op.name, x) for x in inputs]
-    named = _axes_named(op.name, attrs)
+    named = _axes_named(op, attrs)
     if op.name == "matmul" and len(given) == 2 and not named.get("transpose_b"):
         return _product(graph, op, given, named)
     if op.name in _ELEMENTWISE and not _fits(op, given, named):
@@ -73,10 +73,9 @@ def _given(graph: Graph, op: str, value: Any) -> Given:
     return found
 
 
-def _axes_named(op: str, attrs: Attrs) -> Attrs:
+def _axes_named(op: Op, attrs: Attrs) -> Attrs:
     """`axes` for NumPy's `axis`, where the op names it so."""
-    known = {a.name for a in PARAMETERS[op].attributes} if "axis" in attrs and op in PARAMETERS else {"axis"}
-    if "axis" in known or "axes" not in known:
+    if "axis" not in attrs or AXES not in op.parameters.attributes:
         return attrs
     return {"axes" if name == "axis" else name: value for name, value in attrs.items()}
 

@@ -13,6 +13,7 @@ from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
+from camshaft.ops.parameters import ANY, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 
 Attrs = Mapping[str, Any]
@@ -246,6 +247,7 @@ class Op:
     a fused op in other ops, `functions` being graph/functions.py; `pattern` (first, second) says that it stands for an op
     `second` reading the result of `first` (graph/passes/fuse.py): inputs are first's, then second's others; outputs are
     second's, then first's. `workload` gives what a measurement puts into some inputs, where noise and zeros say nothing.
+    `parameters` says what the op's functions take.
     """
 
     name: str
@@ -263,6 +265,7 @@ class Op:
     decompose: Callable[..., Any] | None = None
     pattern: tuple[str, str] | None = None
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
+    parameters: Parameters = ANY
 
     def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
         """Whether `infer` takes these specs."""

@@ -14,9 +14,12 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise import broadcasting
 from camshaft.ops.elementwise.formula import EVERY, same_dtype
 from camshaft.ops.index.transpose import strided
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 
 _ATTRIBUTES = {"starts", "sizes", "steps"}
+_STARTS, _SIZES = Attribute("starts", "tuple[int, ...]"), Attribute("sizes", "tuple[int | None, ...]")
+_STEPS = Attribute("steps", "tuple[int, ...] | None", None)
 
 
 def _cuts(x: TensorSpec, attrs: ops.Attrs) -> list[tuple[int, Dim, int]]:
@@ -106,6 +109,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="slice",
     formula="y[i, ..] = x[start + i step, ..]",
+    parameters=Parameters("x", (_STARTS, _SIZES, _STEPS)),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("strided_copy", ops.EVERYWHERE, _build),),

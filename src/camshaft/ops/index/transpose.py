@@ -17,6 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise import broadcasting
 from camshaft.ops.elementwise.broadcasting import Strides, split_index
 from camshaft.ops.elementwise.formula import EVERY, same_dtype
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.reduction import axes_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -154,6 +155,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="transpose",
     formula="y[.., i, ..] = x with its axes in another order",
+    parameters=Parameters("x", (Attribute("axes", "tuple[int, ...] | None", None),)),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("strided_copy", ops.EVERYWHERE, _build),),

@@ -21,6 +21,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
 from camshaft.ops.kernels.workgroup import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
+from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
 from camshaft.ops.spec import TensorSpec
@@ -221,6 +222,11 @@ def _cost(vectors: bool) -> Any:
     return cost
 
 
+def _parameters(of_first: Parameters) -> Parameters:
+    kept = tuple(a for a in of_first.attributes if a != TO)
+    return Parameters(of_first.tensors, (*kept, SUMS, FLOATS), results=None)
+
+
 def _op(first: ops.Op) -> ops.Op:
     """The op that is `first`, then quantize_activations."""
     name = f"{first.name}_q8"
@@ -242,6 +248,7 @@ def _op(first: ops.Op) -> ops.Op:
         flops=flops,
         decompose=_decompose_after(first),
         pattern=(first.name, "quantize_activations"),
+        parameters=_parameters(first.parameters),
     )
 
 

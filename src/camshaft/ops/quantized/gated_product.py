@@ -21,6 +21,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block
@@ -236,6 +237,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name=NAME,
     formula="q8 of silu(x Wg) * (x Wu)",
+    parameters=Parameters("x gate up", (SUMS,), results=None),
     infer=_infer,
     reference=_reference,
     variants=(

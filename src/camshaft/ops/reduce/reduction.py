@@ -18,6 +18,7 @@ from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.kernels.lane_widths import lanes_of
+from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
 from camshaft.ops.reduce.frame import Fold, fold_of, partial_spec
@@ -178,6 +179,7 @@ def op_of(row: Reduction) -> ops.Op:
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,
         flops=lambda node: float(prod(node.inputs[0].bounds)),
+        parameters=Parameters("x", (AXES, KEEPDIMS)) if row.arity == 1 else Parameters("a b"),
     )
 
 
