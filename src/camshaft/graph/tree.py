@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from camshaft.graph.tensor import Tensor
 
 # The children of a container with how each is reached, and what puts others in their places.
@@ -45,8 +47,14 @@ def with_leaves(tree: Any, values: Iterator[Any]) -> Any:
     return made([with_leaves(child, values) for _, child in children])
 
 
+# What most leaves are, known before anything is asked of them.
+_LEAVES = frozenset((np.ndarray, Tensor, int, float, bool, str, type(None)))
+
+
 def _parts(tree: Any) -> _Parts | None:
     """None for a leaf."""
+    if type(tree) in _LEAVES:
+        return None
     if isinstance(tree, dict):
         return [(f"[{key!r}]", child) for key, child in tree.items()], lambda made: _dict(tree, made)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -54,7 +62,7 @@ def _parts(tree: Any) -> _Parts | None:
         return [(f".{name}", child) for name, child in named], lambda made: type(tree)(*made)
     if isinstance(tree, (tuple, list)):
         return [(f"[{i}]", child) for i, child in enumerate(tree)], lambda made: type(tree)(made)
-    if is_dataclass(tree) and not isinstance(tree, (type, Tensor)):
+    if is_dataclass(tree) and not isinstance(tree, type):
         children = [(f".{field.name}", getattr(tree, field.name)) for field in fields(tree)]
         return children, lambda made: _dataclass(tree, made)
     return None

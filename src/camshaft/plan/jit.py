@@ -66,7 +66,7 @@ class _Jitted:
         values, structure = leaves((args, kwargs))
         if any(isinstance(v, Tensor) for v in values):
             return self._function(*args, **kwargs)
-        values = [np.asarray(operand(v)) if _is_array(v) else v for v in values]
+        values = [v if type(v) is np.ndarray else _plain(v) for v in values]
         with self._lock:
             traced = self._for(args, kwargs, values, structure)
             given = (v for v in values if isinstance(v, np.ndarray))
@@ -78,7 +78,7 @@ class _Jitted:
         """The plan that these arguments run; plan.explain() tells what it does."""
         kwargs = dict(sorted(kwargs.items()))
         values, structure = leaves((args, kwargs))
-        values = [np.asarray(operand(v)) if _is_array(v) else v for v in values]
+        values = [_plain(v) for v in values]
         with self._lock:
             return self._for(args, kwargs, values, structure).plan
 
@@ -138,9 +138,11 @@ class _Jitted:
         raise AssertionError("every leaf can be hashed")
 
 
-def _is_array(value: Any) -> bool:
+def _plain(value: Any) -> Any:
+    """An array of any library as an ndarray; other values as they are."""
     kind = type(value)
-    return isinstance(value, _BUFFERS) or hasattr(kind, "__array__") or hasattr(kind, "__dlpack__")
+    is_array = isinstance(value, _BUFFERS) or hasattr(kind, "__array__") or hasattr(kind, "__dlpack__")
+    return np.asarray(operand(value)) if is_array else value
 
 
 def _key(value: Any) -> Hashable:
