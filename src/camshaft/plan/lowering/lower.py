@@ -75,7 +75,7 @@ def _homes(graph: Graph, spaces: Sequence[str], devices: Mapping[str, Device]) -
     shared: dict[Tensor, str] = {}
     for node, space in zip(graph.nodes, spaces, strict=True):
         for tensor in (*node.inputs, *node.outputs):
-            homes.setdefault(root(tensor), space if tensor in node.outputs else HOST)
+            homes.setdefault(root(tensor), space if any(tensor is made for made in node.outputs) else HOST)
             if space in devices and is_unified(devices[space]):
                 shared.setdefault(root(tensor), space)
         for tensor in (root(node.inputs[i]) for i in node.op.updates):
