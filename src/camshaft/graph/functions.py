@@ -23,15 +23,10 @@ def function(name: str) -> Callable[..., Any]:
     op = ops.get(name)
 
     def apply(*tensors: Tensor | np.ndarray[Any, Any], **attrs: Any) -> Any:
-        label = attrs.pop("name", None)
         graph = next((t.graph for t in tensors if isinstance(t, Tensor)), None)
         if graph is None:
             raise ShapeError(f"{name}: got no tensor of a graph; wanted at least one")
-        given = tuple(
-            graph.constant(f"{name}.{i}", t) if isinstance(t, np.ndarray) else t for i, t in enumerate(tensors)
-        )
-        outputs = graph.apply(op, given, attrs, label)
-        return outputs[0] if len(outputs) == 1 else outputs or None
+        return graph.node(name, *tensors, **attrs)
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"{op.formula}. ShapeError for specs that the op does not take."
