@@ -27,8 +27,9 @@ from camshaft.plan.memory.arena import MemoryPlan, make_schedule
 from camshaft.plan.memory.buffer_memory import Held, given_memory, hold
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.runtime.multi_device import MultiDeviceSchedule, bind_mixed
+from camshaft.plan.runtime.execute import bind
+from camshaft.plan.runtime.multi_device import bind_mixed
+from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.schedule import Schedule, Thunk
 from camshaft.selection.kernel_dispatch import KernelDispatch, check_dispatcher
 from camshaft.selection.override import check_override, get_backend_override
@@ -185,7 +186,7 @@ def bind_lowered(
     held.arrays.update(run_constant_thunks(once, held.arrays, workers))
     needed = set(schedule.buffers)
     buffers = {buffer: array for buffer, array in held.arrays.items() if buffer in needed}
-    bound: BoundSchedule | MultiDeviceSchedule
+    bound: RunnableSchedule
     if lowered.devices:
         away = {buffer: memory for buffer, memory in held.memories.items() if buffer in needed}
         bound = bind_mixed(
@@ -227,7 +228,7 @@ def _plan(
     graph: Graph,
     lowered: Lowered,
     choices: Sequence[Choice],
-    bound: BoundSchedule | MultiDeviceSchedule,
+    bound: RunnableSchedule,
     held: Held,
     seconds: float,
 ) -> ExecutionPlan:
