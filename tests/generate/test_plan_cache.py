@@ -190,6 +190,28 @@ def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
             lm.logits(IDS)
 
 
+def test_a_kept_plan_does_what_every_runnable_does(kept: Store, path: Path) -> None:
+    """It runs by ranges, tells its extents and is timed."""
+    with opened(path) as lm:
+        wanted = lm.logits(IDS).tobytes()
+        with lm.session() as session:
+            session.process(IDS)
+        bound = lm.plans._plan("prompt").bound
+        assert isinstance(bound, CachedPlan)
+        assert bound.active[lm.plans.prompt_tokens] == bound.extent(lm.plans.prompt_tokens) == len(IDS)
+        run = bound.timed()
+        n_thunks = run.start.shape[1]
+        assert run.total_ns > 0
+        assert run.programs.sum() >= n_thunks
+        bound.run(0, n_thunks // 2)
+        bound.run(n_thunks // 2, n_thunks)
+        with pytest.raises(PlanError, match=r"thunks \[0, \d+\) of a plan that has"):
+            bound.run(0, n_thunks + 1)
+        assert lm.logits(IDS).tobytes() == wanted
+    with pytest.raises(PlanError, match="closed"):
+        bound.run()
+
+
 def test_watched_plans_are_made_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_VALIDATE", "1")
     assert not runs_kept(path)

@@ -93,6 +93,21 @@ def test_random_graphs_over_devices_give_the_bytes_of_the_canonical_plan(
         assert plan.run(x=X[:9], y=X[9:18])["out0"].tobytes() == wanted
 
 
+def test_functions_of_ops_stand_beside_stated_nodes() -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (TOKENS, DIM), "f32")
+    with graph.on("fake:0"):
+        h = cs.silu(graph.copy(x, "fake:0"))
+    with graph.on("cpu:scalar"):
+        graph.output("y", cs.add(graph.copy(h, "cpu"), x))
+    with cs.compile(graph, sync="hazards", threads=1) as plan:
+        assert [(t.name, t.device) for t in plan.bound.schedule.thunks] == [
+            ("copy", "fake:0"), ("silu", "fake:0"), ("copy", "fake:0"), ("add", "host")
+        ]  # fmt: skip
+        assert "; on cpu:scalar: " in plan.explain()
+        np.testing.assert_allclose(plan.run(x=X)["y"], X / (1 + np.exp(-X)) + X, atol=1e-5)
+
+
 def waits(plan: cs.ExecutionPlan) -> dict[str, bool]:
     schedule = plan.bound.schedule
     return {thunk.name: wait for thunk, wait in zip(schedule.thunks, schedule.waits, strict=True)}
