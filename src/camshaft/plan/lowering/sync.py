@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from camshaft.errors import PlanError
-from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.custom import COPY
 from camshaft.graph.graph import Graph, Node, Tensor, offset_nbytes, root
-from camshaft.ops.quantized.packing import INTERLEAVED, interleaved
+from camshaft.graph.rewrite import packed_spec
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.lowering.node_order import SYNCS, NodeOrder, order_nodes
 from camshaft.plan.schedule import Thunk
@@ -46,10 +45,8 @@ def as_written(graph: Graph) -> Graph:
         if tensor.base is not None:
             base = get(tensor.base)
             return tensor if base is tensor.base else packed.setdefault(tensor, replace(tensor, base=base))
-        spec = tensor.spec
-        if tensor.kind != "constant" or not isinstance(spec.dtype, BlockFormat) or spec.layout is INTERLEAVED:
-            return tensor
-        return packed.setdefault(tensor, replace(tensor, spec=interleaved(spec)))
+        spec = packed_spec(tensor.spec) if tensor.kind == "constant" else tensor.spec
+        return tensor if spec is tensor.spec else packed.setdefault(tensor, replace(tensor, spec=spec))
 
     made = Graph()
     made.inputs, made.states = graph.inputs, graph.states
