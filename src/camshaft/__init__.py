@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
-    from camshaft.plan.lowering.execution_graph import ExecutionGraph
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.override import backend, get_backend_override, set_backend_override
     from camshaft.validation.proof import validate_backends
@@ -58,7 +57,6 @@ _PUBLIC = {
     "plan.compile": "compile",
     "plan.execution_plan": "ExecutionPlan",
     "plan.jit": "jit",
-    "plan.lowering.execution_graph": "ExecutionGraph",
     "selection.host_info": "capabilities",
     "selection.override": "backend get_backend_override set_backend_override",
     "validation.proof": "validate_backends",
@@ -67,7 +65,6 @@ _HOME = {name: f"camshaft.{module}" for module, names in _PUBLIC.items() for nam
 __all__ = [
     "CamshaftError",
     "DispatchTable",
-    "ExecutionGraph",
     "ExecutionPlan",
     "Extent",
     "Graph",

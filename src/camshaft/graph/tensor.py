@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Kind = Literal["input", "constant", "state", "value", "view"]
+Kind = Literal["input", "constant", "state", "value", "view", "buffer"]
 
 
 class Source(Protocol):
@@ -86,7 +86,8 @@ _POWERS = {2: "square", 0.5: "sqrt"}
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value in a graph. Operators add nodes, with NumPy's broadcasting and promotion: a Python number takes the tensor's dtype.
-    `==` is such an operator too: `is` and hashes tell tensors apart. A view has the memory of `base` from its start."""
+    `==` is such an operator too: `is` and hashes tell tensors apart. A view has the memory of `base`, from `offset_nbytes`
+    on. `device` names the one that an input, state or buffer lies on; None leaves that to the plan."""
 
     spec: TensorSpec
     name: str
@@ -94,6 +95,8 @@ class Tensor:
     source: Source | None = None
     base: Tensor | None = None
     graph: Graph | None = field(default=None, repr=False)
+    device: str | None = None
+    offset_nbytes: int = 0
 
     __array_ufunc__ = None  # array + tensor is the tensor's to compute
     __hash__ = object.__hash__
@@ -194,6 +197,11 @@ def root(tensor: Tensor) -> Tensor:
     while tensor.base is not None:
         tensor = tensor.base
     return tensor
+
+
+def offset_nbytes(tensor: Tensor) -> int:
+    """Where a tensor begins in its root's memory."""
+    return tensor.offset_nbytes + (0 if tensor.base is None else offset_nbytes(tensor.base))
 
 
 def graph_of(tensor: Tensor) -> Graph:
