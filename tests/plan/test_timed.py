@@ -18,7 +18,7 @@ from camshaft.plan.runtime.execute import bind
 from camshaft.plan.runtime.native.clock import clock_of
 from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.os_wait import wake_row
-from camshaft.plan.runtime.timed import SLACK_NS, clock, timed_run
+from camshaft.plan.runtime.timed import SLACK_NS, clock
 from camshaft.plan.schedule import Lifetime, Programs
 from tests.support.fake_device import FakeDevice, Fakes
 
@@ -77,7 +77,7 @@ def test_a_timed_run_computes_the_same_and_stamps_in_order(threads: int, rows: i
     plan, out, wanted = chain_plan(12, rows, threads)
     for _ in range(20):
         out[:] = 0
-        run = timed_run(plan)
+        run = plan.timed()
         assert np.array_equal(out, wanted)
     assert run.lanes == tuple(f"worker {i}" for i in range(threads))
     assert run.programs.sum(axis=0).tolist() == [rows] * 12
@@ -100,22 +100,22 @@ def test_a_thunk_without_programs_has_no_times(threads: int) -> None:
     schedule, memory = make_schedule([item])
     plan = bind(schedule, memory, buffers={total: align(np.zeros(1, np.int64))}, threads=threads)
     plan.set_extent(tokens, 0)
-    run = timed_run(plan)
+    run = plan.timed()
     assert np.isnan(run.start).all()
     assert run.programs.sum() == 0
     plan.set_extent(tokens, 5)
-    assert timed_run(plan).programs.sum() == 5
+    assert plan.timed().programs.sum() == 5
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_a_host_thunk_raises_is_raised_and_a_host_thunk_cannot_time(threads: int) -> None:
     io, plans = buffer("io", 8, Lifetime.IO), []
-    steps = {ZeroDivisionError: lambda _: 1 // 0, PlanError: lambda _: timed_run(plans[0])}
+    steps = {ZeroDivisionError: lambda _: 1 // 0, PlanError: lambda _: plans[0].timed()}
     for error, step in steps.items():
         schedule, memory = make_schedule([thunk("inner", step, (io.slice(),), writes=(io.slice(),))])
         plans[:] = [bind(schedule, memory, buffers={io: align(np.zeros(1))}, threads=threads)]
         with pytest.raises(error):
-            timed_run(plans[0])
+            plans[0].timed()
 
 
 def test_plans_timed_from_several_threads_keep_their_own_stamps() -> None:
@@ -125,7 +125,7 @@ def test_plans_timed_from_several_threads_keep_their_own_stamps() -> None:
     def work(n: int) -> None:
         plan, out, wanted = plans[n]
         for _ in range(50):
-            run = timed_run(plan)
+            run = plan.timed()
             seen.append(bool(run.programs.sum() == 3 * len(plan.schedule.thunks) and np.array_equal(out, wanted)))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in (0, 1, 0, 1)]
@@ -142,7 +142,7 @@ def test_side_by_side_thunks_do_not_count_as_waiting() -> None:
     schedule, memory = make_schedule([add(a.slice(), one.slice(), out.slice(), out.name) for out in outs])
     assert schedule.waits == (False, False, False)
     plan = bind(schedule, memory, buffers={b: align(np.ones(16, np.float32)) for b in (a, one, *outs)}, threads=1)
-    assert timed_run(plan).waited[:, :3].sum() == 0
+    assert plan.timed().waited[:, :3].sum() == 0
 
 
 def test_the_clock_is_steady_and_in_nanoseconds() -> None:
@@ -164,7 +164,7 @@ def test_devices_time_their_own_thunks_or_say_that_they_have_no_clock(
         given = np.random.default_rng(0).normal(size=(5, 24)).astype(np.float32)
         wanted = plan.run(x=given)["y"].copy()
         plan.outputs["y"][:] = 0
-        run = timed_run(plan.bound)
+        run = plan.bound.timed()
         assert np.array_equal(plan.outputs["y"], wanted)
         away = [i for i, item in enumerate(plan.bound.schedule.thunks) if item.device == "fake:0"]
         assert len(away) == 4

@@ -22,20 +22,10 @@ from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shape_table import MOST_INPUTS
 from camshaft.eager.native.shaped_call import shaped_ir
 from camshaft.eager.numpy_forms import attributes_of, count_of
-from camshaft.eager.operands import (
-    Array,
-    ArrayTypeError,
-    Dtypes,
-    Operand,
-    as_kind,
-    broadcast,
-    kind_of,
-    kinds_of,
-    operand,
-    output,
-)
+from camshaft.eager.operands import as_kind, broadcast, kind_of, output
 from camshaft.eager.shaped_call import Prepared
-from camshaft.errors import ShapeError
+from camshaft.errors import ArrayTypeError, ShapeError
+from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
 from camshaft.selection.select import Choice, Measurements, select
