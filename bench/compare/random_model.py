@@ -17,7 +17,7 @@ import numpy as np
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.gguf.write import NewTensor, Raw, unsigned, values_of, write_gguf
-from camshaft.models.quantize import Requantized, quantize
+from camshaft.models.quantize import QuantizationResult, quantize
 
 FLOAT32, STRING, ARRAY, INT32, UNUSED = 6, 8, 9, 5, 5
 
@@ -117,7 +117,7 @@ def make(
     out: Path,
     file_type: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Requantized:
+) -> QuantizationResult:
     """The model in a file type of `camshaft quantize`; a file in its place is replaced. `progress` as of quantize."""
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         plain = Path(folder) / "plain.gguf"

@@ -56,7 +56,7 @@ class FakeModel:
     closed = 0
     closed_sessions: ClassVar[list[int]] = []
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
-    plans = SimpleNamespace(origins={"prompt": "kept"})
+    plans = SimpleNamespace(origins={"prompt": "cached"})
     kv_cache = "f16"
     chat_template = FakeTemplate()
 

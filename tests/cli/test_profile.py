@@ -76,7 +76,10 @@ def test_a_page_and_a_trace_are_written(cli: Any, tiny: str, tmp_path: Path) -> 
     ("arguments", "said"),
     [
         (("--phase", "all"), "--phase all; wanted prompt, generate, both"),
-        (("--html", "/not/there/page.html"), "/not/there/page.html: wanted a file in a folder that is there"),
+        (
+            ("--html", "/not/there/page.html"),
+            "/not/there/page.html: not writable: it is a folder, or its folder does not exist",
+        ),
         (("--runs", "0"), "0 is not in the range"),
     ],
 )

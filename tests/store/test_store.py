@@ -71,5 +71,5 @@ def test_what_is_no_document_is_removed(tmp_path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("document", [{"x": object()}, {"x": float("nan")}])
 def test_what_json_cannot_hold_is_refused(documents: DocumentStore, document: dict[str, object]) -> None:
-    with pytest.raises(StoreError, match="cannot be kept as JSON"):
+    with pytest.raises(StoreError, match="cannot be stored as JSON"):
         documents.put(KEY, document)

@@ -35,19 +35,19 @@ def cache(context: typer.Context, json: options.Json = False) -> None:
 @command
 def _show(json: bool) -> None:
     from camshaft.store.store import store
-    from camshaft.store.usage import n_living, usage
+    from camshaft.store.usage import n_processes, usage
 
     cache_store = store()
-    rows, living = usage(cache_store), n_living(cache_store)
+    rows, n_users = usage(cache_store), n_processes(cache_store)
     if json:
-        print_json({"cache_dir": cache_store.root, "processes": living, "kinds": {row.kind: row for row in rows}})
+        print_json({"cache_dir": cache_store.root, "processes": n_users, "kinds": {row.kind: row for row in rows}})
         return
     table: list[tuple[object, ...]] = [("", "entries", "size", "at most", "hits", "misses")]
     for row in rows:
         most = "" if row.max_nbytes is None else size(row.max_nbytes)
         table.append((row.kind, row.n_entries, size(row.nbytes), most, _shown(row.hits), _shown(row.misses)))
     print_columns(table, right=frozenset({1, 2, 3, 4, 5}))
-    print(f"{cache_store.root}, in use by {living} {'process' if living == 1 else 'processes'}")
+    print(f"{cache_store.root}, in use by {n_users} {'process' if n_users == 1 else 'processes'}")
 
 
 def _shown(count: int | None) -> object:

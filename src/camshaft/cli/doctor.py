@@ -39,7 +39,7 @@ def doctor(json: options.Json = False) -> None:
         "failures": failures(backends),
         "advice": advice(backends),
         "roofs": stored_peaks(),
-        "measurements": measurements().tuning(),
+        "measurements": measurements().summary(),
     }
     if json:
         about = {"versions": _versions(), "machine": machine, "cache_dir": machine.cache_dir}

@@ -58,7 +58,9 @@ def _print_all(rows: Sequence[OpOverview]) -> None:
     room = max(shutil.get_terminal_size().columns - taken, 12)
     print_columns([[*line[:-1], _cut(line[-1], room)] for line in table], right=frozenset(range(1, len(used) + 1)))
     if "not tried" in used or "in part" in used:
-        print("'camshaft doctor' validates kernels that were not tried, and the remaining samples of those tried in part.")
+        print(
+            "'camshaft doctor' validates kernels that were not tried, and the remaining samples of those tried in part."
+        )
 
 
 def _cut(text: str, room: int) -> str:

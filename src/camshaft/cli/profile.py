@@ -22,7 +22,9 @@ _Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs per phase; th
 _Thunks = Annotated[bool, typer.Option("--thunks", help="Also list every thunk.")]
 _Layers = Annotated[bool, typer.Option("--layers", help="Also list every layer.")]
 _Roof = Annotated[bool, typer.Option("--roof", help="Measure the machine's peak rates again (takes seconds).")]
-_Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page: timeline, roofline, arena, tables.")]
+_Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write an HTML page: timeline, roofline, arena, tables.")
+]
 _Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto.")]
 
 
@@ -96,7 +98,9 @@ def _write_trace(path: Path, profiles: dict[str, Profile]) -> None:
 
 
 def _print(title: str, profiles: Profile, tables: list[str]) -> None:
-    print(f"\n{title}: {profiles.total_ns / 1e6:.3f} ms (median of {profiles.runs}, least {profiles.fastest_ns / 1e6:.3f})")
+    print(
+        f"\n{title}: {profiles.total_ns / 1e6:.3f} ms (median of {profiles.runs}, least {profiles.fastest_ns / 1e6:.3f})"
+    )
     waits = ", ".join(f"{w.name} {w.waited_ns / 1e3:.0f} us" for w in profiles.workers)
     print(f"{len(profiles.thunks)} thunks; at waits {profiles.waited_share:.1%} of the workers' time: {waits}")
     if profiles.peak is not None:

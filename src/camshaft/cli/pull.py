@@ -11,7 +11,8 @@ from camshaft.cli.run import command
 from camshaft.models.catalog import DEFAULT_MODEL
 
 _Name = Annotated[
-    str, typer.Argument(metavar="[NAME]", help="A model name, hf:OWNER/REPO/FILE, or a wheel that contains a known model.")
+    str,
+    typer.Argument(metavar="[NAME]", help="A model name, hf:OWNER/REPO/FILE, or a wheel that contains a known model."),
 ]
 
 

@@ -1,7 +1,7 @@
-"""Floats to blocks of 256: Q2_K to Q6_K, IQ4_XS. Rows of formats/blocks.py; k_blocks.py decodes, grid_search.py searches.
+"""Quantize floats to blocks of 256: Q2_K to Q6_K, IQ4_XS.
 
-An encoder takes float32 [n, 256] and gives one record per block, [n]. Each group of 16 or 32 gets its best scale; the block's
-own scale brings those to a few bits; then the codes are rounded once more to what will be decoded. As in ggml's reference.
+An encoder takes float32 [n, 256] and returns one record per block, [n]. It finds the best scale of each group of 16 or 32,
+quantizes the scales with the block's own scale, and then rounds the codes again with the quantized scales, as ggml does.
 """
 
 from __future__ import annotations
@@ -127,13 +127,13 @@ def encode_q3_k(values: Floats) -> Records:
 
 
 def _q3_scale_bytes(scales: Bytes) -> Bytes:
-    """[n, 16] of six bits to 12 bytes; k_blocks.q3_scales reads them."""
+    """[n, 16] of six bits to 12 bytes; k_quants.q3_scales reads them."""
     low = (scales[:, :8] & np.uint8(15)) | (scales[:, 8:] << np.uint8(4))
     return np.hstack([low, _packed_bits(scales >> np.uint8(4), 2, 4)])
 
 
 def _k_scale_bytes(scales: Bytes, minima: Bytes) -> Bytes:
-    """[n, 8] of six bits each to 12 bytes; k_blocks.k_scales reads them."""
+    """[n, 8] of six bits each to 12 bytes; k_quants.k_scales reads them."""
     top_scales, top_minima = (
         (scales[:, 4:] >> np.uint8(4)) << np.uint8(6),
         (minima[:, 4:] >> np.uint8(4)) << np.uint8(6),
