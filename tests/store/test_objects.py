@@ -146,7 +146,7 @@ def test_a_file_in_the_folders_place_is_named(tmp_path: Path) -> None:
         ObjectStore(tmp_path / "file", 1000).put(KEY, b"x")
     with pytest.raises(StoreError, match="cannot be read: Not a directory"):
         ObjectStore(tmp_path / "file", 1000).get(KEY)
-    with pytest.raises(StoreError, match="the folder cannot be made or used"):
+    with pytest.raises(StoreError, match="the folder cannot be created or used"):
         ObjectStore(tmp_path / "file" / "objects", 1000).put(KEY, b"x")
 
 

@@ -131,34 +131,34 @@ HOLDS = """
 import sys
 from pathlib import Path
 from camshaft.store.process_lock import ProcessLeases
-living = ProcessLeases(Path(sys.argv[1]))
-living.acquire()
+leases = ProcessLeases(Path(sys.argv[1]))
+leases.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_lease_counts_while_its_process_lives(tmp_path: Path) -> None:
-    living = ProcessLeases(tmp_path)
-    assert living.oldest() is None
+    leases = ProcessLeases(tmp_path)
+    assert leases.oldest() is None
     other = child(tmp_path, "-c", HOLDS, str(tmp_path))
     assert other.stdout is not None
     other.stdout.readline()
     (lease,) = tmp_path.glob(LEASE_PREFIX + "*")
     os.utime(lease, (time.time() - 5000,) * 2)
-    living.acquire()
-    assert living.oldest() == lease.stat().st_mtime
+    leases.acquire()
+    assert leases.oldest() == lease.stat().st_mtime
     other.kill()
     other.communicate()
-    assert (living.oldest() or 0) > time.time() - 60
+    assert (leases.oldest() or 0) > time.time() - 60
     assert not lease.exists()
-    living.release()
+    leases.release()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_eviction_spares_what_another_living_process_may_use(tmp_path: Path) -> None:
-    living = ProcessLeases(tmp_path / "state")
-    objects = ObjectStore(tmp_path / "objects", 5000, begin=living.hold, living_since=living.oldest)
+    leases = ProcessLeases(tmp_path / "state")
+    objects = ObjectStore(tmp_path / "objects", 5000, begin=leases.acquire, living_since=leases.oldest)
     keys = [f"{i:032x}" for i in range(6)]
     for i, key in enumerate(keys):
         ObjectStore(objects.root, 1 << 20).put(key, bytes(1000))
@@ -166,7 +166,7 @@ def test_eviction_spares_what_another_living_process_may_use(tmp_path: Path) -> 
     other = child(tmp_path, "-c", HOLDS, str(tmp_path / "state"))
     assert other.stdout is not None
     other.stdout.readline()
-    (lease,) = living.folder.glob(LEASE_PREFIX + "*")
+    (lease,) = leases.folder.glob(LEASE_PREFIX + "*")
     os.utime(lease, (time.time() - 5000,) * 2)  # as if it had lived for so long
     objects.evict()
     assert [objects.path(key).exists() for key in keys] == [False, True, True, True, True, True]
@@ -223,14 +223,14 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_takes_a_lease_of_its_own(tmp_path: Path) -> None:
-    living = ProcessLeases(tmp_path)
-    living.acquire()
+    leases = ProcessLeases(tmp_path)
+    leases.acquire()
     process = os.fork()
     if process == 0:
-        living.acquire()
+        leases.acquire()
         os._exit(len(list(tmp_path.glob(LEASE_PREFIX + "*"))))
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
-    living.oldest()
+    leases.oldest()
     assert len(list(tmp_path.glob(LEASE_PREFIX + "*"))) == 1
 
 

@@ -44,7 +44,7 @@ def test_the_folder_of_models_is_made_when_asked_for(tmp_path: Path, monkeypatch
 def test_a_folder_of_models_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(StoreError, match="models: the folder cannot be made: "):
+    with pytest.raises(StoreError, match="models: the folder cannot be created: "):
         store().make_models_dir()
 
 

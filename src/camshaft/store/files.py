@@ -47,7 +47,7 @@ def private_folder(path: Path) -> None:
     """
     if path.exists() and not path.is_dir():
         raise StoreError(f"{path}: is not a folder; wanted a folder for the cache")
-    with naming(path, "the folder cannot be made or used"):
+    with naming(path, "the folder cannot be created or used"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sys.platform != "win32" and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o077:
             path.chmod(0o700)

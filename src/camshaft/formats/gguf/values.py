@@ -108,10 +108,10 @@ class StringArray(Sequence[str]):
         if offsets is None:
             return None
         octets, starts = np.frombuffer(data, np.uint8), np.array(offsets[:-1], np.int64)
-        kept = np.ones(octets.size, np.bool_)
+        mask = np.ones(octets.size, np.bool_)
         for i in range(7):
-            kept[starts + i] = False
-        joined = octets[kept].tobytes()
+            mask[starts + i] = False
+        joined = octets[mask].tobytes()
         return joined.decode("utf-8").split("\0")[1:] if joined.count(0) == self._count else None
 
     def __iter__(self) -> Iterator[str]:
