@@ -2,7 +2,7 @@
 
 Run: python bench/attention.py [--threads 1 2] [--peer-python PYTHON] [--only WORD] [--json FILE]. The peers' Python needs torch,
 onnxruntime and onnx; without --peer-python camshaft runs alone. SDPA runs in interleaved rounds; each peer is a process that
-blocks on a pipe in between (bench/attention_side.py). A case is a plan with many uses of attention, each with its own cache: for
+blocks on a pipe in between (bench/attention_peer.py). A case is a plan with many uses of attention, each with its own cache: for
 one token so many that caches are read from memory.
 """
 
@@ -138,7 +138,7 @@ class Peer:
     """A process that runs a library's SDPA on request and exits when its pipe closes."""
 
     def __init__(self, python: str, name: str, threads: int) -> None:
-        command = [python, str(Path(__file__).with_name("attention_side.py")), name, str(threads)]
+        command = [python, str(Path(__file__).with_name("attention_peer.py")), name, str(threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.name = self.answer()["version"]
 

@@ -21,7 +21,7 @@ _Markdown = Annotated[bool, typer.Option("--markdown", help="Print the machine-i
 
 @command
 def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = False) -> None:
-    """List the ops and how many of their kernels are validated on this machine.
+    """List the ops and the validation status of their kernels.
 
     With names, show those ops in detail. Runs no validation; 'camshaft doctor' does."""
     if markdown:
