@@ -87,7 +87,7 @@ class ModelPlans:
         # Build the graph before allocating: a file whose tensors contradict its metadata fails here.
         graph = self._graph("prompt")
         if self.device is None:
-            from camshaft.graph.passes.layout import packed_constants
+            from camshaft.graph.rewrite import packed_constants
 
             self._memory()  # fails early on an impossible size, before tables of that length are built
             self.weights.begin(packed_constants(graph), self.threads)
