@@ -1,4 +1,4 @@
-"""`python -m bench.compare` from the command line: groups, threads, files, what stays after Ctrl-C. No peer is started."""
+"""`python -m bench.compare` on the command line: groups, threads, files, interrupts. No peer is started."""
 
 from __future__ import annotations
 

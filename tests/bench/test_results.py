@@ -1,4 +1,4 @@
-"""Rows as JSON and as Markdown: units, ratios, shares, what is met; files that are gone on with and ones that are not."""
+"""Rows as JSON and Markdown: units, ratios, shares, targets; files that can and cannot be resumed."""
 
 from __future__ import annotations
 

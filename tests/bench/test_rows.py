@@ -1,4 +1,4 @@
-"""The tables of rows: their peers can be found, names are unique, the shares of peak follow from the file."""
+"""The tables of rows: their peers exist, names are unique, shares of peak follow from the file."""
 
 from __future__ import annotations
 

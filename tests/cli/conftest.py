@@ -1,4 +1,4 @@
-"""A language model made of words, so that the commands are tested without a file and without kernels."""
+"""Fixtures with a fake language model, so that commands are tested without model files and kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`camshaft cache` and `camshaft cache clear`: what they show and remove, and what stands in their way."""
+"""`camshaft cache` and `camshaft cache clear`: output, removal, errors."""
 
 from __future__ import annotations
 

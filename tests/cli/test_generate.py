@@ -1,4 +1,4 @@
-"""`camshaft generate`: text as it comes, one JSON object, one line for an error, a quiet Ctrl-C."""
+"""`camshaft generate`: streamed text, JSON output, one-line errors, quiet Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile files, caches and limits through the real command: one line and status 2, or it simply works."""
+"""Malicious files, damaged caches and resource limits through the real command: a one-line error with status 2, or success."""
 
 from __future__ import annotations
 

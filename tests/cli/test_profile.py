@@ -1,4 +1,4 @@
-"""`camshaft profile` on a tiny model: tables, JSON, the page, the trace."""
+"""`camshaft profile` on a tiny model: tables, JSON, HTML page, trace."""
 
 from __future__ import annotations
 

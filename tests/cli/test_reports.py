@@ -1,4 +1,4 @@
-"""`plan`, `doctor`, `bench`, `models`: what they print, for people and as one JSON object."""
+"""`plan`, `doctor`, `bench`, `models`: text and JSON output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`camshaft tune` with tuning played."""
+"""`camshaft tune` with fake measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad GGUF files: each is a FormatError of one line that names the file, what came and what was wanted."""
+"""Invalid GGUF files: each is a one-line FormatError that names the file, what came and what was wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where strings of an array lie: by one byte of each length where that is the whole of it, else by the length."""
+"""Offsets of the strings of an array: by the low byte of each length, else by the full length."""
 
 from __future__ import annotations
 

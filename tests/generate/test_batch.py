@@ -1,4 +1,4 @@
-"""generate_batch: each sequence says what it says alone, in fewer runs; places, ends and errors."""
+"""generate_batch: the text of each sequence as if alone, in fewer runs; slots, ends, errors."""
 
 from __future__ import annotations
 

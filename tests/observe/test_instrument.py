@@ -1,4 +1,4 @@
-"""The debug ladder: what each setting makes of a plan, and that a plan without them has nothing of it."""
+"""Debug levels and instrumentation: the effect of each setting, and none on other plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roof: kept per machine and number of threads, the higher of two measurements; measured by kernels that compute right."""
+"""Machine peak: stored per machine and thread count, the higher of two measurements, correct kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a profile in a real headless browser: what it draws, that it works, and that it asks nobody for anything."""
+"""The HTML page in a real headless browser: plots, interaction, no network access."""
 
 from __future__ import annotations
 

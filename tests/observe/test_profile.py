@@ -1,4 +1,4 @@
-"""Profiles: rows by thunk, op, part and layer, what they add up to, and work at the active extents."""
+"""Profiles: rows by thunk, op, part and layer, their sums, and work at the active extents."""
 
 from __future__ import annotations
 

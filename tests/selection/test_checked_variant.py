@@ -1,4 +1,4 @@
-"""What variants from other packages answer and how they are registered: held to its types, each fault one clear line."""
+"""Answers and registration of external variants are checked; each fault is a clear one-line error."""
 
 from __future__ import annotations
 

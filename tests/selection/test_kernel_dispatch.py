@@ -1,4 +1,4 @@
-"""A dispatcher from outside with faults: what can compute nothing, what has no name, what it returns in place of an error."""
+"""Faulty external dispatchers: without methods, without a name, with wrong return values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements: kept by shape, found by the nearest site, merged among processes, dropped when a kernel changed or fails."""
+"""Measurements: stored by shape, looked up by nearest site, merged among processes, dropped when a kernel changes or fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides take effect or fail with the reason; they follow the context, then the process, then the environment."""
+"""Overrides take effect or fail with a reason; the order is context, process, environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on beside a proof: kernels that are compiled ahead, and claims that are foreseen, judged in the same go."""
+"""Kernels are compiled during validation, and foreseen cases are validated in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The object store: what is put is got, whole or not at all, within its bound, and nothing that others made."""
+"""The object store: atomic entries, its size bound, foreign and damaged entries."""
 
 from __future__ import annotations
 

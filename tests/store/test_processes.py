@@ -1,4 +1,4 @@
-"""The kernel cache between processes: eight at once on an empty one, another machine's entries, damage, leases."""
+"""The kernel cache among processes: eight at once on an empty cache, foreign entries, damage, leases."""
 
 from __future__ import annotations
 

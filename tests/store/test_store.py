@@ -1,4 +1,4 @@
-"""The store as a whole: one per cache folder, documents, the folder of models."""
+"""The store: one per cache folder, documents, the folder of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates: what they render, what they may refer to, and what they must not do."""
+"""Chat templates: rendering, available variables, sandbox restrictions."""
 
 from __future__ import annotations
 

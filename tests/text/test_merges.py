@@ -1,4 +1,4 @@
-"""Short texts are merged as the library merges them, whatever the vocabulary."""
+"""Merges of short texts equal the library's for any vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What children are asked, and nodes as they are spelled for them."""
+"""Compilation in child processes, and nodes as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted faults are found, whatever they do to the process that runs them; evidence is kept and read again."""
+"""Planted faults are detected whatever they do to the child process; results are stored and reused."""
 
 from __future__ import annotations
 
