@@ -1,4 +1,4 @@
-"""Hostile files, caches and limits through the real command: one line and status 2, or it simply works."""
+"""Malicious files, damaged caches and resource limits through the real command: a one-line error with status 2, or success."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_no_file_is_refused(cli: Any, tmp_path: Path) -> None:
     one_line(cli("pull", "nothing"), "unknown model 'nothing'; known: smollm2")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.gguf")
-        one_line(cli("generate", str(tmp_path / "pipe.gguf"), "-p", "x"), "is no regular file")
+        one_line(cli("generate", str(tmp_path / "pipe.gguf"), "-p", "x"), "is not a regular file")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The same model on every kind of target, each fed simd's own tokens: the same choice wherever simd's margin is clear."""
+"""The same model on every backend, fed simd's tokens: equal choices wherever simd's margin is clear."""
 
 from __future__ import annotations
 

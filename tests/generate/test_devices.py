@@ -1,4 +1,4 @@
-"""A language model on a device with memory of its own, by a fake one: the same tokens, and the cache stays there."""
+"""A language model on a fake device with its own memory: equal tokens, and the cache stays on the device."""
 
 from __future__ import annotations
 

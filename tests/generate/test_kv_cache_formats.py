@@ -1,4 +1,4 @@
-"""KV caches in other forms: how far from f32 they take the logits, what they weigh, and that sessions and batches use them."""
+"""KV caches in other formats: deviation of logits from f32, memory size, use by sessions and batches."""
 
 from __future__ import annotations
 

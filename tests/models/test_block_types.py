@@ -1,4 +1,4 @@
-"""A whole model with weights of one block type, in both modes of activations, against float64 over the dequantized weights."""
+"""A model with weights of one block format, in both activation modes, against float64 on dequantized weights."""
 
 from __future__ import annotations
 
