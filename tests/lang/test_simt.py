@@ -20,31 +20,26 @@ from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch
 from camshaft.validation import run
-from camshaft.validation.validate import check_sample, node_of
-from tests.support.samples import is_row
+from camshaft.validation.validate import check_sample
+from tests.support.samples import is_row, smallest, usable, without
 
-MOST_ELEMENTS, SAMPLES = 1200, 3
+# Samples of a variant, the smallest: in the default run, and behind `full` of a row and of others.
+QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 3, 1
 WIDTHS = (1, 2, 8, 32)
 
 
-def smallest(op, variant):
-    device = cpu_device("simd")
-    usable = [s for s in op.samples() if variant.supports(node_of(op, s), device) is None]
-    small = sorted(usable, key=lambda s: sum(a.size for a in s.inputs))
+def _cases(op, variant) -> list:
+    there = usable(op, variant, cpu_device("simd"))
+    small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
+    quick = smallest(small, 1 if is_row(op) else 2, QUICK_ELEMENTS)
     return [
-        s
-        for i, s in enumerate(small[: 1 if is_row(op) else SAMPLES])
-        if i == 0 or sum(a.size for a in s.inputs) <= MOST_ELEMENTS
+        pytest.param(op, variant, sample, id=f"{op.name}-{variant.name}-{sample.name}", marks=marks)
+        for part, marks in ((quick, ()), (without(small, quick), pytest.mark.full))
+        for sample in part
     ]
 
 
-CASES = [
-    pytest.param(op, variant, sample, id=f"{op.name}-{variant.name}-{sample.name}")
-    for op in ops.all_ops()
-    for variant in op.variants
-    if "simd" in variant.backends
-    for sample in smallest(op, variant)
-]
+CASES = [case for op in ops.all_ops() for v in op.variants if "simd" in v.backends for case in _cases(op, v)]
 
 
 def agree(kernel_ir, arrays, scalars, lanes, programs=None):
