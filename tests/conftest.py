@@ -6,6 +6,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth.
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("full", max_examples=300, deadline=None)
+settings.load_profile("quick")
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

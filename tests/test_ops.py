@@ -1,4 +1,4 @@
-"""The table test: every op, variant and CPU backend on its samples against the op's float64 reference, twice, with guard bytes."""
+"""The table test: each op, variant and CPU backend on samples against the op's float64 reference, twice, with guard bytes."""
 
 from __future__ import annotations
 

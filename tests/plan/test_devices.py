@@ -257,7 +257,7 @@ def test_inputs_and_outputs_may_stay_on_the_device(fakes: Fakes) -> None:
         np.testing.assert_allclose(then.run()["z"], wanted / (1 + np.exp(-wanted)), atol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples // 5)
 @given(programs(), st.integers(1, 3), st.booleans())
 def test_random_graphs_split_over_devices_give_the_bytes_of_one(
     nodes: list[tuple[str, int, int, int]], n_outputs: int, unified: bool

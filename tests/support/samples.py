@@ -1,14 +1,13 @@
 """Which of an op's samples a test tries: all together they are many, and most of them repeat each other's dtypes and shapes.
 
 A quick test takes samples that cover every feature (dtype, block format, rank, size against a vector's, attribute, NaN) of those
-there are; what is left over is marked `full`. The choice follows from the samples alone, so it is the same in every run.
+there are; what is left is marked `full`. The choice follows from the samples alone, so it is the same in every run.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from math import gcd
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from camshaft import ops
 from camshaft.ops.op import KernelVariant, Op, Sample
 from camshaft.validation.validate import node_of
+from tests.support import quick
 
 # Rows that stand for their families: every shape, every dtype.
 STANDING = ("add", "sum")
@@ -65,20 +65,10 @@ def _size_class(n: int) -> str:
     return ("whole " if n % 16 == 0 else "ragged ") + ("vectors" if n < 256 else "tiles")
 
 
-def covering(op: Op, among: Sequence[Sample], strength: int = 1, most: int | None = None) -> list[Sample]:
-    """Samples that show every feature of those given (strength 2: every pair of features), fewest elements first; `most` of them.
-
-    Greedy: the sample with the most that is new, the smaller of two. The result has the order of `among`.
-    """
-    shown = {i: set(combinations(sorted(_features(op.name)[id(s)], key=repr), strength)) for i, s in enumerate(among)}
-    cost = [_elements(s) for s in among]
-    missing: set[tuple[Feature, ...]] = set().union(*shown.values())
-    chosen: list[int] = []
-    while missing and len(chosen) != most:
-        best = max(shown, key=lambda i: (len(shown[i] & missing), -cost[i], -i))
-        chosen.append(best)
-        missing -= shown.pop(best)
-    return [among[i] for i in sorted(chosen)]
+def covering(op: Op, among: Sequence[Sample], most: int | None = None) -> list[Sample]:
+    """Samples that show every feature of those given, few and with few elements; the first `most` of them."""
+    shown = [set(_features(op.name)[id(s)]) for s in among]
+    return [among[i] for i in quick.covering(shown, [_elements(s) for s in among], most)]
 
 
 def usable(op: Op, variant: KernelVariant, device) -> list[Sample]:
