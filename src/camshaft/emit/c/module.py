@@ -11,10 +11,12 @@ import re
 from math import prod
 
 from camshaft.emit.c.library import Form, memory_dtype, scalar_type
-from camshaft.emit.c.values import CValues, form_of
+from camshaft.emit.c.values import ZERO, CValues, form_of
 from camshaft.emit.c_family.text import Text
 from camshaft.lang import ir
 from camshaft.lang.expand.tiles import expand_tiles
+
+_UNKNOWN_ZERO = (f"    int64_t {ZERO} = 0;", f'    __asm__("" : "+r"({ZERO}));')
 
 
 class CEmitter(CValues):
@@ -25,7 +27,8 @@ class CEmitter(CValues):
         for array in self.scratch:
             element = scalar_type(memory_dtype(array.dtype))
             self.write_line(f"{element} {self.array_names[array]}[{prod(array.shape)}] __attribute__((aligned(64)));")
-        return super().emit()
+        lines = super().emit()
+        return [*_UNKNOWN_ZERO, *lines] if self.reads_zero else lines
 
     def let(self, value: ir.Value, text: Text) -> None:
         """Writes a constant of the value's name, of a vector's type where it is one."""

@@ -19,7 +19,9 @@ from camshaft.lang.instructions import INSTRUCTIONS, identity
 _SHORT = {f16: "f16", bf16: "bf16"}
 _KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long register
     restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof linux unix
-    args first last linear rest program memcpy size_t"""
+    args first last linear rest program memcpy size_t zero"""
+# The name of a 0 that the compiler knows nothing of (`rounded` of c_helpers.py).
+ZERO = "zero"
 
 C11 = Dialect(
     column="c",
@@ -58,6 +60,7 @@ class CValues(CFamilyEmitter):
         super().__init__(kernel, kernel.scratch)
         self.scratch = kernel.scratch
         self.lib = library()
+        self.reads_zero = False
 
     def literal(self, value: float | int | bool, dtype: DType) -> Text:
         """A constant."""
@@ -85,6 +88,9 @@ class CValues(CFamilyEmitter):
         """As the base has it for scalars. Operators take vectors; what is a helper takes all operands as vectors."""
         if op == "bitcast" and value.args[0].dtype == value.dtype:
             return operands[0]
+        if op == "rounded":
+            self.reads_zero = True
+            return call(self.helper_name(op, value), *operands, Text(ZERO))
         if value.width <= 1:
             return super().lowered(op, value, operands)
         if op == "select":

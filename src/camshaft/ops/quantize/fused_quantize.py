@@ -7,7 +7,7 @@ q8 forms in that order, y if wanted, and the sum of a residual_norm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
+from camshaft.ops.kernels.lane_widths import row_lanes
 from camshaft.ops.kernels.workgroup import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
@@ -214,8 +216,10 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
         "vectors": vectors,
     }
     if "eps" in node.attrs:
-        constants |= {"dim": x.bounds[1], "eps": node.attrs["eps"], "residual": n_inputs == 3}
-        return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants),))
+        dim, residual = x.bounds[1], n_inputs == 3
+        constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
+        lanes = None if residual else row_lanes(dim, target)  # the order of the op's own sum of squares
+        return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = x.bounds[1] // BLOCK
     grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
     return ops.Build((ops.Launch(silu_blocks, tuple(arrays), grid, constants | {"blocks": blocks, "span": SPAN}),))
@@ -227,6 +231,31 @@ def _cost(vectors: bool) -> Any:
         return (0.4 if vectors != has_threads(target) else 4.0) * float(np.prod(node.inputs[0].bounds))
 
     return cost
+
+
+def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
+    """The op with the quantize_activations that read its first result, on one device: the op of that name, which gives the
+    result itself only if anything else reads it."""
+
+    def find(use: Use, uses: Uses) -> Match | None:
+        y = use.outputs[0]
+        readers = uses.readers(y)
+        quantizers = tuple(n for n in readers if n.op is q8.OP and n.inputs[0] is y and n.device == use.device)
+        kinds = list(dict.fromkeys(q8.kind_of(n.attrs) for n in quantizers))
+        floats = uses.is_output(y) or len(quantizers) < len(readers)
+        attrs = {**use.attrs, "sums": sums_text(kinds), "floats": floats}
+        if not quantizers or not OPS[name].accepts(tuple(t.spec for t in use.inputs), attrs):
+            return None
+
+        def build(new: Builder) -> Mapping[Any, Any]:
+            made = new.apply(OPS[name], use.inputs, attrs, use.name)
+            rest = made[len(kinds) :]
+            results = {n.outputs[0]: made[kinds.index(q8.kind_of(n.attrs))] for n in quantizers}
+            return results | dict(zip(use.outputs if floats else use.outputs[1:], rest, strict=True))
+
+        return Match(build, quantizers)
+
+    return find
 
 
 def _op(first: ops.Op) -> ops.Op:
@@ -249,7 +278,7 @@ def _op(first: ops.Op) -> ops.Op:
         tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
         flops=flops,
         decompose=_decompose_after(first),
-        pattern=(first.name, "quantize_activations"),
+        rules=(Rule(Stage.QUANTIZED_RESULT, (first.name,), _own_quantizer(name)),),
     )
 
 
