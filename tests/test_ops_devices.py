@@ -18,10 +18,22 @@ from tests.support.samples import covering, in_turn, is_row, spread, usable, wit
 # Devices that CI has: an absent one fails there. The others are tried where they are.
 IN_CI = ("cpu:c", "webgpu")
 NAMES = (*IN_CI, "cuda", "metal")
-# Samples in the default run: of an op, and of a family's row, which shares its kernels' frame. A compiler starts for each kernel.
-MOST = {"cpu:c": (4, 1), "webgpu": (3, 1)}
-# ... of those whose kernels a software GPU compiles for seconds; each block format is a kernel of its own.
-FEWER = {"attention": 2, "quantized_matmul": 3, "gated_product": 1, "silu_multiply_q8": 2}
+# Samples in the default run: of an op, and of a family's row, which shares its kernels' frame.
+MOST, OF_ROWS = 10, 1
+# ... of cast, which alone shows how each dtype is read, and of those whose kernels a software GPU compiles for up to 5 s.
+OTHERS = {
+    "cast": 20,
+    "attention": 2,
+    "quantized_matmul": 3,
+    "gated_product": 1,
+    "silu_multiply_q8": 2,
+    "rms_norm_q8": 2,
+    "residual_norm_q8": 2,
+    "quantize_activations": 3,
+    "rounded_matmul": 3,
+    "matmul": 4,
+    "sample": 3,
+}
 # Behind `full`: of a row, and of ops with very many (each of the devices others). All behind `soak`.
 ROW_SAMPLES = 4
 SPREAD = {"quantized_matmul": 33, "matmul": 26, "attention": 17}
@@ -38,9 +50,13 @@ def _quick(name, op, variant) -> list:
     """A few of those samples that are for the variant; all where none is, for their reasons."""
     if name not in IN_CI:
         return in_turn(op)
-    fit = usable(op, variant, device(name))
-    most = MOST[name][is_row(op)]
-    return covering(op, fit, most=min(most, FEWER.get(op.name, most))) or in_turn(op)
+    fit, target = usable(op, variant, device(name)), device(name)
+    while chosen := covering(op, fit, most=OF_ROWS if is_row(op) else OTHERS.get(op.name, MOST)):
+        refused = [s for s in chosen if refusal_of(variant, node_of(op, s), target) is not None]
+        if not refused:
+            return chosen
+        fit = without(fit, refused)
+    return in_turn(op)
 
 
 def _share(name, op, variant) -> list:
