@@ -60,7 +60,7 @@ def test_f32_activations_are_within_5e_4_everywhere(exact_logits: np.ndarray, tr
     assert worst < 5e-4
 
 
-@pytest.mark.parametrize("chunk", [None, 1], ids=["prompt", "token by token"])
+@pytest.mark.parametrize("chunk", [pytest.param(None, id="prompt"), full(1, id="token by token")])
 def test_the_usual_mode_stays_close(usual: LanguageModel, truth: np.ndarray, ids: list[int], chunk: int | None) -> None:
     logits = usual.logits(ids, chunk=chunk)
     divergence = reference.kl_divergence(truth, logits).mean()
@@ -95,6 +95,7 @@ def test_one_run_over_the_whole_prompt_agrees_too(
     assert np.abs(last[0] - exact_logits[-1]).max() < 2e-4
 
 
+@pytest.mark.full
 def test_a_prompt_longer_than_one_run_holds_goes_through_in_several(path: Path, ids: list[int]) -> None:
     with LanguageModel(path, threads=2, context=640, activations="f32", sessions=1) as lm, lm.session() as session:
         assert lm.plans.prompt_tokens.bound == 512
