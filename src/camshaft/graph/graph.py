@@ -180,6 +180,7 @@ class Graph:
     def node(
         self,
         op: str,
+        /,
         *inputs: Tensor | Array,
         on: str | None = None,
         after: Sequence[Tensor | str] = (),
