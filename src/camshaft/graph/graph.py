@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -18,51 +18,13 @@ from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
 from camshaft.graph.custom import COPY, Spec, custom_op
+from camshaft.graph.tensor import Array as Array
+from camshaft.graph.tensor import ArraySource as ArraySource
+from camshaft.graph.tensor import Source as Source
+from camshaft.graph.tensor import Tensor as Tensor
+from camshaft.graph.tensor import root as root
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import Dim, TensorSpec, dims
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Kind = Literal["input", "constant", "state", "value", "view", "buffer"]
-
-
-class Source(Protocol):
-    """Where a constant's bytes come from: an array, or a tensor of a file that is read when the plan is bound."""
-
-    def data(self) -> Array:
-        """The bytes as uint8, row-major; the same memory whenever it is asked."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class ArraySource:
-    """A constant that is at hand, contiguous."""
-
-    array: Array
-
-    def data(self) -> Array:
-        return self.array.reshape(-1).view(np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A value in a graph, equal only to itself. A view has the memory of `base`, from `offset_nbytes` on. `device` names the one
-    that an input, state or buffer lies on; None leaves that to the plan."""
-
-    spec: TensorSpec
-    name: str
-    kind: Kind
-    source: Source | None = None
-    base: Tensor | None = None
-    graph: Graph | None = field(default=None, repr=False)
-    device: str | None = None
-    offset_nbytes: int = 0
-
-    @property
-    def shape(self) -> tuple[Dim, ...]:
-        return self.spec.shape
-
-    def __repr__(self) -> str:
-        return f"the {self.kind} {self.name!r} {self.spec}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +78,7 @@ class Graph:
     def place(self, made: Node | Tensor, device: str | None) -> None:
         """Places a node, or the one that made a tensor, on the device of that name. ShapeError if it is not of this graph."""
         for index, node in enumerate(self.nodes):
-            if node is made or (isinstance(made, Tensor) and root(made) in node.outputs):
+            if node is made or (isinstance(made, Tensor) and any(root(made) is output for output in node.outputs)):
                 self.nodes[index] = replace(node, device=device)
                 return
         raise ShapeError(f"graph: no node of this graph made {made.name}; wanted one to place on {device}")
@@ -314,13 +276,6 @@ class Graph:
         if offset_nbytes(tensor):
             raise ShapeError(f"output {name!r} is {tensor.name}; wanted a whole tensor")
         return self._once(self.outputs, name, tensor)
-
-
-def root(tensor: Tensor) -> Tensor:
-    """The tensor whose memory a view shows; itself if it is none."""
-    while tensor.base is not None:
-        tensor = tensor.base
-    return tensor
 
 
 def offset_nbytes(tensor: Tensor) -> int:

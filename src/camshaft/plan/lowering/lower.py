@@ -92,7 +92,7 @@ def _homes(
     shared: dict[Tensor, str] = {}
     for node, space in zip(graph.nodes, spaces, strict=True):
         for tensor in (*node.inputs, *node.outputs):
-            homes.setdefault(root(tensor), space if tensor in node.outputs else HOST)
+            homes.setdefault(root(tensor), space if any(tensor is made for made in node.outputs) else HOST)
             if space in devices and is_unified(devices[space]):
                 shared.setdefault(root(tensor), space)
         written = (*(node.inputs[i] for i in node.op.updates), *node.outputs)

@@ -1,6 +1,6 @@
 """Timed runs: stamps in nanoseconds of a plan run by the executor's timed form, for Runnable.timed.
 
-On the CPU the clock is the processor's counter (clock_ir.py), calibrated once against time.perf_counter_ns; each device outside
+On the CPU the clock is the processor's counter (clock.py), calibrated once against time.perf_counter_ns; each device outside
 of the host's space is asked for its own.
 """
 
