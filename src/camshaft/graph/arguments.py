@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
 from camshaft.errors import ArrayOverflowError, ShapeError
-from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Array, Tensor
 from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.parameters import AXES
 from camshaft.ops.spec import Dim, TensorSpec
+
+if TYPE_CHECKING:
+    from camshaft.graph.graph import Graph
 
 Given = Tensor | Array | int | float
 _ELEMENTWISE = frozenset(

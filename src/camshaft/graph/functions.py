@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft import ops
 from camshaft.errors import ShapeError
-from camshaft.graph.arguments import given_form
 from camshaft.graph.tensor import Tensor, graph_of
 from camshaft.ops.signatures import of_tensors
 
@@ -25,14 +24,10 @@ def function(name: str) -> Callable[..., Any]:
     op = ops.get(name)
 
     def apply(*inputs: Any, **attrs: Any) -> Any:
-        label = attrs.pop("name", None)
         first = next((t for t in inputs if isinstance(t, Tensor)), None)
         if first is None:
             raise ShapeError(f"{name}: got no tensor of a graph; wanted at least one")
-        graph = graph_of(first)
-        form = given_form(graph, op, inputs, attrs)
-        outputs = form.finish(graph.apply(op, form.tensors, form.attrs, label))
-        return outputs[0] if len(outputs) == 1 else outputs or None
+        return graph_of(first).node(name, *inputs, **attrs)
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"{op.formula}. ShapeError for specs that the op does not take."

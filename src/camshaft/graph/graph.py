@@ -17,11 +17,13 @@ from camshaft import ops
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
+from camshaft.graph.arguments import given_form
 from camshaft.graph.custom import COPY, Spec, custom_op
 from camshaft.graph.tensor import Array as Array
 from camshaft.graph.tensor import ArraySource as ArraySource
 from camshaft.graph.tensor import Source as Source
 from camshaft.graph.tensor import Tensor as Tensor
+from camshaft.graph.tensor import offset_nbytes as offset_nbytes
 from camshaft.graph.tensor import root as root
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import Dim, TensorSpec, dims
@@ -143,7 +145,7 @@ class Graph:
         self,
         op: str,
         /,
-        *inputs: Tensor | Array,
+        *inputs: Any,
         on: str | None = None,
         after: Sequence[Tensor | str] = (),
         into: Sequence[Tensor] | None = None,
@@ -157,9 +159,11 @@ class Graph:
         """
         if op not in ops.NAMES:
             raise PlanError(f"graph: no op {op!r}; wanted one of {', '.join(ops.NAMES)}")
-        given = [self.constant(f"{op}.{i}", x) if isinstance(x, np.ndarray) else x for i, x in enumerate(inputs)]
         with self.on(on or self._device):
-            outputs = self.apply(ops.get(op), given, attrs, name, after=after, into=into)
+            form = given_form(self, ops.get(op), inputs, attrs)
+            outputs = self.apply(ops.get(op), form.tensors, form.attrs, name, after=after, into=into)
+            if into is None:
+                outputs = form.finish(outputs)
         return outputs[0] if len(outputs) == 1 else outputs or None
 
     def copy(
@@ -276,11 +280,6 @@ class Graph:
         if offset_nbytes(tensor):
             raise ShapeError(f"output {name!r} is {tensor.name}; wanted a whole tensor")
         return self._once(self.outputs, name, tensor)
-
-
-def offset_nbytes(tensor: Tensor) -> int:
-    """Where a tensor begins in its root's memory."""
-    return tensor.offset_nbytes + (0 if tensor.base is None else offset_nbytes(tensor.base))
 
 
 def readers(graph: Graph) -> dict[Tensor, list[Node]]:

@@ -86,8 +86,8 @@ _POWERS = {2: "square", 0.5: "sqrt"}
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value in a graph. Operators add nodes, with NumPy's broadcasting and promotion: a Python number takes the tensor's dtype.
-    `==` is such an operator too: `is` and hashes tell tensors apart. A view has the memory of `base`, from `offset_nbytes` on.
-    `device` names the one that an input, state or buffer lies on; None leaves that to the plan."""
+    `==` is such an operator too: `is` and hashes tell tensors apart. A view has the memory of `base`, from `offset_nbytes`
+    on. `device` names the one that an input, state or buffer lies on; None leaves that to the plan."""
 
     spec: TensorSpec
     name: str
@@ -197,6 +197,11 @@ def root(tensor: Tensor) -> Tensor:
     while tensor.base is not None:
         tensor = tensor.base
     return tensor
+
+
+def offset_nbytes(tensor: Tensor) -> int:
+    """Where a tensor begins in its root's memory."""
+    return tensor.offset_nbytes + (0 if tensor.base is None else offset_nbytes(tensor.base))
 
 
 def graph_of(tensor: Tensor) -> Graph:
