@@ -144,6 +144,7 @@ class Graph:
     def node(
         self,
         op: str,
+        /,
         *inputs: Any,
         on: str | None = None,
         after: Sequence[Tensor | str] = (),
