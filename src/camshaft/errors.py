@@ -36,6 +36,18 @@ class ShapeError(CamshaftError):
     """An op does not accept these shapes, dtypes or attributes."""
 
 
+class ArrayValueError(ShapeError, ValueError):
+    """NumPy raises a ValueError in these words."""
+
+
+class ArrayTypeError(ShapeError, TypeError):
+    """NumPy raises a TypeError in these words."""
+
+
+class ArrayOverflowError(ShapeError, OverflowError):
+    """NumPy raises an OverflowError in these words."""
+
+
 class BackendError(CamshaftError):
     """A backend is unknown or unavailable, or failed validation."""
 

@@ -129,6 +129,7 @@ def text_of(child: subprocess.Popen[str]) -> str:
     return str(json.loads(out)["text"])
 
 
+@pytest.mark.full
 def test_two_at_once_on_an_empty_cache_and_then_every_entry_damaged(tiny: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first, second = start(cache, tiny, "--json"), start(cache, tiny, "--json")

@@ -214,7 +214,7 @@ def walk(value: object) -> None:
             walk(item)
 
 
-FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 INTERESTING = [0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF]
 NUMBERS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, HUGE]
 

@@ -17,14 +17,14 @@ from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.lowering.node_thunks import Piece
-from camshaft.plan.runtime.runnable import Runnable
+from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.validation.validate import by_numbers, error_between, tolerance_of
 
 Array = np.ndarray[Any, Any]
 Active = Mapping[Extent, int]
 
 
-def validated_run(bound: Runnable, origins: list[NodeRange], first: int, last: int) -> None:
+def validated_run(bound: RunnableSchedule, origins: list[NodeRange], first: int, last: int) -> None:
     """Run thunks [first, last), those of the nodes in `origins` one node at a time. Raises ValidationError at the first node
     that differs from its reference, with the greatest error. Custom ops have no reference and only run."""
     at = first
@@ -37,7 +37,7 @@ def validated_run(bound: Runnable, origins: list[NodeRange], first: int, last: i
     bound.run(at, last)
 
 
-def _validated(bound: Runnable, origin: NodeRange) -> None:
+def _validated(bound: RunnableSchedule, origin: NodeRange) -> None:
     node, op, active = origin.node, origin.node.op, bound.active
     now = active_node(node.spec, active)
     if any(0 in spec.bounds for spec in (*now.inputs, *now.outputs)):  # empty: references need not support it
@@ -57,7 +57,9 @@ def _validated(bound: Runnable, origin: NodeRange) -> None:
                 raise ValidationError(_message(bound, origin, got, expected, error, tolerance))
 
 
-def _message(bound: Runnable, origin: NodeRange, got: Array, expected: Array, error: float, tolerance: float) -> str:
+def _message(
+    bound: RunnableSchedule, origin: NodeRange, got: Array, expected: Array, error: float, tolerance: float
+) -> str:
     thunks = bound.schedule.thunks[origin.first : origin.last]
     names = ", ".join(repr(thunk.name) for thunk in thunks)
     return (
@@ -77,7 +79,7 @@ def _greatest(got: Array, expected: Array) -> str:
     return f"{apart[where]:.3g} at {[int(i) for i in where]} (got {got[where]}, wanted {expected[where]:.6g})"
 
 
-def _bytes(bound: Runnable, buffer: Piece, spec: TensorSpec) -> Array:
+def _bytes(bound: RunnableSchedule, buffer: Piece, spec: TensorSpec) -> Array:
     return bound.bytes_of(buffer.slice(0, spec.nbytes))
 
 
@@ -85,7 +87,7 @@ def _active(array: Array, spec: TensorSpec, active: Active) -> Array:
     return array[tuple(slice(active.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
 
 
-def _values(bound: Runnable, tensor: Tensor, buffer: Piece, active: Active) -> Array:
+def _values(bound: RunnableSchedule, tensor: Tensor, buffer: Piece, active: Active) -> Array:
     """A tensor's active elements as the reference takes them; packed tensors as the numbers that they encode."""
     spec = tensor.spec
     if isinstance(spec.dtype, BlockFormat):

@@ -15,6 +15,7 @@ from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import stores
 from camshaft.ops.kernels.lane_widths import lanes_of
+from camshaft.ops.parameters import EPS, TO, Parameters
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
@@ -114,6 +115,7 @@ def _building(inputs: tuple[Any, ...], norm: Use, total: Any) -> Callable[[Build
 OP = ops.Op(
     name="residual_norm",
     formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
+    parameters=Parameters("a b w", (EPS, TO), results=2),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),
