@@ -16,7 +16,7 @@ from camshaft.ops.spec import bound
 
 # Up to here a product waits for its weights, and f32 activations cost nothing: single tokens, sequences together, logits.
 FEW_ROWS = 64
-# Ops that give their first result rounded themselves (ops/kernels/stores.py).
+# Ops that give their first result rounded themselves (ops/kernels/output_dtype.py).
 MAKERS = ("rms_norm", "residual_norm", "silu_multiply")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import e, log2
 
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.kernels.target import has_threads
 
 WIDTH = 16  # elements of an explicit vector: a block of keys
 LOG2_E = log2(e)

@@ -20,7 +20,7 @@ from camshaft.ops.attention.split_kernels import (
     some_keys_per_program,
     some_quantized_keys_per_program,
 )
-from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.kernels.target import has_threads
 from camshaft.ops.spec import TensorSpec, bound
 
 MAX_TOKENS = 16

@@ -13,7 +13,7 @@ from camshaft.ops.attention.paged import is_quantized
 from camshaft.ops.attention.registers import register_vectors
 from camshaft.ops.attention.tiled_kernels import one_quantized_tile_per_program, one_tile_per_program
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape
-from camshaft.ops.kernels.workgroup import has_threads, workgroup_nbytes
+from camshaft.ops.kernels.target import has_threads, workgroup_nbytes
 
 # Rows and keys of tiles, the first that fits being taken: more scores first, then more rows, as each key is read once a tile.
 TILES = sorted(((r, c) for r in (48, 36, 24, 12) for c in (64, 32, 16)), key=lambda n: (-n[0] * n[1], -n[0]))

@@ -22,7 +22,7 @@ from camshaft.ops.elementwise import binary, broadcasting, cast, chain_samples, 
 from camshaft.ops.elementwise import frame as elementwise
 from camshaft.ops.elementwise.chain_text import Chain, parse
 from camshaft.ops.elementwise.formula import Formula
-from camshaft.ops.kernels import stores
+from camshaft.ops.kernels import streaming
 from camshaft.ops.spec import TensorSpec
 
 ROWS: dict[str, Formula] = {row.name: row for row in (*unary.ROWS, *binary.ROWS, *comparison.ROWS, cast.ROW)}
@@ -97,7 +97,7 @@ def _build(chain: Chain, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     how = broadcasting.walk(shape, [broadcasting.steps_of(spec, shape) for spec in specs])
     reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
     writes = [ops.write(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.outputs)]
-    constants = {"arrays": len(specs), **how.constants, "chain": chain.text, "streams": stores.pays(node, target)}
+    constants = {"arrays": len(specs), **how.constants, "chain": chain.text, "streams": streaming.pays(node, target)}
     return ops.Build((ops.Launch(chained, (*reads, *writes), how.grid, constants, how.extents),))
 
 

@@ -16,7 +16,7 @@ from camshaft.dtypes import DType, f32
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import lane_widths
+from camshaft.ops.kernels import lanes
 from camshaft.ops.spec import Dim, TensorSpec
 
 # Columns per program: 16 KiB of each f32 operand, 0.5 (add) to 2 (silu) microseconds of work on one AVX-512 core.
@@ -73,7 +73,7 @@ def launch(
     return ops.Build((ops.Launch(kernel, tuple(arrays), how.grid, given),))
 
 
-def tunables(build: lane_widths.Builder) -> ops.Tunables:
+def tunables(build: lanes.Builder) -> ops.Tunables:
     """Columns of a program and lanes, for a build of one launch whose last grid axis is columns, cut by the constant `block`."""
 
     def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
@@ -84,13 +84,13 @@ def tunables(build: lane_widths.Builder) -> ops.Tunables:
         block = values["block"] if isinstance(columns, Extent) else even_block(columns, values["block"])
         grid = (*only.grid[:-1], ops.Cells(columns, per=block))
         cut_anew = replace(only, grid=grid, constants={**only.constants, "block": block})
-        return lane_widths.wider(replace(made, launches=(cut_anew,)), target, values)
+        return lanes.with_lanes(replace(made, launches=(cut_anew,)), target, values)
 
     def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
         return {"block": BLOCK, "lanes": target.lanes}
 
     blocks = (512, 1024, 2048, 4096, 8192, 16384, 65536, 1 << 20)
-    return ops.Tunables({"block": blocks, "lanes": lane_widths.WIDTHS}, defaults, build_with, lane_widths.refusal)
+    return ops.Tunables({"block": blocks, "lanes": lanes.LANES}, defaults, build_with, lanes.refusal)
 
 
 def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -> None:

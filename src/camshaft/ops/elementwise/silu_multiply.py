@@ -13,7 +13,7 @@ from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
-from camshaft.ops.kernels import stores
+from camshaft.ops.kernels import output_dtype
 from camshaft.ops.spec import TensorSpec
 
 
@@ -33,7 +33,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     gate, up = specs
     elementwise.expect_tensor("silu_multiply", gate)
     ops.expect(up == gate, "silu_multiply", up, f"up as gate is, {gate}")
-    return (stores.result("silu_multiply", gate, attrs),)
+    return (output_dtype.result("silu_multiply", gate, attrs),)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -81,7 +81,7 @@ OP = ops.Op(
     variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build, tunables=elementwise.tunables(_build)),),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance=stores.TOLERANCE,
+    tolerance=output_dtype.TOLERANCE,
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

@@ -115,8 +115,7 @@ def _samples() -> Iterable[ops.Sample]:
 
 
 def _packed_sample(name: str, n: int, dim: int) -> ops.Sample:
-    from camshaft.ops.kernels.late_sample import LateSample  # only a proof wants samples
-    from camshaft.ops.quantized.samples import random_blocks
+    from camshaft.ops.quantized.samples import LazySample, random_blocks  # only validation needs samples
 
     block, ids = BLOCK_FORMATS[name], np.array([0, 20, 16, 15, 5], np.int32)
     raw, spec = random_blocks(name, n, dim, seed=4), interleaved(TensorSpec((n, dim), block))
@@ -127,7 +126,7 @@ def _packed_sample(name: str, n: int, dim: int) -> ops.Sample:
         return ids, packed
 
     values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, dim)
-    return LateSample(name, inputs, {"values": values}, (TensorSpec((5,), i32), spec))
+    return LazySample(name, inputs, {"values": values}, (TensorSpec((5,), i32), spec))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

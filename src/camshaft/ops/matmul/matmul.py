@@ -1,6 +1,6 @@
 """matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16, bf16; in f64, i32; b may lie as b[.., j, k].
 
-Sums in f32 may be rounded as they are stored, once: the attribute `to` (ops/kernels/stores.py).
+Sums in f32 may be rounded as they are stored, once: the attribute `to` (ops/kernels/output_dtype.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import stores
+from camshaft.ops.kernels import output_dtype
 from camshaft.ops.matmul import bf16_dot, blas, blocked, lanes, matrix_unit, skinny, tile, tiled
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
@@ -164,6 +164,6 @@ OP = ops.Op(
     ),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance=stores.TOLERANCE | {"f64": 1e-29},
+    tolerance=output_dtype.TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
 )

@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import stores
+from camshaft.ops.kernels import output_dtype
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 DTYPES = (f32, f16, bf16)
@@ -158,4 +158,4 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -
     if own is not None:
         ops.expect("to" not in attrs, op, f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
         return (TensorSpec(kept, own),)
-    return (stores.result(op, TensorSpec(kept, f32), attrs),)
+    return (output_dtype.result(op, TensorSpec(kept, f32), attrs),)

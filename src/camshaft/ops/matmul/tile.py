@@ -13,7 +13,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.workgroup import has_threads, workgroup_nbytes
+from camshaft.ops.kernels.target import has_threads, workgroup_nbytes
 from camshaft.ops.matmul.lanes import matrix_of
 from camshaft.ops.matmul.shapes import only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound

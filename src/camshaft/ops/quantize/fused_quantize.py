@@ -19,8 +19,8 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
-from camshaft.ops.kernels.lane_widths import row_lanes
-from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.kernels.lanes import row_lanes
+from camshaft.ops.kernels.target import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane

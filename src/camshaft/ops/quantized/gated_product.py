@@ -203,8 +203,7 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.Sample:
     """A sample of the product on two matrices of the same numbers in another order."""
-    from camshaft.ops.kernels.late_sample import LateSample
-    from camshaft.ops.quantized.samples import Case
+    from camshaft.ops.quantized.samples import Case, LazySample
 
     first, second = (Case(name, rows, active, n, k, True, seed) for seed in (n, n + 1))
 
@@ -212,7 +211,7 @@ def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.S
         return first.x, first.packed(), second.packed()
 
     attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums}
-    return LateSample(f"{first.label} {sums}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
+    return LazySample(f"{first.label} {sums}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
 
 
 def _samples() -> Iterable[ops.Sample]:

@@ -16,8 +16,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.lang.kernel import Kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.workers import plan_workers
-from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.kernels.target import has_threads, plan_workers
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import gemv, k_quant, kernels, matrix_unit
 from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, ROWS, PackedFormat, packed_format

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,10 +12,30 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.late_sample import LateSample
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved, pack, packed_format
 from camshaft.ops.spec import TensorSpec
+
+
+class LazySample(ops.Sample):
+    """A Sample that makes its inputs on first use, because packing a format's weights compiles a kernel. A value of `attrs` that
+    depends on the inputs is a function."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], tuple[ops.Array, ...]],
+        attrs: ops.Attrs,
+        specs: tuple[TensorSpec, ...],
+        extents: Mapping[Extent, int] | None = None,
+    ) -> None:
+        vars(self).update(name=name, attrs=attrs, specs=specs, extents=extents or {}, _make=make)
+
+    @cached_property
+    def inputs(self) -> tuple[ops.Array, ...]:
+        """The result of `make`, called once."""
+        made: tuple[ops.Array, ...] = vars(self)["_make"]()
+        return made
 
 
 def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
@@ -99,7 +119,7 @@ class Case:
 def sample(case: Case) -> ops.Sample:
     """The case as a sample, with the product wanted among its attributes as a function."""
     attrs = {"wanted": case.wanted}
-    return LateSample(case.label, lambda: (case.x, case.packed()), attrs, case.specs, case.extents)
+    return LazySample(case.label, lambda: (case.x, case.packed()), attrs, case.specs, case.extents)
 
 
 def samples() -> Iterable[ops.Sample]:

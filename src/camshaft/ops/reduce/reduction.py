@@ -16,7 +16,7 @@ from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
-from camshaft.ops.kernels.lane_widths import lanes_of
+from camshaft.ops.kernels import lanes
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
 from camshaft.ops.reduce.frame import Fold, fold_of, pairs_text, partial_spec
@@ -154,8 +154,8 @@ def _launch(
     outer, kept = ops.Cells(fold.outer), ops.Cells(fold.n_kept)
     if fold.along:
         grid = (outer, kept, ops.Cells(fold.parts))
-        lanes = reducing.lanes_for(fold, row.kind, target)
-        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1}, lanes=lanes)
+        width = reducing.lanes_for(fold, row.kind, target)
+        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1}, lanes=width)
     block = min(fold.columns, reducing.COLUMNS)
     grid = (outer, kept, ops.Cells(fold.parts * -(-fold.columns // block)))
     return ops.Launch(reducing.into_columns, arrays, grid, {**constants, "block": block})
@@ -172,7 +172,7 @@ def op_of(row: Reduction) -> ops.Op:
         formula=row.text,
         infer=lambda specs, attrs: infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes_of(build)), *row.others),
+        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes.tunables(build)), *row.others),
         samples=lambda: reduction_samples.samples(row),
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,
