@@ -1,4 +1,4 @@
-"""Elementwise arithmetic on two tensors that broadcast: a row for each op. The frame is ops/elementwise/formula.py."""
+"""Elementwise arithmetic on two tensors that broadcast: a row for each op."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from camshaft.dtypes import DType, as_dtype, f16, f64, i8, i32, i64, u8, u64
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import formula_samples as draws
+from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED, UNSIGNED
 from camshaft.ops.elementwise import pow_mod
-from camshaft.ops.elementwise.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, UNSIGNED, Formula, family
+from camshaft.ops.elementwise import samples as draws
+from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
 
 INTEGERS = (*SIGNED, *UNSIGNED)
 
@@ -66,7 +67,7 @@ def _rounds_once(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return None
 
 
-def _whole_division(name: str, text: str, function: Callable[..., Any], draw: draws.Draw) -> Formula:
+def _floor_division(name: str, text: str, function: Callable[..., Any], draw: draws.Draw) -> Formula:
     return Formula(
         name,
         text,
@@ -96,8 +97,8 @@ ROWS = (
     Formula("divide", "y = a / b", lambda k, a, b: a / b, np.divide, FLOATS, tolerance=TOLERANCE),
     _extreme("minimum", np.minimum, INTEGERS[:3]),
     _extreme("maximum", np.maximum, INTEGERS[4:7]),
-    _whole_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide, draws.whole_range),
-    _whole_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder, draws.great),
+    _floor_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide, draws.full_range),
+    _floor_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder, draws.wide),
     Formula(
         "power",
         "y = a^b; of integers to a negative power 0, but for 1 and -1",

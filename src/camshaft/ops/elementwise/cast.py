@@ -14,7 +14,8 @@ from camshaft.errors import ShapeError
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.formula import EVERY, Formula, op_of
+from camshaft.ops.checks import EVERY
+from camshaft.ops.elementwise.frame import Formula, op_of
 from camshaft.ops.spec import TensorSpec
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of two tensors, logic on booleans, and choices by them: a row for each op. The frame is formula.py."""
+"""Comparisons of two tensors, logic on booleans, and choices by them: a row for each op."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from camshaft.dtypes import DType, boolean, f16, i8, i32, i64, u8, u32
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
-from camshaft.ops.elementwise.formula import EVERY, EXACT, NUMBERS, Formula, family
+from camshaft.ops.checks import EVERY, NUMBERS
+from camshaft.ops.elementwise.frame import EXACT, Formula, family
 
 
 def _compared(instruction: str, turned: bool, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:

@@ -1,4 +1,4 @@
-"""Elementwise functions of one tensor: a row for each op. The frame is ops/elementwise/formula.py."""
+"""Elementwise functions of one tensor: a row for each op."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import formula_samples as draws
-from camshaft.ops.elementwise.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, Formula, family
+from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED
+from camshaft.ops.elementwise import samples as draws
+from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
 
 _TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
 
@@ -113,8 +114,8 @@ ROWS = (
         flops=14.0,
     ),
     _function("erf", "y = erf x", _erf, tolerance=_ERF_TOLERANCE, flops=20.0),
-    _function("sin", "y = sin x", np.sin, draws.any_size, flops=20.0),
-    _function("cos", "y = cos x", np.cos, draws.any_size, flops=20.0),
+    _function("sin", "y = sin x", np.sin, draws.any_magnitude, flops=20.0),
+    _function("cos", "y = cos x", np.cos, draws.any_magnitude, flops=20.0),
     Formula(
         "isnan",
         "y = whether x is NaN",

@@ -18,9 +18,9 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.checks import EVERY, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.elementwise.binary import wrapping
-from camshaft.ops.elementwise.formula import EVERY, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.kernels import blocks
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 
@@ -71,7 +71,7 @@ def _copies(
     launches, outer = [], whole.shape[0] if axis else 1
     middle = prod(whole.bounds[1:axis])
     for (x, x_start), (out, out_start), columns in zip(reads, writes, widths, strict=True):
-        block = elementwise.even_block(columns)
+        block = blocks.even_block(columns)
         grid = ops.Cells(outer), ops.Cells(middle), ops.Cells(columns, per=block)
         constants = {"middle": middle, "x_start": x_start, "out_start": out_start, "columns": columns, "block": block}
         launches.append(ops.Launch(copy_rows, (x, out), grid, constants))
@@ -131,7 +131,7 @@ def _infer_outer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Tenso
 
 def _build_outer(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     columns = bound(node.inputs[1].shape[0])
-    block = elementwise.even_block(columns)
+    block = blocks.even_block(columns)
     grid = ops.Cells(node.inputs[0].shape[0]), ops.Cells(columns, per=block)
     arrays = ops.read(0), ops.read(1), ops.write(0)
     return ops.Build((ops.Launch(products, arrays, grid, {"columns": columns, "block": block}),))
@@ -197,7 +197,7 @@ def _outer_errors() -> Iterable[ops.ErrorSample]:
 
 
 def _op(name: str, formula: str, infer: Any, reference: Any, build: Any, samples: Any, errors: Any) -> ops.Op:
-    variant = ops.KernelVariant("row_blocks", elementwise.BACKENDS, build)
+    variant = ops.KernelVariant("row_blocks", ops.EVERYWHERE, build)
     return ops.Op(name, formula, infer, reference, (variant,), samples, errors, {"f32": 0.0, "f64": 0.0})
 
 

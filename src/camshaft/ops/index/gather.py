@@ -13,7 +13,8 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.checks import expect_tensor
+from camshaft.ops.kernels import blocks
 from camshaft.ops.spec import TensorSpec
 
 DTYPES = (f32, i32)
@@ -52,7 +53,7 @@ def _gather(
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 2, "gather", specs, "x [T, d] and rows [R]")
     x, rows = specs
-    elementwise.expect_tensor("gather", x, DTYPES)
+    expect_tensor("gather", x, DTYPES)
     ops.expect(len(x.shape) == 2, "gather", x, "x of two dimensions")
     ops.expect(rows.is_plain and rows.dtype == i32 and len(rows.shape) == 1, "gather", rows, "rows of i32 [R]")
     return (TensorSpec((rows.shape[0], x.shape[1]), x.dtype),)
@@ -68,7 +69,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, rows = node.inputs
     columns = x.bounds[1]
-    block = elementwise.even_block(columns)
+    block = blocks.even_block(columns)
     arrays = (ops.read(0), ops.read(1), ops.write(0))
     grid = (ops.Cells(rows.shape[0]), ops.Cells(columns, per=block))
     if isinstance(x.shape[0], Extent):
@@ -80,7 +81,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(15)
-    for n_rows, columns, taken in ((1, 1, 1), (5, 15, 3), (4, 16, 9), (9, 33, 2), (3, elementwise.BLOCK + 1, 4)):
+    for n_rows, columns, taken in ((1, 1, 1), (5, 15, 3), (4, 16, 9), (9, 33, 2), (3, blocks.BLOCK + 1, 4)):
         x = rng.normal(size=(n_rows, columns)).astype(np.float32)
         yield ops.Sample(f"{taken} of {n_rows}x{columns}", (x, rng.integers(0, n_rows, taken, dtype=np.int32)))
     bad = np.array([0, -1, 4, 3, 2**31 - 1, -(2**31)], np.int32)
@@ -106,7 +107,7 @@ OP = ops.Op(
     formula="y[i] = x[rows[i]]",
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),
+    variants=(ops.KernelVariant("row_blocks", ops.EVERYWHERE, _build),),
     indexes={1: lambda node: node.inputs[0].bounds[0]},
     samples=_samples,
     error_samples=_error_samples,

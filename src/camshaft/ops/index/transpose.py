@@ -14,9 +14,8 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import broadcasting
-from camshaft.ops.elementwise.broadcasting import split_index
-from camshaft.ops.elementwise.formula import EVERY, same_dtype
+from camshaft.ops.checks import EVERY, same_dtype
+from camshaft.ops.kernels.strides import Iteration, ProgramBlock, iteration, split_index, strides_of
 from camshaft.ops.reduce.reduction import axes_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -27,12 +26,12 @@ SHORT = 8
 
 @kernel
 def strided_copy(
-    k: Tracer, x: KernelArray, out: KernelArray, *, columns: int, block: int, sizes: str, steps: str
+    k: Tracer, x: KernelArray, out: KernelArray, *, columns: int, block: int, sizes: str, strides: str
 ) -> None:
     # y is written in order; x is read where its strides say
-    places = broadcasting.Places(k, columns, block, sizes, steps)
-    for c in k.lanes(places.start, places.stop):
-        places.store(1, out, c, places.load(0, x, c))
+    program = ProgramBlock(k, columns, block, sizes, strides)
+    for c in k.lanes(program.start, program.stop):
+        program.store(1, out, c, program.load(0, x, c))
 
 
 @kernel
@@ -84,24 +83,24 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, out = node.inputs[0], node.outputs[0]
-    own = broadcasting.steps_of(x, x.shape)
+    own = strides_of(x, x.shape)
     turned = tuple(own[a] for a in _axes(x, node.attrs))
-    how = broadcasting.walk(out.shape, (turned, broadcasting.steps_of(out, out.shape)))
+    over = iteration(out.shape, (turned, strides_of(out, out.shape)))
     flat = (prod(out.bounds),)
     arrays = ops.read(0, shape=flat), ops.write(0, shape=flat)
-    tiled = _tiled(how, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
+    tiled = _tiled(over, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
     if tiled is not None:
         return ops.Build((tiled,))
-    return ops.Build((ops.Launch(strided_copy, arrays, how.grid, how.constants),))
+    return ops.Build((ops.Launch(strided_copy, arrays, over.grid, over.constants),))
 
 
-def _tiled(how: broadcasting.Walk, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
+def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
     """A launch of `tiles`, where x's last axis and the result's are two, and neither is short."""
-    x_steps, out_steps = how.steps
-    sizes = how.middle
+    x_steps, out_steps = over.strides
+    sizes = over.middle
     at = next((i for i, step in enumerate(x_steps[1:-1]) if step == 1), None)
-    rows = bound(how.columns)
-    if at is None or x_steps[-1] == 1 or min(sizes[at], rows) < SHORT or isinstance(how.outer, Extent):
+    rows = bound(over.columns)
+    if at is None or x_steps[-1] == 1 or min(sizes[at], rows) < SHORT or isinstance(over.outer, Extent):
         return None
     others = [i for i in range(len(sizes)) if i != at]
     constants: dict[str, Constant] = {

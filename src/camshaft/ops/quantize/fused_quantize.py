@@ -174,9 +174,14 @@ def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ..
     return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
 
 
+def _without_quantization(attrs: ops.Attrs) -> dict[str, Any]:
+    """The attributes of the first op."""
+    return {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
+
+
 def _infer_after(op: ops.Op, name: str) -> Any:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-        y, *rest = op.infer(specs, attrs)
+        y, *rest = op.infer(specs, _without_quantization(attrs))
         return (*forms_of(name, y, attrs), *((y,) if attrs.get("floats") else ()), *rest)
 
     return infer
@@ -184,7 +189,7 @@ def _infer_after(op: ops.Op, name: str) -> Any:
 
 def _reference_after(op: ops.Op) -> Any:
     def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-        y, *rest = op.reference(inputs, attrs)
+        y, *rest = op.reference(inputs, _without_quantization(attrs))
         codes, scales = q8.quantize(y)
         numbers = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
         return (*(numbers for _ in _kinds(attrs)), *((y,) if attrs.get("floats") else ()), *rest)

@@ -19,7 +19,7 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.formula import NUMBERS, same_dtype
+from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.reduce.frame import COLUMNS
 from camshaft.ops.reduce.reduction import axes_of, reduced
 from camshaft.ops.spec import TensorSpec, bound

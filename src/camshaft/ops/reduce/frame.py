@@ -19,7 +19,7 @@ from camshaft.lang.instructions import identity
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.broadcasting import split_index
+from camshaft.ops.kernels.strides import split_index
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 # Elements of a program where a row is long, and of the rows that are folded into columns.

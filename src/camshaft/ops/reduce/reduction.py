@@ -15,7 +15,7 @@ from camshaft.backends.blas import library
 from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.checks import FLOATS, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.kernels import lanes
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
