@@ -91,7 +91,15 @@ PARAMETERS = {
 }
 # Functions of arrays that take `out` after them too, as NumPy's do.
 OUT_BY_POSITION = frozenset(
-    (*TABLES["elementwise.unary"], *TABLES["elementwise.binary"], *TABLES["elementwise.comparison"], "cast", "matmul")
+    (
+        *TABLES["elementwise.unary"],
+        *TABLES["elementwise.binary"],
+        *TABLES["elementwise.comparison"],
+        "cast",
+        "copy",
+        "silu_multiply",
+        "matmul",
+    )
 )
 _ITSELF = Parameter("self", Parameter.POSITIONAL_ONLY)
 _LABEL = Attribute("name", "str | None", None)

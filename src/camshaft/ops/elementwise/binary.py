@@ -21,7 +21,7 @@ INTEGERS = (*SIGNED, *UNSIGNED)
 
 
 def wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """In i64 by way of u64: the language's i64 are indexes, which must not overflow."""
+    """Wrapping arithmetic: i64 as u64, because the kernel language's i64 are indexes and must not overflow."""
     if a.dtype != i64:
         return k.apply(instruction, a, b)
     return k.bitcast(k.apply(instruction, k.bitcast(a, u64), k.bitcast(b, u64)), i64)
@@ -48,22 +48,22 @@ def _extreme(name: str, function: Callable[..., Any], sampled: tuple[DType, ...]
 
 
 def _divided(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """As NumPy divides: of integers 0 by 0, and the least by -1 wraps; neither reaches the instruction."""
+    """Division as in NumPy: an integer by 0 gives 0, the least integer by -1 wraps. Neither reaches the instruction."""
     if a.dtype.is_float:
         return (pow_mod.floor_divide if instruction == "floor_divide" else pow_mod.remainder)(k, a, b)
     zero = b == 0
     if a.dtype.kind == "u":
         return k.select(zero, 0, k.apply(instruction, a, k.select(zero, 1, b)))
-    turned = b == -1
-    plain = k.apply(instruction, a, k.select(zero | turned, 1, b))
+    minus_one = b == -1
+    quotient = k.apply(instruction, a, k.select(zero | minus_one, 1, b))
     by_minus_one = -a if instruction == "floor_divide" else a - a
-    return k.select(zero, 0, k.select(turned, by_minus_one, plain))
+    return k.select(zero, 0, k.select(minus_one, by_minus_one, quotient))
 
 
 def _rounds_once(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why the target has no exact remainders of floats, or None."""
+    """Why the target cannot compute exact remainders of floats, or None."""
     if target.backend == "webgpu" and as_dtype(node.inputs[0].dtype).is_float:
-        return "a remainder is exact where a multiply-add rounds once; WGSL's drivers round it twice"
+        return "an exact remainder needs a fused multiply-add; WGSL drivers round the product and the sum"
     return None
 
 
@@ -83,7 +83,7 @@ def _floor_division(name: str, text: str, function: Callable[..., Any], draw: dr
 
 
 def _power(a: Any, b: Any) -> Any:
-    """NumPy's, which refuses integers to negative powers."""
+    """np.power, and integers to negative powers, which NumPy refuses."""
     if a.dtype.kind != "i":
         return np.power(a, b)
     ones = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0))

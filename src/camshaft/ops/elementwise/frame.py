@@ -37,7 +37,7 @@ class Formula:
     by keyword.
 
     The first `conditions` operands are booleans, the others of one of `dtypes`. `gives`: the result's dtype from the operands'
-    and the attributes; None: the operands'. `broadcasts`: whether operands of different shapes are allowed. `given`: the
+    and the attributes; None: the operands'. `given`: the
     attributes of samples. `draws`: the distribution of each operand in samples (the last one repeats); `sampled`: their dtypes
     besides f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
     KernelVariant. `flops` per element.
@@ -51,7 +51,6 @@ class Formula:
     arity: int = 2
     conditions: int = 0
     gives: Callable[[DType, ops.Attrs], DType] | None = None
-    broadcasts: bool = True
     attrs: tuple[str, ...] = ()
     given: ops.Attrs = field(default_factory=dict)
     tolerance: Mapping[str, float] = field(default_factory=lambda: TOLERANCE)
@@ -86,7 +85,6 @@ def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tup
         same_dtype(row.name, specs[: row.conditions], (boolean,))
     dtype = same_dtype(row.name, specs[row.conditions :], row.dtypes)
     shape = broadcast(row.name, specs)
-    ops.expect(row.broadcasts or len({s.shape for s in specs}) == 1, row.name, specs, "operands of one shape")
     return (TensorSpec(shape, row.gives(dtype, attrs) if row.gives else dtype),)
 
 

@@ -143,7 +143,7 @@ def samples(row: Formula) -> Iterable[ops.Sample]:
     for dtype in row.sampled or tuple(d for d in (i32, f64) if d in row.dtypes):
         arrays = tuple(draw(row, rng, i, dtype, (3, 37)) for i in range(row.arity))
         yield ops.Sample(f"3x37 of {dtype.name}", arrays, given)
-    if row.arity > 1 and row.broadcasts:
+    if row.arity > 1:
         shapes = ((2, 3, 17), (3, 1), (17,))
         arrays = tuple(draw(row, rng, i, row.dtypes[0], shapes[i]) for i in range(row.arity))
         yield ops.Sample("broadcast", arrays, given)
@@ -155,7 +155,7 @@ def _structure(row: Formula, rng: np.random.Generator) -> Iterable[ops.Sample]:
     for shape in SHAPES:
         arrays = tuple(draw(row, rng, i, f32, shape) for i in range(row.arity))
         yield ops.Sample("x".join(map(str, shape)), arrays, row.given)
-    for first, second in _BROADCASTS if row.arity == 2 and row.broadcasts else ():
+    for first, second in _BROADCASTS if row.arity == 2 else ():
         for a, b in ((first, second), (second, first)):
             yield ops.Sample(f"{a} and {b}", (draw(row, rng, 0, f32, a), draw(row, rng, 1, f32, b)), row.given)
     yield from active_samples(row, rng)
@@ -166,7 +166,7 @@ def active_samples(row: Formula, rng: np.random.Generator) -> Iterable[ops.Sampl
     tokens = Extent("tokens", 16)
     for columns in ((), (2, 33)):
         shape, bounds = (tokens, *columns), (16, *columns)
-        for other in (bounds, bounds[1:])[: row.arity if row.broadcasts else 1]:
+        for other in (bounds, bounds[1:])[: row.arity]:
             sizes = [bounds, *[other] * (row.arity - 1)]
             arrays = tuple(draw(row, rng, i, f32, s) for i, s in enumerate(sizes))
             dims = [shape if s == bounds else s for s in sizes]
@@ -185,8 +185,6 @@ def error_samples(row: Formula) -> Iterable[ops.ErrorSample]:
         yield ops.ErrorSample((*x[:-1], TensorSpec((2, 8), other)), row.given, "wanted tensors of")
     if row.arity > 1:
         yield ops.ErrorSample((*x[:-1], TensorSpec((9,), first)), row.given, "that broadcast to one")
-    if not row.broadcasts:
-        yield ops.ErrorSample((*x[:-1], TensorSpec((1, 8), first)), row.given, "wanted operands of one shape")
     second = next((d for d in row.dtypes if d != first), None)
     if row.arity - row.conditions > 1 and second is not None:
         yield ops.ErrorSample((*x[:-1], TensorSpec((2, 8), second)), row.given, "of one dtype; cast them first")

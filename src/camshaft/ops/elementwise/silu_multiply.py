@@ -55,7 +55,6 @@ ROW = Formula(
     numpy=_numpy,
     dtypes=(f32,),
     gives=_dtype,
-    broadcasts=False,
     attrs=("to",),
     tolerance=output_dtype.TOLERANCE,
     draws=(samples.normal,),

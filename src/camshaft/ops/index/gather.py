@@ -1,4 +1,4 @@
-"""gather: y[i] = x[rows[i]], whole rows; a row number outside of x is never read: its result is NaN (0 for integers)."""
+"""gather: y[i] = x[rows[i]], where x[r] is a row. An index out of bounds reads nothing and gives NaN (0 for integers)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from camshaft.dtypes import f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import expect_tensor
 from camshaft.ops.kernels import blocks
@@ -21,24 +20,18 @@ DTYPES = (f32, i32)
 
 
 @kernel
-def gather_bounded(
-    k: Tracer, x: KernelArray, rows: KernelArray, out: KernelArray, *, limit: int, columns: int, block: int
-) -> None:
+def gather_bounded(k: Tracer, x: Array, rows: Array, out: Array, *, limit: int, columns: int, block: int) -> None:
     # y[i, c] = x[rows[i], c]
     _gather(k, x, rows, out, limit, columns, block)
 
 
 @kernel
-def gather_active(
-    k: Tracer, x: KernelArray, rows: KernelArray, out: KernelArray, limit: ir.Value, *, columns: int, block: int
-) -> None:
+def gather_active(k: Tracer, x: Array, rows: Array, out: Array, limit: ir.Value, *, columns: int, block: int) -> None:
     # y[i, c] = x[rows[i], c], rows[i] under x's active extent
     _gather(k, x, rows, out, limit, columns, block)
 
 
-def _gather(
-    k: Tracer, x: KernelArray, rows: KernelArray, out: KernelArray, limit: ir.Operand, columns: int, block: int
-) -> None:
+def _gather(k: Tracer, x: Array, rows: Array, out: Array, limit: ir.Operand, columns: int, block: int) -> None:
     i, first = k.program(0), k.program(1) * block
     stop = k.minimum(first + block, columns)
     source = rows[i].to(i64)
@@ -85,7 +78,7 @@ def _samples() -> Iterable[ops.Sample]:
         x = rng.normal(size=(n_rows, columns)).astype(np.float32)
         yield ops.Sample(f"{taken} of {n_rows}x{columns}", (x, rng.integers(0, n_rows, taken, dtype=np.int32)))
     bad = np.array([0, -1, 4, 3, 2**31 - 1, -(2**31)], np.int32)
-    yield ops.Sample("row numbers outside", (rng.normal(size=(4, 17)).astype(np.float32), bad))
+    yield ops.Sample("indexes out of bounds", (rng.normal(size=(4, 17)).astype(np.float32), bad))
     yield ops.Sample("integers", (rng.integers(-9, 9, (4, 17)).astype(np.int32), bad))
     tokens, wanted = Extent("tokens", 16), Extent("rows", 8)
     specs = (TensorSpec((tokens, 33), f32), TensorSpec((wanted,), i32))

@@ -1,4 +1,4 @@
-"""transpose: y's axis i is x's axis axes[i]; without `axes` they are turned round. Bit for bit but for 16-bit NaNs' payload."""
+"""transpose: y's axis i is x's axis axes[i]; by default the axes are reversed. Bit for bit except the payload of 16-bit NaNs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from camshaft.dtypes import DTYPES, DType, as_dtype, bf16, boolean, f16, f32, f6
 from camshaft.extent import Extent
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.kernels.strides import Iteration, ProgramBlock, iteration, split_index, strides_of
 from camshaft.ops.reduce.reduction import axes_of
 from camshaft.ops.spec import TensorSpec, bound
 
-# A tile's rows lie apart by an odd number of elements: rows whose distance is a power of two would share a cache set.
+# The pitch of a tile is odd: rows at a distance of a power of two would share a cache set.
 TILE, PITCH = 32, 33
-SHORT = 8
+LEAST_AXIS = 8  # a tile's axes have at least as many elements
 
 
 @kernel
-def strided_copy(
-    k: Tracer, x: KernelArray, out: KernelArray, *, columns: int, block: int, sizes: str, strides: str
-) -> None:
-    # y is written in order; x is read where its strides say
+def strided_copy(k: Tracer, x: Array, out: Array, *, columns: int, block: int, sizes: str, strides: str) -> None:
+    # y[i] = x[i . strides], y in order
     program = ProgramBlock(k, columns, block, sizes, strides)
     for c in k.lanes(program.start, program.stop):
         program.store(1, out, c, program.load(0, x, c))
@@ -36,10 +33,10 @@ def strided_copy(
 
 @kernel
 def tiles(
-    k: Tracer, x: KernelArray, out: KernelArray, *, sizes: str, x_steps: str, out_steps: str, rows: int, columns: int,
+    k: Tracer, x: Array, out: Array, *, sizes: str, x_steps: str, out_steps: str, rows: int, columns: int,
     x_row: int, out_column: int, dtype: str,
 ) -> None:  # fmt: skip
-    # out[.., c, r] = x[.., r, c], TILE x TILE at a time through scratch: memory is read and written along its rows
+    # out[.., c, r] = x[.., r, c], TILE x TILE at a time through scratch, so that loads and stores are contiguous
     axes = split_index(k.program(0), [int(n) for n in sizes.split()])
     starts = [
         sum((i * int(step) for i, step in zip(axes, steps.split(), strict=True)), start=0)
@@ -73,7 +70,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     axes = _axes(x, attrs)
     extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
     fits = 0 not in x.bounds and (not extents or (extents == [0] and axes[0] == 0 and len(axes) > 1))
-    ops.expect(fits, "transpose", x, "no empty axis, and an Extent only as a first axis that stays there")
+    ops.expect(fits, "transpose", x, "no empty axis, and an Extent only as the first axis of both")
     return (TensorSpec(tuple(x.shape[a] for a in axes), dtype),)
 
 
@@ -84,8 +81,8 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, out = node.inputs[0], node.outputs[0]
     own = strides_of(x, x.shape)
-    turned = tuple(own[a] for a in _axes(x, node.attrs))
-    over = iteration(out.shape, (turned, strides_of(out, out.shape)))
+    permuted = tuple(own[a] for a in _axes(x, node.attrs))
+    over = iteration(out.shape, (permuted, strides_of(out, out.shape)))
     flat = (prod(out.bounds),)
     arrays = ops.read(0, shape=flat), ops.write(0, shape=flat)
     tiled = _tiled(over, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
@@ -95,12 +92,12 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
-    """A launch of `tiles`, where x's last axis and the result's are two, and neither is short."""
+    """A launch of `tiles` if x's last axis is not the result's last one and both are long enough; else None."""
     x_steps, out_steps = over.strides
     sizes = over.middle
     at = next((i for i, step in enumerate(x_steps[1:-1]) if step == 1), None)
     rows = bound(over.columns)
-    if at is None or x_steps[-1] == 1 or min(sizes[at], rows) < SHORT or isinstance(over.outer, Extent):
+    if at is None or x_steps[-1] == 1 or min(sizes[at], rows) < LEAST_AXIS or isinstance(over.outer, Extent):
         return None
     others = [i for i in range(len(sizes)) if i != at]
     constants: dict[str, Constant] = {
@@ -147,7 +144,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="transpose",
-    formula="y[.., i, ..] = x with its axes in another order",
+    formula="y = x with its axes permuted",
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("strided_copy", ops.EVERYWHERE, _build),),

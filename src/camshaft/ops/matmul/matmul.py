@@ -1,6 +1,6 @@
-"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16, bf16; in f64, i32; b may lie as b[.., j, k].
+"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] of f32, f16, bf16 in f32, of f64, of i32.
 
-Sums in f32 may be rounded as they are stored, once: the attribute `to` (ops/kernels/output_dtype.py).
+`transpose_b`: b is [.., n, k]. f32 sums may be rounded once as they are stored: the attribute `to` (kernels/output_dtype.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
         return (np.asarray(np.matmul(a, turned)),)
 
 
-# (a's batch, m, k, n, b's batch): either side of the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
+# (a's batch, m, k, n, b's batch): sizes around the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
 _SHAPES = (
     ((), 1, 1, 1, ()),
     ((), 1, 17, 33, ()),
@@ -51,9 +51,9 @@ _SHAPES = (
     ((), 14, 4, 16, (2, 2)),
 )
 
-# (m, k, n, b as [n, k], result) for matrix units and products of pairs: whole tiles of 32, and ragged ones. A proof for a plan
-# takes every third: of them each variant needs one that it can do (a few rows by [k, n] alone: streamed.py), in f32 and rounded,
-# and paired.py one for each way that it reads b.
+# (m, k, n, b as [n, k], result) for matrix units and bf16 dot products: full tiles of 32, and partial ones. Validation for a plan
+# takes every third sample: each variant needs one of these that it supports, in f32 and rounded (skinny.py: a few rows times
+# [k, n]), and bf16_dot.py one for each layout of b.
 _BF16 = (
     (32, 64, 32, False, "f32"),
     (37, 44, 33, False, "bf16"),
@@ -98,7 +98,7 @@ def _samples() -> Iterable[ops.Sample]:
 
 
 def _other_samples(rng: np.random.Generator) -> Iterable[ops.Sample]:
-    """f64 and i32 (which wraps), and vectors in the place of matrices."""
+    """f64 and i32 (which wraps), and vectors instead of matrices."""
     shapes = (((3, 2, 9), (9, 33)), ((17, 5), (5,)), ((9,), (2, 9, 17)))
     for dtype in (np.float64, np.int32):
         for a, b in shapes:
@@ -154,10 +154,12 @@ OP = ops.Op(
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
         ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
         ops.KernelVariant(
-            "paired", frozenset({"simd"}), bf16_dot.build, bf16_dot.supports, bf16_dot.cost, bf16_dot.TUNABLES
+            "bf16_dot", frozenset({"simd"}), bf16_dot.build, bf16_dot.supports, bf16_dot.cost, bf16_dot.TUNABLES
         ),
-        ops.KernelVariant("units", frozenset({"simd"}), matrix_unit.build, matrix_unit.supports, matrix_unit.cost),
-        ops.KernelVariant("streamed", skinny.BACKENDS, skinny.build, skinny.supports, skinny.cost, skinny.TUNABLES),
+        ops.KernelVariant(
+            "matrix_unit", frozenset({"simd"}), matrix_unit.build, matrix_unit.supports, matrix_unit.cost
+        ),
+        ops.KernelVariant("skinny", skinny.BACKENDS, skinny.build, skinny.supports, skinny.cost, skinny.TUNABLES),
         ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),

@@ -1,8 +1,8 @@
-"""rms_norm, residual_norm and silu_multiply whose result is quantized in the same pass: what quantized products read alone.
+"""rms_norm, residual_norm and silu_multiply with their result quantized in the same pass, for quantized products.
 
-Each is its op followed by quantize_activations, bit for bit: y never goes to memory unless somebody else reads it (`floats`).
-`sums` names the q8 forms wanted, group-zero each: "32-0", or "32-8 16-32" where products of several kinds read y. Results: the
-q8 forms in that order, y if wanted, and the sum of a residual_norm.
+Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as group-zero pairs: "32-0", or
+"32-8 16-32" where several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (where another
+op reads it), and the sum of a residual_norm.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def samples(first: ops.Op) -> Iterable[ops.Sample]:
 
 
 def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
-    """A row that is no whole number of blocks; sums of a group that there is not."""
+    """A row that is not a multiple of a block; an unknown group of sums."""
     for k, sums, match in ((33, "32-0", "multiple of 32"), (64, "8-0", "sums such"), (64, "32-0 32-0", "each once")):
         inputs, own = _case(first, 2, 64)
         specs = tuple(TensorSpec((2, k) if a.ndim == 2 else (k,), f32) for a in inputs)
@@ -65,18 +65,18 @@ def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
 
 
 SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
-# A value that lies between two codes may get either, as y itself is rounded: one of 127 steps, in few places.
+# A value between two codes may get either, because y itself is rounded: one step of 127, for a few elements.
 TOLERANCE = 3e-5
 
 
 def kinds_of(sums: str) -> list[tuple[int, int]]:
-    """Group and zero point of each form that is named: keys of q8.LAYOUTS, if they are right."""
-    words = [word.partition("-") for word in sums.split()]
-    return [(int(group), int(zero)) for group, dash, zero in words if group.isdigit() and zero.isdigit()]
+    """Group and zero point of each form: keys of q8.LAYOUTS, if they are valid."""
+    pairs = [pair.partition("-") for pair in sums.split()]
+    return [(int(group), int(zero)) for group, dash, zero in pairs if group.isdigit() and zero.isdigit()]
 
 
 def sums_text(kinds: Iterable[tuple[int, int]]) -> str:
-    """The spelling of `sums` for these forms."""
+    """The text of `sums` for these forms."""
     return " ".join(f"{group}-{zero}" for group, zero in kinds)
 
 
@@ -84,8 +84,8 @@ def _outputs(arrays: Sequence[Any], first: int, sums: str) -> tuple[list[Q8Out],
     """The q8 forms whose arrays start at number `first`, and the arrays after them."""
     zeros = [zero for _, zero in kinds_of(sums)]
     end = first + 3 * len(zeros)
-    places = range(first, end, 3)
-    forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
+    starts = range(first, end, 3)
+    forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(starts, zeros, strict=True)]
     return forms, list(arrays[end:])
 
 
@@ -166,7 +166,7 @@ def _kinds(attrs: ops.Attrs) -> list[tuple[int, int]]:
 
 
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """The q8 forms of y that `sums` asks for. ShapeError, as from op `name`, for what there is no form of."""
+    """The specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
     kinds = _kinds(attrs)
     fits = 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
     ops.expect(fits, name, f"sums {attrs.get('sums')!r}", "sums such as '32-0' or '32-8 16-32', each once")
@@ -182,6 +182,8 @@ def _without_quantization(attrs: ops.Attrs) -> dict[str, Any]:
 def _infer_after(op: ops.Op, name: str) -> Any:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         y, *rest = op.infer(specs, _without_quantization(attrs))
+        tensors = [spec.shape for spec in specs if len(spec.shape) > 1]
+        ops.expect(all(shape == y.shape for shape in tensors), name, specs, "tensors of one shape")
         return (*forms_of(name, y, attrs), *((y,) if attrs.get("floats") else ()), *rest)
 
     return infer
@@ -199,8 +201,7 @@ def _reference_after(op: ops.Op) -> Any:
 
 def _decompose_after(op: ops.Op) -> Any:
     def decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
-        kept = {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
-        made = getattr(graph, op.name)(*tensors, **kept)
+        made = getattr(graph, op.name)(*tensors, **_without_quantization(attrs))
         y, *rest = made if isinstance(made, tuple) else (made,)
         forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in _kinds(attrs))
         return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
@@ -222,7 +223,7 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     if "eps" in node.attrs:
         dim, residual = x.bounds[1], n_inputs == 3
         constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
-        lanes = None if residual else row_lanes(dim, target)  # the order of the op's own sum of squares
+        lanes = None if residual else row_lanes(dim, target)  # the summation order of the unfused op
         return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = x.bounds[1] // BLOCK
     grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
@@ -230,7 +231,7 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
 
 
 def _cost(vectors: bool) -> Any:
-    # vectors are a CPU's: threads of a GPU take a block each
+    # vectors on a CPU; on a GPU a block per thread
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         return (0.4 if vectors != has_threads(target) else 4.0) * float(np.prod(node.inputs[0].bounds))
 

@@ -1,4 +1,4 @@
-"""repeat_penalty: makes tokens seen lately less likely: l > 0 becomes l / penalty, else l * penalty (Keskar et al., 2019)."""
+"""repeat_penalty: makes recent tokens less likely: a logit l > 0 becomes l / penalty, else l * penalty (Keskar et al., 2019)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import expect_tensor
 from camshaft.ops.kernels import blocks
@@ -20,10 +19,10 @@ from camshaft.ops.spec import TensorSpec
 @kernel
 def penalize_block(
     k: Tracer,
-    logits: KernelArray,
-    ids: KernelArray,
-    penalty: KernelArray,
-    out: KernelArray,
+    logits: Array,
+    ids: Array,
+    penalty: Array,
+    out: Array,
     *,
     columns: int,
     block: int,
