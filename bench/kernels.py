@@ -24,7 +24,7 @@ from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.generate.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
-from camshaft.graph.passes.prepare import prepare
+from camshaft.graph.rewrite import prepare
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families.table import architecture

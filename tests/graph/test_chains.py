@@ -16,9 +16,9 @@ from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.registry import device as device_named
 from camshaft.extent import Extent
 from camshaft.graph import functions as f
+from camshaft.graph.chain_groups import MOST_STEPS, MOST_TENSORS
+from camshaft.graph.chains import fuse_chains
 from camshaft.graph.graph import Graph, Tensor, root
-from camshaft.graph.passes.chain_groups import MOST_STEPS, MOST_TENSORS
-from camshaft.graph.passes.chains import fuse_chains
 from camshaft.ops.elementwise import chain
 from camshaft.ops.elementwise.chain_text import parse
 from camshaft.ops.spec import TensorSpec

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from camshaft.ops.quantized_matmul.samples import Case
 
 from camshaft import ops
 from camshaft.backends.cpu.device import CpuDevice
@@ -14,6 +13,7 @@ from camshaft.dtypes import f32
 from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.target import native_lanes
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
+from camshaft.ops.quantized.samples import Case
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
 from tests.support.needs import require_level

@@ -23,6 +23,7 @@ from camshaft.ops.matmul.matmul import OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.selection.select import select
+from camshaft.validation.run import run_variant
 
 VARIANTS = {v.name: v for v in OP.variants}
 BF16, F16 = ml_dtypes.bfloat16, np.float16

@@ -5,7 +5,7 @@ Order matters for STATE: a node that updates a state in place comes before the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -165,8 +165,13 @@ class Graph:
                 raise ShapeError(
                     f"{op.name}: got {tensor!r}; wanted tensors of this graph (g.constant makes one of an array)"
                 )
-        specs = op.outputs(tuple(t.spec for t in inputs), attrs)
-        label = self._named(name or op.name)
+        return self._add(op, inputs, attrs, name or op.name, op.outputs(tuple(t.spec for t in inputs), attrs))
+
+    def _add(
+        self, op: Op, inputs: Sequence[Tensor], attrs: Mapping[str, Any], name: str, specs: Sequence[TensorSpec]
+    ) -> tuple[Tensor, ...]:
+        """A use of an op whose outputs' specs are known."""
+        label = self._named(name)
         outputs = tuple(
             Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
         )
@@ -221,61 +226,3 @@ def readers(graph: Graph) -> dict[Tensor, list[Node]]:
         for tensor in node.inputs:
             found.setdefault(root(tensor), []).append(node)
     return found
-
-
-class Rewriter:
-    """Replays a graph into a new one: `place(node, inputs)` may apply other ops; None means the node as it is."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.old, self.new = graph, Graph()
-        self.map: dict[Tensor, Tensor] = {}
-
-    def respec(self, tensor: Tensor) -> TensorSpec:
-        """The spec that a constant gets in the new graph; a pass may override it."""
-        return tensor.spec
-
-    def get(self, tensor: Tensor) -> Tensor:
-        """The new graph's tensor for one of the old graph."""
-        found = self.map.get(tensor)
-        if found is None:
-            found = self.map[tensor] = self._carry(tensor)
-        return found
-
-    def _carry(self, tensor: Tensor) -> Tensor:
-        if tensor.kind == "view":
-            assert tensor.base is not None
-            return self.new.reshape(self.get(tensor.base), tensor.shape)
-        if tensor.kind == "constant":
-            assert tensor.source is not None
-            return self.new.constant(tensor.name, tensor.source, self.respec(tensor))
-        raise ShapeError(f"graph: {tensor.name} ({tensor.kind}) is read before it is made")
-
-    def run(self, place: Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]) -> Graph:
-        self.begin()
-        for node in self.old.nodes:
-            if not (node.outputs and all(t in self.map for t in node.outputs)):  # else a pass fused it into another
-                self.carry_node(node, place)
-        return self.end()
-
-    def begin(self) -> None:
-        """Inputs and states."""
-        for name, tensor in self.old.inputs.items():
-            self.map[tensor] = self.new._once(self.new.inputs, name, Tensor(tensor.spec, name, "input", graph=self.new))
-        for name, tensor in self.old.states.items():
-            self.map[tensor] = self.new.state(name, tensor.spec)
-
-    def carry_node(
-        self, node: Node, place: Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None] | None = None
-    ) -> None:
-        """A node as it is, or what `place` makes of it."""
-        inputs = tuple(self.get(t) for t in node.inputs)
-        with self.new.on(node.device):
-            made = None if place is None else place(node, inputs)
-            outputs = self.new.apply(node.op, inputs, node.attrs, node.name) if made is None else made
-        self.map.update(zip(node.outputs, outputs, strict=True))
-
-    def end(self) -> Graph:
-        """Results; the new graph."""
-        for name, tensor in self.old.outputs.items():
-            self.new.output(name, self.get(tensor))
-        return self.new

@@ -12,8 +12,7 @@ from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
-from camshaft.graph.passes.layout import pack_weights
-from camshaft.graph.passes.prepare import prepare
+from camshaft.graph.rewrite import pack_weights, prepare
 from camshaft.ops.kernels.target import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook

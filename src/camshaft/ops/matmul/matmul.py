@@ -15,6 +15,7 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import output_dtype
 from camshaft.ops.matmul import bf16_dot, blas, blocked, lanes, matrix_unit, skinny, tile, tiled
+from camshaft.ops.matmul.rounding import BF16_RULES
 from camshaft.ops.matmul.shapes import infer, sizes_of
 from camshaft.ops.spec import TensorSpec
 
@@ -168,4 +169,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance=output_dtype.TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
+    rules=BF16_RULES,
 )

@@ -15,6 +15,7 @@ from camshaft.dtypes import f16, f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import int16_gemm, matmul
+from camshaft.ops.matmul.rounding import F16_RULES
 from camshaft.ops.matmul.shapes import infer
 from camshaft.ops.spec import TensorSpec
 
@@ -81,4 +82,5 @@ OP = replace(
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": TOLERANCE},
+    rules=F16_RULES,
 )

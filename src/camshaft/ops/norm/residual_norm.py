@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.norm.frame import row_op
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 
 
 @kernel
@@ -39,6 +40,23 @@ def _decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
     return graph.rms_norm(total, w, **attrs), total
 
 
+def _fused(use: Use, uses: Uses) -> Match | None:
+    """add, then an rms_norm of the sum on the same device with a constant weight."""
+    total = use.outputs[0]
+    for norm in uses.readers(total):
+        x, *weights = norm.inputs
+        if norm.op.name != "rms_norm" or x is not total or norm.device != use.device:
+            continue
+        inputs = (*use.inputs, *weights)
+        if all(w.kind == "constant" for w in weights) and OP.accepts(tuple(t.spec for t in inputs), norm.attrs):
+            return Match(_building(inputs, norm, total), (norm,))
+    return None
+
+
+def _building(inputs: tuple[Any, ...], norm: Use, total: Any) -> Callable[[Builder], Mapping[Any, Any]]:
+    return lambda new: dict(zip((norm.outputs[0], total), new.apply(OP, inputs, norm.attrs, norm.name), strict=True))
+
+
 OP = row_op(
     name="residual_norm",
     formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
@@ -52,5 +70,5 @@ OP = row_op(
     several_vectors=False,
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,
-    pattern=("add", "rms_norm"),
+    rules=(Rule(Stage.FUSE, ("add",), _fused),),
 )

@@ -7,7 +7,7 @@ op reads it), and the sum of a residual_norm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from camshaft.ops.kernels.target import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
@@ -238,6 +239,31 @@ def _cost(vectors: bool) -> Any:
     return cost
 
 
+def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
+    """The op with the quantize_activations that read its first result, on one device: the op of that name, which gives the
+    result itself only if anything else reads it."""
+
+    def find(use: Use, uses: Uses) -> Match | None:
+        y = use.outputs[0]
+        readers = uses.readers(y)
+        quantizers = tuple(n for n in readers if n.op is q8.OP and n.inputs[0] is y and n.device == use.device)
+        kinds = list(dict.fromkeys(q8.kind_of(n.attrs) for n in quantizers))
+        floats = uses.is_output(y) or len(quantizers) < len(readers)
+        attrs = {**use.attrs, "sums": sums_text(kinds), "floats": floats}
+        if not quantizers or not OPS[name].accepts(tuple(t.spec for t in use.inputs), attrs):
+            return None
+
+        def build(new: Builder) -> Mapping[Any, Any]:
+            made = new.apply(OPS[name], use.inputs, attrs, use.name)
+            rest = made[len(kinds) :]
+            results = {n.outputs[0]: made[kinds.index(q8.kind_of(n.attrs))] for n in quantizers}
+            return results | dict(zip(use.outputs if floats else use.outputs[1:], rest, strict=True))
+
+        return Match(build, quantizers)
+
+    return find
+
+
 def _op(first: ops.Op) -> ops.Op:
     """The op that is `first`, then quantize_activations."""
     name = f"{first.name}_q8"
@@ -258,7 +284,7 @@ def _op(first: ops.Op) -> ops.Op:
         tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
         flops=flops,
         decompose=_decompose_after(first),
-        pattern=(first.name, "quantize_activations"),
+        rules=(Rule(Stage.QUANTIZED_RESULT, (first.name,), _own_quantizer(name)),),
     )
 
 

@@ -1,6 +1,6 @@
 """quantize_activations: x [T, k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
 
-A tensor is quantized once for all quantized_matmuls that need the same sums (graph/passes/quantize.py). There is a sum of q per
+A tensor is quantized once for all quantized_matmuls that need the same sums (see the rule below). There is a sum of q per
 `group` k, for weights with a zero point z or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
 sum (code s + m) q d = s d sum(code q) + m d sum(q). They are stored as the kernels add them: -z sum(q) in i32, or d sum(q) in
 f32 where z is 0.

@@ -7,7 +7,7 @@ Bit-equal to two quantized_matmuls and silu_multiply_q8 with the same variant of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -31,6 +31,7 @@ from camshaft.ops.quantized.matmul import by_whole_numbers, weight_operands
 from camshaft.ops.quantized.packing import ROWS, packed_format
 from camshaft.ops.quantized.rows import Rows, Tokens
 from camshaft.ops.quantized.unpacking import packed
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 NAME = "gated_product"
@@ -233,6 +234,26 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, odd, odd), {"sums": "32-0"}, "multiple of 32")
 
 
+def _gated(use: Use, uses: Uses) -> Match | None:
+    """silu_multiply_q8 of two quantized_matmuls of one q8 tensor, which nothing else reads, on one device."""
+    products = [m for t in use.inputs if (m := uses.maker(t)) is not None and m.op is PRODUCT]
+    if use.attrs.get("floats") or len(products) != 2 or products[0] is products[1]:
+        return None
+    gate, up = products
+    if gate.inputs[0] is not up.inputs[0] or not gate.device == up.device == use.device:
+        return None
+    if any(len(uses.readers(p.outputs[0])) > 1 or uses.is_output(p.outputs[0]) for p in products):
+        return None
+    inputs, attrs = (*gate.inputs, up.inputs[1]), {"sums": use.attrs["sums"]}
+    if not OP.accepts(tuple(t.spec for t in inputs), attrs):
+        return None
+
+    def build(new: Builder) -> Mapping[Any, Any]:
+        return dict(zip(use.outputs, new.apply(OP, inputs, attrs, use.name), strict=True))
+
+    return Match(build, (gate, up))
+
+
 OP = ops.Op(
     name=NAME,
     formula="q8 of silu(x Wg) * (x Wu)",
@@ -247,5 +268,5 @@ OP = ops.Op(
     tolerance={layout.name: fused_quantize.TOLERANCE for layout in q8.LAYOUTS.values()},
     flops=lambda node: 2 * PRODUCT.flops(_product(node)),
     decompose=_decompose,
-    pattern=("quantized_matmul", "silu_multiply_q8"),
+    rules=(Rule(Stage.GATED_PRODUCT, ("silu_multiply_q8",), _gated),),
 )

@@ -1,6 +1,6 @@
 """From a graph to thunks: a variant is chosen and built for each node, and its launches become thunks over buffers.
 
-After graph/passes, before memory.py. Views and packed constants share their root's buffer and make no thunk. Where nodes run
+Views and packed constants share their root's buffer and make no thunk. Where nodes run
 on several devices, spaces.py adds the copies.
 """
 
