@@ -179,7 +179,7 @@ def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand
     constants = {
         "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
         "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),
-        "held": values["packed"] == HELD,
+        "paired_part": values["packed"] == HELD,
     }  # fmt: skip
     arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)

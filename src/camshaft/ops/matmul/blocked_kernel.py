@@ -77,7 +77,7 @@ class Part:
 @dataclass(frozen=True)
 class Product:
     """What one program works on. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` its first column.
-    `sums` has those of earlier parts where out has a shorter dtype; `held` has a panel's part of b in words."""
+    `sums` has those of earlier parts where out has a shorter dtype; `paired_part` has a panel's part of b in words."""
 
     k: Tracer
     a: Array
@@ -85,7 +85,7 @@ class Product:
     out: Array
     left: Array | None
     sums: Array | None
-    held: Array | None
+    paired_part: Array | None
     tiles: Tiles
     first: Value
     last: Value
@@ -121,7 +121,7 @@ class Product:
     def hold(self, p: Value, part: Part) -> None:
         """A panel's part of b into scratch: its rows are paired once for all tiles, not for each. They are far apart, so
         hardware does not prefetch them."""
-        if self.held is None:
+        if self.paired_part is None:
             return
         k, at = self.k, self.panel(p)
         k.barrier()
@@ -131,14 +131,14 @@ class Product:
                 for s in at.starts[::2]:
                     k.prefetch(self.b, ahead + i, s)
             for j, (s, n) in enumerate(zip(at.starts, at.counts, strict=True)):
-                k.store_vector(self.held, self.paired(part.start + d, s, n), d, j * WIDTH)
+                k.store_vector(self.paired_part, self.paired(part.start + d, s, n), d, j * WIDTH)
         k.barrier()
 
     def weights(self, at: Columns, p: Value, start: Number, n: Value) -> list[Value]:
         """Row `start` + n of the panel."""
         k, d = self.k, start + n
-        if self.held is not None:
-            return [k.load_vector(self.held, n, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
+        if self.paired_part is not None:
+            return [k.load_vector(self.paired_part, n, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
         if len(self.b.shape) == 3:
             panel = self.b_row + p // (self.vectors * WIDTH)
             return [k.load_vector(self.b, panel, d, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
@@ -251,7 +251,7 @@ def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | N
 @kernel
 def multiply_blocks(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, tall: int,
-    vectors: int, block: int, panels: int, part: int, copied: bool, held: bool, batch: str, a_steps: str,
+    vectors: int, block: int, panels: int, part: int, copied: bool, paired_part: bool, batch: str, a_steps: str,
     b_steps: str,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels per program, `part` of the depth at a time
@@ -264,7 +264,7 @@ def multiply_blocks(
     left = k.scratch(f32, block * tile, pitch) if copied else None
     # as f32, sums wait in out itself
     sums = k.scratch(f32, block * tile, panels * width) if depth > part and out.dtype != f32 else None
-    words = k.scratch(u32, part, width) if held else None
+    words = k.scratch(u32, part, width) if paired_part else None
     b_rows = -(-columns // width) if len(b.shape) == 3 else depth
     last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
     product = Product(

@@ -103,7 +103,7 @@ def _multiply(s: Sizes, values: ops.Values) -> ops.Launch:
         s, {**values, "copied": 0, "packed": 1}, ops.scratch(0, "read"), ops.scratch(2, "read"), f32
     )
     arrays = *(ops.scratch(i, "read") for i in range(4)), made.arrays[-1]
-    constants = {name: value for name, value in made.constants.items() if name not in ("copied", "held")}
+    constants = {name: value for name, value in made.constants.items() if name not in ("copied", "paired_part")}
     # equal parts in full blocks
     constants["part"] = -(-s.depth // (-(-s.depth // values["part"]) * WORDS)) * WORDS
     return replace(made, kernel=multiply_rounded, arrays=arrays, constants=constants)

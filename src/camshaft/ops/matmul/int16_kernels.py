@@ -84,7 +84,7 @@ def turn_rounded(k: Tracer, b: Array, packed: Array, scales: Array, *, columns: 
     # packed[matrix, panel, 32 q + i, c] = word i of block q of column panel * NR + c, through scratch: two columns per element
     matrix, panel, block = k.program(0), k.program(1), k.program(2)
     width = vectors * WIDTH
-    rows, turned = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, WORDS)
+    rows, transposed = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, WORDS)
     after, ahead = next_of(k, block * BLOCK, BLOCK, blocks * BLOCK, width)
     for row in rows:
         k.prefetch(b, matrix * columns + k.minimum(row + after, columns - 1), ahead)
@@ -100,11 +100,11 @@ def turn_rounded(k: Tracer, b: Array, packed: Array, scales: Array, *, columns: 
                 scales[at, block, column] = scale
                 pair.append([values.to(u64) for values in words])
             for i, (one, two) in enumerate(zip(*pair, strict=True)):
-                k.store_vector(turned, one | (two << 32), (first + c) // 2, i * WIDTH)
+                k.store_vector(transposed, one | (two << 32), (first + c) // 2, i * WIDTH)
     for d in k.range(WORDS):
         ask(k, packed, at, k.minimum(block * WORDS + d + WORDS, blocks * WORDS - 1))
         for c in range(width // 2):
-            packed[at, block * WORDS + d, c] = turned[c, d]
+            packed[at, block * WORDS + d, c] = transposed[c, d]
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from camshaft.ops.spec import TensorSpec
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     wide = np.longdouble if inputs[0].dtype == np.float64 else np.float64
     a, b = (x if x.dtype.kind == "i" else x.astype(wide) for x in inputs)
-    turned = np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b
+    right = np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b
     with np.errstate(over="ignore"):
-        return (np.asarray(np.matmul(a, turned)),)
+        return (np.asarray(np.matmul(a, right)),)
 
 
 # (a's batch, m, k, n, b's batch): sizes around the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
@@ -80,8 +80,8 @@ def _samples() -> Iterable[ops.Sample]:
     for a_batch, m, k, n, b_batch in _SHAPES:
         a, b, name = draw(*a_batch, m, k), draw(*b_batch, k, n), f"{a_batch}{m}x{k}x{n}{b_batch}"
         yield ops.Sample(name, (a, b))
-        turned = np.ascontiguousarray(np.swapaxes(b, -1, -2))
-        yield ops.Sample(f"{name} transposed", (a, turned), {"transpose_b": True})
+        transposed = np.ascontiguousarray(np.swapaxes(b, -1, -2))
+        yield ops.Sample(f"{name} transposed", (a, transposed), {"transpose_b": True})
     a, b = draw(6, 20), draw(33, 20)
     for first, second in ((np.float16, np.float16), (np.float32, ml_dtypes.bfloat16), (ml_dtypes.bfloat16, np.float32)):
         pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"

@@ -17,7 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocked_kernel import WIDTH, paired_rows
 from camshaft.ops.matmul.shapes import Sizes
 
-# k that a program of `turn_short` takes, pairs of k of `turn_panels`: what is written stays in the L1 cache.
+# k that a program of `transpose_short` takes, pairs of k of `transpose_panels`: what is written stays in the L1 cache.
 TURNED = 32
 # The low half of a u64; u64 of a cache line.
 _LOW, _LINE = 0xFFFFFFFF, 8
@@ -46,7 +46,7 @@ def pack_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: in
 
 
 @kernel
-def turn_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
+def transpose_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
     # packed[matrix, panel, d, c] = b[matrix, panel * NR + c, d], of 32 bits each: b as two k of a column, packed as two columns
     # of a k. Columns past the last repeat it
     matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
@@ -88,11 +88,12 @@ def ask(k: Tracer, packed: Array, panel: Value, d: Value) -> None:
 
 
 @kernel
-def turn_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
-    # packed[matrix, panel, d, c] = f32 of b[matrix, panel * NR + c, d], of 16 bits, by way of scratch: packed as in turn_panels
+def transpose_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
+    # packed[matrix, panel, d, c] = f32 of b[matrix, panel * NR + c, d], of 16 bits, by way of scratch: packed as in
+    # transpose_panels
     matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
     width = vectors * WIDTH
-    rows, turned = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, part)
+    rows, transposed = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, part)
     after, ahead = next_of(k, first, part, depth, width)
     for row in rows:
         k.prefetch(b, matrix * columns + k.minimum(row + after, columns - 1), ahead)
@@ -104,12 +105,12 @@ def turn_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int
         for c in range(0, width, 2):
             values = [k.load_vector(b, matrix * columns + r, start, width=WIDTH, count=count) for r in rows[c : c + 2]]
             one, two = (k.bitcast(value, u32).to(u64) for value in values)
-            k.store_vector(turned, one | (two << 32), c // 2, i)
+            k.store_vector(transposed, one | (two << 32), c // 2, i)
     at = matrix * -(-columns // width) + panel
     for d in k.range(k.minimum(part, depth - first)):
         ask(k, packed, at, k.minimum(first + d + part, depth - 1))
         for c in range(width // 2):
-            packed[at, first + d, c] = turned[c, d]
+            packed[at, first + d, c] = transposed[c, d]
 
 
 def turn_launch(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
@@ -121,7 +122,7 @@ def turn_launch(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Laun
         b = replace(b, shape=(s.b_matrices * s.columns, depth), dtype=u64)
     packed = ops.Operand("scratch", 0, shape=(s.b_matrices * panels, s.depth, columns // 2), access="write", dtype=u64)
     return ops.Launch(
-        turn_short if short else turn_panels,
+        transpose_short if short else transpose_panels,
         (b, packed),
         (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(depth, TURNED)),
         {"columns": s.columns, "vectors": vectors, "depth": depth, "part": TURNED},

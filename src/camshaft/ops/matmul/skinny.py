@@ -45,14 +45,14 @@ def stream_rows(
         for c in k.lanes(first, last):
             weights = [b[b_row + start + e, c] for e in range(n)]
             for i, line in enumerate(factors):
-                held, place = (out, (index * rows + i, c)) if sums is None else (sums, (i, c - first))
-                total = k.const(0.0, f32) if fresh else held[place]
+                into, at = (out, (index * rows + i, c)) if sums is None else (sums, (i, c - first))
+                total = k.const(0.0, f32) if fresh else into[at]
                 for x, w in zip(line, weights, strict=True):
                     total = k.fma(x, w, total)
                 if final:
                     out[index * rows + i, c] = total
                 else:
-                    held[place] = total
+                    into[at] = total
 
     add(0, min(deep, depth), True, depth <= deep)
     for d in k.range(deep, between, deep):
@@ -61,7 +61,7 @@ def stream_rows(
         add(between, depth - between, False, True)
 
 
-def _turned(s: Sizes) -> Sizes:
+def _swapped(s: Sizes) -> Sizes:
     """The sizes with a as the long operand [n, k] and b, a column, as the one row."""
     return replace(
         s, rows=1, columns=bound(s.rows), transposed=True, a_steps=s.b_steps, b_steps=s.a_steps,
@@ -99,7 +99,7 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     """Like `build`, with a value for each tunable."""
     s = sizes_of(node)
     if s.columns == 1:
-        return _one_column(_turned(s), target)
+        return _one_column(_swapped(s), target)
     rows = bound(s.rows)
     arrays = (
         ops.read(0, shape=(s.a_matrices * rows, s.depth)),

@@ -104,23 +104,23 @@ class _Totals:
 
     def __init__(self, k: Tracer, mine: Rows, count: int, in_registers: bool) -> None:
         self.k, self.mine, self.count = k, mine, count
-        self.held = [k.var(mine.spread(0.0)) for _ in range(count if in_registers else 0)]
+        self.registers = [k.var(mine.spread(0.0)) for _ in range(count if in_registers else 0)]
         if not in_registers:
             self.rows = k.scratch(f32, count, mine.count)
             for i in k.range(count):
                 k.store_vector(self.rows, mine.spread(0.0), i, 0)
 
     def change(self, added: Callable[[Index, Value], Value]) -> None:
-        for i, total in enumerate(self.held):
+        for i, total in enumerate(self.registers):
             total.set(added(i, total.value))
-        if not self.held:
+        if not self.registers:
             for row in self.k.range(self.count):
                 self.k.store_vector(self.rows, added(row, self._row(row)), row, 0)
 
     def each(self) -> Iterator[tuple[Index, Variable]]:
         """Each token's index and total; a loop where totals are in scratch."""
-        yield from enumerate(self.held)
-        if not self.held:
+        yield from enumerate(self.registers)
+        if not self.registers:
             for row in self.k.range(self.count):
                 yield row, self.k.var(self._row(row))
 
