@@ -1,9 +1,8 @@
-"""Each op of a language model at the model's shapes: time, GB/s, GFLOP/s and share of the roof, one token and a prompt.
+"""Benchmark each op of a language model at the model's shapes: time, GB/s, GFLOP/s and share of peak.
 
-Run: python bench/kernels.py [MODEL] [--threads 1 2] [--tokens 1 512] [--only WORD] [--json FILE]. A case is a plan of its own
-with at least one use of the op per layer, each on weights or a cache of its own; the time is that of one use. For one token there
-are so many that weights and caches come from memory each time, as in the model. What lies in the processor's caches may exceed
-the roof, which is memory's.
+Run: python bench/kernels.py [MODEL] [--threads 1 2] [--tokens 1 512] [--only WORD] [--json FILE]. A case is a plan with at least
+one use of the op per layer, each on its own weights or cache; the time is that of one use. For one token there are so many uses
+that weights and caches are read from memory, as in the model. Operands in a processor cache may exceed 100 % of the memory peak.
 """
 
 from __future__ import annotations
@@ -165,11 +164,13 @@ CASES = (
     Case("embedding", "token_embd", embedding),
     Case("rms_norm", "norm", activations("rms_norm", lambda c: [(c.dim,), (0, c.dim)], eps=1e-5)),
     Case("residual_norm", "norm", activations("residual_norm", lambda c: [(c.dim,), (c.dim,), (0, c.dim)], eps=1e-5)),
-    Case("rms_norm_q8", "norm", activations("rms_norm_q8", lambda c: [(c.dim,), (0, c.dim)], eps=1e-5, sums="32-0")),
+    Case(
+        "rms_norm_q8", "norm", activations("rms_norm_q8", lambda c: [(c.dim,), (0, c.dim)], eps=1e-5, sums=((32, 0),))
+    ),
     Case(
         "residual_norm_q8",
         "norm",
-        activations("residual_norm_q8", lambda c: [(c.dim,), (c.dim,), (0, c.dim)], eps=1e-5, sums="32-0"),
+        activations("residual_norm_q8", lambda c: [(c.dim,), (c.dim,), (0, c.dim)], eps=1e-5, sums=((32, 0),)),
     ),
     Case("quantize_activations", "dim", activations("quantize_activations", lambda c: [(c.dim,)], group=32)),
     Case("quantize_activations", "ffn", activations("quantize_activations", lambda c: [(c.ffn_dim,)], group=32)),
@@ -189,7 +190,9 @@ CASES = (
     Case("attention", f"of {CONTEXT // 2} keys", cached("attention"), True),
     Case("silu_multiply", "ffn", activations("silu_multiply", lambda c: [(c.ffn_dim,), (c.ffn_dim,)])),
     Case(
-        "silu_multiply_q8", "ffn", activations("silu_multiply_q8", lambda c: [(c.ffn_dim,), (c.ffn_dim,)], sums="32-0")
+        "silu_multiply_q8",
+        "ffn",
+        activations("silu_multiply_q8", lambda c: [(c.ffn_dim,), (c.ffn_dim,)], sums=((32, 0),)),
     ),
     Case("add", "dim", activations("add", lambda c: [(c.dim,), (c.dim,)])),
     Case("argmax", "logits", choice("argmax")),
@@ -287,7 +290,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 512], help=f"at most {CONTEXT}")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--only", default="", help="only ops and uses whose names have this in them")
+    parser.add_argument("--only", default="", help="only ops and uses whose names contain this")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.repeat < 1 or not all(1 <= tokens <= CONTEXT for tokens in options.tokens):
@@ -297,7 +300,7 @@ def main() -> None:
         n_vocab = Tokenizer.from_gguf(file.metadata).n_vocab
         model = Model(file, read_config(file.metadata, architecture(file.metadata).name, n_vocab))
         made = list(run(options, model))
-    header = ("threads", "tokens", "op", "variant", "microseconds", "GB/s", "GFLOP/s", "of the roof")
+    header = ("threads", "tokens", "op", "variant", "microseconds", "GB/s", "GFLOP/s", "of peak")
     print(rows.table(header, [line(r) for r in made]))
     rows.write(options.json, made)
 

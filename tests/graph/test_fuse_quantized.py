@@ -42,10 +42,10 @@ FIRST: dict[str, Callable[[Tensor, Tensor], list[Tensor]]] = {
 }
 # What else there is of y: (formats of the products that read it, another reader, a result of the graph) -> (sums, floats)
 READ = {
-    "products alone": ((("Q4_1", "Q4_1"), False, False), ("32-0", False)),
-    "products of both sums": ((("Q3_K", "Q4_1"), False, False), ("16-4 32-0", False)),
-    "another node too": ((("Q4_1",), True, False), ("32-0", True)),
-    "the caller too": ((("Q4_1",), False, True), ("32-0", True)),
+    "products alone": ((("Q4_1", "Q4_1"), False, False), (((32, 0),), False)),
+    "products of both sums": ((("Q3_K", "Q4_1"), False, False), (((16, 4), (32, 0)), False)),
+    "another node too": ((("Q4_1",), True, False), (((32, 0),), True)),
+    "the caller too": ((("Q4_1",), False, True), (((32, 0),), True)),
 }
 
 
@@ -116,7 +116,7 @@ def test_a_graph_that_quantizes_for_itself_is_left_to_this_pass() -> None:
         "quantize_activations": 2,
     }
     (node,) = apply_rules(graph, Stage.QUANTIZED_RESULT).nodes
-    assert (node.op.name, node.attrs["sums"], node.attrs["floats"]) == ("rms_norm_q8", "32-0 16-0", False)
+    assert (node.op.name, node.attrs["sums"], node.attrs["floats"]) == ("rms_norm_q8", ((32, 0), (16, 0)), False)
 
 
 def gated(name: str, rows: int, *, shared: bool = True, read: bool = False, up: str | None = None) -> Graph:

@@ -39,7 +39,7 @@ def specs_of(case: Case) -> tuple[TensorSpec, ...]:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_many_tokens_are_a_tile_where_no_unit_multiplies_bytes(level: str) -> None:
-    target, attrs, chosen = machine(level), {"sums": "32-0"}, []
+    target, attrs, chosen = machine(level), {"sums": ((32, 0),)}, []
     for tokens in (1, 64):
         specs = specs_of(Case("Q4_1", tokens, tokens, 1536, 576, True, 0))
         chosen.append(best(OP, NodeSpec(specs, OP.infer(specs, attrs), attrs), target).name)
@@ -51,7 +51,7 @@ def test_many_tokens_are_a_tile_where_no_unit_multiplies_bytes(level: str) -> No
 def test_on_amx_one_node_gives_every_bit_of_two_products(name: str) -> None:
     require_level("avx512-bf16")  # for what is not played
     gate, up = (Case(name, 29, 29, 96, 512, True, seed) for seed in (1, 2))
-    given, attrs = (gate.x, gate.packed(), up.packed()), {"sums": "32-0"}
+    given, attrs = (gate.x, gate.packed(), up.packed()), {"sums": ((32, 0),)}
     (apart,) = computed(OP, specs_of(gate), given, attrs)
     products = [computed(PRODUCT, gate.specs, (gate.x, weights), {})[0] for weights in given[1:]]
     y = TensorSpec(products[0].shape, f32)

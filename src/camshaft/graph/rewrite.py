@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from camshaft import ops
@@ -85,9 +86,9 @@ class Rewriter:
         self.old, self.new = graph, Graph()
         self.map: dict[Tensor, Tensor] = {}
         for name, tensor in graph.inputs.items():
-            self.map[tensor] = self.new._once(self.new.inputs, name, Tensor(tensor.spec, name, "input", graph=self.new))
+            self.map[tensor] = self.new._once(self.new.inputs, name, replace(tensor, graph=self.new))
         for name, tensor in graph.states.items():
-            self.map[tensor] = self.new.state(name, tensor.spec)
+            self.map[tensor] = self.new.state(name, tensor.spec, tensor.device)
 
     def respec(self, tensor: Tensor) -> TensorSpec:
         """The spec of a constant in the new graph; packing overrides it."""
@@ -162,10 +163,11 @@ class _Replaying(Rewriter):
 
 class _Packing(Rewriter):
     def respec(self, tensor: Tensor) -> TensorSpec:
-        return _packed(tensor.spec)
+        return packed_spec(tensor.spec)
 
 
-def _packed(spec: TensorSpec) -> TensorSpec:
+def packed_spec(spec: TensorSpec) -> TensorSpec:
+    """The spec that a constant of this one is packed to; itself where it is not packed, or is already."""
     return interleaved(spec) if isinstance(spec.dtype, BlockFormat) and spec.layout is not INTERLEAVED else spec
 
 
@@ -183,5 +185,5 @@ def packed_constants(graph: Graph) -> list[Tensor]:
     for tensor in dict.fromkeys(root(t) for node in graph.nodes for t in node.inputs):
         if tensor.kind == "constant":
             assert tensor.source is not None
-            found.append(Graph().constant(tensor.name, tensor.source, _packed(tensor.spec)))
+            found.append(Graph().constant(tensor.name, tensor.source, packed_spec(tensor.spec)))
     return found

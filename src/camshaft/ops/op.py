@@ -13,6 +13,7 @@ from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
+from camshaft.ops.parameters import ANY, Parameters
 from camshaft.ops.rule import Rule
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -245,7 +246,8 @@ class Op:
     something, with the limit that they stay under: plans check what a caller gives for them, since a kernel cannot raise.
     `tolerance` is the normalized mean squared error allowed per output dtype name. `decompose(functions, tensors, attrs)` spells
     a fused op in other ops, `functions` being graph/functions.py; `rules` say which uses of other ops it takes the place of
-    (rule.py). `workload` gives what a measurement puts into some inputs, where noise and zeros say nothing.
+    (rule.py). `workload` gives what a measurement puts into some inputs, where noise and zeros say nothing. `parameters` says
+    what the op's functions take.
     """
 
     name: str
@@ -263,6 +265,7 @@ class Op:
     decompose: Callable[..., Any] | None = None
     rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
+    parameters: Parameters = ANY
 
     def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
         """Whether `infer` takes these specs."""

@@ -21,6 +21,7 @@ from camshaft.ops.elementwise import binary, cast, comparison, frame, samples, u
 from camshaft.ops.elementwise.chain_reference import Part, Tolerance, computed
 from camshaft.ops.elementwise.chain_text import Chain, parse
 from camshaft.ops.kernels import streaming
+from camshaft.ops.kernels.strides import Strides
 from camshaft.ops.spec import TensorSpec
 
 _OPS: dict[str, ops.Op] = {**unary.OPS, **binary.OPS, **comparison.OPS, cast.OP.name: cast.OP}
@@ -39,16 +40,9 @@ def evaluated(chain: Chain, inputs: Sequence[T], step: Callable[[str, list[T], o
 
 @kernel
 def chained(
-    k: Tracer,
-    *operands: Any,
-    arrays: int,
-    columns: int,
-    block: int,
-    sizes: str,
-    strides: str,
-    chain: str,
-    streams: bool,
-) -> None:
+    k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: tuple[int, ...], strides: tuple[Strides, ...],
+    chain: str, streams: bool,
+) -> None:  # fmt: skip
     # results[i] = the chain's formulas over inputs[i], in order
     made = parse(chain)
 

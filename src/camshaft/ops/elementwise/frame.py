@@ -23,7 +23,8 @@ from camshaft.ops.checks import rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.samples import Draw
 from camshaft.ops.kernels import blocks
-from camshaft.ops.kernels.strides import ProgramBlock, iteration, strides_of
+from camshaft.ops.kernels.strides import ProgramBlock, Strides, iteration, strides_of
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 
 # 16-bit results are compared with the rounded reference: a few elements may differ by one unit in the last place.
@@ -36,10 +37,10 @@ class Formula:
     """An elementwise op. `compute(k, *values)` is the kernel expression and `numpy(*arrays)` the reference; both take the `attrs`
     by keyword.
 
-    The first `conditions` operands are booleans, the others of one of `dtypes`. `gives`: the result's dtype from the operands'
-    and the attributes; None: the operands'. `given`: the
-    attributes of samples. `draws`: the distribution of each operand in samples (the last one repeats); `sampled`: their dtypes
-    besides f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
+    `operands` names the operands, by default x, or a and b. The first `conditions` are booleans, the others of one of
+    `dtypes`. `gives`: the result's dtype from the operands' and the attributes; None: the operands'. `given`: the attributes
+    of samples. `draws`: the distribution of each operand in samples (the last one repeats); `sampled`: their dtypes besides
+    f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
     KernelVariant. `flops` per element.
     """
 
@@ -51,7 +52,8 @@ class Formula:
     arity: int = 2
     conditions: int = 0
     gives: Callable[[DType, ops.Attrs], DType] | None = None
-    attrs: tuple[str, ...] = ()
+    attrs: tuple[Attribute, ...] = ()
+    operands: str = ""
     given: ops.Attrs = field(default_factory=dict)
     tolerance: Mapping[str, float] = field(default_factory=lambda: TOLERANCE)
     draws: tuple[Draw, ...] = ()
@@ -79,8 +81,9 @@ def broadcast(op: str, specs: Sequence[TensorSpec]) -> tuple[Dim, ...]:
 
 def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == row.arity, row.name, specs, f"{row.arity} tensor{'s' if row.arity > 1 else ''}")
-    unknown = set(attrs) - set(row.attrs)
-    ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", f"none but {list(row.attrs)}")
+    known = [a.name for a in row.attrs]
+    unknown = set(attrs) - set(known)
+    ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", f"none but {known}")
     if row.conditions:
         same_dtype(row.name, specs[: row.conditions], (boolean,))
     dtype = same_dtype(row.name, specs[row.conditions :], row.dtypes)
@@ -90,13 +93,15 @@ def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tup
 
 def _reference(row: Formula, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     dtype = as_dtype(inputs[row.conditions].dtype)
+    exact = not row.tolerance  # then f64 is rounded once, as in kernels, and not first to a longer double
+    wide = [x if exact and x.dtype == np.float64 else widened(x) for x in inputs]
     with np.errstate(all="ignore"):
-        return (rounded(row.numpy(*map(widened, inputs), **attrs), row.gives(dtype, attrs) if row.gives else dtype),)
+        return (rounded(row.numpy(*wide, **attrs), row.gives(dtype, attrs) if row.gives else dtype),)
 
 
 def over_elements(
     k: Tracer, operands: Sequence[Any], n_inputs: int, arrays: int, compute: Callable[[list[ir.Value]], Sequence[ir.Value]],
-    *, columns: int, block: int, sizes: str, strides: str, streams: bool = False,
+    *, columns: int, block: int, sizes: tuple[int, ...], strides: tuple[Strides, ...], streams: bool = False,
 ) -> None:  # fmt: skip
     """The body of every elementwise kernel: results = compute(inputs) for each element of the program's block. Of `operands`,
     `arrays` are arrays, inputs first; the number of columns may follow as a scalar."""
@@ -111,7 +116,7 @@ def kernel_of(row: Formula, module: str) -> Kernel:
     """The kernel of a row, with its name. `module` is the one that defines the row."""
 
     def elements(
-        k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: str, strides: str, **attrs: Any
+        k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: Any, strides: Any, **attrs: Any
     ) -> None:
         # out[i] = formula(x[i], y[i], ...)
         over_elements(
@@ -150,6 +155,10 @@ def _lanes(row: Formula, node: ops.NodeSpec, target: ops.Target) -> int | None:
     return 8 if narrow and row.flops == 1 and target.backend == "simd" and target.lanes == 16 else None
 
 
+# Names of the operands by their number, where a row has none.
+_OPERANDS = {1: "x", 2: "a b"}
+
+
 def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
     """The Op of a row, with other fields of Op; `module` is the one that defines the row."""
     kernel = kernel_of(row, module)
@@ -164,6 +173,7 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
     return ops.Op(
         name=row.name,
         formula=row.text,
+        parameters=Parameters(row.operands or _OPERANDS[row.arity], row.attrs, out_by_position=True),
         infer=infer,
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=(variant(build, row.supports),),

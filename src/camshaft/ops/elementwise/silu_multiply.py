@@ -14,6 +14,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.frame import Formula, op_of
 from camshaft.ops.kernels import output_dtype
+from camshaft.ops.parameters import TO
 from camshaft.ops.spec import TensorSpec
 
 
@@ -55,7 +56,8 @@ ROW = Formula(
     numpy=_numpy,
     dtypes=(f32,),
     gives=_dtype,
-    attrs=("to",),
+    operands="gate up",
+    attrs=(TO,),
     tolerance=output_dtype.TOLERANCE,
     draws=(samples.normal,),
     structure=True,

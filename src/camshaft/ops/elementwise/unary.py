@@ -15,6 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
+from camshaft.ops.parameters import Attribute
 
 _TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
 
@@ -108,7 +109,7 @@ ROWS = (
         "y = cap tanh(x / cap)",
         lambda x, cap: cap * np.tanh(x / cap),
         compute=lambda k, x, cap: cap * k.tanh(x / cap),
-        attrs=("cap",),
+        attrs=(Attribute("cap", "float"),),
         given={"cap": 2.5},
         gives=_capped,
         flops=14.0,

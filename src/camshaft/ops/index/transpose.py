@@ -14,7 +14,8 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
-from camshaft.ops.kernels.strides import Iteration, ProgramBlock, iteration, split_index, strides_of
+from camshaft.ops.kernels.strides import Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.reduction import axes_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -24,24 +25,24 @@ LEAST_AXIS = 8  # a tile's axes have at least as many elements
 
 
 @kernel
-def strided_copy(k: Tracer, x: Array, out: Array, *, columns: int, block: int, sizes: str, strides: str) -> None:
-    # y[i] = x[i . strides], y in order
-    program = ProgramBlock(k, columns, block, sizes, strides)
+def strided_copy(
+    k: Tracer, x: Array, out: Array, *active: ir.Value, first: int, columns: int, block: int, sizes: Strides,
+    strides: tuple[Strides, ...],
+) -> None:  # fmt: skip
+    # y[i] = x[first + i . strides], y in order
+    program = ProgramBlock(k, columns or active[0], block, sizes, strides)
     for c in k.lanes(program.start, program.stop):
-        program.store(1, out, c, program.load(0, x, c))
+        program.store(1, out, c, program.load(0, x, c, first))
 
 
 @kernel
 def tiles(
-    k: Tracer, x: Array, out: Array, *, sizes: str, x_steps: str, out_steps: str, rows: int, columns: int,
+    k: Tracer, x: Array, out: Array, *, sizes: Strides, x_steps: Strides, out_steps: Strides, rows: int, columns: int,
     x_row: int, out_column: int, dtype: str,
 ) -> None:  # fmt: skip
     # out[.., c, r] = x[.., r, c], TILE x TILE at a time through scratch, so that loads and stores are contiguous
-    axes = split_index(k.program(0), [int(n) for n in sizes.split()])
-    starts = [
-        sum((i * int(step) for i, step in zip(axes, steps.split(), strict=True)), start=0)
-        for steps in (x_steps, out_steps)
-    ]
+    axes = split_index(k.program(0), sizes)
+    starts = [sum((i * step for i, step in zip(axes, steps, strict=True)), start=0) for steps in (x_steps, out_steps)]
     row, column = k.program(1) * TILE, k.program(2) * TILE
     last_row, last_column = k.minimum(row + TILE, rows), k.minimum(column + TILE, columns)
     tile = k.scratch(DTYPES[dtype], TILE * PITCH)
@@ -88,7 +89,12 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     tiled = _tiled(over, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
     if tiled is not None:
         return ops.Build((tiled,))
-    return ops.Build((ops.Launch(strided_copy, arrays, over.grid, over.constants),))
+    return ops.Build((strided(over, arrays),))
+
+
+def strided(over: Iteration, arrays: tuple[ops.Operand, ...], first: int = 0) -> ops.Launch:
+    """A launch of `strided_copy`, with x read from its element `first` on."""
+    return ops.Launch(strided_copy, arrays, over.grid, {"first": first, **over.constants}, over.extents)
 
 
 def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
@@ -101,9 +107,9 @@ def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> op
         return None
     others = [i for i in range(len(sizes)) if i != at]
     constants: dict[str, Constant] = {
-        "sizes": " ".join(str(sizes[i]) for i in others),
-        "x_steps": " ".join(str(x_steps[1 + i]) for i in others),
-        "out_steps": " ".join(str(out_steps[1 + i]) for i in others),
+        "sizes": tuple(sizes[i] for i in others),
+        "x_steps": tuple(x_steps[1 + i] for i in others),
+        "out_steps": tuple(out_steps[1 + i] for i in others),
         "rows": rows,
         "columns": sizes[at],
         "x_row": x_steps[-1],
@@ -132,6 +138,8 @@ def _samples() -> Iterable[ops.Sample]:
     x = rng.normal(size=(16, 5, 33)).astype(np.float32)
     spec = TensorSpec((tokens, 5, 33), f32)
     yield ops.Sample("7 of 16", (x,), {"axes": (0, 2, 1)}, (spec,), {tokens: 7})
+    spec = TensorSpec((tokens, 1), f32)
+    yield ops.Sample("7 of 16 single ones", (x[:, :1, 0].copy(),), {"axes": (0, 1)}, (spec,), {tokens: 7})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -145,6 +153,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="transpose",
     formula="y = x with its axes permuted",
+    parameters=Parameters("x", (Attribute("axes", "tuple[int, ...] | None", None),)),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("strided_copy", ops.EVERYWHERE, _build),),

@@ -58,12 +58,12 @@ class Iteration:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """The constants of `ProgramBlock`: sizes as '3x5', strides as '15 5 1;0 0 1'; columns 0 where they are an Extent."""
+        """The constants of `ProgramBlock`; columns 0 where they are an Extent."""
         return {
             "columns": 0 if isinstance(self.columns, Extent) else self.columns,
             "block": self.block,
-            "sizes": "x".join(map(str, self.middle)),
-            "strides": ";".join(" ".join(map(str, s)) for s in self.strides),
+            "sizes": self.middle,
+            "strides": self.strides,
         }
 
 
@@ -95,13 +95,14 @@ def _joins(before: Strides, size: int, stride: Strides) -> bool:
 class ProgramBlock:
     """Inside a kernel: this program's columns, and loads and stores of the operands there. The grid is `Iteration.grid`."""
 
-    def __init__(self, k: Tracer, active: ir.Operand, block: int, sizes: str, strides: str) -> None:
-        self._k = k
-        self._strides = [[int(n) for n in operand.split()] for operand in strides.split(";")]
-        self._index = [k.program(0), *split_index(k.program(1), [int(n) for n in sizes.split("x") if n])]
+    def __init__(
+        self, k: Tracer, active: ir.Operand, block: int, sizes: tuple[int, ...], strides: tuple[Strides, ...]
+    ) -> None:
+        self._k, self._strides = k, strides
+        self._index = [k.program(0), *split_index(k.program(1), sizes)]
         first = k.program(2) * block
         self.start, self.stop = first, k.minimum(first + block, active)
-        self._bases = [self._base(tuple(s[:-1])) for s in self._strides]
+        self._bases = [self._base(s[:-1]) for s in strides]
 
     def _base(self, strides: Strides) -> ir.Operand:
         total: ir.Operand = 0
@@ -110,10 +111,10 @@ class ProgramBlock:
                 total = total + index * stride
         return total
 
-    def load(self, operand: int, array: Array, column: ir.Value) -> ir.Value:
-        """The operand's element for a column of the block."""
-        base, stride = self._bases[operand], self._strides[operand][-1]
-        if stride > 1:
+    def load(self, operand: int, array: Array, column: ir.Value, first: int = 0) -> ir.Value:
+        """The operand's element for a column of the block, where the operand begins at element `first` of its array."""
+        base, stride = self._bases[operand] + first if first else self._bases[operand], self._strides[operand][-1]
+        if stride not in (0, 1):
             return self._k.gather(array, column * stride + base)
         return array[column + base if stride else base]
 

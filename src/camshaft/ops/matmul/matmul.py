@@ -17,6 +17,7 @@ from camshaft.ops.kernels import output_dtype
 from camshaft.ops.matmul import bf16_dot, blas, blocked, lanes, matrix_unit, skinny, tile, tiled
 from camshaft.ops.matmul.rounding import BF16_RULES
 from camshaft.ops.matmul.shapes import infer, sizes_of
+from camshaft.ops.parameters import TO, Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -148,6 +149,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
+    parameters=Parameters("a b", (Attribute("transpose_b", "bool", False), TO), out_by_position=True),
     infer=infer,
     reference=_reference,
     variants=(

@@ -17,6 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul import int16_gemm, matmul
 from camshaft.ops.matmul.rounding import F16_RULES
 from camshaft.ops.matmul.shapes import infer
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
 # For normal numbers the steps are 1/4100 and 1/8200 of the deviation: step^2 / 12 sums to 6e-9, and chance may double it. A scale
@@ -67,6 +68,7 @@ OP = replace(
     matmul.OP,
     name="rounded_matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in int16 where that is faster",
+    parameters=Parameters("a b", (Attribute("transpose_b", "bool"),)),
     infer=_infer,
     variants=(
         *(v for v in matmul.OP.variants if v.name in ("lanes", "tiled", "blocked", "tile")),

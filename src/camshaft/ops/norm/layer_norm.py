@@ -10,6 +10,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops.kernels import streaming
 from camshaft.ops.norm.frame import row_op
+from camshaft.ops.parameters import EPS, Parameters
 
 
 @kernel
@@ -45,6 +46,7 @@ def _reference(x: Any, w: Any, b: Any, eps: float) -> Any:
 OP = row_op(
     name="layer_norm",
     formula="y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b",
+    parameters=Parameters("x w b", (EPS,)),
     kernel=one_row_per_program,
     inputs={"x": "rc", "w": "c", "b": "c"},
     numpy=_reference,

@@ -11,6 +11,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.norm.frame import row_op
+from camshaft.ops.parameters import EPS, TO, Parameters
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 
 
@@ -60,6 +61,7 @@ def _building(inputs: tuple[Any, ...], norm: Use, total: Any) -> Callable[[Build
 OP = row_op(
     name="residual_norm",
     formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
+    parameters=Parameters("a b w", (EPS, TO), results=2),
     kernel=one_row_per_program,
     inputs={"a": "rc", "b": "rc", "w": "c"},
     numpy=_reference,

@@ -10,6 +10,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops.kernels import streaming
 from camshaft.ops.norm.frame import row_op
+from camshaft.ops.parameters import EPS, TO, Parameters
 
 
 @kernel
@@ -34,6 +35,7 @@ def _reference(x: Any, w: Any, eps: float) -> Any:
 OP = row_op(
     name="rms_norm",
     formula="y = x / sqrt(mean(x^2) + eps) * w",
+    parameters=Parameters("x w", (EPS, TO)),
     kernel=one_row_per_program,
     inputs={"x": "rc", "w": "c"},
     numpy=_reference,

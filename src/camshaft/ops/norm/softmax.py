@@ -13,6 +13,7 @@ from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import streaming
 from camshaft.ops.norm.frame import row_op
+from camshaft.ops.parameters import Parameters
 
 
 @kernel
@@ -62,6 +63,7 @@ def _special() -> Iterable[ops.Sample]:
 OP = row_op(
     name="softmax",
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
+    parameters=Parameters("x"),
     kernel=one_row_per_program,
     inputs={"x": "rc"},
     numpy=_reference,

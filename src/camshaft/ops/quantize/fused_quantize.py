@@ -1,14 +1,14 @@
 """rms_norm, residual_norm and silu_multiply with their result quantized in the same pass, for quantized products.
 
-Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as group-zero pairs: "32-0", or
-"32-8 16-32" where several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (where another
+Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as (group, zero) pairs,
+several where several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (where another
 op reads it), and the sum of a residual_norm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,16 +22,19 @@ from camshaft.ops.elementwise import silu_multiply
 from camshaft.ops.kernels.lanes import row_lanes
 from camshaft.ops.kernels.target import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
+from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
+# (group, zero) of each q8 form: keys of q8.LAYOUTS.
+Sums: TypeAlias = tuple[tuple[int, int], ...]
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
-    (1, 32, {"sums": "32-0"}),
-    (3, 96, {"sums": "16-32"}),
-    (2, 544, {"sums": "32-8 16-0", "floats": True}),
-    (5, 1056, {"sums": "32-128", "floats": True}),
+    (1, 32, {"sums": ((32, 0),)}),
+    (3, 96, {"sums": ((16, 32),)}),
+    (2, 544, {"sums": ((32, 8), (16, 0)), "floats": True}),
+    (5, 1056, {"sums": ((32, 128),), "floats": True}),
 )
 
 
@@ -54,12 +57,17 @@ def samples(first: ops.Op) -> Iterable[ops.Sample]:
     tokens = Extent("tokens", 16)
     inputs, own = _case(first, 16, 64)
     specs = tuple(TensorSpec((tokens, 64), f32) if a.ndim == 2 else TensorSpec((64,), f32) for a in inputs)
-    yield ops.Sample("7 of 16", inputs, own | {"sums": "32-0 16-32", "floats": True}, specs, {tokens: 7})
+    yield ops.Sample("7 of 16", inputs, own | {"sums": ((32, 0), (16, 32)), "floats": True}, specs, {tokens: 7})
 
 
 def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
     """A row that is not a multiple of a block; an unknown group of sums."""
-    for k, sums, match in ((33, "32-0", "multiple of 32"), (64, "8-0", "sums such"), (64, "32-0 32-0", "each once")):
+    rows: tuple[tuple[int, Sums, str], ...] = (
+        (33, ((32, 0),), "multiple of 32"),
+        (64, ((8, 0),), "sums such"),
+        (64, ((32, 0), (32, 0)), "each once"),
+    )
+    for k, sums, match in rows:
         inputs, own = _case(first, 2, 64)
         specs = tuple(TensorSpec((2, k) if a.ndim == 2 else (k,), f32) for a in inputs)
         yield ops.ErrorSample(specs, own | {"sums": sums}, match)
@@ -70,20 +78,9 @@ SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
 TOLERANCE = 3e-5
 
 
-def kinds_of(sums: str) -> list[tuple[int, int]]:
-    """Group and zero point of each form: keys of q8.LAYOUTS, if they are valid."""
-    pairs = [pair.partition("-") for pair in sums.split()]
-    return [(int(group), int(zero)) for group, dash, zero in pairs if group.isdigit() and zero.isdigit()]
-
-
-def sums_text(kinds: Iterable[tuple[int, int]]) -> str:
-    """The text of `sums` for these forms."""
-    return " ".join(f"{group}-{zero}" for group, zero in kinds)
-
-
-def _outputs(arrays: Sequence[Any], first: int, sums: str) -> tuple[list[Q8Out], list[Array]]:
+def _outputs(arrays: Sequence[Any], first: int, sums: Sums) -> tuple[list[Q8Out], list[Array]]:
     """The q8 forms whose arrays start at number `first`, and the arrays after them."""
-    zeros = [zero for _, zero in kinds_of(sums)]
+    zeros = [zero for _, zero in sums]
     end = first + 3 * len(zeros)
     starts = range(first, end, 3)
     forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(starts, zeros, strict=True)]
@@ -92,7 +89,7 @@ def _outputs(arrays: Sequence[Any], first: int, sums: str) -> tuple[list[Q8Out],
 
 @kernel
 def norm_row(
-    k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: str, floats: bool, vectors: bool
+    k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: Sums, floats: bool, vectors: bool
 ) -> None:
     # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * w[c]; blocks of 32 of y quantized
     terms, w = arrays[: 1 + residual], arrays[1 + residual]
@@ -131,7 +128,7 @@ def norm_row(
 
 
 @kernel
-def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: str, floats: bool, vectors: bool) -> None:
+def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, vectors: bool) -> None:
     # y[r, c] = gate[r, c] / (1 + exp(-gate[r, c])) * up[r, c]; blocks of 32 of y quantized, `span` a program
     gate, up = arrays[:2]
     quantized, rest = _outputs(arrays, 2, sums)
@@ -162,15 +159,11 @@ def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: str, fl
             store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
 
 
-def _kinds(attrs: ops.Attrs) -> list[tuple[int, int]]:
-    return kinds_of(str(attrs.get("sums", "")))
-
-
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     """The specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
-    kinds = _kinds(attrs)
-    fits = 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
-    ops.expect(fits, name, f"sums {attrs.get('sums')!r}", "sums such as '32-0' or '32-8 16-32', each once")
+    kinds: Any = attrs.get("sums")
+    fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
+    ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
     ops.expect(len(y.shape) == 2 and y.bounds[1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
     return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
 
@@ -195,7 +188,7 @@ def _reference_after(op: ops.Op) -> Any:
         y, *rest = op.reference(inputs, _without_quantization(attrs))
         codes, scales = q8.quantize(y)
         numbers = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
-        return (*(numbers for _ in _kinds(attrs)), *((y,) if attrs.get("floats") else ()), *rest)
+        return (*(numbers for _ in attrs["sums"]), *((y,) if attrs.get("floats") else ()), *rest)
 
     return reference
 
@@ -204,7 +197,7 @@ def _decompose_after(op: ops.Op) -> Any:
     def decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
         made = getattr(graph, op.name)(*tensors, **_without_quantization(attrs))
         y, *rest = made if isinstance(made, tuple) else (made,)
-        forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in _kinds(attrs))
+        forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in attrs["sums"])
         return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
 
     return decompose
@@ -212,12 +205,12 @@ def _decompose_after(op: ops.Op) -> Any:
 
 def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     x, n_inputs = node.inputs[0], len(node.inputs)
-    forms = len(_kinds(node.attrs))
+    forms = len(node.attrs["sums"])
     arrays = [ops.read(i) for i in range(n_inputs)]
     arrays += [operand for i in range(forms) for operand in q8.q8_operands(i, x)]
     arrays += [ops.write(i) for i in range(forms, len(node.outputs))]
     constants: dict[str, Constant] = {
-        "sums": str(node.attrs["sums"]),
+        "sums": node.attrs["sums"],
         "floats": bool(node.attrs.get("floats", False)),
         "vectors": vectors,
     }
@@ -249,7 +242,7 @@ def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
         quantizers = tuple(n for n in readers if n.op is q8.OP and n.inputs[0] is y and n.device == use.device)
         kinds = list(dict.fromkeys(q8.kind_of(n.attrs) for n in quantizers))
         floats = uses.is_output(y) or len(quantizers) < len(readers)
-        attrs = {**use.attrs, "sums": sums_text(kinds), "floats": floats}
+        attrs = {**use.attrs, "sums": tuple(kinds), "floats": floats}
         if not quantizers or not OPS[name].accepts(tuple(t.spec for t in use.inputs), attrs):
             return None
 
@@ -264,6 +257,11 @@ def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
     return find
 
 
+def _parameters(of_first: Parameters) -> Parameters:
+    others = tuple(a for a in of_first.attributes if a != TO)
+    return Parameters(of_first.tensors, (*others, SUMS, FLOATS), results=None)
+
+
 def _op(first: ops.Op) -> ops.Op:
     """The op that is `first`, then quantize_activations."""
     name = f"{first.name}_q8"
@@ -271,6 +269,7 @@ def _op(first: ops.Op) -> ops.Op:
     return ops.Op(
         name=name,
         formula=f"q8 of {first.formula}",
+        parameters=_parameters(first.parameters),
         infer=_infer_after(first, name),
         reference=_reference_after(first),
         variants=(

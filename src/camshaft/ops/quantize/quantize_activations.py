@@ -18,6 +18,7 @@ from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, Q8Out, store_block, store_block_of_lane
 from camshaft.ops.spec import Layout, TensorSpec
 
@@ -165,6 +166,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="quantize_activations",
     formula="d = max|x| / 127 over 32 k; q = round(x / d)",
+    parameters=Parameters("x", (Attribute("group", "int", 32), Attribute("zero", "int", 0))),
     infer=_infer,
     reference=_reference,
     variants=(

@@ -21,6 +21,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block
@@ -52,11 +53,11 @@ def gated_tile(
     bound: int,
     block: str,
     ahead: int,
-    sums: str,
+    sums: fused_quantize.Sums,
 ) -> None:
     # y[t, 32 b .. 32 b + 31] = silu(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
-    zeros = [zero for _, zero in fused_quantize.kinds_of(sums)]
+    zeros = [zero for _, zero in sums]
     places = range(9, 9 + 3 * len(zeros), 3)
     outs = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
     tokens, b = Tokens(k, columns, bound, arrays[9 + 3 * len(zeros) :][:1]), k.program(0)
@@ -122,7 +123,7 @@ def _product(node: ops.NodeSpec) -> ops.NodeSpec:
 def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(_product(node), target)
-    sums = str(node.attrs["sums"])
+    sums = node.attrs["sums"]
     y = TensorSpec((x.shape[0], n), f32)
     outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
     constants: dict[str, Constant] = {
@@ -202,7 +203,7 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * tile.cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
-def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.Sample:
+def _case(name: str, rows: int, active: int, n: int, k: int, sums: fused_quantize.Sums) -> ops.Sample:
     """A sample with two matrices from different seeds."""
     from camshaft.ops.quantized.samples import Case, LazySample
 
@@ -218,20 +219,20 @@ def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.S
 def _samples() -> Iterable[ops.Sample]:
     for name in FORMATS:
         size = max(BLOCK_FORMATS[name].block_size, 64)
-        yield _case(name, 29, 7, 96, 2 * size, "16-32 32-8")
+        yield _case(name, 29, 7, 96, 2 * size, ((16, 32), (32, 8)))
     for name in ("Q4_1", "Q6_K"):
-        yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), "32-0")
+        yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
     block = BLOCK_FORMATS["Q4_0"]
     w = TensorSpec((64, 64), block)
     x = TensorSpec((2, 64), f32, q8.LAYOUTS[packed_format(w).sums])
-    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": "32-0"}, "x .* of q8")
-    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": "32-0"}, "up as gate is")
-    yield ops.ErrorSample((x, w, w), {"sums": "32"}, "sums such")
+    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": ((32, 0),)}, "x .* of q8")
+    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": ((32, 0),)}, "up as gate is")
+    yield ops.ErrorSample((x, w, w), {"sums": (32, 0)}, "sums such")
     odd = TensorSpec((48, 64), block)
-    yield ops.ErrorSample((x, odd, odd), {"sums": "32-0"}, "multiple of 32")
+    yield ops.ErrorSample((x, odd, odd), {"sums": ((32, 0),)}, "multiple of 32")
 
 
 def _gated(use: Use, uses: Uses) -> Match | None:
@@ -257,6 +258,7 @@ def _gated(use: Use, uses: Uses) -> Match | None:
 OP = ops.Op(
     name=NAME,
     formula="q8 of silu(x Wg) * (x Wu)",
+    parameters=Parameters("x gate up", (SUMS,), results=None),
     infer=_infer,
     reference=_reference,
     variants=(

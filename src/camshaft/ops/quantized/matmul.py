@@ -17,6 +17,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.lang.kernel import Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.target import has_threads, plan_workers
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import gemv, k_quant, kernels, matrix_unit
 from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, ROWS, PackedFormat, packed_format
@@ -267,6 +268,7 @@ def _quantized_input(use: Use, uses: Uses) -> Match | None:
 OP = ops.Op(
     name="quantized_matmul",
     formula="y[t, n] = sum_k x[t, k] dequantize(w)[n, k]",
+    parameters=Parameters("x w"),
     infer=_infer,
     reference=_reference,
     variants=(

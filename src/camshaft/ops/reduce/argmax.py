@@ -19,6 +19,7 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
+from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters
 from camshaft.ops.reduce.frame import COLUMNS
 from camshaft.ops.reduce.reduction import axes_of, reduced
 from camshaft.ops.spec import TensorSpec, bound
@@ -70,6 +71,9 @@ def into_columns(
             where[c - first] = k.select(better, d.to(i32), where[c - first])
     for c in k.lanes(first, stop):
         out[row, c] = where[c - first]
+
+
+_ATTRIBUTES = Attribute("axis", "int | None", -1), KEEPDIMS, Attribute("nan_first", "bool", False)
 
 
 def _axes(name: str, x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
@@ -155,6 +159,7 @@ def _op(name: str, word: str) -> ops.Op:
     return ops.Op(
         name=name,
         formula=f"y[r] = the least c with x[r, c] = {word}(x[r])",
+        parameters=Parameters("x", _ATTRIBUTES),
         infer=lambda specs, attrs: _infer(name, specs, attrs),
         reference=lambda inputs, attrs: _reference(name, inputs, attrs),
         variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, lambda node, target: _build(name, node)),),

@@ -14,12 +14,14 @@ import numpy as np
 from camshaft.backends.blas import library
 from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
+from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.kernels import lanes
+from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
-from camshaft.ops.reduce.frame import Fold, fold_of, pairs_text, partial_spec
+from camshaft.ops.reduce.frame import Fold, fold_of, partial_spec
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 
@@ -140,11 +142,11 @@ def _build(row: Reduction, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def _launch(
     row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[ops.Operand, ...], target: ops.Target
 ) -> ops.Launch:
-    constants: dict[str, int | str] = {
+    constants: dict[str, Constant] = {
         "kind": row.kind,
         "dtype": wide.name,
-        "kept": pairs_text(fold.kept),
-        "reduced": pairs_text(fold.reduced),
+        "kept": fold.kept,
+        "reduced": fold.reduced,
         "columns": fold.columns,
         "per": fold.per,
         "parts": fold.parts,
@@ -170,6 +172,7 @@ def op_of(row: Reduction) -> ops.Op:
     return ops.Op(
         name=row.name,
         formula=row.text,
+        parameters=Parameters("x", (AXES, KEEPDIMS)) if row.arity == 1 else Parameters("a b"),
         infer=lambda specs, attrs: infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes.tunables(build)), *row.others),

@@ -13,6 +13,7 @@ from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import expect_tensor
 from camshaft.ops.kernels import blocks
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -100,6 +101,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="repeat_penalty",
     formula="y = l > 0 ? l / penalty : l * penalty for the tokens in ids, else l",
+    parameters=Parameters("logits ids penalty"),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("row_blocks", ops.EVERYWHERE, _build),),

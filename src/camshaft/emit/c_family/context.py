@@ -1,0 +1,208 @@
+"""Context: the text of a kernel in a C-family dialect while it is written, its names and lines; Dialect: what a dialect gives.
+
+Two forms are written: SIMT form (lang/simt/form.py: every value is one thread's scalar) for WGSL and Metal, and plain Kernel IR
+at one lane, with explicit vectors, for C. A value gets a name of its own where the source names it, or where it is used more than
+once or elsewhere; else it stands inside the expression that uses it. What reads memory or variables never moves past a statement
+that may change them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from camshaft.dtypes import DType
+from camshaft.emit.c_family.source import Names, formula, name_of_array, names_of, source_line
+from camshaft.emit.c_family.text import Text
+from camshaft.emit.c_family.uses import uses_of
+from camshaft.errors import KernelError
+from camshaft.lang import ir
+from camshaft.lang.dialects import Absent
+from camshaft.lang.storage import VALUES
+
+
+class NonNegative:
+    """Answers for the values of one kernel."""
+
+    def __init__(self, body: ir.Block) -> None:
+        self.starts = {s.index: s.start for s in ir.walk(body) if isinstance(s, (ir.Range, ir.Lanes))}
+        self.known: dict[ir.Value, bool] = {}
+
+    def __call__(self, value: ir.Value) -> bool:
+        if value not in self.known:
+            rule = _RULES.get(value.op)
+            self.known[value] = value.dtype.kind == "u" or (rule is not None and rule(self, value))
+        return self.known[value]
+
+    def every(self, value: ir.Value) -> bool:
+        return all(self(arg) for arg in value.args)
+
+    def some(self, value: ir.Value) -> bool:
+        return any(self(arg) for arg in value.args)
+
+    def index(self, value: ir.Value) -> bool:
+        return self(self.starts[value])
+
+
+_RULES: dict[str, Callable[[NonNegative, ir.Value], bool]] = {
+    "program": lambda n, v: True,
+    "lane": lambda n, v: True,
+    "const": lambda n, v: v.dtype.is_integer and v.attr >= 0,
+    "index": NonNegative.index,
+    "add": NonNegative.every,
+    "multiply": NonNegative.every,
+    "minimum": NonNegative.every,
+    "floor_divide": NonNegative.every,
+    "maximum": NonNegative.some,
+    "and": NonNegative.some,
+    "remainder": lambda n, v: n(v.args[1]),
+}
+
+
+_INDENT = "    "
+
+
+C = TypeVar("C", bound="Context")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect(Generic[C]):
+    """How a dialect spells things. Patterns take {name} {type} {value}; `loop` takes {name} {type} {start} {stop} {step}.
+
+    - `functions`: helper name -> its text, in an order that suits the dialect; a helper may call others.
+    - `type_name(dtype)`, `value_type(value)`, `literal(number, dtype)`: a type, that of a value, a constant.
+    - `read(array, at, value)`: element `at` of an array, as `value` has it; `write(array, at, value, item)`: the statement
+      array[at] = value; `atomic(value, at, operands)`: an expression that changes element `at` and is the old one.
+    - `lowered(op, value, operands)`: operands put into the cell of an instruction; `cast(value, operand)`; `helper(name, value)`:
+      the function of an expansion.
+    - `bound(item, value)`, `condition(item)`: the start or the stop of a loop, the condition of a branch.
+    - `values` and `statements`: what writes each of them, by op and by type.
+    """
+
+    column: str
+    constant: str
+    variable: str
+    loop: str
+    barrier: tuple[str, ...]
+    reserved: frozenset[str]
+    functions: Mapping[str, str] = field(default_factory=dict)
+    type_name: Callable[[C, DType], str]
+    value_type: Callable[[C, ir.Value], str]
+    literal: Callable[[C, float | int | bool, DType], Text]
+    read: Callable[[C, ir.Array, Text, ir.Value], Text]
+    write: Callable[[C, ir.Array, Text, Text, ir.Store], None]
+    atomic: Callable[[C, ir.Value, Text, Sequence[Text]], Text]
+    lowered: Callable[[C, str, ir.Value, Sequence[Text]], Text]
+    cast: Callable[[C, ir.Value, Text], Text]
+    helper: Callable[[C, str, ir.Value], str]
+    bound: Callable[[C, ir.Range | ir.Lanes, ir.Value], Text]
+    condition: Callable[[C, ir.When], Text]
+    values: Mapping[str, Callable[[C, ir.Value], Text]]
+    statements: Mapping[type[ir.Statement], Callable[[C, Any], None]]
+
+
+class Source(Protocol):
+    """What KernelIR and SimtKernel have in common."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def arrays(self) -> tuple[ir.Array, ...]: ...
+    @property
+    def scalars(self) -> tuple[str, ...]: ...
+    @property
+    def grid(self) -> tuple[ir.GridDim, ...]: ...
+    @property
+    def body(self) -> ir.Block: ...
+    @property
+    def source_file(self) -> str: ...
+
+
+@dataclass
+class Context:
+    """What is known of each value while text is written. `arrays`: scratch of every kind, which needs a name besides the kernel's
+    own arrays.
+
+    `lines`: the body; `functions`: the helpers that it calls; `pending`: the values that stand in no text yet, with what they
+    read; `gathered`: what the expression at hand reads.
+    """
+
+    kernel: Source
+    dialect: Dialect[Any]
+    arrays: InitVar[Iterable[ir.Array]] = ()
+    var_names: dict[ir.Var, str] = field(default_factory=dict)
+    texts: dict[ir.Value, Text] = field(default_factory=dict)
+    sums: dict[ir.Value, tuple[Text, Text]] = field(default_factory=dict)
+    pending: dict[ir.Value, frozenset[ir.Var | ir.Array]] = field(default_factory=dict)
+    gathered: frozenset[ir.Var | ir.Array] = frozenset()
+    functions: set[str] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    line: int = 0
+
+    def __post_init__(self, arrays: Iterable[ir.Array]) -> None:
+        kernel, dialect = self.kernel, self.dialect
+        self.names = Names(dialect.reserved | frozenset(dialect.functions))
+        self.wanted = names_of(kernel.body, kernel.source_file)
+        self.uses = uses_of(kernel.body)
+        self.nonnegative = NonNegative(kernel.body)
+        self.entry = self.names.new(kernel.name)
+        self.array_names = {a: self.names.new(name_of_array(a, kernel.source_file)) for a in (*kernel.arrays, *arrays)}
+        self.scalar_names = [self.names.new(name) for name in kernel.scalars]
+        self.program_names = [self.names.new(self._program_name(axis)) for axis in range(len(kernel.grid))]
+        self.here = kernel.body
+
+    def _program_name(self, axis: int) -> str:
+        named = [v for v in self.kernel.body.statements if isinstance(v, ir.Value) and v.op == "program"]
+        return next((self.wanted[v] for v in named if v.attr == axis and v in self.wanted), f"program{axis}")
+
+    def type_name(self, dtype: DType) -> str:
+        """The type of a value of that dtype."""
+        return self.dialect.type_name(self, dtype)
+
+    def literal(self, value: float | int | bool, dtype: DType) -> Text:
+        """A constant."""
+        return self.dialect.literal(self, value, dtype)
+
+    def fail(self, line: int, message: str) -> KernelError:
+        return KernelError(f"kernel {self.kernel.name}, line {line}: {message}")
+
+    def heading(self) -> list[str]:
+        """The kernel's name and its formula, as comments."""
+        return [f"// {line}" for line in (self.kernel.name, *formula(self.kernel.source_file, self.kernel.name))]
+
+    def helper_texts(self) -> list[str]:
+        """The helper functions called, in the dialect's order."""
+        return [text for name, text in self.dialect.functions.items() if name in self.functions]
+
+    def write_line(self, text: str, line: int = 0) -> None:
+        """A line of text, under a comment with the kernel's line where that is another one than before."""
+        if line and line != self.line:
+            self.line = line
+            source = source_line(self.kernel.source_file, line)
+            self.lines.append(f"{_INDENT * self.depth}// line {line}{': ' if source else ''}{source}")
+        self.lines.append(f"{_INDENT * self.depth}{text}")
+
+    def use(self, function: str) -> str:
+        """Notes that a helper is called, and the helpers it calls; gives its name."""
+        if function not in self.functions:
+            self.functions.add(function)
+            try:
+                text = self.dialect.functions[function]
+            except KeyError:
+                raise KernelError(
+                    f"kernel {self.kernel.name}: {self.dialect.column} has no helper {function}"
+                ) from None
+            for word in set(re.findall(r"\w+", text)) & self.dialect.functions.keys():
+                self.use(word)
+        return function
+
+
+def type_name(ctx: Context, dtype: DType) -> str:
+    """The type of a value, by the dialect's column of lang/storage.py."""
+    cell = VALUES[ctx.dialect.column][dtype.name]
+    if isinstance(cell, Absent):
+        raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")
+    return cell
