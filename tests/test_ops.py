@@ -87,10 +87,10 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("matmul", "blas"),
         ("matmul", "numpy"),
         ("dot", "numpy"),
-        ("quantized_matmul", "units"),
-        ("quantized_matmul", "streams"),
-        ("matmul", "units"),
-        ("matmul", "paired"),
-        ("rounded_matmul", "whole"),
+        ("quantized_matmul", "matrix_unit"),
+        ("quantized_matmul", "gemv"),
+        ("matmul", "matrix_unit"),
+        ("matmul", "bf16_dot"),
+        ("rounded_matmul", "int16_gemm"),
     }
     assert len(alone) * 5 < len(every)

@@ -21,10 +21,10 @@ GROUPS = {
 }
 # Variants for some CPUs: with matrix units, products of pairs of bf16, vectors of 16 numbers, or AVX-512, which none here has.
 OF_SOME = {
-    "units": lambda cpu: "bf16" in cpu.features,
-    "paired": lambda cpu: "bf16" in cpu.features,
-    "streams": lambda cpu: cpu.device.lanes == 16,
-    "whole": lambda cpu: "avx512vnni" in cpu.device.features,
+    "matrix_unit": lambda cpu: "bf16" in cpu.features,
+    "bf16_dot": lambda cpu: "bf16" in cpu.features,
+    "gemv": lambda cpu: cpu.device.lanes == 16,
+    "int16_gemm": lambda cpu: "avx512vnni" in cpu.device.features,
 }
 FEWEST = 4  # samples that a variant is proved on, where there are so many
 QUICK = 2  # ... in the default run

@@ -124,7 +124,7 @@ def test_tokens_of_an_extent_have_no_pointers_of_their_own(sample) -> None:
 @pytest.mark.parametrize("sample", ["bf16 32x64x32", "bf16 10x1034x70 transposed"])
 @pytest.mark.parametrize("level", PAIRS)
 def test_pairs_of_bf16_are_multiplied_at_once(level, sample) -> None:
-    loop = loop_with(text_of(level, "matmul", "paired", sample), PAIRS[level])
+    loop = loop_with(text_of(level, "matmul", "bf16_dot", sample), PAIRS[level])
     assert instructions(loop)[PAIRS[level]] >= 4
     assert not vector_stack_accesses(loop)
 
@@ -132,7 +132,7 @@ def test_pairs_of_bf16_are_multiplied_at_once(level, sample) -> None:
 @pytest.mark.parametrize(("level", "op", "sample"), UNITS)
 def test_a_matrix_unit_keeps_its_sums(level, op, sample) -> None:
     wanted = UNITS[level, op, sample]
-    loop = loop_with(text_of(level, op, "units", sample), next(iter(wanted)))
+    loop = loop_with(text_of(level, op, "matrix_unit", sample), next(iter(wanted)))
     counts = instructions(loop)
     assert {name: counts[name] for name in wanted} == wanted
     if level != "amx" or op == "matmul":  # AMX's sums of bytes are read through scratch, and its totals lie there

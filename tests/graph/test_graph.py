@@ -55,7 +55,7 @@ def test_shapes_are_refused_when_the_graph_is_made() -> None:
 
 @pytest.mark.parametrize("shape", [(-1, 8), (2.0, 8), "28", 8, None])
 def test_a_shape_is_a_list_of_whole_numbers(shape) -> None:
-    with pytest.raises(ShapeError, match=r"input 'x': got the shape .*; wanted a list of whole numbers, 0 or more"):
+    with pytest.raises(ShapeError, match=r"input 'x': got the shape .*; wanted a list of integers, 0 or more"):
         Graph().input("x", shape, "f32")
     assert Graph().input("x", [np.int64(2), 8], "f32").shape == (2, 8)
 

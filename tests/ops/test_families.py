@@ -39,16 +39,16 @@ def test_columns_are_summed_as_exactly():
 
 def test_operands_that_step_alike_are_one_axis():
     """A flat kernel serves any shape: what remains of equal shapes is one axis, of a bias a row."""
-    from camshaft.ops.elementwise.broadcasting import steps_of, walk
+    from camshaft.ops.kernels.strides import iteration, strides_of
 
     def walked(*shapes):
         specs = [TensorSpec(s, f32) for s in shapes]
-        return walk(shapes[0], [steps_of(spec, shapes[0]) for spec in specs])
+        return iteration(shapes[0], [strides_of(spec, shapes[0]) for spec in specs])
 
     flat = walked((2, 3, 5), (2, 3, 5))
-    assert (flat.middle, flat.columns, flat.steps) == ((), 30, ((0, 1), (0, 1)))
+    assert (flat.middle, flat.columns, flat.strides) == ((), 30, ((0, 1), (0, 1)))
     bias = walked((2, 3, 5), (5,))
-    assert (bias.middle, bias.columns, bias.steps) == ((6,), 5, ((0, 5, 1), (0, 0, 1)))
+    assert (bias.middle, bias.columns, bias.strides) == ((6,), 5, ((0, 5, 1), (0, 0, 1)))
     column = walked((2, 3, 5), (3, 1))
     assert (column.middle, column.columns) == ((2, 3), 5)
     tokens = Extent("tokens", 16)

@@ -42,7 +42,7 @@ def product(m: int, k: int, n: int, dtype) -> ops.NodeSpec:
 @pytest.mark.parametrize("shape", [(65, 300, 67), (50, 130, 257)])
 @pytest.mark.parametrize(
     ("name", "dtype", "packed"),
-    [("blocked", np.float32, p) for p in (0, 1)] + [("paired", ml_dtypes.bfloat16, p) for p in (0, 1, 2)],
+    [("blocked", np.float32, p) for p in (0, 1)] + [("bf16_dot", ml_dtypes.bfloat16, p) for p in (0, 1, 2)],
 )
 def test_parts_blocks_and_groups_with_ragged_ends(name, dtype, shape, packed) -> None:
     device = cpu_device("simd")

@@ -35,10 +35,10 @@ WAYS = (
     ("tiled", {}),
     ("blocked", PARTED),
     ("blocked", {}),
-    ("paired", PARTED),
-    ("paired", PARTED | {"packed": blocked.HELD}),
-    ("paired", {}),
-    ("streamed", {}),
+    ("bf16_dot", PARTED),
+    ("bf16_dot", PARTED | {"packed": blocked.HELD}),
+    ("bf16_dot", {}),
+    ("skinny", {}),
 )
 
 

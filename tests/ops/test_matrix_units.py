@@ -16,7 +16,7 @@ from tests.support.played_amx import device
 
 OP = ops.get("quantized_matmul")
 GROUNDS = 2  # a sample runs on two, with kernels made for each
-UNITS = next(v for v in OP.variants if v.name == "units")
+UNITS = next(v for v in OP.variants if v.name == "matrix_unit")
 
 
 def run(op, variant, sample) -> Counter[str]:
@@ -57,7 +57,7 @@ def test_who_has_no_unit_is_told() -> None:
 
 
 MATMUL = ops.get("matmul")
-BF16 = next(v for v in MATMUL.variants if v.name == "units")
+BF16 = next(v for v in MATMUL.variants if v.name == "matrix_unit")
 
 
 WHOLE = [s for s in MATMUL.samples() if s.name.split()[1:2] and s.name.split()[1] in ("32x64x32", "37x44x33", "deep")]

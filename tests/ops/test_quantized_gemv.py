@@ -10,7 +10,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.ops.kernels.workers import for_workers, plan_workers
+from camshaft.ops.kernels.target import for_workers, plan_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized import gemv
 from camshaft.ops.quantized.packing import interleaved
@@ -19,7 +19,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of
 
 OP = ops.get("quantized_matmul")
-STREAMS, TILE = (next(v for v in OP.variants if v.name == name) for name in ("streams", "tile"))
+GEMV, TILE = (next(v for v in OP.variants if v.name == name) for name in ("gemv", "tile"))
 # A zero point, minima, nested scales by whole numbers and by floats.
 FORMATS = ("Q4_0", "Q4_1", "Q6_K", "Q4_K")
 
@@ -30,7 +30,7 @@ def test_ragged_shares_give_the_tiles_bits(name) -> None:
     given = sample(Case(name, 1, 1, 16 * 7 - 5, 512, True))
     wanted = check_sample(OP, TILE, cpu_device(), given)
     for streams, step in ((1, 1), (3, 2), (4, 4), (6, 1)):
-        variant = STREAMS.with_values({"streams": streams, "step": step})
+        variant = GEMV.with_values({"streams": streams, "step": step})
         assert variant.supports(node_of(OP, given), cpu_device()) is None
         found = check_sample(OP, variant, cpu_device(), given)
         assert found.max_error <= found.tolerance
@@ -42,7 +42,7 @@ def test_streams_without_a_tile_and_steps_past_a_block_are_refused() -> None:
     assert "4 streams of 3 tiles" in (gemv.refusal(node, cpu_device(), {"streams": 4, "step": 1}) or "")
     assert "steps of 2 blocks of 3" in (gemv.refusal(node, cpu_device(), {"streams": 3, "step": 2}) or "")
     two = node_of(OP, sample(Case("Q4_0", 2, 2, 33, 96, True)))
-    assert "one quantized token" in (STREAMS.supports(two, replace(cpu_device(), lanes=16)) or "")
+    assert "one quantized token" in (GEMV.supports(two, replace(cpu_device(), lanes=16)) or "")
 
 
 @pytest.mark.parametrize(("tiles", "streams"), [(1, 1), (8, 1), (32, 4), (36, 3), (56, 4), (57, 1), (301, 4)])
@@ -57,5 +57,5 @@ def test_one_worker_reads_large_weights_from_several_places(n: int, workers: int
     w = interleaved(TensorSpec((n, 896), BLOCK_FORMATS["Q4_0"]))
     node = NodeSpec((x, w), OP.infer((x, w), {}), {})
     with for_workers(workers):
-        assert (STREAMS.cost(node, cpu_device()) < TILE.cost(node, cpu_device())) is faster
+        assert (GEMV.cost(node, cpu_device()) < TILE.cost(node, cpu_device())) is faster
     assert plan_workers() is None

@@ -27,7 +27,7 @@ from camshaft.validation.validate import check_sample, node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
 
 ATTRS = {"transpose_b": True}
-VARIANT = next(v for v in OP.variants if v.name == "whole")
+VARIANT = next(v for v in OP.variants if v.name == "int16_gemm")
 ZEN = replace(cpu_device("simd"), lanes=16, features=LEVELS["avx512-vnni"].features, architecture="x86_64")
 here = pytest.mark.skipif(
     not cpu_device("simd").features >= int16_gemm.FEATURES or cpu_device("simd").lanes < 16,

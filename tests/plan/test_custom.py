@@ -166,7 +166,7 @@ def graph_and_input() -> tuple[cs.Graph, cs.Tensor]:
         (print, [7], {}, r"mine: got the output 7; wanted a TensorSpec or \(shape, dtype\)"),
         (print, [], {"updates": [1]}, r"mine: got updates \[1\]; wanted indexes of its 1 inputs"),
         (print, [], {"updates": [0]}, "mine: updates input 0, x, in place; wanted a state"),
-        (print, [((-4, 8), "f32")], {}, r"mine's output: got the shape \(-4, 8\); wanted a list of whole numbers"),
+        (print, [((-4, 8), "f32")], {}, r"mine's output: got the shape \(-4, 8\); wanted a list of integers"),
         (print, [], {"programs": 4}, "mine: got 4 programs; a Python function runs once"),
         (print, [], {"programs": 1.5}, "mine: got 1.5 programs; wanted a whole number or an Extent"),
         (0, [], {}, "mine: got address 0x0 with 1 programs"),

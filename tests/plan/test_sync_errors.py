@@ -117,7 +117,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     r"'silu' reads x\[1:3\], and there is no sync": compiled(lambda g, x: g.node("silu", g.rows(x, 1, 3)), sync=None),
     r"rows: got \[3, 5\) of f32\[4, 24\]": compiled(lambda g, x: g.rows(x, 3, 5)),
     "output 'y' is x\\[1:2\\]; wanted a whole tensor": compiled(lambda g, x: g.output("y", g.rows(x, 1, 2))),
-    r"got the shape \(-4, 8\); wanted a list of whole numbers, 0 or more": compiled(
+    r"got the shape \(-4, 8\); wanted a list of integers, 0 or more": compiled(
         lambda g, x: g.buffer("b", (-4, 8), "f32")
     ),
     "got the shape 4; wanted a list": compiled(lambda g, x: g.reshape(x, 4)),

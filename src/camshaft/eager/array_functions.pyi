@@ -56,7 +56,7 @@ class ArrayFunctions:
         """
 
     def rounded_matmul(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, transpose_b: bool) -> Any:
-        """out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in whole numbers where that is faster.
+        """out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in int16 where that is faster.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -101,7 +101,7 @@ class ArrayFunctions:
         """
 
     def transpose(self, x: ArrayLike, /, *, out: Array | None = None, axes: tuple[int, ...] | None = None) -> Any:
-        """y[.., i, ..] = x with its axes in another order.
+        """y = x with its axes permuted.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -121,13 +121,13 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def silu_multiply(self, gate: ArrayLike, up: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any:
+    def silu_multiply(self, gate: ArrayLike, up: ArrayLike, /, out: Array | None = None, *, to: str = "f32") -> Any:
         """y = gate / (1 + exp(-gate)) * up.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def copy(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+    def copy(self, x: ArrayLike, /, out: Array | None = None) -> Any:
         """y = x.
 
         Arrays in, arrays out. `out` is written and returned.
@@ -240,7 +240,7 @@ class ArrayFunctions:
         *,
         out: Array | None = None,
     ) -> Any:
-        """y ~ softmax(logits / temperature) over what top_k, top_p and min_p keep.
+        """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -324,13 +324,13 @@ class ArrayFunctions:
         """
 
     def sqrt(self, x: ArrayLike, /, out: Array | None = None) -> Any:
-        """y = the root of x.
+        """y = sqrt(x).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
     def rsqrt(self, x: ArrayLike, /, out: Array | None = None) -> Any:
-        """y = 1 / the root of x.
+        """y = 1 / sqrt(x).
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -408,25 +408,25 @@ class ArrayFunctions:
         """
 
     def ceil(self, x: ArrayLike, /, out: Array | None = None) -> Any:
-        """y = the least integer from x up.
+        """y = the least integer >= x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
     def trunc(self, x: ArrayLike, /, out: Array | None = None) -> Any:
-        """y = x without its fraction.
+        """y = the integer part of x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
     def floor(self, x: ArrayLike, /, out: Array | None = None) -> Any:
-        """y = the greatest integer up to x.
+        """y = the greatest integer <= x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
     def round(self, x: ArrayLike, /, out: Array | None = None) -> Any:
-        """y = the integer next to x, the even one of two.
+        """y = the nearest integer, ties to even.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -615,7 +615,7 @@ class ArrayFunctions:
         """
 
     def concat(self, /, *tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any:
-        """y = the tensors along an axis.
+        """y = the tensors joined along an axis.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -623,7 +623,7 @@ class ArrayFunctions:
     def split(
         self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, sizes: tuple[int, ...], axis: int = 0
     ) -> Any:
-        """y, z, .. = x cut along an axis.
+        """y, z, .. = x split along an axis.
 
         Arrays in, arrays out. `out` is written and returned.
         """

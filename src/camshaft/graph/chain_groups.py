@@ -58,7 +58,11 @@ class Grouping:
 
     def _fits(self, node: Node) -> bool:
         """A state that something updates is read where the program says, so such a node stays where it is."""
-        return chain.PARTS.get(node.op.name) is node.op and not any(root(t) in self.updated for t in node.inputs)
+        return (
+            node.op.name in chain.PARTS
+            and chain.PARTS[node.op.name].op is node.op
+            and not any(root(t) in self.updated for t in node.inputs)
+        )
 
     def _find_needs(self) -> None:
         """Each group after those that make what it reads, and after what came before it with the same updated state."""

@@ -126,7 +126,7 @@ def matmul(
 def rounded_matmul(
     a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, transpose_b: bool, name: str | None = None
 ) -> Tensor:
-    """out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in whole numbers where that is faster."""
+    """out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in int16 where that is faster."""
 
 def quantize_activations(
     x: Tensor | ArrayLike, /, *, group: int = 32, zero: int = 0, name: str | None = None
@@ -154,7 +154,7 @@ def gather(x: Tensor | ArrayLike, rows: Tensor | ArrayLike, /, *, name: str | No
     """y[i] = x[rows[i]]."""
 
 def transpose(x: Tensor | ArrayLike, /, *, axes: tuple[int, ...] | None = None, name: str | None = None) -> Tensor:
-    """y[.., i, ..] = x with its axes in another order."""
+    """y = x with its axes permuted."""
 
 def slice(
     x: Tensor | ArrayLike,
@@ -259,7 +259,7 @@ def sample(
     *,
     name: str | None = None,
 ) -> Tensor:
-    """y ~ softmax(logits / temperature) over what top_k, top_p and min_p keep."""
+    """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a + b."""
@@ -301,10 +301,10 @@ def log(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = ln x."""
 
 def sqrt(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = the root of x."""
+    """y = sqrt(x)."""
 
 def rsqrt(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = 1 / the root of x."""
+    """y = 1 / sqrt(x)."""
 
 def square(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x^2."""
@@ -343,16 +343,16 @@ def isnan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = whether x is NaN."""
 
 def ceil(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = the least integer from x up."""
+    """y = the least integer >= x."""
 
 def trunc(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = x without its fraction."""
+    """y = the integer part of x."""
 
 def floor(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = the greatest integer up to x."""
+    """y = the greatest integer <= x."""
 
 def round(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = the integer next to x, the even one of two."""
+    """y = the nearest integer, ties to even."""
 
 def equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a = b."""
@@ -470,12 +470,12 @@ def argmin(
     """y[r] = the least c with x[r, c] = min(x[r])."""
 
 def concat(*tensors: Tensor | ArrayLike, axis: int = 0, name: str | None = None) -> Tensor:
-    """y = the tensors along an axis."""
+    """y = the tensors joined along an axis."""
 
 def split(
     x: Tensor | ArrayLike, /, *, sizes: tuple[int, ...], axis: int = 0, name: str | None = None
 ) -> Tensor | tuple[Tensor, ...]:
-    """y, z, .. = x cut along an axis."""
+    """y, z, .. = x split along an axis."""
 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""

@@ -1,4 +1,4 @@
-"""The table of ops: which module defines each. Graph functions, eager calls, tests and proofs follow from it."""
+"""The table of ops: the module of each. Graph functions, eager calls, tests and validation follow from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from camshaft.errors import BackendError
 if TYPE_CHECKING:
     from camshaft.ops.op import KernelVariant, Op
 
-# Module below camshaft.ops -> the ops that it holds: one as OP, or the rows of a table OPS.
+# Module below camshaft.ops -> its ops: one as OP, or the rows of a table OPS.
 _MODULES = {
     "norm.rms_norm": "rms_norm",
     "norm.layer_norm": "layer_norm",
@@ -63,12 +63,12 @@ def get(name: str) -> Op:
 
 
 def module_of(name: str) -> str:
-    """The module that an op of the table is written in."""
+    """The module that defines an op of the table."""
     return f"camshaft.ops.{_HOMES[name]}"
 
 
 def group_of(name: str) -> str:
-    """The table that an op is a row of; its own name where it is no row; 'chain' for a chain of elementwise ops."""
+    """The table that an op is a row of; its own name if it is not a row; 'chain' for a chain of elementwise ops."""
     home = _HOMES.get(name, "")
     return home.rpartition(".")[2] if home in TABLES else name.partition(" ")[0]
 
@@ -84,26 +84,26 @@ _lock = threading.Lock()
 
 
 def has_registered() -> bool:
-    """Whether any op has a variant from elsewhere."""
+    """Whether any op has a registered variant."""
     return any(_registered.values())
 
 
 def variants_of(op: Op) -> tuple[KernelVariant, ...]:
-    """The op's own variants, then those registered for it from elsewhere."""
+    """The op's own variants, then the registered ones."""
     return op.variants + tuple(variant for variant, _ in _registered.get(op.name, ()))
 
 
 def home_of(op: Op, variant: KernelVariant) -> str | None:
-    """The module that registers a variant from elsewhere; None for one of the op's own."""
-    return next((home for held, home in _registered.get(op.name, ()) if held.name == variant.name), None)
+    """The module that registers a variant; None for one of the op's own."""
+    return next((home for found, home in _registered.get(op.name, ()) if found.name == variant.name), None)
 
 
 def register_variant(op: str, variant: KernelVariant, module: str | None = None) -> None:
-    """Adds a way to compute an op of camshaft. Plans made later prove it like any other and choose it where it is the fastest.
+    """Adds a way to compute an op of camshaft. Plans made later validate it like any other and choose it where it is the fastest.
 
-    A child process that proves the variant imports `module` (by default the one that defines `variant.build`), which must then
-    register it. Registering the same variant again changes nothing. BackendError for an unknown op, what is no variant of
-    backends, a name that the op has already, or a module that cannot be imported by name because it is a script.
+    A child process that validates the variant imports `module` (by default the one that defines `variant.build`), which must then
+    register it. Registering the same variant again changes nothing. BackendError for an unknown op, an invalid variant,
+    a name that the op has already, or a module that cannot be imported by name because it is a script.
     """
     if op not in NAMES:
         raise BackendError(f"register_variant: no op {op!r}; wanted one of {', '.join(NAMES)}")
@@ -123,12 +123,12 @@ def register_variant(op: str, variant: KernelVariant, module: str | None = None)
 
 
 def _check_variant(variant: KernelVariant) -> None:
-    """BackendError for what nobody could choose: no name, no backends, or the names of devices for theirs."""
-    from camshaft.ops.op import KernelVariant  # here: who only asks for a spec needs no ops
+    """BackendError for a variant without a name or backends, or with names of devices instead of backends."""
+    from camshaft.ops.op import KernelVariant  # here, because a spec alone needs no ops
 
     if not isinstance(variant, KernelVariant) or not isinstance(variant.name, str) or not variant.name:
         raise BackendError(f"register_variant: got {variant!r}; wanted a KernelVariant with a name")
-    from camshaft.backends.registry import ALIASES  # here: an op alone needs no devices
+    from camshaft.backends.registry import ALIASES  # here, because an op alone needs no devices
 
     names = variant.backends
     if not isinstance(names, (set, frozenset)) or not names or not all(isinstance(name, str) for name in names):

@@ -205,12 +205,12 @@ class KernelVariant:
 
 
 def values_text(values: Values) -> str:
-    """The one spelling of some values: 'columns=3 rows=8'."""
+    """Values as text: 'columns=3 rows=8'. Equal values have equal texts."""
     return " ".join(f"{name}={values[name]}" for name in sorted(values))
 
 
 def values_of(text: str) -> Values:
-    """The values that `values_text` spelled."""
+    """The values of a text by `values_text`."""
     return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}
 
 

@@ -1,4 +1,4 @@
-"""TensorSpec: shape, dtype and layout of a tensor; what an op's shape rule takes and gives."""
+"""TensorSpec: the shape, dtype and layout of a tensor, for shape rules and plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIGNMENT = 64
 
 
 def bound(dim: Dim) -> int:
-    """The greatest value of a dimension."""
+    """The size of a dimension, or its upper bound if it is an Extent."""
     return dim.bound if isinstance(dim, Extent) else dim
 
 
@@ -39,10 +39,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory: `parts` names its arrays as (name, dtype, shape) in order; each starts 64-byte aligned.
+    """The layout of a tensor in memory: `parts` names its arrays as (name, dtype, shape) in order; each starts 64-byte aligned.
 
-    `numbers(bytes, spec)`, where a layout has it, gives the float64 array that the bytes stand for: what is compared with a
-    reference that gives numbers instead of bytes."""
+    `numbers(bytes, spec)`, where a layout has it, decodes the bytes to a float64 array, for comparison with a reference that
+    gives numbers instead of bytes."""
 
     name: str
     parts: Callable[[TensorSpec], tuple[tuple[str, DType, tuple[int, ...]], ...]]
@@ -60,19 +60,19 @@ ROWS = Layout("rows", _row_major)
 
 
 def dims(what: str, shape: object) -> tuple[Dim, ...]:
-    """A caller's shape as a tuple. ShapeError if it is no sequence of whole numbers, 0 or more, and Extents."""
+    """A caller's shape as a tuple. ShapeError unless it is a sequence of integers, 0 or more, and Extents."""
     try:
         found = tuple(d if isinstance(d, Extent) else index(d) for d in cast(Iterable[Any], shape))
     except TypeError:
         found = (-1,)
     if any(not isinstance(d, Extent) and d < 0 for d in found):
-        raise ShapeError(f"{what}: got the shape {shape!r}; wanted a list of whole numbers, 0 or more, and Extents")
+        raise ShapeError(f"{what}: got the shape {shape!r}; wanted a list of integers, 0 or more, and Extents")
     return found
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """`shape` holds whole numbers and Extents; `dtype` is an element type or a block format; `layout` how the bytes lie."""
+    """`shape` has integers and Extents; `dtype` is an element type or a block format; `layout` the order of the bytes."""
 
     shape: tuple[Dim, ...]
     dtype: DType | BlockFormat
@@ -102,7 +102,7 @@ class TensorSpec:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes at the bound, the last part's padding left out."""
+        """Bytes at the bound, without padding after the last part."""
         last = self.parts[-1]
         return last.offset_nbytes + last.nbytes
 

@@ -1,8 +1,8 @@
 """attention: softmax(scale q K^T) V, causal, grouped-query, over a paged cache of keys and values.
 
-A token at position p of slot s sees keys 0 to p of s, found through block_table[s]; tokens of one call may belong to any slots.
-Three variants: one_query.py (any machine, any size), split.py (few tokens), tiled.py (prompts). The cache's layout is that of
-kv_cache_update, or, with scales, of kv_cache_quantize.
+A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; tokens of one call may belong to any
+slots. Three variants: one_query.py (any target and size), split.py (few tokens), tiled.py (prompts). The cache's layout is that
+of kv_cache_update, or, with scales, of kv_cache_quantize.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from camshaft.ops.attention.reference import error_samples, reference, samples
 from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, Attribute, Parameters
 from camshaft.ops.spec import TensorSpec, bound
 
-# multiply-adds per ns, measured on one core of a Zen 4 server (its roof is 59)
+# multiply-adds per ns, measured on one core of a Zen 4 server (its peak is 59)
 _SCALAR_RATE, _SPLIT_RATE, _TILED_RATE = 5.0, 40.0, 47.0
 
 
@@ -42,12 +42,14 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     ops.expect(isinstance(scale, float) and isfinite(scale), "attention", scale, "a scale that is a finite float")
     most = table.bounds[1] * BLOCK_TOKENS
     good = isinstance(length, (int, Extent)) and 0 < bound(length) <= most
-    ops.expect(good, "attention", length, f"a length (Extent or number) of at most {most}, what the block table holds")
+    ops.expect(
+        good, "attention", length, f"a length (Extent or integer) of at most {most}, the capacity of the block table"
+    )
     return (q,)
 
 
 def _pairs(node: ops.NodeSpec) -> float:
-    """(token, key) pairs at the bounds, half of the square of new tokens left out."""
+    """(token, key) pairs at the bounds, without the masked half of the square of new tokens."""
     tokens, length = node.inputs[0].bounds[0], bound(node.attrs["length"])
     return tokens * max(1.0, length - min(tokens, length) / 2)
 
@@ -63,7 +65,7 @@ def _bytes_per_key(node: ops.NodeSpec) -> float:
 
 
 def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Register tiles of rows are worked on whole. One tile of few tokens leaves workers idle where split_keys feeds them all."""
+    """Register tiles are computed in full. One tile of few tokens leaves workers idle; split_keys gives work to all."""
     shape, tokens = tiled.shape_of(node, target), node.inputs[0].bounds[0]
     rows = min(tokens, shape.tile_tokens) * shape.group
     padding = shape.padded_rows(rows) / rows

@@ -1,9 +1,9 @@
 """kv_cache_quantize: new tokens' keys and values into a paged cache of blocks of 32 along the head, as Q8_0 or Q4_0.
 
-The arithmetic is GGUF's for these formats; the bytes lie so that a vector of keys is contiguous, as in kv_cache_update:
+The arithmetic is GGUF's for these formats; the layout makes a vector of keys contiguous, as in kv_cache_update:
 K codes [block, kv_head, head_dim, 16], V codes [block, kv_head, 16, head_dim], f16 scales of either
-[block, kv_head, head_dim / 32, 16]. Q4_0 has half as many codes, in bytes: byte j of 32 elements holds element j low and
-element 16 + j high.
+[block, kv_head, head_dim / 32, 16]. Q4_0 has half as many bytes of codes: byte j of 32 elements has element j in the low half and
+element 16 + j in the high half.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "kv_cache_quantize"
 GROUP = 32  # elements of a head that share a scale
 WIDTH = 16
 NIBBLE_ZERO = 8
-# block format -> dtype of codes, elements in one of them
+# block format -> dtype of codes, elements per code
 FORMATS: dict[str, tuple[DType, int]] = {"Q8_0": (i8, 1), "Q4_0": (u8, 2)}
 
 
@@ -67,7 +67,8 @@ def one_token_per_program(
     kv_heads: int,
     head_dim: int,
 ) -> None:
-    # per 32 elements of a head: d = max|x| / 127, q = round(x / d); or d = x / -8 for the x of greatest size, q = x / d + 8.5
+    # per 32 elements of a head: d = max|x| / 127, q = round(x / d); or d = x / -8 for the x of greatest magnitude, q = x / d +
+    # 8.5
     token, encode = k.program(0), _q8_0 if k_codes.dtype == i8 else _q4_0
     position = positions[token].to(i64)
     block, place = block_table[slots[token], position // BLOCK_TOKENS].to(i64), position % BLOCK_TOKENS
@@ -93,7 +94,7 @@ def one_token_per_program(
 
 
 def _as(k: Tracer, code: Value, codes: Array) -> Value:
-    """An i32 as what a store into the codes takes."""
+    """An i32 as the dtype that a store into the codes takes."""
     return code if codes.dtype == i8 else k.bitcast(code, u32)
 
 
@@ -102,8 +103,8 @@ def _inverse(k: Tracer, d: Value) -> Value:
 
 
 def _q8_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
-    """The scale, and two vectors of codes: halves are rounded away from 0."""
-    # magnitudes compare as integers: where there is a NaN, it is the greatest
+    """The scale and two vectors of codes; ties are rounded away from 0."""
+    # magnitudes compare as integers: a NaN is the greatest
     sizes = [k.bitcast(x, i32) & 0x7FFFFFFF for x in (low, high)]
     d = k.bitcast(k.vector_max(k.maximum(*sizes)), f32) / 127.0
     inverse, lines = k.splat(_inverse(k, d), WIDTH), []
@@ -117,11 +118,11 @@ def _q8_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
 
 
 def _q4_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
-    """The scale, and one vector of bytes."""
+    """The scale and one vector of bytes."""
     bits = [k.bitcast(x, i32) for x in (low, high)]
     sizes = [b & 0x7FFFFFFF for b in bits]
     greatest = k.splat(k.vector_max(k.maximum(*sizes)), WIDTH, i32)
-    # the first element of greatest size gives the sign: 2 (its place from the end) + (1 if negative), 0 for all others
+    # the first element of greatest magnitude gives the sign: 2 (its index from the end) + (1 if negative), 0 for all others
     ranks = []
     for half, (b, size) in enumerate(zip(bits, sizes, strict=True)):
         place = k.splat(2 * (GROUP - half * WIDTH), WIDTH, i32) - 2 * k.iota(WIDTH, i32)
@@ -135,8 +136,8 @@ def _q4_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
 
 
 def encode(values: ops.Array, name: str) -> tuple[ops.Array, ops.Array]:
-    """Codes and f16 scales [..., head_dim / 32] of float32 [..., head_dim], by the formats' own encoders. Codes of Q8_0 are
-    int8 [..., head_dim], those of Q4_0 uint8 [..., head_dim / 2]. NaN where a group has one."""
+    """Codes and f16 scales [..., head_dim / 32] of float32 [..., head_dim], by the encoders of the formats. Codes of Q8_0 are
+    int8 [..., head_dim], those of Q4_0 uint8 [..., head_dim / 2]. NaN for a group with a NaN."""
     block = BLOCK_FORMATS[name]
     groups = values.astype(np.float32).reshape(-1, GROUP)
     good = np.asarray(np.isfinite(groups).all(axis=-1))
@@ -147,7 +148,7 @@ def encode(values: ops.Array, name: str) -> tuple[ops.Array, ops.Array]:
 
 
 def decode(codes: ops.Array, scales: ops.Array) -> ops.Array:
-    """The float64 values [..., head_dim] of codes and scales as `encode` gives them."""
+    """The float64 values [..., head_dim] of codes and scales from `encode`."""
     if codes.dtype == np.int8:
         wide = codes.astype(np.float64).reshape(*scales.shape, GROUP)
     else:
@@ -191,7 +192,7 @@ def _sample(name: str, form: str, heads: int, head_dim: int, places: Sequence[tu
     ]
     keys, values = (rng.normal(size=(len(places), heads * head_dim)).astype(np.float32) for _ in range(2))
     keys[0, :GROUP] = 0
-    values[-1, :GROUP] = np.tile([1.0, -1.0], GROUP // 2)  # the first of equal size gives the sign
+    values[-1, :GROUP] = np.tile([1.0, -1.0], GROUP // 2)  # the first of equal magnitude gives the sign
     where = np.array(places, np.int32)
     table = np.array([[4, 0, 6], [1, 5, 2]], np.int32)
     arrays = (*caches, keys, values, where[:, 1].copy(), where[:, 0].copy(), table)

@@ -1,7 +1,7 @@
 """kv_cache_update: writes the keys and values of new tokens into the paged cache, in place.
 
-K lies as [block, kv_head, head_dim, 16] so that a vector of keys is contiguous, V as [block, kv_head, 16, head_dim]. A block
-holds 16 tokens of one sequence: the token at position p of slot s is at place p % 16 of block block_table[s, p // 16].
+K has the layout [block, kv_head, head_dim, 16], so that a vector of keys is contiguous, V [block, kv_head, 16, head_dim]. A block
+has 16 tokens of one sequence: the token at position p of slot s has index p % 16 in block block_table[s, p // 16].
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], i
 
 
 def typical_places(first: int, cache: int) -> Callable[[ops.NodeSpec], dict[int, ops.Array]]:
-    """What measurements use for positions, slots and block table, the inputs from `first` on: tokens of the first slot that
-    follow each other, up to the middle of the context or as far as they go, and a table that names every block once."""
+    """Positions, slots and block table for measurements, the inputs from `first` on: consecutive tokens of the first slot, up to
+    the middle of the context if they fit, and a table that names every block once."""
 
     def places(node: ops.NodeSpec) -> dict[int, ops.Array]:
         tokens, (n_slots, blocks) = node.inputs[first].bounds[0], node.inputs[first + 2].bounds

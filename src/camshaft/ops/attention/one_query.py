@@ -1,4 +1,4 @@
-"""Attention with a token's head per program, in lanes: right at any width and head size, and slow. A variant of ops/attention."""
+"""The general variant of attention: a program per token and head, for any lane width and head size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Consecutive keys of one sequence, as a kernel finds them in the cache, plain or in blocks of 32. Used by attention's kernels.
+"""Access to consecutive keys and values of one sequence in the paged cache, plain or quantized, for attention's kernels.
 
-ops/attention/kv_cache_update.py and ops/attention/kv_cache_quantize.py say how a cache lies in memory.
+The layouts of the cache are those of kv_cache_update.py and kv_cache_quantize.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_quantized(node: ops.NodeSpec) -> bool:
 
 
 def caches(node: ops.NodeSpec) -> tuple[TensorSpec, ...]:
-    """A node's tensors of keys and values, with their scales if it has such."""
+    """The operands of keys and values, with their scales if they are quantized."""
     return node.inputs[1:3] + node.inputs[N_INPUTS:]
 
 
@@ -67,7 +67,7 @@ class Cache:
         return self._decoded(code, d) * k.gather(self.value_scales, block, head, d // GROUP, j)
 
     def _stored(self, d: Value) -> Value:
-        """Where the code of an element lies."""
+        """The index of the code of an element."""
         return d // GROUP * (GROUP // 2) + d % (GROUP // 2) if self.has_nibbles else d
 
     def _decoded(self, code: Value, d: Value) -> Value:
@@ -82,8 +82,8 @@ class Cache:
 class Keys:
     """`count` keys of slot `slot` from position `base` on, a multiple of 16; heads count from `kv_head`.
 
-    Components and columns come as f32 vectors of 16: of a component, 16 keys; of a key's value, 16 columns. Each read asks for
-    what lies `ahead` bytes behind it, if that is not 0; past the cache's end it is a hint without meaning.
+    Components and columns come as f32 vectors of 16: of a component, 16 keys; of a key's value, 16 columns. Each load
+    prefetches `ahead` bytes after it, if that is not 0; past the end of the cache the prefetch has no effect.
     """
 
     k: Tracer
@@ -97,26 +97,26 @@ class Keys:
 
     @property
     def n_blocks(self) -> Value:
-        """Blocks that hold them; the last may be partly theirs."""
+        """The number of blocks of these keys; the last may be partial."""
         return (self.count + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS
 
     def block(self, index: Number) -> Value:
-        """Where the cache has their block `index`."""
+        """The cache's block number of their block `index`."""
         return self.table[self.slot, self.base // BLOCK_TOKENS + index].to(i64)
 
     def in_block(self, index: Value) -> Value:
-        """How many of the 16 keys of block `index` are theirs."""
+        """The number of these keys in block `index`, of 16."""
         return self.k.minimum(self.count - index * BLOCK_TOKENS, BLOCK_TOKENS)
 
     def parts(self) -> Iterator[Value | None]:
-        """The parts of a head that have one scale a key; None where there are no scales."""
+        """The parts of a head with one scale per key; one part, None, without scales."""
         if self.cache.is_quantized:
             yield from self.k.range(self.cache.head_dim // GROUP)
         else:
             yield None
 
     def key_scales(self, blocks: list[Value], h: Number, part: Value | None) -> list[Value] | None:
-        """What a part's components are to be multiplied with, for each block's 16 keys; None where they are whole."""
+        """The scales of a part's components for the 16 keys of each block; None without scales."""
         scales = self.cache.key_scales
         if scales is None or part is None:
             return None
@@ -125,8 +125,8 @@ class Keys:
     def components(
         self, blocks: list[Value], h: Number, part: Value | None, chains: int
     ) -> Iterator[tuple[int, Number, list[Value]]]:
-        """Each component of a part of head kv_head + h: which of `chains` it goes to, its number, and that of each block's
-        16 keys, before scales. `chains` is a power of two where there are parts."""
+        """Each component of a part of head kv_head + h: the chain that it is added to, its index, and its value for the 16 keys
+        of each block, before scales. `chains` is a power of two where there are parts."""
         k, cache = self.k, self.cache
         rows = cache.keys.shape[2] if part is None else GROUP // 2 if cache.has_nibbles else GROUP
         step = max(1, chains // 2) if cache.has_nibbles else chains
@@ -141,7 +141,7 @@ class Keys:
     def _row(
         self, blocks: list[Value], h: Number, part: Value | None, stored: Number, row: Number, i: int, chains: int
     ) -> Iterator[tuple[int, Number, list[Value]]]:
-        """The one or two components that the stored row `row` of a part has."""
+        """The one or two components in row `row` of a part."""
         k, cache = self.k, self.cache
         row_nbytes = WIDTH * cache.keys.dtype.nbytes
         if self.ahead and i * row_nbytes % LINE_NBYTES == 0:
@@ -165,13 +165,13 @@ class Keys:
         return self.value_codes(block, h, j, column) * scale
 
     def value_scales(self, block: Value, h: Number, part: int) -> Value:
-        """What the values of a block's 16 keys are to be multiplied with in a part of the head."""
+        """The scales of the values of a block's 16 keys in a part of the head."""
         scales = self.cache.value_scales
         assert scales is not None
         return self.k.load_vector(scales, block, self.kv_head + h, part, 0, width=WIDTH)
 
     def value_codes(self, block: Value, h: Number, j: Value, column: int) -> Value:
-        """As `values`, before scales."""
+        """Like `values`, before scales."""
         k, cache, head = self.k, self.cache, self.kv_head + h
         nbytes = cache.values.dtype.nbytes
         if self.ahead and column * nbytes % LINE_NBYTES == 0:
@@ -186,6 +186,6 @@ class Keys:
 
 
 def nibble(line: Value, high: int) -> Value:
-    """The low or high codes of bytes, as f32 around 0."""
+    """The low or high 4-bit codes of bytes, as f32 centred at 0."""
     wide = line.to(i32)
     return ((wide >> 4 if high else wide & 15) - NIBBLE_ZERO).to(f32)

@@ -1,4 +1,4 @@
-"""What attention means, in float64 NumPy, and the inputs it is tried on."""
+"""The reference of attention in float64 NumPy, and its samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array,
 def cached(
     rng: np.random.Generator, lengths: Sequence[int], dtype: DType, kv_heads: int, head_dim: int
 ) -> tuple[ops.Array, ops.Array, ops.Array]:
-    """K cache, V cache and block table of sequences of these lengths, in shuffled blocks; NaN wherever no token lies."""
+    """K cache, V cache and block table of sequences of these lengths, in shuffled blocks; NaN where there is no token."""
     max_blocks = -(-max(lengths) // BLOCK_TOKENS)
     n_blocks = len(lengths) * max_blocks + 1
     k_cache = np.full((n_blocks, kv_heads, head_dim, BLOCK_TOKENS), np.nan, np.float32)
@@ -54,7 +54,7 @@ def cached(
 
 
 def quantized(k_cache: ops.Array, v_cache: ops.Array, form: str) -> tuple[tuple[ops.Array, ...], tuple[ops.Array, ...]]:
-    """Codes of K and V, and their scales; NaN scales where no token lies."""
+    """Codes of K and V, and their scales; NaN scales where there is no token."""
     k_codes, k_scales = encode(k_cache.swapaxes(2, 3), form)
     v_codes, v_scales = encode(v_cache, form)
     parts = (k_codes.swapaxes(2, 3), v_codes), (k_scales.swapaxes(2, 3), v_scales.swapaxes(2, 3))
@@ -76,7 +76,7 @@ def sample(
     """Tokens at `places` (slot, position), each slot's cache filled up to its greatest position; heads are (q, kv).
 
     `form`: the cache is quantized as that block format. `active` gives the active values of the Extents "tokens" and
-    "length"; without it the tokens are a plain number.
+    "length"; without it the number of tokens is fixed.
     """
     rng = np.random.default_rng(11)
     where = np.array(places, np.int32)
@@ -110,7 +110,8 @@ def sample(
 
 
 def samples() -> Iterable[ops.Sample]:
-    """Sizes about every tile: 16 keys of a block, 32 and 64 of a tile, 256 of a split; rows of a tile and of a register block."""
+    """Sizes around every tile: 16 keys of a block, 32 and 64 of a tile, 256 of a split; rows of a tile and of a register
+    block."""
     smol = partial(sample, heads=(9, 3), head_dim=64)
     yield sample("first token", [(0, 0)], heads=(1, 1), head_dim=16)
     for position in (15, 16, 17, 63, 64, 255, 256, 300):
@@ -141,7 +142,7 @@ def samples() -> Iterable[ops.Sample]:
 
 
 def error_samples() -> Iterable[ops.ErrorSample]:
-    """What infer refuses."""
+    """Specs and attributes that `infer` refuses."""
     q, index, table = TensorSpec((3, 32), f32), TensorSpec((3,), i32), TensorSpec((1, 4), i32)
     k_cache, v_cache = TensorSpec((4, 2, 8, 16), f16), TensorSpec((4, 2, 16, 8), f16)
     good: dict[str, object] = {"heads": 4, "kv_heads": 2, "head_dim": 8, "scale": 1.0, "length": Extent("length", 64)}

@@ -1,6 +1,6 @@
-"""Attention for few tokens: programs share out the keys of one token, a second launch merges. A variant of ops/attention.
+"""The variant of attention for few tokens: the keys of a token are split among programs, and a second launch merges.
 
-split_kernels.py has the kernels; here is how much a program takes on which machine.
+The kernels are in split_kernels.py; this file chooses the size of a split for a machine.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from camshaft.ops.attention.split_kernels import (
     some_keys_per_program,
     some_quantized_keys_per_program,
 )
-from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.kernels.target import has_threads
 from camshaft.ops.spec import TensorSpec, bound
 
 MAX_TOKENS = 16
 MAX_SPLITS = 64  # longer caches get longer splits, so that partial results stay small
 STEP = 128  # keys of a split are a multiple: on a GPU 8 blocks are scored at once
 MAX_SCRATCH_NBYTES = 120_000
-# Keys and values of a program on a CPU: long enough a run for prefetching, and not too long for every worker to have some.
+# Bytes of keys and values per program on a CPU: enough for prefetching, and few enough that every worker has some.
 SPLIT_NBYTES = 192 << 10
 PAGE_NBYTES = 4096
-CHAINS = 4  # a multiply-add takes 4 cycles, and 1 or 2 start in each
+CHAINS = 4  # a multiply-add has a latency of 4 cycles, and 1 or 2 start per cycle
 
 
 def keys_per_split(length_bound: int, wanted: int) -> int:
-    """Keys that one program reads: `wanted`, or more so that there are at most 64 splits; a multiple of 128."""
+    """Keys of one program: `wanted`, or more so that there are at most 64 splits; a multiple of 128."""
     return STEP * max(1, wanted // STEP, -(-length_bound // (STEP * MAX_SPLITS)))
 
 
@@ -54,17 +54,17 @@ def shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shap
 
 
 def _ahead(node: ops.NodeSpec) -> int:
-    """A page where a head's part of a block is one or more: the processor's own prefetching ends with it. 32/8 heads of 128 at
-    4096 keys take 1.0 ms for 1.25 (a core of Zen 4); heads of 64, whose parts are half a page, gain nothing."""
+    """A page where a head's part of a block has a page or more, because hardware prefetching stops at its end. 32/8 heads of 128
+    at 4096 keys take 1.0 ms instead of 1.25 (a core of Zen 4); heads of 64, with parts of half a page, gain nothing."""
     n_blocks, kv_heads, *_ = node.inputs[1].bounds
     return PAGE_NBYTES if node.inputs[1].nbytes >= n_blocks * kv_heads * PAGE_NBYTES else 0
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Few tokens, a group that fits the workgroup memory."""
+    """Why not, or None: takes few tokens, and a group that fits the workgroup memory."""
     tokens = bound(node.inputs[0].shape[0])
     if tokens > MAX_TOKENS:
-        return f"takes at most {MAX_TOKENS} tokens: partial results would grow with them; got {tokens}"
+        return f"takes at most {MAX_TOKENS} tokens; got {tokens}"
     return refusal(node, target, defaults(node, target))
 
 
@@ -76,22 +76,22 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Too many splits, or scores that pass the workgroup memory."""
+    """Why the values do not fit, or None: too many splits, or scores larger than the workgroup memory."""
     shape, splits = shape_of(node, target, values), -(-bound(node.attrs["length"]) // values["keys"])
     if splits > MAX_SPLITS:
         return f"{splits} splits; partial results take memory for at most {MAX_SPLITS}"
     if shape.scratch_nbytes > MAX_SCRATCH_NBYTES:
-        return f"{shape.group} heads of a group with {values['keys']} keys pass the workgroup memory"
+        return f"{shape.group} heads of a group with {values['keys']} keys exceed the workgroup memory"
     return None
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Programs (token, kv heads, split), then (token, head)."""
+    """A launch with programs (token, kv heads, split), then one with (token, head)."""
     return build_with(node, target, defaults(node, target))
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     attrs, tokens, shape = node.attrs, node.inputs[0].shape[0], shape_of(node, target, values)
     length: int | Extent = attrs["length"]
     rows = (bound(tokens), shape.heads, -(-bound(length) // shape.keys))

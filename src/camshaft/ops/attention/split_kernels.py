@@ -1,8 +1,8 @@
-"""The kernels of attention for few tokens: some keys of one token per program, then what merges them.
+"""The kernels of attention for few tokens: a split of one token's keys per program, then the merge of splits.
 
-Lanes are the 16 keys of a cache block for q K and 16 columns of the head for p V, so no sum goes across a vector. All q heads of
-a group read each vector of the cache once. On a CPU a program takes every kv head, block after block as they lie in memory, so
-that the processor's own prefetching keeps up: 21 GB/s on a core of Zen 4, where reading one head's pieces gave 9. The order of
+Lanes are the 16 keys of a cache block for q K and 16 columns of the head for p V, so no sum is across a vector. All q heads of
+a group read each vector of the cache once. On a CPU a program takes all kv heads, block by block in memory order, for
+hardware prefetching: 21 GB/s on a core of Zen 4, where reading one head at a time gave 9. The order of
 every sum follows from shapes alone.
 """
 
@@ -21,13 +21,13 @@ from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Cache, Keys
 from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
 
-MOST_MEMBERS = WIDTH // 2  # q heads that a register tile takes at once
+MOST_MEMBERS = WIDTH // 2  # q heads of a register tile
 
 
 @dataclass(frozen=True)
 class Shape:
     """Sizes of one program: kv heads it takes `together`, keys, blocks of keys and chains of sums a register tile has for q K,
-    blocks in a `turn` of one head before the next head's, registers of a tile, bytes that are asked for `ahead`."""
+    blocks in a `turn` of one head before the next head's, registers of a tile, bytes of prefetch distance (`ahead`)."""
 
     heads: int
     kv_heads: int
@@ -143,7 +143,7 @@ class _Work:
                 k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
 
     def members(self, h: Value, most: int = MOST_MEMBERS) -> list[list[Value]]:
-        """The rows of a kv head in as few runs of at most `most` as can be, of nearly the same length."""
+        """The rows of a kv head in the fewest runs of at most `most`, of nearly equal length."""
         group = range(self.shape.group)
         step = -(-len(group) // -(-len(group) // most))
         return [[h * self.shape.group + g for g in group[i : i + step]] for i in group[::step]]
@@ -154,14 +154,14 @@ class _Work:
         end = k.minimum(first + shape.turn, keys.n_blocks)
         for rows in self.members(h):
             for start in k.range(first, end, shape.at_once):
-                # past the last block its keys are read again, and masked later
+                # past the last block, its keys are read again and masked later
                 blocks = [keys.block(k.minimum(start + i, keys.n_blocks - 1)) for i in range(shape.at_once)]
                 for row, line in zip(rows, self._products(rows, h, blocks), strict=True):
                     for i, total in enumerate(line):
                         k.store_vector(self.scores, total, row, (start + i) * WIDTH)
 
     def _products(self, rows: list[Value], h: Value, blocks: list[Value]) -> list[list[Value]]:
-        """q K of some rows and blocks, in chains of sums where one tile would wait for its own last result."""
+        """q K of some rows and blocks, in several chains of sums to overlap the latency of multiply-adds."""
         k, shape, keys = self.k, self.shape, self.keys
         totals = tile_of(k, len(rows), len(blocks), WIDTH)
         for part in keys.parts():
@@ -176,7 +176,8 @@ class _Work:
         return [[total.value for total in line] for line in totals]
 
     def weigh(self, row: Value) -> None:
-        """scores[row] becomes 2^(score - greatest), 0 past the last key; the greatest into peaks, their sum into weights."""
+        """scores[row] becomes 2^(score - greatest), 0 past the last key; stores the greatest in peaks and their sum in
+        weights."""
         k, keys, scores = self.k, self.keys, self.scores
         peaks = k.var(k.splat(LOWEST, WIDTH))
         for base in k.range(0, keys.n_blocks * WIDTH, WIDTH):
@@ -196,7 +197,7 @@ class _Work:
         """total[row] += sum over the keys of a turn of scores[row, key] V[key], for the rows of a kv head."""
         k, shape, keys = self.k, self.shape, self.keys
         end = k.minimum(first + shape.turn, keys.n_blocks)
-        whole = len(columns_of(shape.head_dim))  # all columns at once, so that values are read in the order of memory
+        whole = len(columns_of(shape.head_dim))  # all columns at once, so that values are read in memory order
         for rows in self.members(h, max(1, min(MOST_MEMBERS, shape.registers // whole))):
             for columns in even_steps(shape.head_dim, shape.registers // len(rows)):
                 sums = [[k.var(k.load_vector(self.total, row, d, width=WIDTH)) for d in columns] for row in rows]
@@ -209,7 +210,7 @@ class _Work:
     def _mix_block(
         self, sums: list[list[Variable]], rows: list[Value], columns: list[int], h: Value, index: Value
     ) -> None:
-        """sums += the values of a block, some columns of them. Their scales go to the scores, 16 at a time."""
+        """sums += the values of a block, some columns of them. The scores are multiplied by their scales, 16 at a time."""
         k, keys, block, start = self.k, self.keys, self.keys.block(index), index * BLOCK_TOKENS
         parts = sorted({d // GROUP for d in columns}) if keys.cache.is_quantized else []
         for part in parts:
@@ -226,7 +227,7 @@ class _Work:
                 add_products(k, [line[of] for line in sums], weights, values[of])
 
     def finish(self, partial: Array, extremes: Array, token: Value, first_head: Value, split: Value) -> None:
-        """What merge_splits reads."""
+        """The partial results that merge_splits reads."""
         k, shape = self.k, self.shape
         for row in k.range(shape.together * shape.group):
             head = first_head * shape.group + row
@@ -237,7 +238,7 @@ class _Work:
 
 
 def _pairwise(values: list[Value]) -> Value:
-    """The sum, by halves."""
+    """The sum, pairwise."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2

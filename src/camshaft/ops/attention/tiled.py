@@ -1,6 +1,6 @@
-"""Attention for prompts: a tile of tokens times tiles of keys with online softmax. A variant of ops/attention.
+"""The variant of attention for prompts: a tile of tokens times tiles of keys with online softmax.
 
-tiled_kernels.py has the kernels, tiled_steps.py their steps; here is how large a tile is on which machine.
+The kernels are in tiled_kernels.py and tiled_steps.py; this file chooses the size of a tile for a machine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from camshaft.ops.attention.paged import is_quantized
 from camshaft.ops.attention.registers import register_vectors
 from camshaft.ops.attention.tiled_kernels import one_quantized_tile_per_program, one_tile_per_program
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape
-from camshaft.ops.kernels.workgroup import has_threads, workgroup_nbytes
+from camshaft.ops.kernels.target import has_threads, workgroup_nbytes
 
-# Rows and keys of tiles, the first that fits being taken: more scores first, then more rows, as each key is read once a tile.
+# Rows and keys of tiles; the first that fits is used. More scores first, then more rows, because a tile reads each key once.
 TILES = sorted(((r, c) for r in (48, 36, 24, 12) for c in (64, 32, 16)), key=lambda n: (-n[0] * n[1], -n[0]))
 MAX_SCRATCH_NBYTES = 128_000
-# Of a GPU's workgroup memory, what 16 threads pass values in.
+# Bytes of a GPU's workgroup memory through which 16 threads exchange values.
 EXCHANGE_NBYTES = 256
 
 
@@ -36,40 +36,41 @@ def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
 
 
 def scratch_limit(target: ops.Target) -> int:
-    """Bytes that a tile may take."""
+    """Bytes available to a tile."""
     return workgroup_nbytes(target) - EXCHANGE_NBYTES if has_threads(target) else MAX_SCRATCH_NBYTES
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """A tile that fits the workgroup memory."""
+    """Why no tile fits the workgroup memory, or None."""
     shape = shape_of(node, target)
     if shape.scratch_nbytes > scratch_limit(target):
-        return f"{shape.group} heads of a group with head_dim {shape.head_dim} pass the workgroup memory"
+        return f"{shape.group} heads of a group with head_dim {shape.head_dim} exceed the workgroup memory"
     return None
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Rows and keys of a tile, vectors of the register tile. In a workgroup's memory the tile with the most scores that fits."""
+    """Rows and keys of a tile, vectors of the register tile. On a GPU the tile with the most scores that fits the workgroup
+    memory."""
     vectors, most = max(1, register_vectors(target) // BLOCK_ROWS), scratch_limit(target)
     found = [{"tile_rows": rows, "tile_keys": keys, "block_vectors": vectors} for rows, keys in TILES]
     return next((values for values in found if _shape(node, target, values).scratch_nbytes <= most), found[-1])
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """A tile that passes the workgroup memory."""
+    """Why the tile does not fit the workgroup memory, or None."""
     shape = _shape(node, target, values)
     if shape.scratch_nbytes > scratch_limit(target):
-        return f"{shape.rows} rows and {shape.tile_keys} keys pass the workgroup memory"
+        return f"{shape.rows} rows and {shape.tile_keys} keys exceed the workgroup memory"
     return None
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Programs (kv head, tile of tokens): a worker goes on with a head whose keys and values its cache holds."""
+    """Programs (kv head, tile of tokens), so that a worker stays with a head whose keys and values are in its cache."""
     return build_with(node, target, defaults(node, target))
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     shape, tokens = _shape(node, target, values), node.inputs[0].shape[0]
     launch = ops.Launch(
         one_quantized_tile_per_program if is_quantized(node) else one_tile_per_program,

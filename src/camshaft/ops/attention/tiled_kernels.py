@@ -1,9 +1,9 @@
 """The kernels of attention for prompts: a tile of tokens over the keys of its slot, tile after tile.
 
 Lanes are keys for q K and columns of the head for p V; both products are the same register block of rows times vectors with the
-row's element broadcast, so nothing is transposed. K and V turn to f32 on their way into registers, in units idle otherwise: f32
-copies of a tile in scratch fell out of the L1 cache and cost a quarter of all time (Zen 4). Tokens of a tile that follow each
-other in one slot make a run; each run passes over its own keys.
+row's element broadcast, so nothing is transposed. K and V are converted to f32 as they are loaded, in otherwise idle units: f32
+copies of a tile in scratch did not fit the L1 cache and cost a quarter of the time (Zen 4). Consecutive tokens of a tile in one
+slot are a run; each run iterates over its own keys.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _one_tile(
 
 
 def _weigh(tile: Tile, row: Value, keys: Keys) -> None:
-    """The weights of a tile's keys for a block's rows, if any of them sees some."""
+    """The weights of a tile's keys for a block's rows, if any row attends to one of them."""
     k, tile_keys = tile.k, tile.shape.tile_keys
     least, greatest = tile.reach(row)
     with k.when(keys.base <= greatest):
@@ -102,7 +102,7 @@ def _weigh(tile: Tile, row: Value, keys: Keys) -> None:
 
 
 def _mix(tile: Tile, row: Value, keys: Keys) -> None:
-    """Adds the values of the keys that any of a block's rows sees."""
+    """Adds the values of the keys that any of a block's rows attends to."""
     k = tile.k
     greatest = tile.reach(row)[1]
     with k.when(keys.base <= greatest):
@@ -110,8 +110,8 @@ def _mix(tile: Tile, row: Value, keys: Keys) -> None:
 
 
 def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
-    """Which tile a program takes. Later ones see more keys, so they come from both ends in turn: 0, n - 1, 2, n - 3 up to the
-    middle, then those left out, back to the ends. A worker's part, wherever in a head it ends, is even to about a tile."""
+    """The tile of a program. Later tiles have more keys, so tiles alternate between both ends: 0, n - 1, 2, n - 3 up to the
+    middle, then the others back to the ends. So consecutive ranges of programs have equal work to within about a tile."""
     pairs, pair = n_tiles // 2, program // 2
     place = k.select(pair * 2 < pairs, pair * 2, (pairs - pair) * 2 - 1)
     tile = k.select(program % 2 == 0, place, n_tiles - 1 - place)
@@ -119,7 +119,7 @@ def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
 
 
 def _run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Array) -> tuple[Value, Value]:
-    """Where the run of one slot that starts at `first` ends, and the greatest position in it."""
+    """The end of the run of one slot that starts at `first`, and the greatest position in it."""
     last, greatest = k.var(first + 1, i64), k.var(positions[first].to(i64), i64)
     for token in k.range(first + 1, end):
         with k.when((last.value == token) & (slots[token] == slots[first])):

@@ -1,8 +1,8 @@
 """A tile of rows and the steps of online softmax on it, register block by register block.
 
-A tile of keys is gone through twice, each time block by block: for the scores and what they weigh, while the processor begins the
-next block's products as it ends this one's powers, then for the values. Both at once for a block read K and V in turn, which
-together fill the first cache: heads of 128 were 3 % slower than by the kernel before (Zen 4), and are 1 to 2 % faster this way.
+There are two passes over a tile of keys, block by block: for scores and weights, where the processor overlaps a block's powers
+with the next one's products, then for the values. One pass alternates between K and V, which together fill the L1 cache: for
+heads of 128 it was 3 to 5 % slower (Zen 4).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Keys
 from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
 
-# A row's powers are of score - peak. The peak moves to its greatest score at the first keys, then when a score passes it by more
-# than this: powers of 2^30 are as exact as those of 1, and hardly a row ever has its sums rescaled.
+# A row's powers are of score - peak. The peak is set to the greatest score of the first keys, and again when a score exceeds it
+# by more than this: powers of 2^30 are as exact as those of 1, and sums are rarely rescaled.
 SLACK = 30.0
-# A row whose peak moves further has its scores again: sums that begin at a peak so far off lose the low bits of the scores.
+# A row whose peak changes by more has its scores computed again: sums from so distant a peak lose the low bits of the scores.
 FAR = 128.0
 BLOCK_ROWS = 6
 
@@ -46,11 +46,11 @@ class Shape:
 
     @property
     def rows(self) -> int:
-        """Rows of a tile, up to a whole number of register blocks."""
+        """Rows of a tile, rounded up to full register blocks."""
         return self.padded_rows(self.tile_tokens * self.group)
 
     def padded_rows(self, rows: int) -> int:
-        """Rows as registers hold them."""
+        """Rows in register blocks."""
         return -(-rows // BLOCK_ROWS) * BLOCK_ROWS
 
     @property
@@ -77,7 +77,7 @@ class Tile:
     def start(
         self, q: Array, positions: Array, first: Value, n_rows: Value, whole: Value, kv_head: Value, scale: float
     ) -> None:
-        """Rows of q, scaled to powers of two; nothing seen yet. Rows past the last repeat it."""
+        """Rows of q, scaled to powers of two, and no keys yet. Rows past the last repeat it."""
         k, group, head_dim = self.k, self.shape.group, self.shape.head_dim
         for row in k.range(whole):
             source = k.minimum(row, n_rows - 1)
@@ -115,7 +115,7 @@ class Tile:
                     k.store_vector(self.values, keys.values(block, 0, j, d), start + j, d)
 
     def score(self, row: Value, keys: Keys) -> None:
-        """scores = query K - peak for a block's rows: as many blocks of keys at a time as registers hold, then fewer."""
+        """scores = query K - peak for a block's rows: as many blocks of keys at a time as fit registers, then fewer."""
         k, step = self.k, self.shape.block_vectors
         done: Value = k.const(0, i64)
         while step:
@@ -135,7 +135,7 @@ class Tile:
                 k.store_vector(self.scores, total.value, row + r, index * WIDTH)
 
     def _components(self, keys: Keys, indexes: Sequence[Value]) -> Iterator[tuple[Number, list[Value]]]:
-        """Each component of a head: its number, and that of each block's 16 keys."""
+        """Each component of a head: its index, and its value for the 16 keys of each block."""
         if self.shape.unpacked:
             for row in self.k.range(self.shape.head_dim):
                 yield row, [self.k.load_vector(self.keys, index, row, 0, width=WIDTH) for index in indexes]
@@ -147,7 +147,7 @@ class Tile:
                 yield d, vectors if scales is None else [v * s for v, s in zip(vectors, scales, strict=True)]
 
     def mask(self, row: Value, base: Value, n_rows: int = BLOCK_ROWS) -> None:
-        """Scores of keys that a block's rows do not see become the lowest."""
+        """Masks scores of keys after a row's position with the lowest number."""
         k = self.k
         for r in k.range(n_rows):
             seen = self.lasts[row + r].to(i64) + 1 - base
@@ -157,7 +157,8 @@ class Tile:
                 k.store_vector(self.scores, score, row + r, start)
 
     def move_peaks(self, row: Value, keys: Keys) -> None:
-        """Peaks of rows that have a score above SLACK move by it, at the first keys all; scores and sums with them."""
+        """Raises the peaks of rows with a score above SLACK by it (at the first keys, of all rows), and adjusts scores and
+        sums."""
         k, is_first = self.k, keys.base == 0
         over = k.splat(LOWEST, WIDTH)  # a row of NaN changes nothing
         for member in range(BLOCK_ROWS):
@@ -171,7 +172,8 @@ class Tile:
                     self._score_again(row + r, keys)
 
     def _score_again(self, row: Value, keys: Keys) -> None:
-        """Scores of one row from its peak as it is now, which moves to the greatest of them if that is above SLACK."""
+        """Computes the scores of one row again from its current peak, which is raised to the greatest of them if that is above
+        SLACK."""
         k = self.k
         for index in k.range(keys.n_blocks):
             self._score_blocks(row, keys, [index], 1)
@@ -187,14 +189,14 @@ class Tile:
         self._shrink(row, power_of_two(k, k.splat(k.select(step > 0.0, -step, 0.0), WIDTH)))
 
     def _shrink(self, row: Value, factor: Value) -> None:
-        """A row's sums times a factor."""
+        """Multiplies a row's sums by a factor."""
         k = self.k
         k.store_vector(self.weights, k.load_vector(self.weights, row, 0, width=WIDTH) * factor, row, 0)
         for d in columns_of(self.shape.head_dim):
             k.store_vector(self.total, k.load_vector(self.total, row, d, width=WIDTH) * factor, row, d)
 
     def _greatest(self, row: Number) -> Value:
-        """The greatest score of a row in each of 16 places."""
+        """The greatest scores of a row in each of 16 lanes."""
         k = self.k
         found = k.load_vector(self.scores, row, 0, width=WIDTH)
         for start in range(WIDTH, self.shape.tile_keys, WIDTH):
@@ -202,7 +204,7 @@ class Tile:
         return found
 
     def weigh(self, row: Value) -> None:
-        """Scores become powers of 2, and are added to weights."""
+        """Replaces scores by their powers of 2 and adds these to the weights."""
         k = self.k
         for r in k.range(BLOCK_ROWS):
             weight = k.load_vector(self.weights, row + r, 0, width=WIDTH)
@@ -213,7 +215,7 @@ class Tile:
             k.store_vector(self.weights, weight, row + r, 0)
 
     def mix(self, row: Value, keys: Keys) -> None:
-        """total += scores V for a block's rows, as many columns at a time as registers hold."""
+        """total += scores V for a block's rows, as many columns at a time as fit registers."""
         k, rows = self.k, range(BLOCK_ROWS)
         for columns in even_steps(self.shape.head_dim, self.shape.block_vectors):
             sums = [[k.var(k.load_vector(self.total, row + r, d, width=WIDTH)) for d in columns] for r in rows]
@@ -227,7 +229,7 @@ class Tile:
                     k.store_vector(self.total, total.value, row + r, d)
 
     def _values(self, keys: Keys, block: Value, start: Value, j: Value, columns: list[int]) -> list[Value]:
-        """Columns of the value of key j of a block, which is number start + j of the tile."""
+        """Columns of the value of key j of a block, which is key start + j of the tile."""
         if self.shape.unpacked:
             return [self.k.load_vector(self.values, start + j, d, width=WIDTH) for d in columns]
         return [keys.values(block, 0, j, d) for d in columns]

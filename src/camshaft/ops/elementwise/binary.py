@@ -1,4 +1,4 @@
-"""Elementwise arithmetic on two tensors that broadcast: a row for each op. The frame is ops/elementwise/formula.py."""
+"""Elementwise arithmetic on two tensors that broadcast: a row for each op."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from camshaft.dtypes import DType, as_dtype, f16, f64, i8, i32, i64, u8, u64
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import formula_samples as draws
+from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED, UNSIGNED
 from camshaft.ops.elementwise import pow_mod
-from camshaft.ops.elementwise.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, UNSIGNED, Formula, family
+from camshaft.ops.elementwise import samples as draws
+from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
 
 INTEGERS = (*SIGNED, *UNSIGNED)
 
 
 def wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """In i64 by way of u64: the language's i64 are indexes, which must not overflow."""
+    """Wrapping arithmetic: i64 as u64, because the kernel language's i64 are indexes and must not overflow."""
     if a.dtype != i64:
         return k.apply(instruction, a, b)
     return k.bitcast(k.apply(instruction, k.bitcast(a, u64), k.bitcast(b, u64)), i64)
@@ -47,26 +48,26 @@ def _extreme(name: str, function: Callable[..., Any], sampled: tuple[DType, ...]
 
 
 def _divided(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """As NumPy divides: of integers 0 by 0, and the least by -1 wraps; neither reaches the instruction."""
+    """Division as in NumPy: an integer by 0 gives 0, the least integer by -1 wraps. Neither reaches the instruction."""
     if a.dtype.is_float:
         return (pow_mod.floor_divide if instruction == "floor_divide" else pow_mod.remainder)(k, a, b)
     zero = b == 0
     if a.dtype.kind == "u":
         return k.select(zero, 0, k.apply(instruction, a, k.select(zero, 1, b)))
-    turned = b == -1
-    plain = k.apply(instruction, a, k.select(zero | turned, 1, b))
+    minus_one = b == -1
+    quotient = k.apply(instruction, a, k.select(zero | minus_one, 1, b))
     by_minus_one = -a if instruction == "floor_divide" else a - a
-    return k.select(zero, 0, k.select(turned, by_minus_one, plain))
+    return k.select(zero, 0, k.select(minus_one, by_minus_one, quotient))
 
 
 def _rounds_once(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why the target has no exact remainders of floats, or None."""
+    """Why the target cannot compute exact remainders of floats, or None."""
     if target.backend == "webgpu" and as_dtype(node.inputs[0].dtype).is_float:
-        return "a remainder is exact where a multiply-add rounds once; WGSL's drivers round it twice"
+        return "an exact remainder needs a fused multiply-add; WGSL drivers round the product and the sum"
     return None
 
 
-def _whole_division(name: str, text: str, function: Callable[..., Any], draw: draws.Draw) -> Formula:
+def _floor_division(name: str, text: str, function: Callable[..., Any], draw: draws.Draw) -> Formula:
     return Formula(
         name,
         text,
@@ -82,7 +83,7 @@ def _whole_division(name: str, text: str, function: Callable[..., Any], draw: dr
 
 
 def _power(a: Any, b: Any) -> Any:
-    """NumPy's, which refuses integers to negative powers."""
+    """np.power, and integers to negative powers, which NumPy refuses."""
     if a.dtype.kind != "i":
         return np.power(a, b)
     ones = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0))
@@ -96,8 +97,8 @@ ROWS = (
     Formula("divide", "y = a / b", lambda k, a, b: a / b, np.divide, FLOATS, tolerance=TOLERANCE),
     _extreme("minimum", np.minimum, INTEGERS[:3]),
     _extreme("maximum", np.maximum, INTEGERS[4:7]),
-    _whole_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide, draws.whole_range),
-    _whole_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder, draws.great),
+    _floor_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide, draws.full_range),
+    _floor_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder, draws.wide),
     Formula(
         "power",
         "y = a^b; of integers to a negative power 0, but for 1 and -1",

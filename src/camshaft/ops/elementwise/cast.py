@@ -1,6 +1,6 @@
-"""cast: y = x in another dtype (`to`, a name), by value, as NumPy's astype: towards 0; floats to the nearest, the even of ties.
+"""cast: y = x in the dtype that `to` names, as NumPy's astype: floats to integers towards 0, floats to floats to the nearest.
 
-What an integer type does not hold wraps from another integer type; from floats it is nobody's to say (NumPy neither).
+Integers that do not fit wrap. Floats that do not fit an integer type give an undefined value, as in NumPy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from camshaft.errors import ShapeError
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.formula import EVERY, Formula, op_of
+from camshaft.ops.checks import EVERY
+from camshaft.ops.elementwise.frame import Formula, op_of
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.spec import TensorSpec
 
@@ -27,10 +28,9 @@ def _to(dtype: DType, attrs: ops.Attrs) -> DType:
 
 def _compute(k: Tracer, x: ir.Value, to: str) -> ir.Value:
     target = DTYPES[to]
-    held = ir.arithmetic_dtype(target)
     if x.dtype.is_float and target.nbytes < 4 and target.kind == "u":
         return k.bitcast(x.to(i32), u32)  # so that -1.0 wraps
-    return x.to(held)
+    return x.to(ir.arithmetic_dtype(target))
 
 
 def _numpy(x: ops.Array, to: str) -> ops.Array:
@@ -38,7 +38,7 @@ def _numpy(x: ops.Array, to: str) -> ops.Array:
 
 
 def _samples() -> Iterable[ops.Sample]:
-    """Each dtype to two others, so that each is come to from two; small values, of both signs where both have them."""
+    """Each dtype to two others and from two others; small values, of both signs where both dtypes have them."""
     rng = np.random.default_rng(18)
     names = list(DTYPES)
     for step in (1, 5):
@@ -51,7 +51,7 @@ def _samples() -> Iterable[ops.Sample]:
             yield ops.Sample(f"{source.name} to {to.name}", (values.astype(source.numpy),), {"to": to.name})
     odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-9, 65519.0, 65521.0, 1 + 2**-8, 1 + 2**-11, 3.4e38], np.float32)
     for short in ("f16", "bf16", "bool"):
-        # NumPy calls no two bf16 NaN equal
+        # NumPy does not compare bf16 NaNs as equal
         yield ops.Sample(f"special values to {short}", (odd[short == "bf16" :],), {"to": short})
 
 

@@ -1,7 +1,7 @@
-"""How a chain of elementwise ops is spelled: its inputs' dtypes, a step per op, what comes out.
+"""The text form of a chain of elementwise ops: its inputs' dtypes, a step per op, its results.
 
-'chain f32,f32 y0=add(x0,x1) y1=softcap(y0,cap=2.5) -> y1': x0, x1 are the inputs, y0, y1 the steps' results. The spelling is the
-op's name, so a chain's kernels, evidence and measurements are found again by what it computes.
+'chain f32,f32 y0=add(x0,x1) y1=softcap(y0,cap=2.5) -> y1': x0, x1 are the inputs, y0, y1 the steps' results. The text is the op's
+name, so a chain's kernels, evidence and measurements are found by what it computes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VALUE = re.compile(r"([xy])(\d+)")
 
 @dataclass(frozen=True)
 class Step:
-    """One op of a chain. `operands` count the inputs, then the steps' results: of 2 inputs, 2 is the first step's."""
+    """One op of a chain. `operands` index the inputs, then the steps' results: after 2 inputs, 2 is the first step's."""
 
     op: str
     operands: tuple[int, ...]
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain: what its inputs are, its steps, and which of their results (by step) come out."""
+    """A chain: its inputs' dtypes, its steps, and the indexes of the steps whose results are the chain's."""
 
     dtypes: tuple[DType, ...]
     steps: tuple[Step, ...]
@@ -40,7 +40,7 @@ class Chain:
 
     @property
     def text(self) -> str:
-        """The one spelling of this chain."""
+        """The text of this chain; equal chains have equal texts."""
         n = len(self.dtypes)
         steps = " ".join(f"y{i}={_call(step, n)}" for i, step in enumerate(self.steps))
         return f"{WORD} {','.join(d.name for d in self.dtypes)} {steps} -> {','.join(f'y{i}' for i in self.results)}"
@@ -52,7 +52,7 @@ def _call(step: Step, n_inputs: int) -> str:
 
 
 def parse(text: str) -> Chain:
-    """The chain of a spelling. ShapeError for what is none."""
+    """The chain of a text. ShapeError for a text that is not a chain."""
     word, _, rest = text.partition(" ")
     dtypes, _, rest = rest.partition(" ")
     steps, arrow, results = rest.partition(" -> ")
@@ -79,7 +79,7 @@ def _step(text: str, index: int, n_inputs: int) -> Step:
 
 
 def _value(text: str, n_inputs: int, n_steps: int) -> int:
-    """An operand by its name: an input, or an earlier step."""
+    """The index of an operand by its name: an input or an earlier step."""
     match = _VALUE.fullmatch(text)
     if match is None or int(match[2]) >= (n_inputs if match[1] == "x" else n_steps):
         raise ShapeError(f"chain: got {text!r}; wanted an input or a step before it")

@@ -1,4 +1,4 @@
-"""Comparisons of two tensors, logic on booleans, and choices by them: a row for each op. The frame is formula.py."""
+"""Comparisons of two tensors, boolean logic, where and clip: a row for each op."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 from camshaft.dtypes import DType, boolean, f16, i8, i32, i64, u8, u32
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
-from camshaft.ops.elementwise.formula import EVERY, EXACT, NUMBERS, Formula, family
+from camshaft.ops.checks import EVERY, NUMBERS
+from camshaft.ops.elementwise.frame import EXACT, Formula, family
 
 
-def _compared(instruction: str, turned: bool, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """False compares as 0, true as 1. `turned` swaps the operands: greater is less the other way round."""
+def _compared(instruction: str, swapped: bool, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Booleans compare as 0 and 1. `swapped`: the operands are swapped, as greater(a, b) is less(b, a)."""
     if a.dtype == boolean:
         a, b = a.to(u32), b.to(u32)
-    return k.apply(instruction, *((b, a) if turned else (a, b)))
+    return k.apply(instruction, *((b, a) if swapped else (a, b)))
 
 
 def _comparison(name: str, sign: str, instruction: str, *sampled: DType) -> Formula:

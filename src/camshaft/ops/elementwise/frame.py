@@ -1,115 +1,190 @@
-"""Shared by the elementwise ops: how a tensor is cut into row blocks, one per program, and what shapes they take.
+"""The frame of elementwise ops: an op is a Formula, `op_of` makes its Op, and chains (chain.py) share launch and kernel body.
 
-Only the first axis may be an Extent, so the active elements lie together: a tensor is seen as [rows, columns], rows the Extent
-(or everything in one row where all sizes are known) and each program takes up to BLOCK columns of one row.
+Operands broadcast as in NumPy and have one dtype; promotion is the caller's. Integers wrap. f16 and bf16 are computed in f32 and
+rounded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32
+from camshaft.dtypes import DType, as_dtype, boolean
 from camshaft.extent import Extent
+from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel
+from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import lane_widths
+from camshaft.ops.checks import rounded, same_dtype, widened
+from camshaft.ops.elementwise import samples
+from camshaft.ops.elementwise.samples import Draw
+from camshaft.ops.kernels import blocks
+from camshaft.ops.kernels.strides import ProgramBlock, Strides, iteration, strides_of
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 
-# Columns per program: 16 KiB of each f32 operand, 0.5 (add) to 2 (silu) microseconds of work on one AVX-512 core.
-BLOCK = 4096
-BACKENDS = ops.EVERYWHERE
+# 16-bit results are compared with the rounded reference: a few elements may differ by one unit in the last place.
+TOLERANCE = {"f32": 1e-12, "f64": 1e-30, "f16": 1e-8, "bf16": 1e-6}
+EXACT: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A tensor as rows x columns, with `block` columns to a program."""
+class Formula:
+    """An elementwise op. `compute(k, *values)` is the kernel expression and `numpy(*arrays)` the reference; both take the `attrs`
+    by keyword.
 
-    rows: Dim
-    columns: int
-    block: int
+    `operands` names the operands, by default x, or a and b. The first `conditions` are booleans, the others of one of
+    `dtypes`. `gives`: the result's dtype from the operands' and the attributes; None: the operands'. `given`: the attributes
+    of samples. `draws`: the distribution of each operand in samples (the last one repeats); `sampled`: their dtypes besides
+    f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
+    KernelVariant. `flops` per element.
+    """
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The bounds that a kernel sees."""
-        return (self.rows.bound if isinstance(self.rows, Extent) else self.rows), self.columns
-
-    @property
-    def grid(self) -> tuple[ops.Cells, ops.Cells]:
-        """A program per row and block."""
-        return ops.Cells(self.rows), ops.Cells(self.columns, per=self.block)
-
-
-def even_block(columns: int, most: int = BLOCK) -> int:
-    """The block that cuts `columns` into as few blocks of at most `most` as needed, of nearly equal, whole-vector sizes."""
-    count = -(-columns // most)
-    return min(columns, -(-columns // count // 64) * 64)
-
-
-def cut(spec: TensorSpec, keep_columns: bool = False) -> Cut:
-    """Rows and columns of a tensor. `keep_columns` keeps its last axis as the columns (for an operand that repeats per row)."""
-    if keep_columns or isinstance(spec.shape[0], Extent):
-        rows, columns = _rows_and_columns(spec, keep_columns)
-    else:
-        rows, columns = 1, prod(spec.bounds)
-    return Cut(rows, columns, even_block(columns))
+    name: str
+    text: str
+    compute: Callable[..., ir.Value]
+    numpy: Callable[..., Any]
+    dtypes: tuple[DType, ...]
+    arity: int = 2
+    conditions: int = 0
+    gives: Callable[[DType, ops.Attrs], DType] | None = None
+    attrs: tuple[Attribute, ...] = ()
+    operands: str = ""
+    given: ops.Attrs = field(default_factory=dict)
+    tolerance: Mapping[str, float] = field(default_factory=lambda: TOLERANCE)
+    draws: tuple[Draw, ...] = ()
+    sampled: tuple[DType, ...] = ()
+    structure: bool = False
+    supports: Callable[[ops.NodeSpec, ops.Target], str | None] = lambda node, target: None
+    samples: Callable[[], Iterable[ops.Sample]] | None = None
+    error_samples: Callable[[], Iterable[ops.ErrorSample]] | None = None
+    flops: float = 1.0
 
 
-def _rows_and_columns(spec: TensorSpec, keep_columns: bool) -> tuple[Dim, int]:
-    if keep_columns:
-        rows = spec.shape[0] if len(spec.shape) == 2 else prod(spec.bounds[:-1])
-        return rows, spec.bounds[-1]
-    return spec.shape[0], prod(spec.bounds[1:])
+def broadcast(op: str, specs: Sequence[TensorSpec]) -> tuple[Dim, ...]:
+    """The shape that all specs broadcast to. ShapeError if they do not, if it is empty, or if another axis than its first is an
+    Extent."""
+    rank = max(len(s.shape) for s in specs)
+    result: list[Dim] = []
+    for axis in range(-rank, 0):
+        sizes = {s.shape[axis] for s in specs if len(s.shape) >= -axis} - {1}
+        ops.expect(len(sizes) < 2, op, tuple(specs), "shapes that broadcast to one")
+        result.append(sizes.pop() if sizes else 1)
+    fits = not any(isinstance(d, Extent) for d in result[1:]) and 0 not in result
+    ops.expect(fits, op, tuple(specs), "no empty axis, and an Extent only as the result's first axis")
+    return tuple(result)
+
+
+def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == row.arity, row.name, specs, f"{row.arity} tensor{'s' if row.arity > 1 else ''}")
+    known = [a.name for a in row.attrs]
+    unknown = set(attrs) - set(known)
+    ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", f"none but {known}")
+    if row.conditions:
+        same_dtype(row.name, specs[: row.conditions], (boolean,))
+    dtype = same_dtype(row.name, specs[row.conditions :], row.dtypes)
+    shape = broadcast(row.name, specs)
+    return (TensorSpec(shape, row.gives(dtype, attrs) if row.gives else dtype),)
+
+
+def _reference(row: Formula, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    dtype = as_dtype(inputs[row.conditions].dtype)
+    exact = not row.tolerance  # then f64 is rounded once, as in kernels, and not first to a longer double
+    wide = [x if exact and x.dtype == np.float64 else widened(x) for x in inputs]
+    with np.errstate(all="ignore"):
+        return (rounded(row.numpy(*wide, **attrs), row.gives(dtype, attrs) if row.gives else dtype),)
+
+
+def over_elements(
+    k: Tracer, operands: Sequence[Any], n_inputs: int, arrays: int, compute: Callable[[list[ir.Value]], Sequence[ir.Value]],
+    *, columns: int, block: int, sizes: tuple[int, ...], strides: tuple[Strides, ...], streams: bool = False,
+) -> None:  # fmt: skip
+    """The body of every elementwise kernel: results = compute(inputs) for each element of the program's block. Of `operands`,
+    `arrays` are arrays, inputs first; the number of columns may follow as a scalar."""
+    program = ProgramBlock(k, columns or operands[arrays], block, sizes, strides)
+    for c in k.lanes(program.start, program.stop):
+        values = compute([program.load(i, x, c) for i, x in enumerate(operands[:n_inputs])])
+        for i, value in enumerate(values, n_inputs):
+            program.store(i, operands[i], c, value, streams)
+
+
+def kernel_of(row: Formula, module: str) -> Kernel:
+    """The kernel of a row, with its name. `module` is the one that defines the row."""
+
+    def elements(
+        k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: Any, strides: Any, **attrs: Any
+    ) -> None:
+        # out[i] = formula(x[i], y[i], ...)
+        over_elements(
+            k, operands, arrays - 1, arrays, lambda values: [row.compute(k, *values, **attrs)],
+            columns=columns, block=block, sizes=sizes, strides=strides,
+        )  # fmt: skip
+
+    elements.__name__, elements.__module__ = row.name, module
+    return Kernel(elements)
 
 
 def launch(
-    kernel: Kernel, how: Cut, arrays: Sequence[ops.Operand], constants: dict[str, Constant] | None = None
+    kernel: Kernel, node: ops.NodeSpec, constants: Mapping[str, Constant], lanes: int | None = None
 ) -> ops.Build:
-    """One launch of a kernel with the constants `columns` and `block`, and others."""
-    given: dict[str, Constant] = {"columns": how.columns, "block": how.block, **(constants or {})}
-    return ops.Build((ops.Launch(kernel, tuple(arrays), how.grid, given),))
+    """One launch of an elementwise kernel over the node's flat inputs and outputs."""
+    specs, shape = (*node.inputs, *node.outputs), node.outputs[0].shape
+    over = iteration(shape, [strides_of(spec, shape) for spec in specs])
+    reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
+    writes = [ops.write(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.outputs)]
+    given = {"arrays": len(specs), **over.constants, **constants}
+    return ops.Build((ops.Launch(kernel, (*reads, *writes), over.grid, given, over.extents, lanes),))
 
 
-def tunables(build: lane_widths.Builder) -> ops.Tunables:
-    """Columns of a program and lanes, for a build of one launch whose last grid axis is columns, cut by the constant `block`."""
-
-    def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-        made = build(node, target)
-        (only,) = made.launches
-        assert isinstance(only, ops.Launch)
-        columns = only.grid[-1].dim
-        block = values["block"] if isinstance(columns, Extent) else even_block(columns, values["block"])
-        grid = (*only.grid[:-1], ops.Cells(columns, per=block))
-        cut_anew = replace(only, grid=grid, constants={**only.constants, "block": block})
-        return lane_widths.wider(replace(made, launches=(cut_anew,)), target, values)
-
-    def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-        return {"block": BLOCK, "lanes": target.lanes}
-
-    blocks = (512, 1024, 2048, 4096, 8192, 16384, 65536, 1 << 20)
-    return ops.Tunables({"block": blocks, "lanes": lane_widths.WIDTHS}, defaults, build_with, lane_widths.refusal)
+def variant(
+    build: Callable[[ops.NodeSpec, ops.Target], ops.Build],
+    supports: Callable[[ops.NodeSpec, ops.Target], str | None],
+) -> ops.KernelVariant:
+    """The one variant of an elementwise op, for every target."""
+    return ops.KernelVariant("row_blocks", ops.EVERYWHERE, build, supports, tunables=blocks.tunables(build))
 
 
-def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -> None:
-    """ShapeError unless `spec` is a plain tensor of one of the dtypes with no Extent but its first axis."""
-    allowed = tuple(dtypes)
-    wanted = f"a tensor of {' or '.join(d.name for d in allowed)} whose first axis alone may be an Extent"
-    inner_extent = any(isinstance(d, Extent) for d in spec.shape[1:])
-    fits = spec.is_plain and spec.dtype in allowed and len(spec.shape) >= 1 and not inner_extent
-    ops.expect(fits and 0 not in spec.bounds, op, spec, wanted)
+def _lanes(row: Formula, node: ops.NodeSpec, target: ops.Target) -> int | None:
+    """Half an AVX-512 vector where the formula is one operation on 32-bit elements: an add of a million f32 takes 147 us, with
+    whole vectors 152 (NumPy 158; Zen 4, one thread). None: the device's own number."""
+    narrow = all(spec.is_plain and as_dtype(spec.dtype).nbytes == 4 for spec in (*node.inputs, *node.outputs))
+    return 8 if narrow and row.flops == 1 and target.backend == "simd" and target.lanes == 16 else None
 
 
-def sample_shapes() -> tuple[tuple[int, ...], ...]:
-    """Shapes on both sides of a vector's and a block's width."""
-    flat = ((n,) for n in (1, 15, 16, 17, 33))
-    return (*flat, (3, 5), (2, 3, 7), (2, BLOCK - 1), (1, BLOCK + 17), (3, 2 * BLOCK + 1))
+# Names of the operands by their number, where a row has none.
+_OPERANDS = {1: "x", 2: "a b"}
 
 
-def part_of_bound(seed: int, *columns: int) -> tuple[tuple[TensorSpec, ops.Array], dict[Extent, int]]:
-    """A tensor of 7 active tokens of at most 16, for the sample that holds an op to its active extent."""
-    tokens = Extent("tokens", 16)
-    spec = TensorSpec((tokens, *columns), f32)
-    return (spec, np.random.default_rng(seed).normal(size=spec.bounds).astype(np.float32)), {tokens: 7}
+def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
+    """The Op of a row, with other fields of Op; `module` is the one that defines the row."""
+    kernel = kernel_of(row, module)
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        return launch(kernel, node, node.attrs, _lanes(row, node, target))
+
+    def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+        return _infer(row, specs, attrs)
+
+    infer.__module__ = module  # where a child process finds an op that is not camshaft's own
+    return ops.Op(
+        name=row.name,
+        formula=row.text,
+        parameters=Parameters(row.operands or _OPERANDS[row.arity], row.attrs, out_by_position=True),
+        infer=infer,
+        reference=lambda inputs, attrs: _reference(row, inputs, attrs),
+        variants=(variant(build, row.supports),),
+        samples=row.samples or (lambda: samples.samples(row)),
+        error_samples=row.error_samples or (lambda: samples.error_samples(row)),
+        tolerance=row.tolerance,
+        flops=lambda node: row.flops * prod(node.outputs[0].bounds),
+        **fields,
+    )
+
+
+def family(rows: Iterable[Formula], module: str) -> dict[str, ops.Op]:
+    """The ops of a module's rows by name."""
+    return {row.name: op_of(row, module) for row in rows}

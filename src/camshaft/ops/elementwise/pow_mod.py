@@ -1,8 +1,8 @@
 """What `power`, `floor_divide` and `remainder` compute of floats and integers, in the kernel language.
 
-power of floats is e^(y ln |x|) with ln |x| as the sum of two f64 (60 bits and more), so f32 is right to the last place but one
-and f64 within 2 ulp; it needs 64-bit floats, which WGSL and Metal lack. Remainders of floats are exact at any quotient where
-the target's fma rounds once, as WGSL's drivers' do not.
+power of floats is e^(y ln |x|) with ln |x| as the sum of two f64 (60 bits and more), so f32 is within 1 ulp
+and f64 within 2 ulp; it needs 64-bit floats, which WGSL and Metal lack. Remainders of floats are exact for any quotient where
+the target's fma rounds once; WGSL drivers' does not.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from camshaft.lang.tracing.tracer import Tracer
 _SQRT_HALF, _MANTISSA = 0x3FE6A09E667F3BCD, 52
 _LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)
 _THIRD = (2 / 3, 3.700743415417188e-17)
-# dtype -> (bits of a quotient that one step takes away, steps from the greatest to the least number)
+# dtype -> (bits of the quotient that one step reduces, steps from the greatest to the least number)
 _STEPS = {"f32": (23, 13), "f64": (52, 41)}
 
 
 # --- remainders ---------------------------------------------------------------------------------------------------------
 def _step(k: Tracer, r: ir.Value, by: ir.Value) -> ir.Value:
-    """r mod by, both above 0, for quotients below 2^24 (2^53): exact, as the quotient is off by one at most."""
+    """r mod by, both above 0, for quotients below 2^24 (f64: 2^53). Exact, because the quotient is off by at most one."""
     rest = k.fma(-k.trunc(r / by), by, r)
     rest = k.select(rest < 0.0, rest + by, rest)
     return k.select(rest >= by, rest - by, rest)
@@ -37,24 +37,24 @@ def _modulo(k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
             multiples.append(multiples[-1] * 2.0**bits)
         for multiple in reversed(multiples[1:]):
             r.set(k.select(multiple < float("inf"), _step(k, r.value, multiple), r.value))
-    endless = by == float("inf")
-    return k.select(endless & (size < float("inf")), size, _step(k, r.value, by))
+    infinite = by == float("inf")
+    return k.select(infinite & (size < float("inf")), size, _step(k, r.value, by))
 
 
 def remainder(k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
     """a - floor(a / b) b of floats, with b's sign."""
     rest = _modulo(k, a, b)
     signed = k.select(a < 0.0, -rest, rest)
-    turned = (rest != 0.0) & ((a < 0.0) ^ (b < 0.0))
-    return k.select(turned, signed + b, signed)
+    adjusts = (rest != 0.0) & ((a < 0.0) ^ (b < 0.0))
+    return k.select(adjusts, signed + b, signed)
 
 
 def floor_divide(k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """floor(a / b) of floats; a / 0 as a division gives it."""
+    """floor(a / b) of floats; a / 0 as in a division."""
     rest = _modulo(k, a, b)
     quotient = k.round((a - k.select(a < 0.0, -rest, rest)) / b)
-    turned = (rest != 0.0) & ((a < 0.0) ^ (b < 0.0))
-    return k.select(b == 0.0, a / b, k.select(turned, quotient - 1.0, quotient))
+    adjusts = (rest != 0.0) & ((a < 0.0) ^ (b < 0.0))
+    return k.select(b == 0.0, a / b, k.select(adjusts, quotient - 1.0, quotient))
 
 
 # --- powers -------------------------------------------------------------------------------------------------------------
@@ -78,25 +78,25 @@ def power(k: Tracer, x: ir.Value, y: ir.Value) -> ir.Value:
 def _float_power(k: Tracer, x: ir.Value, y: ir.Value) -> ir.Value:
     size = k.abs(x)
     inf = float("inf")
-    plain = (size > 0.0) & (size < inf) & (k.abs(y) < inf)
-    high, low = _log(k, k.select(plain, size, 1.0))
-    # y (high + low) as the sum of two; far beyond the results that there are, only its sign counts
-    held = k.minimum(k.maximum(k.select(plain, y, 1.0), -1e22), 1e22)
-    product = held * high
+    finite = (size > 0.0) & (size < inf) & (k.abs(y) < inf)
+    high, low = _log(k, k.select(finite, size, 1.0))
+    # y (high + low) as the sum of two f64, clamped where the result overflows or underflows anyway
+    clamped = k.minimum(k.maximum(k.select(finite, y, 1.0), -1e22), 1e22)
+    product = clamped * high
     product = k.minimum(k.maximum(product, -1500.0), 1500.0)
-    rest = k.fma(held, low, k.fma(held, high, -product))
+    rest = k.fma(clamped, low, k.fma(clamped, high, -product))
     rest = k.select(k.abs(product) < 1500.0, rest, 0.0)
     power_ = k.exp(product)
     result = k.select(power_ < inf, k.fma(power_, rest, power_), power_)
-    result = k.select(plain, result, k.exp(y * k.log(size)))
+    result = k.select(finite, result, k.exp(y * k.log(size)))
     return _with_sign(k, x, y, result)
 
 
 def _with_sign(k: Tracer, x: ir.Value, y: ir.Value, result: ir.Value) -> ir.Value:
-    """|x|^y as x^y: odd powers of what is below 0 are, other fractions of it are NaN; 1 for y = 0 and for x = 1."""
+    """x^y from |x|^y: negative for odd y and x below 0, NaN for fractional y and x below 0; 1 for y = 0 and for x = 1."""
     inf = float("inf")
-    whole = k.trunc(y) == y
-    odd = whole & (k.trunc(y * 0.5) != y * 0.5) & (k.abs(y) < inf)
+    integer = k.trunc(y) == y
+    odd = integer & (k.trunc(y * 0.5) != y * 0.5) & (k.abs(y) < inf)
     below = k.bitcast(x, i64) < 0
     result = k.select(below & odd, -result, result)
     fraction = (k.trunc(y) != y) & (x < 0.0) & (x > -inf) & (k.abs(y) < inf)
@@ -114,7 +114,7 @@ def _log(k: Tracer, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     exponent = n.to(f64)
     exponent = k.select(tiny, exponent - 53.0, exponent)
     f = m - 1.0
-    g = m + 1.0  # may round: what it lost is in g_low
+    g = m + 1.0  # rounded; g_low is the error
     g_low = f - (g - 2.0)
     s = f / g
     s_low = (k.fma(-s, g, f) - s * g_low) / g
@@ -130,13 +130,13 @@ def _log(k: Tracer, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     rest = series * z * cube
     tail = 2.0 * s_low + third_low + rest
     first, first_low = _two_sum(2.0 * s, third)
-    whole, whole_low = _two_sum(exponent * _LN2[0], first)
-    low = whole_low + first_low + tail + exponent * _LN2[1]
-    return _two_sum(whole, low)
+    total, total_low = _two_sum(exponent * _LN2[0], first)
+    low = total_low + first_low + tail + exponent * _LN2[1]
+    return _two_sum(total, low)
 
 
 def _two_sum(a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """a + b, and what rounding lost of it."""
+    """a + b and its rounding error."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)

@@ -1,4 +1,4 @@
-"""Elementwise functions of one tensor: a row for each op. The frame is ops/elementwise/formula.py."""
+"""Elementwise functions of one tensor: a row for each op."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import formula_samples as draws
-from camshaft.ops.elementwise.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, Formula, family
+from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED
+from camshaft.ops.elementwise import samples as draws
+from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
 from camshaft.ops.parameters import Attribute
 
 _TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
@@ -27,13 +28,13 @@ def _function(
     compute: Callable[..., ir.Value] | None = None,
     **other: Any,
 ) -> Formula:
-    """A function of floats; `compute`: by default the instruction of the op's name."""
+    """A function of floats. `compute` is the instruction of the same name by default."""
     given = compute or (lambda k, x: k.apply(name, x))
     return Formula(name, text, given, function, FLOATS, arity=1, draws=(draw,), sampled=(f64, f16), **other)
 
 
 def _erf(x: Any) -> Any:
-    """Element by element in f64: NumPy has none."""
+    """math.erf of each element, because NumPy has no erf."""
     return np.array([erf(v) for v in np.ravel(x).astype(np.float64).tolist()]).reshape(np.shape(x))
 
 
@@ -43,7 +44,7 @@ def _capped(dtype: DType, attrs: ops.Attrs) -> DType:
     return dtype
 
 
-# The reference's own erf is of f64.
+# The reference's erf is in f64 itself.
 _ERF_TOLERANCE = {**TOLERANCE, "f64": 1e-29}
 
 
@@ -66,8 +67,8 @@ ROWS = (
     Formula("abs", "y = |x|", _abs, np.abs, NUMBERS, arity=1, tolerance=EXACT, sampled=(f64, i8, i32, i64)),
     _function("exp", "y = e^x", np.exp, flops=10.0),
     _function("log", "y = ln x", np.log, draws.positive, flops=10.0),
-    _function("sqrt", "y = the root of x", np.sqrt, draws.positive),
-    _function("rsqrt", "y = 1 / the root of x", lambda x: 1 / np.sqrt(x), draws.positive, flops=2.0),
+    _function("sqrt", "y = sqrt(x)", np.sqrt, draws.positive),
+    _function("rsqrt", "y = 1 / sqrt(x)", lambda x: 1 / np.sqrt(x), draws.positive, flops=2.0),
     _function("square", "y = x^2", np.square, compute=_square),
     _function("reciprocal", "y = 1 / x", np.reciprocal, compute=lambda k, x: 1.0 / x),
     _function("tanh", "y = tanh x", np.tanh, flops=12.0),
@@ -114,8 +115,8 @@ ROWS = (
         flops=14.0,
     ),
     _function("erf", "y = erf x", _erf, tolerance=_ERF_TOLERANCE, flops=20.0),
-    _function("sin", "y = sin x", np.sin, draws.any_size, flops=20.0),
-    _function("cos", "y = cos x", np.cos, draws.any_size, flops=20.0),
+    _function("sin", "y = sin x", np.sin, draws.any_magnitude, flops=20.0),
+    _function("cos", "y = cos x", np.cos, draws.any_magnitude, flops=20.0),
     Formula(
         "isnan",
         "y = whether x is NaN",
@@ -127,9 +128,9 @@ ROWS = (
         tolerance=EXACT,
         sampled=(f16,),
     ),
-    _function("ceil", "y = the least integer from x up", np.ceil, tolerance=EXACT),
-    _function("trunc", "y = x without its fraction", np.trunc, tolerance=EXACT),
-    _function("floor", "y = the greatest integer up to x", np.floor, tolerance=EXACT),
-    _function("round", "y = the integer next to x, the even one of two", np.rint, draws.halves, tolerance=EXACT),
+    _function("ceil", "y = the least integer >= x", np.ceil, tolerance=EXACT),
+    _function("trunc", "y = the integer part of x", np.trunc, tolerance=EXACT),
+    _function("floor", "y = the greatest integer <= x", np.floor, tolerance=EXACT),
+    _function("round", "y = the nearest integer, ties to even", np.rint, draws.halves, tolerance=EXACT),
 )
 OPS = family(ROWS, __name__)

@@ -1,6 +1,6 @@
-"""concat and split along an axis, and outer: ops that lay tensors beside each other. A row of the result or of a part is copied.
+"""concat and split along an axis, which copy rows, and outer: y[i, j] = a[i] b[j].
 
-concat takes two tensors or more of one dtype; split's `sizes` are the parts' along `axis`. outer: y[i, j] = a[i] b[j].
+concat takes two or more tensors of one dtype; split's `sizes` are those of the parts along `axis`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import numpy as np
 from camshaft.dtypes import DType, as_dtype, boolean, f16, f32, f64, i8, i64
 from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.checks import EVERY, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.elementwise.binary import wrapping
-from camshaft.ops.elementwise.formula import EVERY, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import AXIS, Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 
 @kernel
 def copy_rows(
-    k: Tracer, x: KernelArray, out: KernelArray, *, middle: int, x_start: int, out_start: int, columns: int, block: int
+    k: Tracer, x: Array, out: Array, *, middle: int, x_start: int, out_start: int, columns: int, block: int
 ) -> None:
     # out[r, out_start + c] = x[r, x_start + c]
     row, first = k.program(0) * middle + k.program(1), k.program(2) * block
@@ -36,7 +35,7 @@ def copy_rows(
 
 
 @kernel
-def products(k: Tracer, a: KernelArray, b: KernelArray, out: KernelArray, *, columns: int, block: int) -> None:
+def products(k: Tracer, a: Array, b: Array, out: Array, *, columns: int, block: int) -> None:
     # out[i, j] = a[i] b[j]
     row, first = k.program(0), k.program(1) * block
     factor = a[row]
@@ -52,7 +51,7 @@ def _axis(op: str, spec: TensorSpec, attrs: ops.Attrs, known: set[str]) -> int:
     found: int = axis % rank
     extents = [i for i, d in enumerate(spec.shape) if isinstance(d, Extent)]
     plain = 0 not in spec.bounds and (not extents or (extents == [0] and found > 0))
-    ops.expect(plain, op, spec, "no empty axis, and an Extent only as a first axis that is not the one")
+    ops.expect(plain, op, spec, "no empty axis, and an Extent only as the first axis and not as the given one")
     return found
 
 
@@ -62,17 +61,18 @@ def _with_axis(spec: TensorSpec, axis: int, size: int) -> TensorSpec:
 
 
 def _copies(
-    whole: TensorSpec,
+    full: TensorSpec,
     axis: int,
     reads: Sequence[tuple[ops.Operand, int]],
     writes: Sequence[tuple[ops.Operand, int]],
     widths: Sequence[int],
 ) -> ops.Build:
-    """A launch for each piece: (operand, where the piece starts in its rows) on both sides. Rows are cut before the axis."""
-    launches, outer = [], whole.shape[0] if axis else 1
-    middle = prod(whole.bounds[1:axis])
+    """A launch for each part: (operand, where the part starts in its rows) for source and destination. `full` is the joined
+    tensor; its rows begin at the axis."""
+    launches, outer = [], full.shape[0] if axis else 1
+    middle = prod(full.bounds[1:axis])
     for (x, x_start), (out, out_start), columns in zip(reads, writes, widths, strict=True):
-        block = elementwise.even_block(columns)
+        block = blocks.even_block(columns)
         grid = ops.Cells(outer), ops.Cells(middle), ops.Cells(columns, per=block)
         constants = {"middle": middle, "x_start": x_start, "out_start": out_start, "columns": columns, "block": block}
         launches.append(ops.Launch(copy_rows, (x, out), grid, constants))
@@ -80,26 +80,26 @@ def _copies(
 
 
 def _infer_concat(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    ops.expect(len(specs) > 1, "concat", specs, "two tensors or more")
+    ops.expect(len(specs) > 1, "concat", specs, "two or more tensors")
     same_dtype("concat", specs, EVERY)
     axis = _axis("concat", specs[0], attrs, {"axis"})
     fits = all(
         len(s.shape) == len(specs[0].shape) and _with_axis(s, axis, 1) == _with_axis(specs[0], axis, 1) for s in specs
     )
     ops.expect(
-        fits and all(0 not in s.bounds for s in specs), "concat", specs, f"shapes that differ in axis {axis} alone"
+        fits and all(0 not in s.bounds for s in specs), "concat", specs, f"shapes that differ only in axis {axis}"
     )
     return (_with_axis(specs[0], axis, sum(s.bounds[axis] for s in specs)),)
 
 
 def _build_concat(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     axis = node.attrs.get("axis", 0) % len(node.outputs[0].shape)
-    whole = node.outputs[0]
-    rows, columns = prod(whole.bounds[:axis]), prod(whole.bounds[axis:])
+    full = node.outputs[0]
+    rows, columns = prod(full.bounds[:axis]), prod(full.bounds[axis:])
     widths = [prod(s.bounds[axis:]) for s in node.inputs]
     reads = [(ops.read(i, shape=(rows, w)), 0) for i, w in enumerate(widths)]
     out = ops.write(0, shape=(rows, columns))
-    return _copies(whole, axis, reads, [(out, start) for start in accumulate(widths[:-1], initial=0)], widths)
+    return _copies(full, axis, reads, [(out, start) for start in accumulate(widths[:-1], initial=0)], widths)
 
 
 def _infer_split(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -114,12 +114,12 @@ def _infer_split(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Tenso
 
 def _build_split(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     axis = node.attrs.get("axis", 0) % len(node.inputs[0].shape)
-    whole = node.inputs[0]
-    rows, columns = prod(whole.bounds[:axis]), prod(whole.bounds[axis:])
+    full = node.inputs[0]
+    rows, columns = prod(full.bounds[:axis]), prod(full.bounds[axis:])
     widths = [prod(s.bounds[axis:]) for s in node.outputs]
     writes = [(ops.write(i, shape=(rows, w)), 0) for i, w in enumerate(widths)]
     x = ops.read(0, shape=(rows, columns))
-    return _copies(whole, axis, [(x, start) for start in accumulate(widths[:-1], initial=0)], writes, widths)
+    return _copies(full, axis, [(x, start) for start in accumulate(widths[:-1], initial=0)], writes, widths)
 
 
 def _infer_outer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -132,7 +132,7 @@ def _infer_outer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Tenso
 
 def _build_outer(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     columns = bound(node.inputs[1].shape[0])
-    block = elementwise.even_block(columns)
+    block = blocks.even_block(columns)
     grid = ops.Cells(node.inputs[0].shape[0]), ops.Cells(columns, per=block)
     arrays = ops.read(0), ops.read(1), ops.write(0)
     return ops.Build((ops.Launch(products, arrays, grid, {"columns": columns, "block": block}),))
@@ -182,8 +182,8 @@ def _outer_samples() -> Iterable[ops.Sample]:
 
 def _concat_errors() -> Iterable[ops.ErrorSample]:
     x = TensorSpec((2, 8), f32)
-    yield ops.ErrorSample((x,), {}, "wanted two tensors or more")
-    yield ops.ErrorSample((x, TensorSpec((3, 9), f32)), {}, "wanted shapes that differ in axis 0 alone")
+    yield ops.ErrorSample((x,), {}, "wanted two or more tensors")
+    yield ops.ErrorSample((x, TensorSpec((3, 9), f32)), {}, "wanted shapes that differ only in axis 0")
     yield ops.ErrorSample((x, x), {"axis": 2}, "wanted an axis from -2 to 1")
 
 
@@ -200,7 +200,7 @@ def _outer_errors() -> Iterable[ops.ErrorSample]:
 def _op(
     name: str, formula: str, infer: Any, reference: Any, build: Any, samples: Any, errors: Any, parameters: Parameters
 ) -> ops.Op:
-    variant = ops.KernelVariant("row_blocks", elementwise.BACKENDS, build)
+    variant = ops.KernelVariant("row_blocks", ops.EVERYWHERE, build)
     tolerance = {"f32": 0.0, "f64": 0.0}
     return ops.Op(name, formula, infer, reference, (variant,), samples, errors, tolerance, parameters=parameters)
 
@@ -217,7 +217,7 @@ def _parts(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ..
 OPS = {
     "concat": _op(
         "concat",
-        "y = the tensors along an axis",
+        "y = the tensors joined along an axis",
         _infer_concat,
         _concatenated,
         _build_concat,
@@ -227,7 +227,7 @@ OPS = {
     ),
     "split": _op(
         "split",
-        "y, z, .. = x cut along an axis",
+        "y, z, .. = x split along an axis",
         _infer_split,
         _parts,
         _build_split,

@@ -1,4 +1,4 @@
-"""embedding: y[t] = table[ids[t]], the table plain (f32, f16, bf16) or in a block format, interleaved as for quantized_matmul."""
+"""embedding: y[t] = table[ids[t]]; the table is f32, f16, bf16 or packed in a block format as for quantized_matmul."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantized.matmul import weight_operands
@@ -24,12 +23,12 @@ NAN = float("nan")
 
 
 def _row(k: Tracer, wanted: Value, rows: int) -> tuple[Value, Value]:
-    """A row that may be read, and whether it is the wanted one: an id outside of the table reads nothing and gives NaN."""
+    """The row clamped to the table, and whether it was in bounds: an id out of bounds gives NaN."""
     return k.minimum(k.maximum(wanted, 0), rows - 1), (wanted >= 0) & (wanted < rows)
 
 
 @kernel
-def plain_row(k: Tracer, ids: KernelArray, table: KernelArray, out: KernelArray, *, dim: int) -> None:
+def plain_row(k: Tracer, ids: Array, table: Array, out: Array, *, dim: int) -> None:
     t = k.program(0)
     row, inside = _row(k, ids[t].to(i64), table.shape[0])
     for c in k.lanes(dim):
@@ -39,17 +38,17 @@ def plain_row(k: Tracer, ids: KernelArray, table: KernelArray, out: KernelArray,
 @kernel
 def interleaved_row(
     k: Tracer,
-    ids: KernelArray,
-    codes: KernelArray,
-    scales: KernelArray,
-    extra: KernelArray,
-    out: KernelArray,
+    ids: Array,
+    codes: Array,
+    scales: Array,
+    extra: Array,
+    out: Array,
     *,
     rows: int,
     dim: int,
     block: str,
 ) -> None:
-    # a column a lane: its code, and its group's scale and minimum
+    # out[t, c] = (code - zero point) scale, or code scale + minimum, of the row ids[t]; a column per lane
     t = k.program(0)
     row, inside = _row(k, ids[t].to(i64), rows)
     weights = packed(k, codes, scales, extra, block)
@@ -116,8 +115,7 @@ def _samples() -> Iterable[ops.Sample]:
 
 
 def _packed_sample(name: str, n: int, dim: int) -> ops.Sample:
-    from camshaft.ops.kernels.late_sample import LateSample  # only a proof wants samples
-    from camshaft.ops.quantized.samples import random_blocks
+    from camshaft.ops.quantized.samples import LazySample, random_blocks  # only validation needs samples
 
     block, ids = BLOCK_FORMATS[name], np.array([0, 20, 16, 15, 5], np.int32)
     raw, spec = random_blocks(name, n, dim, seed=4), interleaved(TensorSpec((n, dim), block))
@@ -128,7 +126,7 @@ def _packed_sample(name: str, n: int, dim: int) -> ops.Sample:
         return ids, packed
 
     values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, dim)
-    return LateSample(name, inputs, {"values": values}, (TensorSpec((5,), i32), spec))
+    return LazySample(name, inputs, {"values": values}, (TensorSpec((5,), i32), spec))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

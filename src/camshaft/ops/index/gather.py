@@ -1,4 +1,4 @@
-"""gather: y[i] = x[rows[i]], whole rows; a row number outside of x is never read: its result is NaN (0 for integers)."""
+"""gather: y[i] = x[rows[i]], where x[r] is a row. An index out of bounds reads nothing and gives NaN (0 for integers)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from camshaft.dtypes import f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.checks import expect_tensor
+from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -21,24 +21,18 @@ DTYPES = (f32, i32)
 
 
 @kernel
-def gather_bounded(
-    k: Tracer, x: KernelArray, rows: KernelArray, out: KernelArray, *, limit: int, columns: int, block: int
-) -> None:
+def gather_bounded(k: Tracer, x: Array, rows: Array, out: Array, *, limit: int, columns: int, block: int) -> None:
     # y[i, c] = x[rows[i], c]
     _gather(k, x, rows, out, limit, columns, block)
 
 
 @kernel
-def gather_active(
-    k: Tracer, x: KernelArray, rows: KernelArray, out: KernelArray, limit: ir.Value, *, columns: int, block: int
-) -> None:
+def gather_active(k: Tracer, x: Array, rows: Array, out: Array, limit: ir.Value, *, columns: int, block: int) -> None:
     # y[i, c] = x[rows[i], c], rows[i] under x's active extent
     _gather(k, x, rows, out, limit, columns, block)
 
 
-def _gather(
-    k: Tracer, x: KernelArray, rows: KernelArray, out: KernelArray, limit: ir.Operand, columns: int, block: int
-) -> None:
+def _gather(k: Tracer, x: Array, rows: Array, out: Array, limit: ir.Operand, columns: int, block: int) -> None:
     i, first = k.program(0), k.program(1) * block
     stop = k.minimum(first + block, columns)
     source = rows[i].to(i64)
@@ -53,7 +47,7 @@ def _gather(
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 2, "gather", specs, "x [T, d] and rows [R]")
     x, rows = specs
-    elementwise.expect_tensor("gather", x, DTYPES)
+    expect_tensor("gather", x, DTYPES)
     ops.expect(len(x.shape) == 2, "gather", x, "x of two dimensions")
     ops.expect(rows.is_plain and rows.dtype == i32 and len(rows.shape) == 1, "gather", rows, "rows of i32 [R]")
     return (TensorSpec((rows.shape[0], x.shape[1]), x.dtype),)
@@ -69,7 +63,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, rows = node.inputs
     columns = x.bounds[1]
-    block = elementwise.even_block(columns)
+    block = blocks.even_block(columns)
     arrays = (ops.read(0), ops.read(1), ops.write(0))
     grid = (ops.Cells(rows.shape[0]), ops.Cells(columns, per=block))
     if isinstance(x.shape[0], Extent):
@@ -81,11 +75,11 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(15)
-    for n_rows, columns, taken in ((1, 1, 1), (5, 15, 3), (4, 16, 9), (9, 33, 2), (3, elementwise.BLOCK + 1, 4)):
+    for n_rows, columns, taken in ((1, 1, 1), (5, 15, 3), (4, 16, 9), (9, 33, 2), (3, blocks.BLOCK + 1, 4)):
         x = rng.normal(size=(n_rows, columns)).astype(np.float32)
         yield ops.Sample(f"{taken} of {n_rows}x{columns}", (x, rng.integers(0, n_rows, taken, dtype=np.int32)))
     bad = np.array([0, -1, 4, 3, 2**31 - 1, -(2**31)], np.int32)
-    yield ops.Sample("row numbers outside", (rng.normal(size=(4, 17)).astype(np.float32), bad))
+    yield ops.Sample("indexes out of bounds", (rng.normal(size=(4, 17)).astype(np.float32), bad))
     yield ops.Sample("integers", (rng.integers(-9, 9, (4, 17)).astype(np.int32), bad))
     tokens, wanted = Extent("tokens", 16), Extent("rows", 8)
     specs = (TensorSpec((tokens, 33), f32), TensorSpec((wanted,), i32))
@@ -108,7 +102,7 @@ OP = ops.Op(
     parameters=Parameters("x rows"),
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),
+    variants=(ops.KernelVariant("row_blocks", ops.EVERYWHERE, _build),),
     indexes={1: lambda node: node.inputs[0].bounds[0]},
     samples=_samples,
     error_samples=_error_samples,

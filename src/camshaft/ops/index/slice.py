@@ -11,9 +11,9 @@ import numpy as np
 from camshaft.dtypes import bf16, boolean, f16, f32, f64, i8, i64, u16
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import broadcasting
-from camshaft.ops.elementwise.formula import EVERY, same_dtype
+from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.index.transpose import strided
+from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -63,9 +63,9 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     own = [prod(x.bounds[axis + 1 :]) for axis in range(len(cuts))]
     taken = tuple(stride * step for stride, (_, _, step) in zip(own, cuts, strict=True))
     first = sum(start * stride for stride, (start, _, _) in zip(own, cuts, strict=True))
-    how = broadcasting.walk(out.shape, (taken, broadcasting.steps_of(out, out.shape)))
+    over = iteration(out.shape, (taken, strides_of(out, out.shape)))
     arrays = ops.read(0, shape=(prod(x.bounds),)), ops.write(0, shape=(prod(out.bounds),))
-    return ops.Build((strided(how, arrays, first),))
+    return ops.Build((strided(over, arrays, first),))
 
 
 def _samples() -> Iterable[ops.Sample]:

@@ -1,4 +1,4 @@
-"""transpose: y's axis i is x's axis axes[i]; without `axes` they are turned round. Bit for bit but for 16-bit NaNs' payload."""
+"""transpose: y's axis i is x's axis axes[i]; by default the axes are reversed. Bit for bit except the payload of 16-bit NaNs."""
 
 from __future__ import annotations
 
@@ -11,38 +11,36 @@ from camshaft.dtypes import DTYPES, DType, as_dtype, bf16, boolean, f16, f32, f6
 from camshaft.extent import Extent
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import broadcasting
-from camshaft.ops.elementwise.broadcasting import Strides, split_index
-from camshaft.ops.elementwise.formula import EVERY, same_dtype
+from camshaft.ops.checks import EVERY, same_dtype
+from camshaft.ops.kernels.strides import Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.reduction import axes_of
 from camshaft.ops.spec import TensorSpec, bound
 
-# A tile's rows lie apart by an odd number of elements: rows whose distance is a power of two would share a cache set.
+# The pitch of a tile is odd: rows at a distance of a power of two would share a cache set.
 TILE, PITCH = 32, 33
-SHORT = 8
+LEAST_AXIS = 8  # a tile's axes have at least as many elements
 
 
 @kernel
 def strided_copy(
-    k: Tracer, x: KernelArray, out: KernelArray, *active: ir.Value, first: int, columns: int, block: int,
-    sizes: Strides, steps: tuple[Strides, ...],
+    k: Tracer, x: Array, out: Array, *active: ir.Value, first: int, columns: int, block: int, sizes: Strides,
+    strides: tuple[Strides, ...],
 ) -> None:  # fmt: skip
-    # y is written in order; x is read from element `first` on, where its strides say
-    places = broadcasting.Places(k, columns or active[0], block, sizes, steps)
-    for c in k.lanes(places.start, places.stop):
-        places.store(1, out, c, places.load(0, x, c, first))
+    # y[i] = x[first + i . strides], y in order
+    program = ProgramBlock(k, columns or active[0], block, sizes, strides)
+    for c in k.lanes(program.start, program.stop):
+        program.store(1, out, c, program.load(0, x, c, first))
 
 
 @kernel
 def tiles(
-    k: Tracer, x: KernelArray, out: KernelArray, *, sizes: Strides, x_steps: Strides, out_steps: Strides, rows: int,
-    columns: int, x_row: int, out_column: int, dtype: str,
+    k: Tracer, x: Array, out: Array, *, sizes: Strides, x_steps: Strides, out_steps: Strides, rows: int, columns: int,
+    x_row: int, out_column: int, dtype: str,
 ) -> None:  # fmt: skip
-    # out[.., c, r] = x[.., r, c], TILE x TILE at a time through scratch: memory is read and written along its rows
+    # out[.., c, r] = x[.., r, c], TILE x TILE at a time through scratch, so that loads and stores are contiguous
     axes = split_index(k.program(0), sizes)
     starts = [sum((i * step for i, step in zip(axes, steps, strict=True)), start=0) for steps in (x_steps, out_steps)]
     row, column = k.program(1) * TILE, k.program(2) * TILE
@@ -73,7 +71,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     axes = _axes(x, attrs)
     extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
     fits = 0 not in x.bounds and (not extents or (extents == [0] and axes[0] == 0 and len(axes) > 1))
-    ops.expect(fits, "transpose", x, "no empty axis, and an Extent only as a first axis that stays there")
+    ops.expect(fits, "transpose", x, "no empty axis, and an Extent only as the first axis of both")
     return (TensorSpec(tuple(x.shape[a] for a in axes), dtype),)
 
 
@@ -83,29 +81,29 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, out = node.inputs[0], node.outputs[0]
-    own = broadcasting.steps_of(x, x.shape)
-    turned = tuple(own[a] for a in _axes(x, node.attrs))
-    how = broadcasting.walk(out.shape, (turned, broadcasting.steps_of(out, out.shape)))
+    own = strides_of(x, x.shape)
+    permuted = tuple(own[a] for a in _axes(x, node.attrs))
+    over = iteration(out.shape, (permuted, strides_of(out, out.shape)))
     flat = (prod(out.bounds),)
     arrays = ops.read(0, shape=flat), ops.write(0, shape=flat)
-    tiled = _tiled(how, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
+    tiled = _tiled(over, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
     if tiled is not None:
         return ops.Build((tiled,))
-    return ops.Build((strided(how, arrays),))
+    return ops.Build((strided(over, arrays),))
 
 
-def strided(how: broadcasting.Walk, arrays: tuple[ops.Operand, ...], first: int = 0) -> ops.Launch:
-    """A launch of `strided_copy`, x read from its element `first` on."""
-    return ops.Launch(strided_copy, arrays, how.grid, {"first": first, **how.constants}, how.extents)
+def strided(over: Iteration, arrays: tuple[ops.Operand, ...], first: int = 0) -> ops.Launch:
+    """A launch of `strided_copy`, with x read from its element `first` on."""
+    return ops.Launch(strided_copy, arrays, over.grid, {"first": first, **over.constants}, over.extents)
 
 
-def _tiled(how: broadcasting.Walk, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
-    """A launch of `tiles`, where x's last axis and the result's are two, and neither is short."""
-    x_steps, out_steps = how.steps
-    sizes = how.middle
+def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
+    """A launch of `tiles` if x's last axis is not the result's last one and both are long enough; else None."""
+    x_steps, out_steps = over.strides
+    sizes = over.middle
     at = next((i for i, step in enumerate(x_steps[1:-1]) if step == 1), None)
-    rows = bound(how.columns)
-    if at is None or x_steps[-1] == 1 or min(sizes[at], rows) < SHORT or isinstance(how.outer, Extent):
+    rows = bound(over.columns)
+    if at is None or x_steps[-1] == 1 or min(sizes[at], rows) < LEAST_AXIS or isinstance(over.outer, Extent):
         return None
     others = [i for i in range(len(sizes)) if i != at]
     constants: dict[str, Constant] = {
@@ -154,7 +152,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="transpose",
-    formula="y[.., i, ..] = x with its axes in another order",
+    formula="y = x with its axes permuted",
     parameters=Parameters("x", (Attribute("axes", "tuple[int, ...] | None", None),)),
     infer=_infer,
     reference=_reference,

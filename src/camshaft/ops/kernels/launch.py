@@ -1,4 +1,4 @@
-"""From a Launch to what a backend compiles: array parameters, scalars and grid."""
+"""The compile-time signature of a Launch: array parameters, run-time scalars and grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from camshaft.ops.spec import Part, TensorSpec
 
 @dataclass(frozen=True)
 class Signature:
-    """What a kernel is compiled for. `scalars` are the Extents in the order of the kernel's run-time scalars."""
+    """The parameters of a compiled kernel. `scalars` are the Extents in the order of the kernel's run-time scalars."""
 
     arrays: tuple[ir.ArrayParam, ...]
     scalars: tuple[Extent, ...]
@@ -22,23 +22,23 @@ class Signature:
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        """Names by place, so that equal kernels of differently named extents share their code."""
+        """Names by position, so that equal kernels with differently named extents share code."""
         return tuple(f"extent{i}" for i in range(len(self.scalars)))
 
 
 def operand_spec(operand: Operand, node: NodeSpec, build: Build) -> TensorSpec:
-    """The tensor that an operand speaks of."""
+    """The spec of an operand's tensor."""
     tensors = {"input": node.inputs, "output": node.outputs, "scratch": build.scratch}[operand.kind]
     return tensors[operand.index]
 
 
 def operand_part(operand: Operand, node: NodeSpec, build: Build) -> Part:
-    """The typed array inside that tensor."""
+    """The part of an operand's tensor."""
     return operand_spec(operand, node, build).part(operand.part)
 
 
 def signature(launch: Launch | NativeCall, node: NodeSpec, build: Build) -> Signature:
-    """The launch's parameters. Extents that only the grid names come after those that the kernel takes."""
+    """The launch's parameters. Extents of the grid alone come after those that the kernel takes."""
     arrays = []
     for i, operand in enumerate(launch.arrays):
         part = operand_part(operand, node, build)

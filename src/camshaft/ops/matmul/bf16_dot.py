@@ -1,7 +1,7 @@
-"""matmul of bf16 by bf16 on a CPU's dot product of pairs (vdpbf16ps, bfdot): blocks as in blocked.py, over words of two k each.
+"""matmul of bf16 by bf16 with a CPU's dot product of bf16 pairs (vdpbf16ps, bfdot), in the blocks of blocked.py.
 
-Products are exact; each pair's are added one after the other, each sum rounded once, subnormal numbers taken as 0 (k.dot2; NEON's
-bfdot has its own order and rounding).
+Depth is counted in 32-bit words of two k. Products are exact; those of a pair are added in order, each sum rounded once, with
+subnormal numbers as 0 (k.dot2; NEON's bfdot has its own order and rounding).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from camshaft.ops.spec import bound
 
 PAIR = 2
 FEATURES = (frozenset({"avx512bf16", "avx512vl"}), frozenset({"neon", "bf16"}))
-# From so many rows and elements of b on pairing b's rows once costs less than pairing them for each tile of rows.
+# From so many rows and elements of b on, pairing b's rows once costs less than pairing them for each tile of rows.
 PACKED_ROWS, PACKED_SIZE = 48, 10_000
-# With so many rows, of so many columns at least, a program has them all and pairs its panels itself, so that b is read once and
-# not written: 64 x 1024 x 4096 took 4.16 ms with b packed before, so 3.55. Three tiles of rows pair as fast as they read.
+# With so many rows, and at least so many columns, a program has all rows and pairs its panels itself, so that b is read once and
+# not written: 64 x 1024 x 4096 took 3.55 ms, and 4.16 with b packed before. Three tiles of rows pair as fast as they read.
 HELD_ROWS, HELD_COLUMNS = range(19, 97), 1024
 
 
@@ -59,12 +59,12 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """One launch, after one that packs b where several tiles of rows read it, or it lies as [n, k]."""
+    """One launch, after one that packs b where several tiles of rows read it or where it is [n, k]."""
     return build_with(node, target, defaults(node, target))
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     s = _in_words(node)
     a = ops.Operand("input", 0, shape=(s.a_matrices * bound(s.rows), s.depth), dtype=u32)
     if s.transposed:

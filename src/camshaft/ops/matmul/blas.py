@@ -18,8 +18,8 @@ from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 MAX_SIZE = 2**31 - 1  # scipy-openblas32 takes 32-bit sizes
-# Rows of a program: a quarter of the product's, within these; a program packs its operands anew, so slices that are small in
-# both directions cost: 256 x 64 of 1024 x 1024 16%, 256 x 1024 of it 6% on Zen 4.
+# Rows of a program: a quarter of the product's, within these; every program packs its operands, so slices that are small in
+# both directions cost time: 256 x 64 of 1024 x 1024 16%, 256 x 1024 of it 6% on Zen 4.
 LEAST_ROWS, MOST_ROWS = 128, 512
 WHOLE_COLUMNS = 4096
 WIDEN_BLOCK = 4096
@@ -39,14 +39,14 @@ def rows_per(s: Sizes) -> int:
 
 
 def columns_per(s: Sizes) -> int:
-    """Columns of one program: all where the rows make programs, else eight programs, of 64 to 512 in whole vectors."""
+    """Columns of one program: all where rows make several programs, else eight programs of 64 to 512, in full vectors."""
     if bound(s.rows) > LEAST_ROWS and s.columns <= WHOLE_COLUMNS:
         return s.columns
     return min(max(-(-s.columns // (8 * 16)) * 16, 64), 512)
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why BLAS cannot do it, or None."""
+    """Why BLAS cannot compute it, or None."""
     s = sizes_of(node)
     if max(bound(s.rows), s.columns, s.depth) > MAX_SIZE:
         return f"BLAS takes sizes up to {MAX_SIZE}"
@@ -94,7 +94,7 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 def supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why NumPy cannot do it, or None."""
+    """Why NumPy cannot compute it, or None."""
     if sizes_of(node).extents:
         return "a host call computes every row up to the bound; the rows are an Extent"
     if node.inputs[0].dtype == i32:
@@ -113,5 +113,5 @@ def _by_numpy(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence
 
 
 def cost_numpy(node: ops.NodeSpec, target: ops.Target) -> float:
-    """As BLAS, and the way into Python and out; other workers wait for it."""
+    """BLAS's cost plus the call into Python, while other workers wait."""
     return cost(node, target) + 20_000.0

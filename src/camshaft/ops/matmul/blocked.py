@@ -1,6 +1,6 @@
-"""matmul in blocks that stay in a core's caches: the sizes of tiles, blocks and groups for a node, and what they cost.
+"""The variant of matmul with blocks that fit a core's caches: the sizes of tiles, blocks and groups for a node, and their cost.
 
-The kernel is in blocked_kernel.py. b as [k, n] is read where it lies; as [n, k] it is packed to panels first, as in tiled.py.
+The kernel is in blocked_kernel.py. b as [k, n] is read in place; as [n, k] it is packed to panels first, as in tiled.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from camshaft.ops.matmul.shapes import Sizes, only_floats, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 BACKENDS = frozenset({"simd", "c"})
-# Rows of a register tile by its vectors, where there are 32 registers of 16 elements. No more than 8 rows of a: at a distance of
-# 4096 bytes they share a set of the first cache, which has 8 ways (16 rows took twice as long there).
+# Rows of a register tile by its vectors, where there are 32 registers of 16 elements. At most 8 rows of a: at a distance of
+# 4096 bytes they share a set of the L1 cache, which has 8 ways (16 rows took twice as long).
 TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
-# What a multiply-add takes in such a tile beside that of 6 x 4: loads of a and b that share the pipe (Zen 4).
+# Relative time of a multiply-add in such a tile, 6 x 4 being 1: loads of a and b share the pipe (Zen 4).
 TILE_COST = {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}
 MOST_SUMS = 28
-# What `packed` says of b: read where it lies, packed before, or a panel's part at a time by the program itself.
+# Values of `packed`: b is read in place, packed before, or packed by the program itself, a panel's part at a time.
 AS_IT_LIES, PACKED, HELD = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.
 PARTS, BLOCKS, GROUPS = (
@@ -32,23 +32,23 @@ PARTS, BLOCKS, GROUPS = (
     (12, 32, 48, 64, 96, 128, 192, 256, 384, 512),
     (64, 128, 256, 512, 1024, 2048, 4096),
 )
-# A program's block of a, beside which a part of a panel fits a second cache of 1 MiB.
+# Bytes of a program's block of a, which leave room for a part of a panel in an L2 cache of 1 MiB.
 BLOCK_NBYTES = 400 << 10
-# The most scratch of a program whose sums wait there for the last part: half of the second cache.
+# The most scratch of a program that keeps sums until the last part: half of the L2 cache.
 WAITING_NBYTES = 512 << 10
-# How many programs there are at least, where rows and columns make as many: 15 took two threads 5 % longer than 33.
+# The least number of programs, where rows and columns allow it: 15 took two threads 5 % longer than 33.
 PROGRAMS = 32
-# A product of so many multiply-adds, work for two workers, that makes fewer programs than this is cut into the least blocks:
-# 64 x 4096 x 64 in f32 took 218 us on two threads as three programs of 32 rows, so 178.
+# A product of so many multiply-adds, work for two workers, that would make fewer programs is split into the smallest blocks:
+# 64 x 4096 x 64 in f32 took 218 us on two threads as three programs of 32 rows, then 178.
 UNEVEN, SHARED_WORK = 8, 4e6
-# From so many rows and bytes of b on it is packed: fewer rows do not pay for that, a smaller b stays in the second cache.
+# From so many rows and bytes of b on it is packed: fewer rows do not pay for packing, and a smaller b stays in the L2 cache.
 PACKED_ROWS, PACKED_NBYTES = 256, 1 << 20
-# Rows that a program of the packing takes: b is read along its rows.
+# Rows of b that a packing program takes.
 DEEP = 8
 
 
 def tile_of(s: Sizes, target: ops.Target) -> tuple[int, int]:
-    """Rows and vectors of the register tile: the pair that computes least past the edges."""
+    """Rows and vectors of the register tile: the pair that computes the least past the edges."""
     if target.lanes < WIDTH:
         return min(6, bound(s.rows)), 1
     vectors = min(TILE_ROWS, key=lambda v: TILE_COST[v] * -(-s.columns // (v * WIDTH)) * v)
@@ -56,7 +56,7 @@ def tile_of(s: Sizes, target: ops.Target) -> tuple[int, int]:
 
 
 def part_of(depth: int, part: int) -> int:
-    """The depth of a block: equal parts of at most `part`, in whole lines."""
+    """The depth of a block: equal parts of at most `part`, in full cache lines."""
     equal = -(-depth // -(-depth // part))
     return min(-(-equal // WIDTH) * WIDTH, depth)
 
@@ -67,7 +67,7 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
-    """The values that the sizes decide."""
+    """The values that follow from the sizes."""
     rows, vectors = tile_of(s, target)
     packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and 4 * prod(s.b_shape) > PACKED_NBYTES)
     part = PARTS[-2] if packed else PARTS[-3]
@@ -91,7 +91,7 @@ def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Sums that pass the registers, tiles of more rows than there are, blocks that pass a program's scratch."""
+    """Why the values do not fit, or None: too many sums for the registers, too many rows of a tile, too much scratch."""
     s, sums = sizes_of(node), values["rows"] * values["vectors"]
     if sums * max(WIDTH // target.lanes, 1) > MOST_SUMS:
         return f"{sums} sums pass the registers"
@@ -111,12 +111,12 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """One launch, after one that packs b where it lies as [n, k]."""
+    """One launch, after one that packs b if it is [n, k]."""
     return build_with(node, target, defaults(node, target))
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     s = sizes_of(node)
     a = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth))
     b = ops.read(1, shape=s.b_shape)
@@ -152,7 +152,7 @@ def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
 
 
 def _most_panels(values: ops.Values, part: int) -> int:
-    """How many panels' sums of a block wait in scratch for the last part, beside its copy of a."""
+    """The number of panels whose sums are kept in scratch until the last part, besides the copy of a."""
     rows = values["block"] + values["rows"]
     left = MAX_SCRATCH_NBYTES - _beside_sums(values, part)
     return max(min(WAITING_NBYTES, left) // (4 * values["vectors"] * WIDTH * rows), 1)
@@ -165,7 +165,7 @@ def _beside_sums(values: ops.Values, part: int) -> int:
 
 
 def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
-    """The launch that multiplies, b where it lies or packed."""
+    """The launch that multiplies, with b in place or packed."""
     rows, vectors, part = bound(s.rows), values["vectors"], part_of(s.depth, values["part"])
     n_tiles = -(-rows // values["rows"])
     tile = values["rows"] if s.extents else -(-rows // n_tiles)
@@ -179,11 +179,11 @@ def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand
     constants = {
         "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
         "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),
-        "held": values["packed"] == HELD,
+        "paired_part": values["packed"] == HELD,
     }  # fmt: skip
     arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
-    # rows run fastest: a worker's share ends within one group of columns, whichever rows are fewer
+    # rows run fastest, so that a worker's part ends within one group of columns
     grid = (ops.Cells(s.matrices), ops.Cells(n_panels, panels), by_rows)
     return ops.Launch(multiply_blocks, arrays, grid, {**constants, **s.constants()}, s.extents)
 
@@ -205,8 +205,8 @@ TUNABLES = ops.Tunables(
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: 3.4 multiply-adds per lane and nanosecond in whole tiles (of 3.6), b once at 25 bytes a nanosecond
-    where that takes longer, 100 ns a launch, packing b 0.6 ns an element."""
+    """Measured on Zen 4: 3.4 multiply-adds per lane and nanosecond in full tiles (peak 3.6), b once at 25 bytes per
+    nanosecond where that takes longer, 100 ns per launch, packing b 0.6 ns per element."""
     s, values = sizes_of(node), defaults(node, target)
     width = values["vectors"] * WIDTH
     work = float(s.matrices) * bound(s.rows) * s.depth * -(-s.columns // width) * width

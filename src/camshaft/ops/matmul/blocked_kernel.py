@@ -1,14 +1,13 @@
 """The kernel of matmul in blocks: a register tile over blocks of rows, columns and depth that stay in a core's caches.
 
 A program multiplies a block of rows with a group of panels of b (`vectors` vectors of columns each), `part` of the depth at a
-time, so that a panel's part stays in the second cache while the tiles of rows go over it. b is read where it lies, or from
-panels that were packed before. An element's products are added in the order of k, from 0 on in each part: results depend on
+time, so that a panel's part stays in the L2 cache for all tiles of rows. b is read in place, or from panels
+that were packed before. An element's products are added in the order of k, from 0 on in each part: results depend on
 `part` alone.
 
-A result of 16 bits is rounded as it is stored, once: where the depth has several parts, their sums wait for the last in scratch.
+A result of 16 bits is rounded once, as it is stored: where the depth has several parts, sums are kept in scratch until the last.
 
-Where a is given as 32-bit words, they are pairs of bf16 along the depth, which then counts words; b's rows are paired as they are
-read, or were so when they were packed.
+a in 32-bit words is pairs of bf16 along the depth, which then counts words; b's rows are paired as they are read or packed.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from camshaft.ops.matmul.lanes import Axes, matrix_of
 
 WIDTH = 16
 LINE = 16  # f32 elements of a cache line
-AHEAD = 12  # rows of words that are asked for before they are paired
+AHEAD = 12  # rows to prefetch before they are paired
 
 
 @dataclass(frozen=True)
 class Tiles:
     """Rows in tiles: `tall` of `tile` rows, then shorter by one, so that no row is computed twice; with `active`, all are tall
-    and the last is cut."""
+    and the last is partial."""
 
     k: Tracer
     rows: int
@@ -39,7 +38,7 @@ class Tiles:
 
     @property
     def count(self) -> int:
-        """How many tiles there are at the bound."""
+        """The number of tiles at the bound."""
         short = self.rows - self.tall * self.tile
         return -(-self.rows // self.tile) if self.active is not None else self.tall + short // max(self.tile - 1, 1)
 
@@ -49,13 +48,13 @@ class Tiles:
         return self.active is None and self.tall < self.count
 
     def first_row(self, t: Value) -> Value:
-        """Where tile t starts."""
+        """The first row of tile t."""
         return t * self.tile - self.k.maximum(t - self.tall, 0) if self.has_short else t * self.tile
 
 
 @dataclass(frozen=True)
 class Columns:
-    """A panel's columns: where its vectors start, and how many columns each has (None: all of them, always)."""
+    """A panel's columns: the first columns of its vectors, and the number of columns in each (None: always full)."""
 
     starts: list[Value]
     counts: list[Value] | list[None]
@@ -63,7 +62,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of the depth that a program takes at a time."""
+    """A part of the depth that a program takes at a time."""
 
     start: Number
     length: int
@@ -71,14 +70,14 @@ class Part:
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing was added before."""
+        """Whether this is the first part."""
         return isinstance(self.start, int) and self.start == 0
 
 
 @dataclass(frozen=True)
 class Product:
     """What one program works on. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` its first column.
-    `sums` holds those of the parts before, where out is too short for them; `held` a panel's part of b in words."""
+    `sums` has those of earlier parts where out has a shorter dtype; `paired_part` has a panel's part of b in words."""
 
     k: Tracer
     a: Array
@@ -86,7 +85,7 @@ class Product:
     out: Array
     left: Array | None
     sums: Array | None
-    held: Array | None
+    paired_part: Array | None
     tiles: Tiles
     first: Value
     last: Value
@@ -120,9 +119,9 @@ class Product:
         k.barrier()
 
     def hold(self, p: Value, part: Part) -> None:
-        """A panel's part of b into scratch: its rows are paired once for all tiles, not for each. They lie far apart, so that the
-        hardware does not fetch them ahead."""
-        if self.held is None:
+        """A panel's part of b into scratch: its rows are paired once for all tiles, not for each. They are far apart, so
+        hardware does not prefetch them."""
+        if self.paired_part is None:
             return
         k, at = self.k, self.panel(p)
         k.barrier()
@@ -132,14 +131,14 @@ class Product:
                 for s in at.starts[::2]:
                     k.prefetch(self.b, ahead + i, s)
             for j, (s, n) in enumerate(zip(at.starts, at.counts, strict=True)):
-                k.store_vector(self.held, self.paired(part.start + d, s, n), d, j * WIDTH)
+                k.store_vector(self.paired_part, self.paired(part.start + d, s, n), d, j * WIDTH)
         k.barrier()
 
     def weights(self, at: Columns, p: Value, start: Number, n: Value) -> list[Value]:
         """Row `start` + n of the panel."""
         k, d = self.k, start + n
-        if self.held is not None:
-            return [k.load_vector(self.held, n, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
+        if self.paired_part is not None:
+            return [k.load_vector(self.paired_part, n, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
         if len(self.b.shape) == 3:
             panel = self.b_row + p // (self.vectors * WIDTH)
             return [k.load_vector(self.b, panel, d, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
@@ -163,7 +162,7 @@ class Product:
         total.set(k.dot2(total.value, x, weights) if self.in_words else k.fma(x, weights, total.value))
 
     def factors(self, t: Value, height: int) -> list[Value]:
-        """The rows of tile t, as `x` takes them: of scratch, or of a."""
+        """The rows of tile t in `x`: in scratch or in a."""
         row, active = self.tiles.first_row(t), self.tiles.active
         rows = [row + i for i in range(height)]
         if active is not None:
@@ -201,7 +200,7 @@ class Product:
         return sums
 
     def store(self, row: Value, p: Value, at: Columns, values: list[Value], part: Part) -> None:
-        """A row of sums: the first part's as they are, later ones added to what is there."""
+        """A row of sums: the first part's are stored, later ones are added to them."""
         k = self.k
         for j, (value, s, n) in enumerate(zip(values, at.starts, at.counts, strict=True)):
             array, place, count = self.out, (self.out_row + row, s), n
@@ -215,7 +214,7 @@ class Product:
             k.store_vector(array, value, *place, count=count)
 
     def multiply(self, p: Value, part: Part) -> None:
-        """All of the program's tiles of rows with one panel."""
+        """Multiplies all of the program's tiles of rows with one panel."""
         k, tiles = self.k, self.tiles
         self.hold(p, part)
         for t in k.range(self.first, k.minimum(self.last, tiles.tall) if tiles.has_short else self.last):
@@ -252,10 +251,10 @@ def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | N
 @kernel
 def multiply_blocks(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, tall: int,
-    vectors: int, block: int, panels: int, part: int, copied: bool, held: bool, batch: Axes, a_steps: Axes,
+    vectors: int, block: int, panels: int, part: int, copied: bool, paired_part: bool, batch: Axes, a_steps: Axes,
     b_steps: Axes,
 ) -> None:  # fmt: skip
-    # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels a program, `part` of the depth at a time
+    # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels per program, `part` of the depth at a time
     index, width = k.program(0), vectors * WIDTH
     active = extent[0] if extent else None
     tiles = Tiles(k, rows, tile, tall, active)
@@ -265,7 +264,7 @@ def multiply_blocks(
     left = k.scratch(f32, block * tile, pitch) if copied else None
     # as f32, sums wait in out itself
     sums = k.scratch(f32, block * tile, panels * width) if depth > part and out.dtype != f32 else None
-    words = k.scratch(u32, part, width) if held else None
+    words = k.scratch(u32, part, width) if paired_part else None
     b_rows = -(-columns // width) if len(b.shape) == 3 else depth
     last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
     product = Product(

@@ -1,8 +1,8 @@
 """matmul of one row by b as [n, k], a GEMV: bound by reading b.
 
-b is read from STREAMS places at once, each in the order of memory: the hardware fetches ahead within a page of 4 KiB only, and
-the misses at one stream's page ends are hidden by the others. f16 rows of 576 from huge pages, one Zen 4 core and two: 24 and
-33 GB/s from one place, 30 and 38 from four; from eight or with prefetch hints no more.
+b is read in STREAMS streams at once, each in memory order: hardware prefetches within a page of 4 KiB only, and the other streams
+hide the misses at one's page ends. f16 rows of 576 from huge pages, one Zen 4 core and two: 24 and
+33 GB/s with one stream, 30 and 38 with four; no more with eight or with software prefetches.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import Sizes
 
-STREAMS, VECTORS = 4, 2  # sums side by side: one chain of multiply-adds alone would take f16 at 29 GB/s at most
-ROWS = 8  # of b, one after the other, that a program takes from each stream
+STREAMS, VECTORS = 4, 2  # independent sums: one chain of multiply-adds would limit f16 to 29 GB/s
+ROWS = 8  # consecutive rows of b that a program takes from each stream
 
 
 @kernel
@@ -23,7 +23,7 @@ def row_by_streams(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, columns: int, depth: int, streams: int, share: int,
     block: int, batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
-    # out[i, j] = sum_k a[i, k] b[j, k]: `block` rows j of b from each of `streams` shares, lanes along k
+    # out[i, j] = sum_k a[i, k] b[j, k]: `block` rows j of b from each of `streams` parts, lanes along k
     index, first = k.program(0), k.program(2) * block
     a_row, b_row = matrix_of(index, batch, a_steps), matrix_of(index, batch, b_steps) * columns
     is_ragged = streams * share != columns or share % block != 0

@@ -1,8 +1,8 @@
-"""rounded_matmul in whole numbers of 16 bits, by a CPU's dot product of pairs of them (vpdpwssd): blocks as in blocked.py.
+"""rounded_matmul in int16, with a CPU's dot product of int16 pairs (vpdpwssd): blocks as in blocked.py.
 
-a and b are rounded in passes of their own (whole_kernels.py): b into panels, as it is turned. The tile has two sums for each
-product, in i32 and f32: 12 of them fill 24 of 32 registers. Sixteen registers hold too few, and without an instruction that adds
-to its sum (AVX2's vpmaddwd, NEON's smlal) it takes two, as many as f32's products: other targets multiply in f32.
+a and b are rounded by their own launches (int16_kernels.py), b into transposed panels. The tile has two sums for each
+product, in i32 and f32: 12 of them fill 24 of 32 registers. Sixteen registers are too few, and without an accumulating
+instruction (AVX2's vpmaddwd, NEON's smlal) it takes two instructions, as many as f32's products: other targets multiply in f32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPAN = 8
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Why not, or None."""
     if not target.features >= FEATURES or target.lanes < WIDTH:
-        return "takes CPUs with AVX-512's vpdpwssd and vectors of 16 numbers"
+        return "takes CPUs with AVX-512's vpdpwssd and vectors of 16 elements"
     s = sizes_of(node)
     if node.inputs[0].dtype != f32 or node.inputs[1].dtype != f16 or not s.transposed:
         return "takes f32 by f16 as [n, k]"
@@ -52,10 +52,10 @@ def _in_words(node: ops.NodeSpec) -> Sizes:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Sums that pass the registers, tiles of more rows than there are."""
+    """Why the values do not fit, or None: too many sums for the registers, or too many rows of a tile."""
     sums, rows = values["rows"] * values["vectors"], bound(sizes_of(node).rows)
     if sums > MOST_SUMS:
-        return f"{sums} sums of two kinds pass the registers"
+        return f"{sums} sums of two kinds exceed the registers"
     return f"a tile of {values['rows']} rows for {rows}" if values["rows"] > rows else None
 
 
@@ -65,7 +65,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     s, width = _in_words(node), values["vectors"] * WIDTH
     rows, blocks, panels = s.a_matrices * bound(s.rows), s.depth * PAIR // BLOCK, -(-s.columns // width) * s.b_matrices
     forms = (rows, s.depth), (rows, blocks), (panels, s.depth, width), (panels, blocks, width)
@@ -103,8 +103,8 @@ def _multiply(s: Sizes, values: ops.Values) -> ops.Launch:
         s, {**values, "copied": 0, "packed": 1}, ops.scratch(0, "read"), ops.scratch(2, "read"), f32
     )
     arrays = *(ops.scratch(i, "read") for i in range(4)), made.arrays[-1]
-    constants = {name: value for name, value in made.constants.items() if name not in ("copied", "held")}
-    # equal parts of whole blocks
+    constants = {name: value for name, value in made.constants.items() if name not in ("copied", "paired_part")}
+    # equal parts in full blocks
     constants["part"] = -(-s.depth // (-(-s.depth // values["part"]) * WORDS)) * WORDS
     return replace(made, kernel=multiply_rounded, arrays=arrays, constants=constants)
 
@@ -122,7 +122,7 @@ TUNABLES = ops.Tunables(
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: 6 multiply-adds per lane and nanosecond, rounding a 0.3 ns an element, b 0.35."""
+    """Measured on Zen 4: 6 multiply-adds per lane and nanosecond, rounding a 0.3 ns per element, b 0.35."""
     s = sizes_of(node)
     width = VECTORS * WIDTH
     work = float(s.matrices) * bound(s.rows) * s.depth * -(-s.columns // width) * width

@@ -1,15 +1,15 @@
-"""Kernels of products by whole numbers of 16 bits, with a scale for each 64 k of a row of a and of a column of b.
+"""Kernels of int16 products, with a scale for each 64 k of a row of a and of a column of b.
 
-A block of 64 k is numbers q = round(x / d), as 32 words of two: word 16 h + i has k 32 h + i and 32 h + i + 16. d is such that
+A block of 64 k is q = round(x / d) in int16, as 32 words of two: word 16 h + i has k 32 h + i and 32 h + i + 16. d is such that
 the root of the sum of q^2 is at most 32,765 in b and 65,505 in a (NORM and MOST, and what rounding adds). By Cauchy and Schwarz a
-sum of products of two blocks, and of any part of them, is then at most 32,765 * 65,505 < 2^31 in size: it fits an i32. In a, d is
-also such that no number passes MOST, and each fits an i16. The deviation of normal numbers is 4,100 steps in b, 8,200 in a; f16
+sum of products of two blocks, and of any part of them, then has a magnitude of at most 32,765 * 65,505 < 2^31: it fits an i32. In
+a, d is also such that |q| is at most MOST and fits an i16. The deviation of normal numbers is 4,100 steps in b, 8,200 in a; f16
 has 1,024 to 2,048 steps from 0 to a number.
 
 The i32 becomes f32 (24 of its 31 bits), is multiplied by both scales and added to the sum of the blocks before it.
 
-A block that has an infinity or a NaN has the scale NaN, and so have all sums that it is part of. One whose greatest number is
-below LEAST counts as 0.
+A block with an infinity or a NaN has the scale NaN, which makes all its sums NaN. A block whose greatest magnitude is below LEAST
+counts as 0.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NORM, MOST = 65_500.0, 32_760.0
 # A block is scaled to this greatest number before it is squared: no square passes f32's range, whatever the numbers are.
 UNIT = 4096.0
 LEAST = 2.0**-100
-# Words that the inner loop takes at a time: of 4, LLVM keeps factors on the stack.
+# Words per iteration of the inner loop: with 4, LLVM spills factors to the stack.
 TOGETHER = 2
-# Columns of b that are rounded side by side: more go to the stack.
+# Columns of b that are rounded together: more spill to the stack.
 AT_ONCE = 4
 
 
@@ -70,7 +70,7 @@ def _words(k: Tracer, parts: Sequence[Value], factor: Value) -> list[Value]:
 
 @kernel
 def round_rows(k: Tracer, a: Array, words: Array, scales: Array, *, rows: int, blocks: int, span: int) -> None:
-    # words[row, 32 b + i], scales[row, b] of block b of a's rows, `span` blocks a program
+    # words[row, 32 b + i], scales[row, b] of block b of a's rows, `span` blocks per program
     row, first = k.program(0) * rows + k.program(1), k.program(2) * span
     for b in k.range(first, k.minimum(first + span, blocks)):
         parts = [k.load_vector(a, row, b * BLOCK + i, width=WIDTH) for i in range(0, BLOCK, WIDTH)]
@@ -81,10 +81,10 @@ def round_rows(k: Tracer, a: Array, words: Array, scales: Array, *, rows: int, b
 
 @kernel
 def turn_rounded(k: Tracer, b: Array, packed: Array, scales: Array, *, columns: int, vectors: int, blocks: int) -> None:
-    # packed[matrix, panel, 32 q + i, c] = word i of block q of column panel * NR + c, by way of scratch: two columns an element
+    # packed[matrix, panel, 32 q + i, c] = word i of block q of column panel * NR + c, through scratch: two columns per element
     matrix, panel, block = k.program(0), k.program(1), k.program(2)
     width = vectors * WIDTH
-    rows, turned = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, WORDS)
+    rows, transposed = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, WORDS)
     after, ahead = next_of(k, block * BLOCK, BLOCK, blocks * BLOCK, width)
     for row in rows:
         k.prefetch(b, matrix * columns + k.minimum(row + after, columns - 1), ahead)
@@ -100,11 +100,11 @@ def turn_rounded(k: Tracer, b: Array, packed: Array, scales: Array, *, columns: 
                 scales[at, block, column] = scale
                 pair.append([values.to(u64) for values in words])
             for i, (one, two) in enumerate(zip(*pair, strict=True)):
-                k.store_vector(turned, one | (two << 32), (first + c) // 2, i * WIDTH)
+                k.store_vector(transposed, one | (two << 32), (first + c) // 2, i * WIDTH)
     for d in k.range(WORDS):
         ask(k, packed, at, k.minimum(block * WORDS + d + WORDS, blocks * WORDS - 1))
         for c in range(width // 2):
-            packed[at, block * WORDS + d, c] = turned[c, d]
+            packed[at, block * WORDS + d, c] = transposed[c, d]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class WholeProduct(Product):
     b_scales: Array
 
     def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
-        """A tile's sums over that part of the depth, whole blocks of it."""
+        """A tile's sums over that part of the depth, in full blocks."""
         start, length = part.start, part.length
         k, panel = self.k, self.b_row + p // (self.vectors * WIDTH)
         sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]

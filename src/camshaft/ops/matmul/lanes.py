@@ -1,4 +1,4 @@
-"""matmul at any lane width: out[i, j] = sum_k a[i, k] b[k, j], written with lanes, so it serves scalar and simd alike."""
+"""The general variant of matmul, for every target: out[i, j] = sum_k a[i, k] b[k, j], with k.lanes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import SHORT, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import bound
 
-COLUMNS = 256  # a program's columns: its sums stay in the first-level cache
+COLUMNS = 256  # columns of a program: its sums stay in the L1 cache
 UNROLL = 4
 
 
@@ -20,7 +20,7 @@ Axes: TypeAlias = tuple[int, ...]
 
 
 def matrix_of(index: Value, batch: Axes, steps: Axes) -> Value | int:
-    """Which matrix of an operand belongs to product `index` of the batch (0, untraced, where there is one only)."""
+    """The matrix of an operand for product `index` of the batch; the constant 0 where there is only one."""
     found: Value | int = 0
     for size, step in zip(reversed(batch), reversed(steps), strict=True):
         if step:
@@ -48,8 +48,8 @@ def columns_by_lane(
     a_steps: Axes,
     b_steps: Axes,
 ) -> None:
-    # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns, four k at a time; the sums live in out, or where that is too
-    # short for them in scratch
+    # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns, four k at a time; the sums are kept in out, or
+    # in scratch where out has a shorter dtype
     index, row, first = k.program(0), k.program(1), k.program(2) * COLUMNS
     last = k.minimum(first + COLUMNS, columns)
     a_row = matrix_of(index, batch, a_steps) * rows + row
@@ -93,7 +93,7 @@ def depth_by_lane(
     a_steps: Axes,
     b_steps: Axes,
 ) -> None:
-    # out[i, j] = sum_k a[i, k] b[j, k]: row i, COLUMNS of j one after the other, lanes along k
+    # out[i, j] = sum_k a[i, k] b[j, k]: row i, COLUMNS of j in sequence, lanes along k
     index, row, first = k.program(0), k.program(1), k.program(2) * COLUMNS
     a_row = matrix_of(index, batch, a_steps) * rows + row
     b_row = matrix_of(index, batch, b_steps) * columns

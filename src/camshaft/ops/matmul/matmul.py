@@ -1,6 +1,6 @@
-"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] in f32 from f32, f16, bf16; in f64, i32; b may lie as b[.., j, k].
+"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] of f32, f16, bf16 in f32, of f64, of i32.
 
-Sums in f32 may be rounded as they are stored, once: the attribute `to` (ops/kernels/stores.py).
+`transpose_b`: b is [.., n, k]. f32 sums may be rounded once as they are stored: the attribute `to` (kernels/output_dtype.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import stores
+from camshaft.ops.kernels import output_dtype
 from camshaft.ops.matmul import bf16_dot, blas, blocked, lanes, matrix_unit, skinny, tile, tiled
 from camshaft.ops.matmul.rounding import BF16_RULES
 from camshaft.ops.matmul.shapes import infer, sizes_of
@@ -24,12 +24,12 @@ from camshaft.ops.spec import TensorSpec
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     wide = np.longdouble if inputs[0].dtype == np.float64 else np.float64
     a, b = (x if x.dtype.kind == "i" else x.astype(wide) for x in inputs)
-    turned = np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b
+    right = np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b
     with np.errstate(over="ignore"):
-        return (np.asarray(np.matmul(a, turned)),)
+        return (np.asarray(np.matmul(a, right)),)
 
 
-# (a's batch, m, k, n, b's batch): either side of the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
+# (a's batch, m, k, n, b's batch): sizes around the vector width 16, the GEMV's 8 and 32 rows, tiles of 6 and 12 rows
 _SHAPES = (
     ((), 1, 1, 1, ()),
     ((), 1, 17, 33, ()),
@@ -53,9 +53,9 @@ _SHAPES = (
     ((), 14, 4, 16, (2, 2)),
 )
 
-# (m, k, n, b as [n, k], result) for matrix units and products of pairs: whole tiles of 32, and ragged ones. A proof for a plan
-# takes every third: of them each variant needs one that it can do (a few rows by [k, n] alone: streamed.py), in f32 and rounded,
-# and paired.py one for each way that it reads b.
+# (m, k, n, b as [n, k], result) for matrix units and bf16 dot products: full tiles of 32, and partial ones. Validation for a plan
+# takes every third sample: each variant needs one of these that it supports, in f32 and rounded (skinny.py: a few rows times
+# [k, n]), and bf16_dot.py one for each layout of b.
 _BF16 = (
     (32, 64, 32, False, "f32"),
     (37, 44, 33, False, "bf16"),
@@ -81,8 +81,8 @@ def _samples() -> Iterable[ops.Sample]:
     for a_batch, m, k, n, b_batch in _SHAPES:
         a, b, name = draw(*a_batch, m, k), draw(*b_batch, k, n), f"{a_batch}{m}x{k}x{n}{b_batch}"
         yield ops.Sample(name, (a, b))
-        turned = np.ascontiguousarray(np.swapaxes(b, -1, -2))
-        yield ops.Sample(f"{name} transposed", (a, turned), {"transpose_b": True})
+        transposed = np.ascontiguousarray(np.swapaxes(b, -1, -2))
+        yield ops.Sample(f"{name} transposed", (a, transposed), {"transpose_b": True})
     a, b = draw(6, 20), draw(33, 20)
     for first, second in ((np.float16, np.float16), (np.float32, ml_dtypes.bfloat16), (ml_dtypes.bfloat16, np.float32)):
         pair, name = (a.astype(first), b.astype(second)), f"{np.dtype(first)} x {np.dtype(second)}"
@@ -100,7 +100,7 @@ def _samples() -> Iterable[ops.Sample]:
 
 
 def _other_samples(rng: np.random.Generator) -> Iterable[ops.Sample]:
-    """f64 and i32 (which wraps), and vectors in the place of matrices."""
+    """f64 and i32 (which wraps), and vectors instead of matrices."""
     shapes = (((3, 2, 9), (9, 33)), ((17, 5), (5,)), ((9,), (2, 9, 17)))
     for dtype in (np.float64, np.int32):
         for a, b in shapes:
@@ -157,17 +157,19 @@ OP = ops.Op(
         ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
         ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
         ops.KernelVariant(
-            "paired", frozenset({"simd"}), bf16_dot.build, bf16_dot.supports, bf16_dot.cost, bf16_dot.TUNABLES
+            "bf16_dot", frozenset({"simd"}), bf16_dot.build, bf16_dot.supports, bf16_dot.cost, bf16_dot.TUNABLES
         ),
-        ops.KernelVariant("units", frozenset({"simd"}), matrix_unit.build, matrix_unit.supports, matrix_unit.cost),
-        ops.KernelVariant("streamed", skinny.BACKENDS, skinny.build, skinny.supports, skinny.cost, skinny.TUNABLES),
+        ops.KernelVariant(
+            "matrix_unit", frozenset({"simd"}), matrix_unit.build, matrix_unit.supports, matrix_unit.cost
+        ),
+        ops.KernelVariant("skinny", skinny.BACKENDS, skinny.build, skinny.supports, skinny.cost, skinny.TUNABLES),
         ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
         ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
         ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
     ),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance=stores.TOLERANCE | {"f64": 1e-29},
+    tolerance=output_dtype.TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
     rules=BF16_RULES,
 )

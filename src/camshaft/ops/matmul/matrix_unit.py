@@ -1,6 +1,6 @@
-"""matmul of bf16 by bf16 on a CPU's matrix unit (AMX, NEON's bf16): a tile of words, two k each, over panels of b packed so.
+"""matmul of bf16 by bf16 on a CPU's matrix unit (AMX, NEON's bf16): tiles of 32-bit words, each a pair of k.
 
-Products are exact in f32; the unit rounds and orders their sums its own way, always the same.
+b is packed to panels of words. Products are exact in f32; the order and rounding of sums are the unit's, and deterministic.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from camshaft.ops.matmul.shapes import Sizes, sizes_of
 from camshaft.ops.matmul.tiled import PACK_DEPTH, WIDTH, column_vectors, pack_transposed
 from camshaft.ops.spec import TensorSpec, bound
 
-# k of a word, and what a product's depth has to be a multiple of
+# k per 32-bit word; the depth must be a multiple
 PAIR, DEPTH = 2, 4
 
 
 @dataclass(frozen=True)
 class UnitTile:
     """The tile for CPUs with `features`: rows and columns that fill the unit's registers at depths of whole steps of `deep` words
-    (half the rows elsewhere: a shorter last step takes registers of its own), columns of a packed panel, and how many
-    multiply-adds an instruction does beside those of a vector's (by which costs are guessed: no such CPU was measured)."""
+    (half the rows at other depths: a shorter last step needs its own registers), columns of a packed panel, and multiply-adds
+    per instruction relative to a vector's (for the estimated costs: no such CPU was measured)."""
 
     features: frozenset[str]
     rows: int
@@ -64,7 +64,7 @@ def multiply_words(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, words: int, tile: int, width: int,
     panel: int, batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
-    # out[i, j] = sum over words d of a[i, d] b[panel(j), d, j]; a ragged end's tile starts earlier, so that all rows are there
+    # out[i, j] = sum over words d of a[i, d] b[panel(j), d, j]; the last tile starts earlier, so that it is full
     index, column, first = k.program(0), k.program(1) * width, k.program(2) * tile
     start, limit = k.minimum(first, rows - tile), extent[0] if extent else k.const(rows, i64)
     a_row = matrix_of(index, batch, a_steps) * rows + start
@@ -101,7 +101,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """b to panels of words, then a program a tile."""
+    """Packs b to panels of words, then a program per tile."""
     s, tile = sizes_of(node), tile_of(target)
     assert tile is not None
     words, panels = s.depth // PAIR, -(-s.columns // tile.panel)
@@ -130,7 +130,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _pack(s: Sizes, words: int, vectors: int) -> ops.Launch:
-    """As [n, k] b's words lie in its rows; as [k, n] they are made of two rows."""
+    """The words of b: pairs within its rows for [n, k], pairs of two rows for [k, n]."""
     panels = -(-s.columns // (vectors * WIDTH))
     if s.transposed:
         function, b = pack_transposed, ops.Operand("input", 1, shape=(s.b_matrices * s.columns, words), dtype=u32)
@@ -145,7 +145,8 @@ def _pack(s: Sizes, words: int, vectors: int) -> ops.Launch:
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Not measured: the rate of `blocked` times what an instruction of the unit does beside a vector's; packing as there."""
+    """An estimate: the rate of `blocked` times the unit's multiply-adds per instruction relative to a vector's; packing as
+    there."""
     s, tile = sizes_of(node), tile_of(target)
     assert tile is not None
     return s.multiply_adds / (3.4 * target.lanes * tile.speed) + 0.6 * prod(s.b_shape) + 100.0

@@ -1,8 +1,8 @@
-"""Packing b to panels of some vectors of columns.
+"""Packs b to panels of some vectors of columns.
 
-As [k, n] along its rows, as f32 or as words of two bf16. As [n, k] two columns are turned by two k at a time: as u64, which takes
-half the stores. An element of 32 bits takes 0.20 ns so, one of 16 bits to f32 0.29; by a gather or scatter of 16 of them 0.44 to
-0.65 (Zen 4).
+b as [k, n] is copied along its rows, as f32 or as pairs of bf16. b as [n, k] is transposed 2 x 2 elements at a time, as u64,
+which halves the stores: 0.20 ns per 32-bit element and 0.29 per 16-bit element to f32; with gathers or scatters of 16 elements,
+0.44 to 0.65 (Zen 4).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocked_kernel import WIDTH, paired_rows
 from camshaft.ops.matmul.shapes import Sizes
 
-# k that a program of `turn_short` takes, pairs of k of `turn_panels`: what is written stays in the first cache.
+# k that a program of `transpose_short` takes, pairs of k of `transpose_panels`: what is written stays in the L1 cache.
 TURNED = 32
 # The low half of a u64; u64 of a cache line.
 _LOW, _LINE = 0xFFFFFFFF, 8
@@ -25,8 +25,8 @@ _LOW, _LINE = 0xFFFFFFFF, 8
 
 @kernel
 def pack_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, deep: int) -> None:
-    # packed[matrix, panel, d, c] = b[matrix, d, panel * NR + c]: `deep` rows a program, from their start to their end; in words,
-    # the rows 2d and 2d + 1 of 16 bits each
+    # packed[matrix, panel, d, c] = b[matrix, d, panel * NR + c]: `deep` rows per program; as 32-bit
+    # words, the rows 2d and 2d + 1 of 16 bits each
     matrix, first, width = k.program(0), k.program(1) * deep, vectors * WIDTH
     panels = -(-columns // width)
     for panel in k.range(panels):
@@ -46,7 +46,7 @@ def pack_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: in
 
 
 @kernel
-def turn_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
+def transpose_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
     # packed[matrix, panel, d, c] = b[matrix, panel * NR + c, d], of 32 bits each: b as two k of a column, packed as two columns
     # of a k. Columns past the last repeat it
     matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
@@ -55,7 +55,7 @@ def turn_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: in
     at = matrix * -(-columns // width) + panel
     after, ahead = next_of(k, first, part, depth, width)
     for d in k.range(first, k.minimum(first + part, depth)):
-        # the next program's share of two rows
+        # the next program's part of two rows
         for c in range(0, 2 * part, 8):
             row = k.minimum((d - first) * (width // part) + c // part + after + panel * width, columns - 1)
             k.prefetch(b, matrix * columns + row, k.minimum(ahead + c % part, depth - 1))
@@ -74,24 +74,26 @@ def columns_of(k: Tracer, first: Value, width: int, columns: int) -> list[Value]
 
 
 def next_of(k: Tracer, first: Value, part: int, depth: int, width: int) -> tuple[Value, Value]:
-    """What the next program turns, for which this one asks: how many columns on, from which k on. The hardware cannot fetch 64
-    streams ahead: f16 from memory took 1.7 ns an element."""
+    """The part of b that the next program transposes, which this one prefetches: columns ahead, and the first k. Hardware cannot
+    prefetch 64 streams: f16 from memory took 1.7 ns per element."""
     past, zero = first + part >= depth, k.const(0, i64)
     return k.select(past, k.const(width, i64), zero), k.select(past, zero, first + part)
 
 
 def ask(k: Tracer, packed: Array, panel: Value, d: Value) -> None:
-    """Asks for a panel's row, that the next program writes: stores of 8 bytes wait for 8 lines at a time, 1.2 ns an element."""
+    """Prefetches a panel's row that the next program writes: else stores of 8 bytes wait for 8 lines at a time, 1.2 ns per
+    element."""
     for c in range(0, packed.shape[2], _LINE):
         k.prefetch(packed, panel, d, c)
 
 
 @kernel
-def turn_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
-    # packed[matrix, panel, d, c] = f32 of b[matrix, panel * NR + c, d], of 16 bits, by way of scratch: packed as in turn_panels
+def transpose_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
+    # packed[matrix, panel, d, c] = f32 of b[matrix, panel * NR + c, d], of 16 bits, by way of scratch: packed as in
+    # transpose_panels
     matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
     width = vectors * WIDTH
-    rows, turned = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, part)
+    rows, transposed = columns_of(k, panel * width, width, columns), k.scratch(u64, width // 2, part)
     after, ahead = next_of(k, first, part, depth, width)
     for row in rows:
         k.prefetch(b, matrix * columns + k.minimum(row + after, columns - 1), ahead)
@@ -103,23 +105,24 @@ def turn_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int
         for c in range(0, width, 2):
             values = [k.load_vector(b, matrix * columns + r, start, width=WIDTH, count=count) for r in rows[c : c + 2]]
             one, two = (k.bitcast(value, u32).to(u64) for value in values)
-            k.store_vector(turned, one | (two << 32), c // 2, i)
+            k.store_vector(transposed, one | (two << 32), c // 2, i)
     at = matrix * -(-columns // width) + panel
     for d in k.range(k.minimum(part, depth - first)):
         ask(k, packed, at, k.minimum(first + d + part, depth - 1))
         for c in range(width // 2):
-            packed[at, first + d, c] = turned[c, d]
+            packed[at, first + d, c] = transposed[c, d]
 
 
 def turn_launch(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
-    """b as [n, k] to panels of 32-bit elements in scratch 0: an even number of them a row, or `short` ones of any number."""
+    """Packs b as [n, k] to panels of 32-bit elements in scratch 0: an even number per row, or 16-bit ones (`short`) of any
+    number."""
     columns, depth = vectors * WIDTH, s.depth if short else s.depth // 2
     panels = -(-s.columns // columns)
     if not short:
         b = replace(b, shape=(s.b_matrices * s.columns, depth), dtype=u64)
     packed = ops.Operand("scratch", 0, shape=(s.b_matrices * panels, s.depth, columns // 2), access="write", dtype=u64)
     return ops.Launch(
-        turn_short if short else turn_panels,
+        transpose_short if short else transpose_panels,
         (b, packed),
         (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(depth, TURNED)),
         {"columns": s.columns, "vectors": vectors, "depth": depth, "part": TURNED},

@@ -1,8 +1,7 @@
-"""rounded_matmul: matmul of f32 by f16 weights, both of which a kernel may round to whole numbers (matmul/whole_kernels.py).
+"""rounded_matmul: matmul of f32 by f16 weights, both of which a kernel may round to int16 (int16_kernels.py).
 
-Those have a scale for each 64 k of a row or column, by the root of its squares: of normal numbers that loses an eighth of what
-rounding them to f16 does, in squares. On
-targets that multiply no pairs of 16-bit integers it is matmul, in f32.
+The int16 have a scale per 64 k of a row or column, from the root of the sum of squares; for normal numbers their squared error is
+an eighth of that of rounding to f16. Targets without products of pairs of 16-bit integers compute matmul in f32.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from camshaft.ops.matmul.shapes import infer
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
-# Steps of a 4100th and an 8200th of the deviation of normal numbers: their squares over 12 are 6e-9 in sum, by chance up to
-# twice that. A scale that is wrong by a thousandth gives 1e-6.
+# For normal numbers the steps are 1/4100 and 1/8200 of the deviation: step^2 / 12 sums to 6e-9, and chance may double it. A scale
+# that is wrong by 0.1 % gives 1e-6.
 TOLERANCE = 2e-8
-# (m, k, n): either side of tiles of 6 rows and panels of 32 columns, and of a program's part of k; and a depth of no whole blocks
+# (m, k, n): sizes around tiles of 6 rows, panels of 32 columns and a program's part of k, and a depth with a partial block
 _SHAPES = ((1, 192, 9), (5, 64, 31), (6, 128, 32), (7, 576, 33), (13, 2240, 65), (67, 192, 150), (14, 96, 40))
 
 
@@ -68,13 +67,18 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = replace(
     matmul.OP,
     name="rounded_matmul",
-    formula="out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in whole numbers where that is faster",
+    formula="out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in int16 where that is faster",
     parameters=Parameters("a b", (Attribute("transpose_b", "bool"),)),
     infer=_infer,
     variants=(
         *(v for v in matmul.OP.variants if v.name in ("lanes", "tiled", "blocked", "tile")),
         ops.KernelVariant(
-            "whole", frozenset({"simd"}), int16_gemm.build, int16_gemm.supports, int16_gemm.cost, int16_gemm.TUNABLES
+            "int16_gemm",
+            frozenset({"simd"}),
+            int16_gemm.build,
+            int16_gemm.supports,
+            int16_gemm.cost,
+            int16_gemm.TUNABLES,
         ),
     ),
     samples=_samples,

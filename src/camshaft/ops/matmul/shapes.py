@@ -1,4 +1,4 @@
-"""The sizes of a matmul node as its kernels see them: rows, columns, depth, and where each matrix of a batch starts."""
+"""The sizes of a matmul: rows, columns, depth, and the matrices of a batch."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import stores
+from camshaft.ops.kernels import output_dtype
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 DTYPES = (f32, f16, bf16)
 SHORT = (f16, bf16)
 CPUS = ("simd", "scalar", "c")
-# Types that are multiplied and added in themselves: both operands are of one.
+# Dtypes that are multiplied and added without conversion; both operands have the same.
 OWN_DTYPES = (f64, i32)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """`rows` may be an Extent. `batch` holds the broadcast axes; `a_steps`, `b_steps` what one step along each of them
-    means in matrices of a and b (0 where that operand is broadcast)."""
+    """`rows` may be an Extent. `batch` holds the broadcast axes; `a_steps`, `b_steps` the strides along them in
+    matrices of a and b (0 where that operand is broadcast)."""
 
     rows: Dim
     columns: int
@@ -38,7 +38,7 @@ class Sizes:
 
     @property
     def matrices(self) -> int:
-        """How many products the batch has."""
+        """The number of products in the batch."""
         return prod(self.batch)
 
     @property
@@ -48,7 +48,7 @@ class Sizes:
 
     @property
     def b_shape(self) -> tuple[int, int]:
-        """All matrices of b under each other, as rows of one array."""
+        """The rows of all matrices of b, as one array."""
         rows, columns = (self.columns, self.depth) if self.transposed else (self.depth, self.columns)
         return self.b_matrices * rows, columns
 
@@ -58,7 +58,7 @@ class Sizes:
         return float(self.matrices) * bound(self.rows) * self.columns * self.depth
 
     def constants(self) -> dict[str, Constant]:
-        """The batch as kernel constants; `matrix_of` reads it."""
+        """The batch as kernel constants, which `matrix_of` reads."""
         return {"batch": self.batch, "a_steps": self.a_steps, "b_steps": self.b_steps}
 
     def offsets(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -108,30 +108,30 @@ def as_matrices(specs: tuple[TensorSpec, ...], transposed: bool) -> tuple[Tensor
 
 
 def only_floats(node: ops.NodeSpec) -> str | None:
-    """Why a variant that computes in f32 cannot do it, or None."""
+    """Why a variant that computes in f32 cannot compute the node, or None."""
     dtype = node.inputs[0].dtype
     return f"computes in f32; {dtype.name} is computed in {dtype.name}" if dtype in OWN_DTYPES else None
 
 
 def result_of(node: ops.NodeSpec) -> DType:
-    """The dtype that a product is stored as."""
+    """The dtype of the stored product."""
     return node.outputs[0].parts[0].dtype
 
 
 def only_f32(node: ops.NodeSpec) -> str | None:
-    """Why a variant that does not round its results cannot do it, or None."""
+    """Why a variant that does not round its results cannot compute the node, or None."""
     dtype = node.outputs[0].dtype
-    return f"gives sums as they are; wanted {dtype.name}" if dtype in SHORT else None
+    return f"does not round results; wanted {dtype.name}" if dtype in SHORT else None
 
 
 def rounds_on_cpus(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """`only_f32` but on CPUs: where words are the least that is stored, two programs may hold halves of one."""
+    """`only_f32` except on CPUs: where 32-bit words are the smallest unit of a store, two programs may share one."""
     return None if target.backend in CPUS else only_f32(node)
 
 
 def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -> tuple[TensorSpec, ...]:
-    """out [.., m, n] in f32 or, rounded, in what the attribute `to` says; in f64 or i32 if both operands are. A vector's axis is
-    not in the result, as in NumPy.
+    """out [.., m, n] in f32 or, rounded, in the dtype of the attribute `to`; in f64 or i32 if both operands are. As in NumPy, the
+    result has no axis for a vector.
 
     ShapeError, as from `op`, for other ranks, dtypes, depths that differ, batches that do not broadcast.
     """
@@ -158,4 +158,4 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -
     if own is not None:
         ops.expect("to" not in attrs, op, f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
         return (TensorSpec(kept, own),)
-    return (stores.result(op, TensorSpec(kept, f32), attrs),)
+    return (output_dtype.result(op, TensorSpec(kept, f32), attrs),)

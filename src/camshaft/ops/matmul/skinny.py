@@ -1,7 +1,7 @@
-"""matmul that is bound by reading one operand: a few rows times b, or a times one column. That operand is read once, in order.
+"""The variant of matmul that is bound by reading one operand, once and in order: a few rows times b, or a times one column.
 
-b as [k, n] goes by some rows at a time over a wide piece of the columns, whose sums stay in the first cache: panels of few
-columns would be read in pieces that lie a row apart, which took twice as long. A column is one_row.py's.
+b as [k, n] is read some rows at a time over many columns, whose sums stay in the L1 cache: narrow panels would be read in pieces
+a row apart, which took twice as long. A column is gemv.py's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BACKENDS = frozenset({"simd", "c"})
 MOST_ROWS = 4
 # Rows of b at a time, or of the long operand; 4 read 4096 x 4096 a quarter slower, 16 too.
 DEEP = 8
-# Columns of a program: the more, the faster b is read (1024 of 4096 a fifth slower than all), but two programs there must be.
+# Columns of a program: more read b faster (1024 of 4096 are a fifth slower than all), but there must be two programs.
 GROUPS, PROGRAMS = (64, 128, 256, 512, 1024, 2048, 4096), 2
 
 
@@ -31,8 +31,8 @@ def stream_rows(
     k: Tracer, a: Array, b: Array, out: Array, *, rows: int, columns: int, depth: int, group: int, deep: int, batch: Axes,
     a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
-    # out[i, j] = sum_k a[i, k] b[k, j]: all rows i, `group` columns, `deep` rows of b at a time; the sums live in out, or where
-    # that is too short for them in scratch
+    # out[i, j] = sum_k a[i, k] b[k, j]: all rows i, `group` columns, `deep` rows of b at a time; the sums are kept in out,
+    # or in scratch where out has a shorter dtype
     index, first = k.program(0), k.program(1) * group
     last = k.minimum(first + group, columns)
     a_row, b_row = matrix_of(index, batch, a_steps) * rows, matrix_of(index, batch, b_steps) * depth
@@ -45,14 +45,14 @@ def stream_rows(
         for c in k.lanes(first, last):
             weights = [b[b_row + start + e, c] for e in range(n)]
             for i, line in enumerate(factors):
-                held, place = (out, (index * rows + i, c)) if sums is None else (sums, (i, c - first))
-                total = k.const(0.0, f32) if fresh else held[place]
+                into, at = (out, (index * rows + i, c)) if sums is None else (sums, (i, c - first))
+                total = k.const(0.0, f32) if fresh else into[at]
                 for x, w in zip(line, weights, strict=True):
                     total = k.fma(x, w, total)
                 if final:
                     out[index * rows + i, c] = total
                 else:
-                    held[place] = total
+                    into[at] = total
 
     add(0, min(deep, depth), True, depth <= deep)
     for d in k.range(deep, between, deep):
@@ -61,7 +61,7 @@ def stream_rows(
         add(between, depth - between, False, True)
 
 
-def _turned(s: Sizes) -> Sizes:
+def _swapped(s: Sizes) -> Sizes:
     """The sizes with a as the long operand [n, k] and b, a column, as the one row."""
     return replace(
         s, rows=1, columns=bound(s.rows), transposed=True, a_steps=s.b_steps, b_steps=s.a_steps,
@@ -96,10 +96,10 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     s = sizes_of(node)
     if s.columns == 1:
-        return _one_column(_turned(s), target)
+        return _one_column(_swapped(s), target)
     rows = bound(s.rows)
     arrays = (
         ops.read(0, shape=(s.a_matrices * rows, s.depth)),
@@ -124,6 +124,6 @@ TUNABLES = ops.Tunables({"group": GROUPS, "deep": (1, 2, 4, 8, 16)}, defaults, b
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: the long operand at 30 bytes a nanosecond, 2 multiply-adds per lane and nanosecond in caches."""
+    """Measured on Zen 4: the long operand at 30 bytes per nanosecond, 2 multiply-adds per lane and nanosecond in caches."""
     s = sizes_of(node)
     return max(sum(spec.nbytes for spec in node.inputs) / 30, s.multiply_adds / (2 * target.lanes)) + 50.0

@@ -1,7 +1,7 @@
-"""matmul for GPUs: a workgroup has a tile of the product, whose operands come block by block through its memory.
+"""matmul for GPUs: a workgroup computes a tile of the product from blocks of the operands in its workgroup memory.
 
-Where copies run in the background, there are two blocks of each operand: while one is multiplied, the next is on its way. Matrix
-units multiply where the target has them for the dtype; elsewhere each thread has a square of the tile.
+With asynchronous copies there are two blocks of each operand: one is multiplied while the next is copied. Matrix units multiply
+where the target has them for the dtype; elsewhere each thread computes a square of the tile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.workgroup import has_threads, workgroup_nbytes
+from camshaft.ops.kernels.target import has_threads, workgroup_nbytes
 from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound
@@ -23,7 +23,7 @@ SIDES = (16, 32, 64)
 STEP = 16
 # Sums of a thread that stay in registers (lang/expand/tiles.py).
 MOST_SUMS = 64
-# Blocks of 16 of both operands for 64 x 64 in f32, twice: what every WebGPU adapter has.
+# Two blocks of 16 k of both operands for 64 x 64 in f32: every WebGPU adapter has as much.
 LEAST_NBYTES = 2 * 2 * 64 * STEP * 4
 
 
@@ -68,7 +68,7 @@ def multiply_tiles(
 def _in_turn(
     k: Tracer, begin: Callable[[int, Value], None], multiply: Callable[[int], None], depth: int, step: int
 ) -> None:
-    """Blocks 0 and 1 in turn. A wait is a barrier too: who begins a copy knows that all have multiplied what it overwrites."""
+    """Alternates between blocks 0 and 1. A wait is also a barrier: all threads have read what the next copy overwrites."""
     blocks = -(-depth // step)
     paired = (blocks - 1) // 2 * 2
     begin(0, k.const(0, i64))
@@ -85,21 +85,21 @@ def _in_turn(
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Rows and columns of a workgroup's tile: the least that holds the product, up to 64. A block's depth: 32 for 16 bits on CUDA
-    GPUs, where that is 4 copies of 16 bytes a row."""
+    """Rows and columns of a workgroup's tile: the smallest that covers the product, up to 64. A block's depth: 32 for 16 bits on
+    CUDA GPUs, which is 4 copies of 16 bytes per row."""
     s = sizes_of(node)
     m, n = (next((side for side in SIDES if side >= size), SIDES[-1]) for size in (bound(s.rows), s.columns))
     return {"rows": m, "columns": n, "step": 2 * STEP if _in_halves(node, target) else STEP, "threads": target.lanes}
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Blocks that pass the workgroup's memory, or sums the registers."""
-    size = 2 if _in_halves(node, target) else 4  # WGSL holds every element in 4 bytes there
+    """Why the values do not fit, or None: blocks exceed the workgroup memory, or sums the registers."""
+    size = 2 if _in_halves(node, target) else 4  # every element takes 4 bytes in WGSL's workgroup memory
     nbytes = size * _buffers(target) * values["step"] * (values["rows"] + values["columns"])
     if nbytes > workgroup_nbytes(target):
         return f"blocks of {nbytes} bytes; a workgroup has {workgroup_nbytes(target)}"
     sums = values["rows"] * values["columns"] // values["threads"]
-    return f"{sums} sums a thread; wanted at most {MOST_SUMS}" if sums > MOST_SUMS else None
+    return f"{sums} sums per thread; wanted at most {MOST_SUMS}" if sums > MOST_SUMS else None
 
 
 def _in_halves(node: ops.NodeSpec, target: ops.Target) -> bool:
@@ -108,7 +108,7 @@ def _in_halves(node: ops.NodeSpec, target: ops.Target) -> bool:
 
 
 def _buffers(target: ops.Target) -> int:
-    """Blocks of an operand: CUDA GPUs copy the next while one is multiplied."""
+    """Blocks of an operand: CUDA GPUs copy the next one while one is multiplied."""
     return 2 if target.backend == "cuda" else 1
 
 
@@ -117,7 +117,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     if not has_threads(target):
         return "takes devices whose lanes are threads of a workgroup"
     if workgroup_nbytes(target) < LEAST_NBYTES:
-        return f"wants {LEAST_NBYTES} bytes of workgroup memory; {workgroup_nbytes(target)} are there"
+        return f"wants {LEAST_NBYTES} bytes of workgroup memory; got {workgroup_nbytes(target)}"
     return only_floats(node) or only_f32(node)
 
 
@@ -127,7 +127,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     s = sizes_of(node)
     rows, m, n = bound(s.rows), values["rows"], values["columns"]
     arrays = (
@@ -151,7 +151,7 @@ TUNABLES = ops.Tunables(
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Whole tiles at 4 multiply-adds a thread and nanosecond. On llvmpipe, 16 rows: 0.3 a nanosecond in all, others 0.03 to 0.06
+    """Full tiles at 4 multiply-adds per thread and nanosecond. On llvmpipe, 16 rows: 0.3 a nanosecond in all, others 0.03 to 0.06
     (transposed b); 256 cubed: 1.0, others 0.02 and 0.7. No GPU was measured."""
     s, values = sizes_of(node), defaults(node, target)
     m, n = values["rows"], values["columns"]

@@ -1,7 +1,7 @@
-"""matmul for SIMD: few rows stream b once (GEMV), more go through packed panels and a register tile (GEMM).
+"""matmul for SIMD: few rows read b once (GEMV); more rows use packed panels and a register tile (GEMM).
 
 GEMM: a is packed to [tile][k][rows of a tile] and b to [panel][k][columns], in f32, so that the inner loop reads both in order
-whatever the strides were; a power-of-two stride would put every row of b into the same few cache sets.
+for any strides; with a power-of-two stride, all rows of b would share a few cache sets.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from camshaft.ops.spec import TensorSpec, bound
 
 WIDTH = 16
 GEMV_ROWS = 8
-# Up to here rows go by GEMV_ROWS at a time: b, read again from a cache, costs less than packing it (0.6 ns an element as [n, k]).
+# Up to so many rows, GEMV takes GEMV_ROWS at a time: reading b again from a cache costs less than packing it (0.6 ns per element
+# as [n, k]).
 FEW_ROWS = {False: 8, True: 32}
-# The same where the rows are an Extent, of which few are active as a rule (the logits that are wanted of a prompt: one).
+# The same for an Extent, of which few rows are active as a rule (logits of a prompt: one).
 FEW_OF_EXTENT = 64
 PACK_DEPTH = 256
 OWN_CACHE_NBYTES = 1 << 21
-# Of a register tile: 32 registers but for a row of b and a factor; more sums go to the stack.
+# Sums of a register tile: 32 registers except a row of b and a factor; more would spill to the stack.
 MOST_SUMS = 28
 MOST_GEMV_ROWS = 128
 
@@ -50,7 +51,7 @@ def weights_by_row(
     def multiply(height: int) -> None:
         from_a = [k.minimum(at + i, active - 1) + a_row for i in range(height)]
         sums = [[k.accumulator("sum") for _ in range(block)] for _ in range(height)]
-        # One row: b strictly in the order of memory. Rows of 1152 bytes side by side came at a third of the roof, so at 70 %.
+        # One row: b in memory order. Rows of 1152 bytes in parallel reached a third of peak bandwidth, in order 70 %.
         for together in [[j] for j in range(block)] if height == 1 else [list(range(block))]:
             for c in k.lanes(depth):
                 weights = {j: b[from_b[j], c] for j in together}
@@ -65,7 +66,7 @@ def weights_by_row(
                     out[index * rows + at + i, first + j] = total
 
     if extent and tile > 1:
-        with k.when(extent[0] == 1):  # a prompt's logits
+        with k.when(extent[0] == 1):  # logits of a prompt
             multiply(1)
         with k.when(extent[0] > 1):
             multiply(tile)
@@ -97,7 +98,7 @@ def weights_by_column(
 
 
 def column_vectors(k: Tracer, first: Value, columns: int, n: int) -> tuple[list[Value], list[Value | None]]:
-    """Where n vectors of columns start, and how many columns each has: None for all, where that holds for every program."""
+    """The first columns of n vectors, and the number of columns in each; None where all are full in every program."""
     starts = [first + j * WIDTH for j in range(n)]
     if columns % (n * WIDTH) == 0:
         return starts, [None] * n
@@ -165,13 +166,13 @@ def multiply_panels(
 
 
 def few_rows(s: Sizes) -> int:
-    """Up to how many rows GEMV is chosen."""
+    """The most rows for which GEMV is chosen."""
     return FEW_OF_EXTENT if s.transposed and s.extents else FEW_ROWS[s.transposed]
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """GEMV for few rows, else packing and GEMM. `rows` and `columns` are those of a register tile: vectors for GEMM and where b
-    lies as [k, n], else rows of b."""
+    """GEMV for few rows, else packing and GEMM. `rows` and `columns` are those of a register tile: vectors for GEMM and for b as
+    [k, n], else rows of b."""
     s = sizes_of(node)
     if bound(s.rows) > few_rows(s):
         rows, columns = tile_of(target)
@@ -183,7 +184,7 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Sums that pass the registers, tiles of more rows than there are, a GEMV that reads b too often."""
+    """Why the values do not fit the node, or None: too many sums or rows of a tile, or a GEMV that reads b too often."""
     s, sums = sizes_of(node), values["rows"] * values["columns"]
     halves = 1 if target.lanes >= WIDTH or (s.transposed and not values["packed"]) else WIDTH // target.lanes
     if sums * halves > MOST_SUMS:
@@ -206,7 +207,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """As `build`, with a value for each tunable."""
+    """Like `build`, with a value for each tunable."""
     s = sizes_of(node)
     return _gemm(s, values) if values["packed"] else _gemv(s, target, values)
 
@@ -264,7 +265,7 @@ def _gemm(s: Sizes, values: ops.Values) -> ops.Build:
 
 
 def pack_b_launch(s: Sizes, vectors: int, pack_depth: int, scratch: int) -> ops.Launch:
-    """b to panels of so many vectors of columns, in a scratch tensor [matrices x panels, k, columns of a panel]."""
+    """Packs b to panels of so many vectors of columns, in a scratch tensor [matrices x panels, k, columns of a panel]."""
     panels = -(-s.columns // (vectors * WIDTH))
     return ops.Launch(
         pack_transposed if s.transposed else pack_columns,
@@ -275,8 +276,8 @@ def pack_b_launch(s: Sizes, vectors: int, pack_depth: int, scratch: int) -> ops.
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: GEMV 40 bytes a nanosecond while b is in a cache (15 of memory; 12 as [k, n]), GEMM 3.3
-    multiply-adds per lane and nanosecond (2.4 where b is larger than a core's own caches), packing 0.6 ns an element."""
+    """Measured on Zen 4: GEMV 40 bytes per nanosecond with b in a cache (15 from memory; 12 as [k, n]), GEMM 3.3
+    multiply-adds per lane and nanosecond (2.4 where b is larger than a core's own caches), packing 0.6 ns per element."""
     s = sizes_of(node)
     if bound(s.rows) <= few_rows(s):
         reading = sum(spec.nbytes for spec in node.inputs) / (40 if s.transposed else 12)

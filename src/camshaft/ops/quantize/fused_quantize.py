@@ -1,8 +1,8 @@
-"""rms_norm, residual_norm and silu_multiply whose result is quantized in the same pass: what quantized products read alone.
+"""rms_norm, residual_norm and silu_multiply with their result quantized in the same pass, for quantized products.
 
-Each is its op followed by quantize_activations, bit for bit: y never goes to memory unless somebody else reads it (`floats`).
-`sums` names the q8 forms wanted, (group, zero) each: several where products of several kinds read y. Results: the q8 forms in
-that order, y if wanted, and the sum of a residual_norm.
+Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as (group, zero) pairs,
+several where several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (where another
+op reads it), and the sum of a residual_norm.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
-from camshaft.ops.kernels.lane_widths import row_lanes
-from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.kernels.lanes import row_lanes
+from camshaft.ops.kernels.target import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
@@ -28,6 +28,8 @@ from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_blo
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
+# (group, zero) of each q8 form: keys of q8.LAYOUTS.
+Sums: TypeAlias = tuple[tuple[int, int], ...]
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 32, {"sums": ((32, 0),)}),
     (3, 96, {"sums": ((16, 32),)}),
@@ -59,7 +61,7 @@ def samples(first: ops.Op) -> Iterable[ops.Sample]:
 
 
 def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
-    """A row that is no whole number of blocks; sums of a group that there is not."""
+    """A row that is not a multiple of a block; an unknown group of sums."""
     rows: tuple[tuple[int, Sums, str], ...] = (
         (33, ((32, 0),), "multiple of 32"),
         (64, ((8, 0),), "sums such"),
@@ -71,10 +73,8 @@ def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
         yield ops.ErrorSample(specs, own | {"sums": sums}, match)
 
 
-# (group, zero) of each q8 form: keys of q8.LAYOUTS.
-Sums: TypeAlias = tuple[tuple[int, int], ...]
 SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
-# A value that lies between two codes may get either, as y itself is rounded: one of 127 steps, in few places.
+# A value between two codes may get either, because y itself is rounded: one step of 127, for a few elements.
 TOLERANCE = 3e-5
 
 
@@ -82,8 +82,8 @@ def _outputs(arrays: Sequence[Any], first: int, sums: Sums) -> tuple[list[Q8Out]
     """The q8 forms whose arrays start at number `first`, and the arrays after them."""
     zeros = [zero for _, zero in sums]
     end = first + 3 * len(zeros)
-    places = range(first, end, 3)
-    forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
+    starts = range(first, end, 3)
+    forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(starts, zeros, strict=True)]
     return forms, list(arrays[end:])
 
 
@@ -160,7 +160,7 @@ def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, f
 
 
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """The q8 forms of y that `sums` asks for. ShapeError, as from op `name`, for what there is no form of."""
+    """The specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
     kinds: Any = attrs.get("sums")
     fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
     ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
@@ -168,9 +168,16 @@ def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ..
     return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
 
 
+def _without_quantization(attrs: ops.Attrs) -> dict[str, Any]:
+    """The attributes of the first op."""
+    return {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
+
+
 def _infer_after(op: ops.Op, name: str) -> Any:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-        y, *rest = op.infer(specs, attrs)
+        y, *rest = op.infer(specs, _without_quantization(attrs))
+        tensors = [spec.shape for spec in specs if len(spec.shape) > 1]
+        ops.expect(all(shape == y.shape for shape in tensors), name, specs, "tensors of one shape")
         return (*forms_of(name, y, attrs), *((y,) if attrs.get("floats") else ()), *rest)
 
     return infer
@@ -178,7 +185,7 @@ def _infer_after(op: ops.Op, name: str) -> Any:
 
 def _reference_after(op: ops.Op) -> Any:
     def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-        y, *rest = op.reference(inputs, attrs)
+        y, *rest = op.reference(inputs, _without_quantization(attrs))
         codes, scales = q8.quantize(y)
         numbers = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
         return (*(numbers for _ in attrs["sums"]), *((y,) if attrs.get("floats") else ()), *rest)
@@ -188,8 +195,7 @@ def _reference_after(op: ops.Op) -> Any:
 
 def _decompose_after(op: ops.Op) -> Any:
     def decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
-        kept = {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
-        made = getattr(graph, op.name)(*tensors, **kept)
+        made = getattr(graph, op.name)(*tensors, **_without_quantization(attrs))
         y, *rest = made if isinstance(made, tuple) else (made,)
         forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in attrs["sums"])
         return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
@@ -211,7 +217,7 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     if "eps" in node.attrs:
         dim, residual = x.bounds[1], n_inputs == 3
         constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
-        lanes = None if residual else row_lanes(dim, target)  # the order of the op's own sum of squares
+        lanes = None if residual else row_lanes(dim, target)  # the summation order of the unfused op
         return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = x.bounds[1] // BLOCK
     grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
@@ -219,16 +225,11 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
 
 
 def _cost(vectors: bool) -> Any:
-    # vectors are a CPU's: threads of a GPU take a block each
+    # vectors on a CPU; on a GPU a block per thread
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         return (0.4 if vectors != has_threads(target) else 4.0) * float(np.prod(node.inputs[0].bounds))
 
     return cost
-
-
-def _parameters(of_first: Parameters) -> Parameters:
-    kept = tuple(a for a in of_first.attributes if a != TO)
-    return Parameters(of_first.tensors, (*kept, SUMS, FLOATS), results=None)
 
 
 def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
@@ -256,6 +257,11 @@ def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
     return find
 
 
+def _parameters(of_first: Parameters) -> Parameters:
+    others = tuple(a for a in of_first.attributes if a != TO)
+    return Parameters(of_first.tensors, (*others, SUMS, FLOATS), results=None)
+
+
 def _op(first: ops.Op) -> ops.Op:
     """The op that is `first`, then quantize_activations."""
     name = f"{first.name}_q8"
@@ -263,6 +269,7 @@ def _op(first: ops.Op) -> ops.Op:
     return ops.Op(
         name=name,
         formula=f"q8 of {first.formula}",
+        parameters=_parameters(first.parameters),
         infer=_infer_after(first, name),
         reference=_reference_after(first),
         variants=(
@@ -276,7 +283,6 @@ def _op(first: ops.Op) -> ops.Op:
         tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
         flops=flops,
         decompose=_decompose_after(first),
-        parameters=_parameters(first.parameters),
         rules=(Rule(Stage.QUANTIZED_RESULT, (first.name,), _own_quantizer(name)),),
     )
 

@@ -1,4 +1,4 @@
-"""A block of 32 activations quantized to 8 bits, as vectors or by a lane: what every kernel that makes q8 tensors is built of."""
+"""Quantizes a block of 32 activations to 8 bits, with vectors or in one lane: the common part of kernels that make q8 tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from camshaft.lang.tracing.tracer import Array, Tracer
 
 BLOCK = 32
 INVERSE_127 = float(np.float32(1 / 127))
-# Added to a float of at most 2^22 in size, it leaves the nearest integer (ties to even) in the low bits.
+# Added to a float of magnitude up to 2^22, it leaves the nearest integer (ties to even) in the low bits.
 ROUNDER, ROUNDER_BITS = 12582912.0, 0x4B400000
 
 
 class Q8Out(NamedTuple):
-    """A q8 tensor as a kernel writes it (codes as i8), and the zero point that its sums are multiplied by."""
+    """The arrays of a q8 tensor in a kernel (codes as i8), and the zero point that multiplies its sums."""
 
     codes: Array
     scales: Array
@@ -27,13 +27,13 @@ class Q8Out(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Sums a block."""
+        """Sums per block."""
         return self.sums.shape[1] // self.scales.shape[1]
 
 
 def store_block(k: Tracer, halves: Sequence[Value], row: Value, b: Value, outs: Sequence[Q8Out]) -> None:
     """Block b of a row, two vectors of 16, quantized into each of `outs`."""
-    # magnitudes compare as integers: one instruction a step where a float maximum that keeps NaN takes four
+    # magnitudes compare as integers: one instruction, where a float maximum that propagates NaN takes four
     sizes = [k.bitcast(h, i32) & 0x7FFFFFFF for h in halves]
     greatest = k.bitcast(k.vector_max(k.maximum(sizes[0], sizes[1])), f32)
     scale = greatest * INVERSE_127
@@ -44,10 +44,10 @@ def store_block(k: Tracer, halves: Sequence[Value], row: Value, b: Value, outs: 
             k.store_vector(out.codes, quants[h], row, b * BLOCK + 16 * h)
         out.scales[row, b] = scale
         if out.groups == 1:
-            out.sums[row, b] = _as_added(k.vector_sum(quants[0] + quants[1]), scale, out.zero)
+            out.sums[row, b] = _scaled_sum(k.vector_sum(quants[0] + quants[1]), scale, out.zero)
         else:
             for h in (0, 1):
-                out.sums[row, b * 2 + h] = _as_added(k.vector_sum(quants[h]), scale, out.zero)
+                out.sums[row, b * 2 + h] = _scaled_sum(k.vector_sum(quants[h]), scale, out.zero)
 
 
 def store_block_of_lane(k: Tracer, values: Sequence[Value], row: Value, b: Value, outs: Sequence[Q8Out]) -> None:
@@ -67,14 +67,14 @@ def store_block_of_lane(k: Tracer, values: Sequence[Value], row: Value, b: Value
             total = quants[g * size]
             for q in quants[g * size + 1 : (g + 1) * size]:
                 total = total + q
-            k.scatter(out.sums, _as_added(total, scale, out.zero), row, b * out.groups + g)
+            k.scatter(out.sums, _scaled_sum(total, scale, out.zero), row, b * out.groups + g)
 
 
 def _nearest(k: Tracer, x: Value, factor: Value) -> Value:
-    """x * factor, rounded once to i32: two instructions where a rounding and a saturating conversion take eight."""
+    """x * factor rounded once to i32 in two instructions; rounding and a saturating conversion would take eight."""
     return k.bitcast(k.fma(x, factor, ROUNDER), i32) - ROUNDER_BITS
 
 
-def _as_added(whole: Value, scale: Value, zero: int) -> Value:
-    """A sum of codes as the products add it."""
-    return whole * -zero if zero else whole.to(f32) * scale
+def _scaled_sum(total: Value, scale: Value, zero: int) -> Value:
+    """A sum of codes as products use it (quantize_activations)."""
+    return total * -zero if zero else total.to(f32) * scale

@@ -1,9 +1,9 @@
 """quantize_activations: x [T, k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
 
-Done once per tensor and shared by every quantized_matmul that reads it and wants the same sums (see its rule). Those,
-one per `group` k, serve weights that have a zero point z, or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
-sum (code s + m) q d = s d sum(code q) + m d sum(q). They come as the kernels add them: -z sum(q) in i32, or, where z is 0,
-d sum(q) in f32.
+A tensor is quantized once for all quantized_matmuls that need the same sums (see the rule below). There is a sum of q per
+`group` k, for weights with a zero point z or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
+sum (code s + m) q d = s d sum(code q) + m d sum(q). They are stored as the kernels add them: -z sum(q) in i32, or d sum(q) in
+f32 where z is 0.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 from camshaft.dtypes import DType, f32, i8, i32, u32
 from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, Q8Out, store_block, store_block_of_lane
@@ -27,16 +26,16 @@ from camshaft.ops.spec import Layout, TensorSpec
 @kernel
 def blocks_in_registers(
     k: Tracer,
-    x: KernelArray,
-    codes: KernelArray,
-    scales: KernelArray,
-    sums: KernelArray,
+    x: Array,
+    codes: Array,
+    scales: Array,
+    sums: Array,
     *,
     blocks: int,
     zero: int,
     span: int,
 ) -> None:
-    # a block of 32 is two vectors of 16; `span` blocks a program
+    # d = max|x| / 127, q = round(x / d) of each block of 32, two vectors of 16; `span` blocks per program
     row, first = k.program(0), k.program(1) * span
     for b in k.range(first, k.minimum(first + span, blocks)):
         halves = [k.load_vector(x, row, b * BLOCK + 16 * h, width=16) for h in (0, 1)]
@@ -46,10 +45,10 @@ def blocks_in_registers(
 @kernel
 def one_block_per_lane(
     k: Tracer,
-    x: KernelArray,
-    codes: KernelArray,
-    scales: KernelArray,
-    sums: KernelArray,
+    x: Array,
+    codes: Array,
+    scales: Array,
+    sums: Array,
     *,
     blocks: int,
     zero: int,
@@ -72,10 +71,10 @@ def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
 
 
 def _sums(codes: ops.Array, scales: ops.Array, group: int, zero: int) -> ops.Array:
-    """The sums of groups of codes as products add them."""
-    whole = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1, dtype=np.int32)
-    by_scale: ops.Array = whole.astype(np.float32) * scales.repeat(BLOCK // group, axis=-1)
-    return whole * np.int32(-zero) if zero else by_scale
+    """The sums of groups of codes as they are stored."""
+    total = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1, dtype=np.int32)
+    by_scale: ops.Array = total.astype(np.float32) * scales.repeat(BLOCK // group, axis=-1)
+    return total * np.int32(-zero) if zero else by_scale
 
 
 def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int, zero: int) -> ops.Array:
@@ -89,7 +88,7 @@ def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int, 
 
 
 def from_bytes(data: ops.Array, spec: TensorSpec) -> ops.Array:
-    """The float64 values [T, k] that the packed bytes stand for, NaN in groups whose sum is not that of their codes."""
+    """The float64 values [T, k] of the packed bytes, NaN in groups whose sum does not match their codes."""
     rows, k = spec.bounds
     raw = {p.name: data[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts}
     codes, scales = raw["codes"].view(np.int8).reshape(rows, k), raw["scales"].reshape(rows, k // BLOCK)
@@ -108,12 +107,12 @@ def _parts(group: int, zero: int) -> Layout:
     return Layout(f"q8 sums of {group}" + (f" by -{zero}" if zero else ""), parts, from_bytes)
 
 
-# By group and zero point of the weights, 0 where they have minima.
+# By group and the weights' zero point, which is 0 for weights with minima.
 LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 4, 8, 12, 16, 32, 128)}
 
 
 def kind_of(attrs: ops.Attrs) -> tuple[int, int]:
-    """Group and zero point that the attributes ask for: a key of LAYOUTS."""
+    """The group and zero point of the attributes: a key of LAYOUTS."""
     return attrs.get("group", 32), attrs.get("zero", 0)
 
 
@@ -175,7 +174,7 @@ OP = ops.Op(
             "blocks_in_registers",
             ops.VECTORS,
             _build,
-            cost=lambda node, target: 0.3 * prod(node.inputs[0].bounds),  # 0.30 ns an element at k = 576 on Zen 4
+            cost=lambda node, target: 0.3 * prod(node.inputs[0].bounds),  # 0.30 ns per element at k = 576 on Zen 4
         ),
         ops.KernelVariant(
             "one_block_per_lane",

@@ -1,9 +1,8 @@
 """gated_product: q8 of silu(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
-It gives the bits of two quantized_matmuls and silu_multiply_q8 where the products are by the same variant. `tile`: a program
-computes the same 32 columns of both products for some tokens, and the q8 block of 32 that they give, so the products never go to
-memory and no thunk waits for them. `apart`: the launches of the products' best variant, then silu's. `sums` is that of
-fused_quantize.py.
+Bit-equal to two quantized_matmuls and silu_multiply_q8 with the same variant of the products. `tile`: a program computes the same
+32 columns of both products for some tokens and quantizes their block of 32, so that the products do not go through memory.
+`unfused`: the launches of the products' best variant, then silu's. `sums` as in fused_quantize.py.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from camshaft.ops.spec import TensorSpec
 NAME = "gated_product"
 PRODUCT = matmul.OP
 SILU = fused_quantize.OPS["silu_multiply_q8"]
-# Formats that gate and up are kept in: of each the kernels are proved.
+# Formats of gate and up; the kernels are validated for each.
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 
 
@@ -100,7 +99,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    """Samples carry the float64 products, as those of quantized_matmul do."""
+    """Samples have the float64 products in their attributes, like those of quantized_matmul."""
     if "wanted" in attrs:
         gate, up = attrs["wanted"]()
     else:
@@ -149,13 +148,13 @@ def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
-    """The product's variant for a target by its cost; the tile where no other is better."""
+    """The product's variant with the least cost; the tile where no other is better."""
     spec = _product(node)
     found = [v for v in PRODUCT.variants if target.backend in v.backends and v.supports(spec, target) is None]
     return min(found, key=lambda v: v.cost(spec, target))
 
 
-def _build_apart(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build_unfused(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """The two products and silu_multiply_q8 as launches of one node."""
     product, spec = _best_product(node, target), _product(node)
     launches: list[ops.Launch | ops.NativeCall] = []
@@ -178,7 +177,7 @@ def _build_apart(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _moved(operand: ops.Operand, number: int, scratch: Sequence[int]) -> ops.Operand:
-    """An operand of product `number` as one of the node's."""
+    """An operand of product `number` as an operand of the node."""
     if operand.kind == "output":
         return replace(operand, kind="scratch", index=number)
     if operand.kind == "scratch":
@@ -191,22 +190,22 @@ def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return found[0].supports(_product(node), target)
 
 
-def _apart_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _unfused_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * _best_product(node, target).cost(_product(node), target) + 0.6 * y + 500.0
 
 
 def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4: at n 1536, k 576 4 microseconds behind `apart` for one token (each block's end is waited for), 190 ahead for 512
+    # Zen 4: at n 1536, k 576 4 microseconds slower than `unfused` for one token (it waits at each block's end), 190 faster for
+    # 512
     (tile,) = (v for v in PRODUCT.variants if v.name == "tile")
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * tile.cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
 def _case(name: str, rows: int, active: int, n: int, k: int, sums: fused_quantize.Sums) -> ops.Sample:
-    """A sample of the product on two matrices of the same numbers in another order."""
-    from camshaft.ops.kernels.late_sample import LateSample
-    from camshaft.ops.quantized.samples import Case
+    """A sample with two matrices from different seeds."""
+    from camshaft.ops.quantized.samples import Case, LazySample
 
     first, second = (Case(name, rows, active, n, k, True, seed) for seed in (n, n + 1))
 
@@ -214,7 +213,7 @@ def _case(name: str, rows: int, active: int, n: int, k: int, sums: fused_quantiz
         return first.x, first.packed(), second.packed()
 
     attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums}
-    return LateSample(f"{first.label} {sums}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
+    return LazySample(f"{first.label} {sums}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -264,7 +263,7 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("tile", frozenset({"simd", "c"}), _build_tile, _packed_only, _tile_cost),
-        ops.KernelVariant("apart", ops.EVERYWHERE, _build_apart, _packed_only, _apart_cost),
+        ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_only, _unfused_cost),
     ),
     samples=_samples,
     error_samples=_error_samples,

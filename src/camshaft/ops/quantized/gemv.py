@@ -1,9 +1,9 @@
-"""quantized_matmul of one token, which is bound by reading the weights: they are read from several places at once.
+"""quantized_matmul of one token, which is bound by reading the weights: it reads several streams of them at once.
 
-The hardware fetches ahead within a page of 4 KiB only, so that one stream waits at the end of each, and prefetch hints take
-the places of what it would fetch by itself. A program has 16 rows of each of `streams` shares of the weights, `step` blocks of
-one after the other, all in the order of memory. Bit for bit the tile's result. Zen 4, weights of k = 14336 from memory, GB/s of
-the file's bytes as a tile with hints 8 KiB ahead and as here, on one thread: Q4_0 27.5 and 31.4, Q4_1 27.3 and 29.2, Q8_0 26.4
+Hardware prefetches within a page of 4 KiB only, so that one stream waits at the end of each page, and software prefetches
+displace hardware ones. A program has 16 rows of each of `streams` parts of the weights, `step` blocks of each in turn, in memory
+order. Results are bit-equal to the tile's. Zen 4, weights of k = 14336 from memory, GB/s of the file's bytes, first for a tile
+with prefetches 8 KiB ahead and then for this kernel, on one thread: Q4_0 27.5 and 31.4, Q4_1 27.3 and 29.2, Q8_0 26.4
 and 31.0, Q4_K 24.5 and 26.4, Q6_K 21.5 and 27.0; k = 896: Q5_0 24.5 and 30.1 (two threads 46 and 57).
 """
 
@@ -23,8 +23,8 @@ from camshaft.ops.quantized.packing import BLOCK, ROWS, SUPER
 from camshaft.ops.quantized.rows import Rows, Tokens
 from camshaft.ops.quantized.unpacking import Packed, packed
 
-# (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4 on one Zen 4 core. Of the other formats a tile with hints
-# is as fast or faster: from one place Q2_K 26 GB/s, from several 19 to 23, Q3_K 26 and 18 to 26, Q5_1 24 and 18 to 23.
+# (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4 on one Zen 4 core. For other formats a tile with
+# prefetches is as fast or faster: one stream of Q2_K 26 GB/s, several 19 to 23, Q3_K 26 and 18 to 26, Q5_1 24 and 18 to 23.
 FASTEST = {
     "Q4_0": (4, 2),
     "Q4_1": (3, 1),
@@ -36,8 +36,8 @@ FASTEST = {
     "IQ4_NL": (4, 2),
     "IQ4_XS": (3, 1),
 }
-# SmolLM2's products of up to 1536 x 576 last 5 to 15 microseconds: by streams its Q4_0 file generated 276 tokens a second on two
-# threads, with them in the product of logits alone 326, without 328. Those of 4864 x 896 gain 19 %.
+# SmolLM2's products of up to 1536 x 576 take 5 to 15 microseconds: with streams for all products its Q4_0 file generated 276
+# tokens/s on two threads, for logits only 326, for none 328. Products of 4864 x 896 gain 19 %.
 LEAST_WEIGHTS = 1 << 21
 STREAMS, STEPS = (1, 2, 3, 4, 6), (1, 2, 4)
 
@@ -60,7 +60,7 @@ def q8_streams(
     block: str,
     whole_numbers: bool,
 ) -> None:
-    # 16 rows of each share a program
+    # 16 rows of each part per program
     tiles, share = -(-n // ROWS), shares(n, streams)
     places = [k.program(0) + stream * share for stream in range(streams)]
     is_ragged = streams * share != tiles
@@ -77,7 +77,7 @@ def q8_streams(
 
 
 def shares(n: int, streams: int) -> int:
-    """Tiles of 16 rows in each stream's share, of n rows."""
+    """Tiles of 16 rows in each stream's part of n rows."""
     return -(-n // (ROWS * streams))
 
 
@@ -112,7 +112,7 @@ def _nested_totals(
 
 
 def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Streams and blocks at a time where nothing was tuned: fewer streams where programs would be few or uneven."""
+    """Default streams and blocks at a time: fewer streams where programs would be few or uneven."""
     w = node.inputs[1]
     tiles, (most, step) = -(-w.bounds[0] // ROWS), FASTEST[w.dtype.name]
     even = (n for n in range(most, 1, -1) if tiles >= 32 * n or (tiles >= 8 * n and tiles % (2 * n) == 0))
@@ -120,7 +120,7 @@ def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Steps that do not go into the blocks, streams without a tile."""
+    """Why the values do not fit, or None: steps that do not divide the blocks, streams without a tile."""
     n, k = node.inputs[1].bounds
     if k // BLOCK % values["step"]:
         return f"steps of {values['step']} blocks of {k // BLOCK}"
@@ -134,7 +134,7 @@ def launch(
     values: ops.Values,
     whole_numbers: bool,
 ) -> ops.Launch:
-    """A program per tile of a share; `weights`: the operands of the packed weights."""
+    """A program per tile of a part; `weights`: the operands of the packed weights."""
     x, w = node.inputs
     sizes = {"n": w.bounds[0], "blocks": w.bounds[1] // BLOCK, "streams": values["streams"], "step": values["step"]}
     inputs = tuple(ops.read(0, part.name, (prod(part.shape),)) for part in x.parts)

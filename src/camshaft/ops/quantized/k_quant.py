@@ -1,9 +1,9 @@
-"""The tile of quantized_matmul for weights whose scales are nested: whole numbers a group, steps a super-block of 256 k.
+"""The tile of quantized_matmul for k-quants: an integer scale per group, and steps per super-block of 256 k.
 
     y += step sum_blocks (d sum_groups scale (sum code q - zero_point sum q) + (low / step) minimum (d sum q))
 
-Up to d all is whole numbers. A product of theirs is cheap beside one of floats: on Zen 4 it shares one of its two ports with the
-byte dot products, a float's both. Both sums in one register a token leave room for 12 tokens.
+Everything up to d is in integers. An integer product is cheaper than a float one: on Zen 4 it shares one of two ports with the
+byte dot products, a float product both. With both sums in one register per token, 12 tokens fit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def nested_tile(
     block: str,
     ahead: int,
 ) -> None:
-    # `rows` weights' rows x `columns` tokens a program; words `ahead` are prefetched
+    # `rows` rows of weights x `columns` tokens per program; prefetches `ahead` 32-bit words
     mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
     weights = packed(k, codes, scales, extra, block)
     tokens.store(mine, out, nested_totals((x_codes, x_scales, x_sums), weights, mine, tokens, blocks, ahead))
@@ -48,7 +48,7 @@ def nested_tile(
 def nested_totals(
     x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
 ) -> list[Variable]:
-    """A tile of y, a total of all rows for each token."""
+    """A tile of y: for each token, the totals of all rows."""
     k = mine.k
     totals, parts = ([k.var(mine.spread(0.0)) for _ in tokens.places] for _ in range(2))
     for s in k.range(blocks // SUPER):
@@ -101,7 +101,7 @@ def add_block(
     pairs = [weights.whole_scale(mine.load, b, g) for g in range(groups)]
     if steps.low is not None:
         pairs = [(k.select(steps.some, scale, mine.spread(0, i32)), minimum) for scale, minimum in pairs]
-    early = weights.form.is_joint and len(parts) > 2  # eight products of codes or two of sums a token
+    early = weights.form.is_joint and len(parts) > 2  # eight products of codes or two of sums per token
     if early:
         words = [_scaled(word, pairs[w * groups // 8][0]) for w, word in enumerate(words)]
     minima = [m.to(f32) * steps.low for _, m in pairs if m is not None and steps.low is not None]
@@ -134,7 +134,7 @@ def _chain(k: Tracer, start: Value, words: list[Value], acted: list[Value]) -> V
 
 
 def _times(k: Tracer, starts: list[Value], words: list[Value], acted: list[Value], scales: list[Value]) -> Value:
-    """The block's dot products in whole numbers, each group's times its scale."""
+    """The block's integer dot products, each group's times its scale."""
     size, whole = 8 // len(scales), None
     for g, (start, scale) in enumerate(zip(starts, scales, strict=True)):
         at = slice(g * size, (g + 1) * size)

@@ -39,14 +39,14 @@ def q8_tile(
     block: str,
     ahead: int,
 ) -> None:
-    # `rows` weights' rows x `columns` tokens a program; words `ahead` are prefetched
+    # `rows` rows of weights x `columns` tokens per program; prefetches `ahead` 32-bit words
     mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
     weights = packed(k, codes, scales, extra, block)
     tokens.store(mine, out, q8_totals((x_codes, x_scales, x_sums), weights, mine, tokens, blocks, ahead))
 
 
 def q8_totals(x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int) -> list[Variable]:
-    """A tile of y, a total of all rows for each token."""
+    """A tile of y: for each token, the totals of all rows."""
     totals = [mine.k.var(mine.spread(0.0)) for _ in tokens.places]
     for b in mine.k.range(blocks):
         if ahead:
@@ -98,7 +98,7 @@ def f32_tile(
     bound: int,
     block: str,
 ) -> None:
-    # the same tile with f32 activations: each code becomes a float and meets a broadcast x
+    # the same tile with f32 activations: each code is converted to f32 and multiplied by a broadcast x
     weights = packed(k, codes, scales, extra, block)
     form = weights.form
     mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, active)
@@ -137,7 +137,7 @@ def q8_row(
     blocks: int,
     block: str,
 ) -> None:
-    # one row and token a program, a block of 32 k per lane; right at any width
+    # y[t, n] of one row and token per program, a block of 32 k per lane; for any lane width
     weights = packed(k, codes, scales, extra, block)
     row, t, total = k.program(0), k.program(1), k.accumulator("sum")
     groups = weights.form.groups

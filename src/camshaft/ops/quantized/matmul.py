@@ -1,6 +1,6 @@
 """quantized_matmul: y[t, n] = sum_k x[t, k] w[n, k], weights in a GGUF block format, packed once (packing.py).
 
-Activations come as f32 or quantized once per tensor (quantize_activations). Kernels are in kernels.py.
+Activations are f32, or quantized once per tensor (quantize_activations). Kernels are in kernels.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.lang.kernel import Kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.workers import plan_workers
-from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.kernels.target import has_threads, plan_workers
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import gemv, k_quant, kernels, matrix_unit
@@ -25,20 +24,21 @@ from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, ROWS, PackedForma
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
-# Rows and tokens of a register tile. On NEON 8 x 6 takes about as many instructions a product as 16 x 12 and a
-# quarter to a seventh of its traffic with the stack (counted in LLVM's code, tests/emit/test_llvm_levels.py; not timed).
+# Rows and tokens of a register tile. On NEON 8 x 6 takes about as many instructions per product as 16 x 12, and a
+# quarter to a seventh of the stack traffic (counted in LLVM's code, tests/emit/test_llvm_levels.py; not timed).
 NARROW_TILE = (8, {"q8": 6, "f32": 5})
-# AVX2 alone, on Zen 4 cut down to it: 8 x 12 gives 153, 85 and 152 Gop/s for Q4_0, Q8_0 and Q4_K, 16 x 12 119, 81 and 137.
+# AVX2 alone, on Zen 4 restricted to it: 8 x 12 gives 153, 85 and 152 Gop/s for Q4_0, Q8_0 and Q4_K, 16 x 12 119, 81 and 137.
 AVX2_TILE = (8, {"q8": 12, "f32": 5})
 # AVX-VNNI: 4 tokens take the fewest instructions of 2 to 6, and nearly all of them stay in 16 registers (counted, not timed).
 VNNI_TILE = (8, {"q8": 4, "f32": 5})
 WIDEST_TILE = (ROWS, {"q8": 12, "f32": 6})
-# With 32 registers of 512 bits: 16 tokens are 1 to 3 % faster than 12 where codes are taken apart by few instructions and have a
-# zero point, elsewhere up to 9 % slower; of up to 16 tokens in all one tile is fastest: weights come and are taken apart once.
+# With 32 registers of 512 bits: 16 tokens are 1 to 3 % faster than 12 where codes are unpacked by few instructions and have a
+# zero point, elsewhere up to 9 % slower. For up to 16 tokens in all, one tile is fastest: it loads and unpacks weights once.
 MOST_TOKENS, EASY_BITS = 16, (4, 8)
-# On GPUs a row is a thread, and two warps share what they read of the tokens.
+# On GPUs a row is a thread, and two warps share loads of the tokens.
 THREADS = 64
-# Words (64 bytes) of codes to ask for ahead of a GEMV: 8 KiB gave 27 to 30 GB/s on one Zen 4 core, 4 KiB 26 to 28, none 21.
+# Distance of prefetches of codes in a GEMV, in words of 64 bytes: 8 KiB gave 27 to 30 GB/s on one Zen 4 core, 4 KiB 26 to 28,
+# none 21.
 AHEAD = 128
 
 
@@ -66,15 +66,15 @@ def _constants(node: ops.NodeSpec) -> dict[str, Any]:
 
 
 def weight_operands(node: ops.NodeSpec, index: int = 1) -> tuple[ops.Operand, ...]:
-    """Codes, scales, and their steps or the minima of input `index`; a format with neither gives its scales twice, the second
-    never read."""
+    """Codes, scales, and their steps or the minima of input `index`; a format with neither gives its scales twice, and
+    the second is never read."""
     form = packed_format(node.inputs[index])
     extra = "steps" if form.is_nested else "minima" if form.has_minima else "scales"
     return ops.read(index, "codes"), ops.read(index, "scales"), ops.read(index, extra)
 
 
 def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Rows and tokens of the tile, and words to prefetch ahead, where nothing was tuned."""
+    """Default rows and tokens of the tile, and words to prefetch ahead."""
     x = node.inputs[0]
     rows, tokens_of = _tile_of(target)
     most = tokens_of["q8" if _is_q8(x) else "f32"]
@@ -83,13 +83,13 @@ def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     tokens = min(x.bounds[0], most)
     if has_threads(target):
         return {"rows": THREADS, "tokens": tokens, "ahead": 0}
-    rows = ROWS if tokens == 1 else rows  # codes of one token meet no second one: whole lines of memory
-    once = tokens == x.bounds[0]  # weights that more tokens come to lie in a cache from then on
+    rows = ROWS if tokens == 1 else rows  # one token: each line of codes is read once, from memory
+    once = tokens == x.bounds[0]  # more tokens: weights stay in a cache after the first tile
     return {"rows": rows, "tokens": tokens, "ahead": AHEAD if once and _is_q8(x) else 0}
 
 
 def _tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
-    """Rows, and tokens at most by the kind of activations, as the target's registers hold."""
+    """Rows, and the most tokens by kind of activations, that fit the target's registers."""
     if target.backend != "simd" or target.lanes not in (4, 8):
         return WIDEST_TILE
     if target.lanes == 4:
@@ -107,7 +107,7 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
     if values["tokens"] > x.bounds[0]:
         return f"a tile of {values['tokens']} tokens for {x.bounds[0]}"
     if values["rows"] > ROWS and not has_threads(target):
-        return f"{values['rows']} rows are threads, which {target.backend} has not"
+        return f"{values['rows']} rows need threads; {target.backend} has none"
     if values["rows"] > ROWS and values["ahead"]:
         return "threads prefetch nothing"
     if values["ahead"] and not _is_q8(x):
@@ -126,8 +126,8 @@ def _tile_kernel(w: TensorSpec, quantized: bool) -> Kernel:
 
 
 def by_whole_numbers(form: PackedFormat) -> bool:
-    """Whether nested.py's tile is the faster one: minima of 32 k took 3 % longer by whole numbers (Q4_K, Q5_K: 65 % of the int8
-    peak, 67 by floats, on Zen 4)."""
+    """Whether k_quant.py's tile is faster: with minima per 32 k it took 3 % longer (Q4_K, Q5_K: 65 % of the int8 peak, 67 with
+    floats, on Zen 4)."""
     return form.is_nested and (form.is_joint or not form.has_minima)
 
 
@@ -177,20 +177,20 @@ def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4, one core: 0.028 ns a weight for one token (memory), 0.0072 ns a weight and token for many (vpdpbusd)
+    # Zen 4, one core: 0.028 ns per weight for one token (memory), 0.0072 ns per weight and token for many (vpdpbusd)
     return max(0.028, 0.0072 * node.inputs[0].bounds[0]) * float(np.prod(node.inputs[1].bounds))
 
 
-def _build_streams(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    return _build_streams_with(node, target, gemv.values_of(node, target))
+def _build_gemv(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    return _build_gemv_with(node, target, gemv.values_of(node, target))
 
 
-def _build_streams_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+def _build_gemv_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     whole_numbers = by_whole_numbers(packed_format(node.inputs[1]))
     return ops.Build((gemv.launch(node, weight_operands(node), values, whole_numbers),))
 
 
-def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _gemv_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     x, w = node.inputs
     if w.dtype.name not in gemv.FASTEST:
         return f"takes weights of {', '.join(gemv.FASTEST)}: a tile reads others as fast"
@@ -199,45 +199,45 @@ def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return _packed_only(node, target) if _is_q8(x) and x.bounds[0] == 1 else "takes one quantized token"
 
 
-def _streams_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4, one core: 0.024 ns a weight where a tile takes 0.028. Each place's first lines are waited for; and two cores whose
-    # memory is short, as neighbours leave it, read one place each at 22 to 25 GB/s, several at 15 to 20.
+def _gemv_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    # Zen 4, one core: 0.024 ns per weight where a tile takes 0.028, but it waits for each stream's first lines, and two cores
+    # that share scarce bandwidth read one stream each at 22 to 25 GB/s, several at 15 to 20.
     gains = plan_workers() == 1 and prod(node.inputs[1].bounds) >= gemv.LEAST_WEIGHTS
     return (0.85 if gains else 1.2) * _tile_cost(node, target)
 
 
-_STREAMS = ops.Tunables(
+_GEMV_TUNABLES = ops.Tunables(
     {"streams": gemv.STREAMS, "step": gemv.STEPS},
     gemv.values_of,
-    _build_streams_with,
+    _build_gemv_with,
     gemv.refusal,
 )
 
 
-def _build_units(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build_matrix_unit(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     return ops.Build((matrix_unit.launch(node, target, weight_operands(node)),))
 
 
-def _units_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _matrix_unit_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     if not _is_q8(node.inputs[0]):
         return "takes quantized activations"
     return matrix_unit.refusal(node.inputs[0], target) or _packed_only(node, target)
 
 
-def _units_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # not measured: half of the tile's instructions a weight and token
+def _matrix_unit_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    # an estimate: half of the tile's instructions per weight and token
     return 0.0036 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds))
 
 
 def _samples() -> Iterable[ops.Sample]:
-    from camshaft.ops.quantized.samples import samples  # only a proof wants them
+    from camshaft.ops.quantized.samples import samples  # only validation needs them
 
     return samples()
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    """Samples carry the float64 product of the file's own dequantized weights: packing is proved with the kernel. Without it,
-    inputs are the numbers that the packed forms stand for."""
+    """Samples have the float64 product of the file's dequantized weights as an attribute, so packing is validated with the
+    kernel. Without it, inputs are the dequantized values."""
     if "wanted" in attrs:
         return (attrs["wanted"](),)
     x, w = (a.astype(np.float64) for a in inputs)
@@ -273,9 +273,9 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("tile", ops.VECTORS, _build_tile, _packed_only, _tile_cost, _TUNABLES),
-        ops.KernelVariant("streams", frozenset({"simd"}), _build_streams, _streams_only, _streams_cost, _STREAMS),
+        ops.KernelVariant("gemv", frozenset({"simd"}), _build_gemv, _gemv_only, _gemv_cost, _GEMV_TUNABLES),
         ops.KernelVariant("row", ops.EVERYWHERE, _build_row, _packed_only, _row_cost),
-        ops.KernelVariant("units", frozenset({"simd"}), _build_units, _units_only, _units_cost),
+        ops.KernelVariant("matrix_unit", frozenset({"simd"}), _build_matrix_unit, _matrix_unit_only, _matrix_unit_cost),
     ),
     samples=_samples,
     error_samples=_error_samples,

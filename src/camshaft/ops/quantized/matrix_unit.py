@@ -1,6 +1,6 @@
 """quantized_matmul of many tokens on a CPU's matrix unit (AMX, NEON's i8mm): a tile of tokens x rows, a group of k at a time.
 
-The unit adds up whole numbers; what a group's scale and the token's make of them goes on in vectors, as in kernels.py.
+The unit computes integer sums; vectors multiply them by the scales of group and token, as in kernels.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def q8_unit_tile(
     k: Tracer, x_codes: Array, x_scales: Array, x_sums: Array, codes: Array, scales: Array, extra: Array, out: Array,
     *active: Value, n: int, blocks: int, rows: int, columns: int, bound: int, block: str, in_registers: bool,
 ) -> None:  # fmt: skip
-    # `rows` weights' rows x `columns` tokens a program; a ragged end's tile starts earlier, so that all that is read is there
+    # `rows` rows of weights x `columns` tokens per program; the last tile starts earlier, so that it is full
     weights, mine = packed(k, codes, scales, extra, block), Rows(k, rows, n)
     first, limit = k.program(1) * columns, active[0] if active else k.const(bound, i64)
     start = k.minimum(first, bound - columns)
@@ -84,7 +84,8 @@ def _code_words(
 def _scaled(
     k: Tracer, weights: Packed, mine: Rows, x: tuple[Array, Array, Array], start: Value, b: Value, g: int
 ) -> Callable[[Index, Value], Value]:
-    """What adds the whole sums of token i's group to its total; x: the tokens' scales and sums, and the scratch of those."""
+    """The function that adds the integer sums of token i's group to its total; x: the tokens' scales and sums, and their
+    scratch."""
     scales, x_sums, sums = x
     scale, minimum = weights.scale(mine.load, b, g)
 
@@ -99,27 +100,27 @@ def _scaled(
 
 
 class _Totals:
-    """A total a token: variables, or rows of scratch that a loop goes over, where unrolled LLVM would load all at once."""
+    """A total per token: variables, or rows of scratch in a loop where LLVM would otherwise load all of them at once."""
 
     def __init__(self, k: Tracer, mine: Rows, count: int, in_registers: bool) -> None:
         self.k, self.mine, self.count = k, mine, count
-        self.held = [k.var(mine.spread(0.0)) for _ in range(count if in_registers else 0)]
+        self.registers = [k.var(mine.spread(0.0)) for _ in range(count if in_registers else 0)]
         if not in_registers:
             self.rows = k.scratch(f32, count, mine.count)
             for i in k.range(count):
                 k.store_vector(self.rows, mine.spread(0.0), i, 0)
 
     def change(self, added: Callable[[Index, Value], Value]) -> None:
-        for i, total in enumerate(self.held):
+        for i, total in enumerate(self.registers):
             total.set(added(i, total.value))
-        if not self.held:
+        if not self.registers:
             for row in self.k.range(self.count):
                 self.k.store_vector(self.rows, added(row, self._row(row)), row, 0)
 
     def each(self) -> Iterator[tuple[Index, Variable]]:
-        """Each token's number and total, in a loop where there is one."""
-        yield from enumerate(self.held)
-        if not self.held:
+        """Each token's index and total; a loop where totals are in scratch."""
+        yield from enumerate(self.registers)
+        if not self.registers:
             for row in self.k.range(self.count):
                 yield row, self.k.var(self._row(row))
 

@@ -1,6 +1,6 @@
-"""The kernel that packs weights: blocks of a file (raw_blocks.py) into the layout of packing.py, 16 rows a program.
+"""The kernel that packs weights: blocks of a file (raw_blocks.py) into the layout of packing.py, 16 rows per program.
 
-Sizes are run-time numbers, so that a format is compiled once for weights of every shape.
+Sizes are run-time scalars, so that a format is compiled once for weights of every shape.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from camshaft.ops.quantized.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import TensorSpec
 
 BLOCK = 32  # k per block of the packed layout
-LINE = 16  # words that memory gives at once
-_ANY = 1 << 40  # elements: the arrays' sizes are known when the kernel runs
+LINE = 16  # 32-bit words of a cache line
+_ANY = 1 << 40  # declared elements: the arrays' real sizes are known when the kernel runs
 Memory = np.ndarray[Any, Any]
 
 
@@ -47,7 +47,7 @@ def pack_rows(
     nbytes, blocks = BLOCK_FORMATS[block].block_nbytes, BLOCK_FORMATS[block].block_size // BLOCK
     for b in k.range(records):
         place = tile * records + b
-        # the next tile's share: 16 rows are too many streams for the hardware to fetch ahead
+        # the next tile's rows: 16 are too many streams for hardware prefetching
         ahead = (place + records) * (ROWS * nbytes // 4)
         for line in range(0, ROWS * nbytes // 4, LINE):
             k.prefetch(raw, k.minimum(ahead + line, last))
@@ -123,7 +123,7 @@ def pack_tiles(data: Memory, spec: TensorSpec, out: Memory, first: int, last: in
 
 @functools.cache
 def _compiled(name: str, bits: int, scale_nbytes: int) -> CpuKernel:
-    """Kept here too: to find it by its sources takes 100 microseconds, of which a load has hundreds."""
+    """Cached here too: a lookup by sources takes 100 microseconds, and a load makes hundreds."""
     arrays = (
         ir.ArrayParam("raw", u32, (_ANY,)),
         ir.ArrayParam("codes", u32, (_ANY,), True),

@@ -1,15 +1,15 @@
-"""How quantized weights are packed once at load: 16 rows interleaved, so that a 32-bit lane holds 4 consecutive k of its row.
+"""The packed layout of quantized weights: 16 rows interleaved, so that a 32-bit lane has 4 consecutive k of its row.
 
 A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). Where a format has
-a `table`, what is packed is not the code but its place there, of 4 bits, which kernels look up (byte_lookup). In a block of 32 k,
-codes of n bits take n words a row: code word w, of 0 to 7, is k 4w..4w+3, a byte each, of which the packed words hold
+a `table`, its 4-bit index is packed instead of the code, and kernels look it up (byte_lookup). In a block of 32 k,
+codes of n bits take n words per row: code word w, of 0 to 7, is k 4w..4w+3, a byte each, of which the packed words contain
 
 - 8 bits: all of it, in word w;
 - 4 to 6 bits: the low nibble, in word w % 4 (the high half of each byte for w over 3); 2 and 3 bits: the low two bits, in word
   w // 4 (bits 2 (w % 4) of each byte);
 - then the bits above: one, at bit w of each byte of one word; or two, in words like those of two low bits.
 
-Formats of 256 (SUPER blocks) keep their scales nested, as the file has them: small whole numbers a group, f16 steps a
+Formats of 256 (k-quants, SUPER blocks) keep the file's nested scales: a small integer per group and f16 steps per
 super-block; the minima beside them, or in the high nibbles (`is_joint`). GEMV, GEMM and embedding read this one layout
 (unpacking.py).
 """
@@ -35,8 +35,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class PackedFormat:
-    """`bits` a code, `group` k per scale, the scales' dtype (nested ones are 8-bit numbers); `zero_point` None where minima are
-    stored; `is_joint`: scale and minimum share a byte; `table`: the 16 values that codes are looked up in, zero point added;
+    """`bits` per code, `group` k per scale, the scales' dtype (nested ones are 8-bit integers); `zero_point` None where minima
+    are stored; `is_joint`: scale and minimum share a byte; `table`: the 16 values of the codes, plus the zero point;
     `is_exponent`: a scale is 2^(byte - 128)."""
 
     bits: int
@@ -54,17 +54,17 @@ class PackedFormat:
 
     @property
     def sums(self) -> tuple[int, int]:
-        """The kind of sums of activations that it wants: a key of quantize_activations.LAYOUTS."""
+        """The kind of sums of activations that it needs: a key of quantize_activations.LAYOUTS."""
         return self.group, self.zero_point or 0
 
     @property
     def is_nested(self) -> bool:
-        """Whether scales are whole numbers of steps."""
+        """Whether scales are integer multiples of steps."""
         return self.scale_dtype in (i8, u8) and not self.is_exponent
 
     @property
     def groups(self) -> int:
-        """Scales a row and block of 32."""
+        """Scales per row and block of 32."""
         return BLOCK // self.group
 
 
@@ -126,5 +126,5 @@ def pack(data: Array, spec: TensorSpec, out: Array) -> None:
 
 
 def tiles_of(spec: TensorSpec) -> int:
-    """How many tiles of 16 rows a weight has."""
+    """The number of tiles of 16 rows of a weight."""
     return -(-spec.bounds[0] // ROWS)

@@ -1,6 +1,6 @@
-"""The blocks of a file inside a kernel: how each format's codes, scales and minima are read.
+"""Reads the codes, scales and minima of each GGUF block format inside a kernel, four codes at a time in the bytes of a u32.
 
-k_quants.py and small_blocks.py say what lies where; here the same is done four codes at a time, in the bytes of a u32.
+The layouts of the formats are those of formats/.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from camshaft.lang.tracing.tracer import Array, Tracer
 class Record:
     """One block of a format per lane: the bytes of `raw` (u32 words, the last of which is `last`) from byte `start` on.
 
-    Where records are no whole words, a word of one lies in two of the file's, which are shifted together; each is read once.
+    Where records are not multiples of a word, a word of a record is in two of the file's, which are shifted together; each is
+    read once.
     """
 
     k: Tracer
@@ -29,7 +30,7 @@ class Record:
     seen: dict[int, Value] = field(default_factory=dict)
 
     def _file_word(self, offset: int) -> Value:
-        """The file's word with byte `offset` of the record; past the record's end, where none of it is used, one that exists."""
+        """The file's word with byte `offset` of the record, clamped to the file: past the record's end it is not used."""
         if offset not in self.seen:
             index = (self.start + offset) >> 2
             past = offset >= BLOCK_FORMATS[self.block].block_nbytes
@@ -37,13 +38,13 @@ class Record:
         return self.seen[offset]
 
     def _shift(self, offset: int) -> Value | None:
-        """How many bits of the file's word lie before byte `offset` of the record; None for none in all records."""
+        """The number of bits of the file's word before byte `offset` of the record; None if it is 0 in all records."""
         if BLOCK_FORMATS[self.block].block_nbytes % 4 == 0:
             return None
         return ((self.start + offset) & 3).to(u32) << 3
 
     def _bytes(self, offset: int, count: int) -> Value:
-        """Up to 4 bytes from a byte of the record on, in the low bits of a u32; less than 4 lie in one word of the file."""
+        """Up to 4 bytes from a byte of the record on, in the low bits of a u32; fewer than 4 are in one word of the file."""
         shift = self._shift(offset)
         if shift is None:
             word, before = self._file_word(offset // 4 * 4), offset % 4 * 8
@@ -79,8 +80,8 @@ Many = Callable[[Record, int], list[Value]]
 
 @dataclass(frozen=True)
 class RawFormat:
-    """`codes` gives the 8 code words of block j (32 k), `scales` what is stored as its scales, `minima` as its minima, `steps`
-    the steps of the whole record; None where a format has none."""
+    """`codes` gives the 8 code words of block j (32 k), `scales` and `minima` its stored scales and minima, `steps`
+    the steps of the record; None where a format has none."""
 
     codes: Many
     scales: Many
@@ -89,7 +90,7 @@ class RawFormat:
 
 
 def _bits(word: Value, shift: int, count: int, at: int = 0) -> Value:
-    """`count` bits from `shift` on of every byte, put at bit `at`."""
+    """`count` bits of every byte from bit `shift` on, moved to bit `at`."""
     mask = 0x01010101 * ((1 << count) - 1)
     moved = (word >> shift if shift else word) & mask
     return moved << at if at else moved
@@ -97,18 +98,18 @@ def _bits(word: Value, shift: int, count: int, at: int = 0) -> Value:
 
 # --- codes -------------------------------------------------------------------------------------------------------------
 def _nibbles(r: Record, j: int) -> list[Value]:
-    """16 bytes a block: low nibbles first, then high ones."""
+    """16 bytes per block: low nibbles first, then high ones."""
     words = [r.word("qs", 4 * j + i) for i in range(4)]
     return [_bits(word, shift, 4) for shift in (0, 4) for word in words]
 
 
 def _nibbles_of_two(r: Record, j: int) -> list[Value]:
-    """32 bytes hold two blocks, the first in the low nibbles."""
+    """32 bytes per two blocks, the first in the low nibbles."""
     return [_bits(r.word("qs", j // 2 * 8 + w), j % 2 * 4, 4) for w in range(8)]
 
 
 def _spread(qh: Value, w: int) -> Value:
-    """Bits 4 w to 4 w + 3 of a word, each at bit 4 of a byte: their copies 7 apart, of which one bit in 8 is right."""
+    """Bits 4 w to 4 w + 3 of a word, each moved to bit 4 of a byte: copies at distances of 7 bits, masked to one bit in 8."""
     return (((qh >> (4 * w)) & 15) * 0x00204081 & 0x01010101) << 4
 
 

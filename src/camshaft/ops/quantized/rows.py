@@ -1,7 +1,7 @@
-"""The weights' rows of one program, as a vector or as threads have them, and its tokens.
+"""The rows of weights and the tokens of one program.
 
-Up to 16 rows are one explicit vector of interleaved rows. More are a workgroup's threads, a row each: 16 neighbours read one line
-of memory together, as the vector does.
+Up to 16 rows are one explicit vector of interleaved rows. More rows are the threads of a workgroup, a row each: 16 adjacent
+threads read one cache line together, as the vector does.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Rows:
         return self.k.load_vector(array, self.tile, *at, self.row, width=self.count)
 
     def spread(self, x: Number, dtype: DType = f32) -> Value:
-        """One number for every row."""
+        """The same value for every row."""
         if self.count > ROWS:
             return x if isinstance(x, Value) else self.k.const(x, dtype)
         return self.k.splat(x, self.count, dtype)
 
     def store(self, out: Array, total: Variable, token: Value) -> None:
-        """out[token, rows] = total, for the rows that there are."""
+        """out[token, rows] = total, for rows below n."""
         k = self.k
         if self.count > ROWS:
             row = self.first + k.lane()
@@ -54,8 +54,8 @@ class Rows:
             k.store_vector(out, total.value, token, self.first, count=k.minimum(self.n - self.first, self.count))
 
 
-# Tokens whose chains of dot products go side by side: one after the other, as LLVM leaves them for fixed shapes, Q4_1 and Q4_K
-# reach 67 and 66 % of the int8 peak at k = 14336 on Zen 4, side by side 71 and 69.
+# Tokens whose chains of dot products are interleaved. In sequence, as LLVM schedules them for fixed shapes, Q4_1 and Q4_K reach
+# 67 and 66 % of the int8 peak at k = 14336 on Zen 4, interleaved 71 and 69.
 ABREAST = 4
 
 
@@ -68,7 +68,7 @@ def abreast(count: int) -> Iterator[range]:
 def dot_words(
     k: Tracer, starts: Sequence[Value], words: Sequence[Value], acted: Callable[[int, int], Value]
 ) -> list[Value]:
-    """starts[i] + the dot products of code words with words acted(i, w) of activations, i32, all i side by side."""
+    """starts[i] + the dot products of code words with words acted(i, w) of activations, i32, interleaved over i."""
     dots = list(starts)
     for w, word in enumerate(words):
         dots = [k.dot4(dot, word, acted(i, w)) for i, dot in enumerate(dots)]
@@ -76,9 +76,9 @@ def dot_words(
 
 
 class Tokens:
-    """A program's tokens, consecutive within the bound, so that their operands lie at fixed distances. The last tile begins where
-    its end is the bound's; tokens of the one before it and those that are not active are computed, of whatever lies there, but
-    not stored. (Clamped one by one, each had a pointer of its own: of 380 instructions of Q4_1's loop 113 moved those.)"""
+    """A program's tokens, consecutive within the bound, so that their operands are at fixed distances. The last tile ends at the
+    bound; its tokens that the tile before computes, and inactive ones, are computed from whatever is in memory, but not stored.
+    (With each token clamped, 113 of 380 instructions of Q4_1's loop moved pointers.)"""
 
     def __init__(self, k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> None:
         self.mine, self.active = k.program(1) * columns, active
@@ -89,13 +89,13 @@ class Tokens:
         self.stored: list[Value | None] = [self.is_stored(place) for place in self.places]
 
     def is_stored(self, place: Value) -> Value | None:
-        """Whether the token at that place is this program's to store; None where all are."""
+        """Whether this program stores that token; None if it stores all."""
         stored = place < self.active[0] if self.active else None
         return _both(place >= self.mine, stored) if self.overlaps else stored
 
     def along(self, per_token: int, at: Value) -> list[Value]:
-        """The place in a flat array of `per_token` numbers a token where each token's own number `at` is: the first one's, found
-        in the loop, and constants."""
+        """Indexes of element `at` of each token in a flat array with `per_token` elements per token: the first token's, computed
+        in the loop, plus constants."""
         start = self.first * per_token + at
         return [start + c * per_token for c in range(len(self.places))]
 

@@ -1,8 +1,8 @@
-"""What quantized_matmul is tried on: random blocks of every packed format, about the edges of tiles."""
+"""Samples of quantized_matmul: random blocks of every packed format, with sizes around those of tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,14 +12,34 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.late_sample import LateSample
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved, pack, packed_format
 from camshaft.ops.spec import TensorSpec
 
 
+class LazySample(ops.Sample):
+    """A Sample that makes its inputs on first use, because packing a format's weights compiles a kernel. A value of `attrs` that
+    depends on the inputs is a function."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], tuple[ops.Array, ...]],
+        attrs: ops.Attrs,
+        specs: tuple[TensorSpec, ...],
+        extents: Mapping[Extent, int] | None = None,
+    ) -> None:
+        vars(self).update(name=name, attrs=attrs, specs=specs, extents=extents or {}, _make=make)
+
+    @cached_property
+    def inputs(self) -> tuple[ops.Array, ...]:
+        """The result of `make`, called once."""
+        made: tuple[ops.Array, ...] = vars(self)["_make"]()
+        return made
+
+
 def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
-    """Random blocks of a format, uint8, with scales that are ordinary numbers."""
+    """Random blocks of a format, uint8, with finite scales."""
     rng, block = np.random.default_rng(seed), BLOCK_FORMATS[name]
     assert block.layout is not None
     raw = rng.integers(0, 256, (n * k // block.block_size, block.block_nbytes)).astype(np.uint8)
@@ -27,7 +47,7 @@ def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
     for field in {"d", "dmin", "m"} & set(block.layout.names or ()):
         records[field] = rng.normal(size=len(records)) * 0.1
     if "dmin" in (block.layout.names or ()):
-        records["d"][::5] = 0  # minima alone
+        records["d"][::5] = 0  # minima only
     if name == "MXFP4":
         records["e"] = rng.integers(118, 124, len(records))
     return raw.reshape(-1)
@@ -35,7 +55,7 @@ def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
 
 @dataclass(frozen=True)
 class Case:
-    """x [rows (active), k] times random weights [n, k] of the block format `name`. Everything is made when it is asked for."""
+    """x [rows (active), k] times random weights [n, k] of the block format `name`. Everything is made on first use."""
 
     name: str
     rows: int
@@ -58,14 +78,14 @@ class Case:
 
     @cached_property
     def specs(self) -> tuple[TensorSpec, TensorSpec]:
-        """Of x and of the packed weights."""
+        """The specs of x and of the packed weights."""
         dim: int | Extent = Extent("T", self.rows) if self.active < self.rows else self.rows
         layout = (q8.LAYOUTS[packed_format(self.plain).sums],) if self.quantized else ()
         return TensorSpec((dim, self.k), f32, *layout), interleaved(self.plain)
 
     @property
     def extents(self) -> dict[Extent, int]:
-        """What is active of x's rows."""
+        """The active value of x's rows, if they are an Extent."""
         dim = self.specs[0].shape[0]
         return {dim: self.active} if isinstance(dim, Extent) else {}
 
@@ -97,13 +117,13 @@ class Case:
 
 
 def sample(case: Case) -> ops.Sample:
-    """The case as a sample, with the product wanted among its attributes as a function."""
+    """The case as a sample, with the expected product as a function in its attributes."""
     attrs = {"wanted": case.wanted}
-    return LateSample(case.label, lambda: (case.x, case.packed()), attrs, case.specs, case.extents)
+    return LazySample(case.label, lambda: (case.x, case.packed()), attrs, case.specs, case.extents)
 
 
 def samples() -> Iterable[ops.Sample]:
-    """Of each format and kind of x: one token, also of rows for several streams, more, and a ragged count of them."""
+    """For each format and kind of x: one token, one with rows for several streams, several tokens, and a partial tile of them."""
     for name in PACKED_FORMATS:
         for quantized in (True, False):
             k = max(BLOCK_FORMATS[name].block_size, 64)

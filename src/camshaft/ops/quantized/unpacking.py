@@ -1,4 +1,4 @@
-"""Packed weights inside a kernel: codes, scales and minima, as vectors of rows or one by one. packing.py has the layout."""
+"""Packed weights inside a kernel: codes, scales and minima, as vectors of rows or single elements. The layout is packing.py's."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Packed:
     form: PackedFormat
 
     def code_words(self, load: Load, b: Value) -> list[Value]:
-        """The block's 8 words of codes, each 4 consecutive k a byte each; `load(array, *at)` reads array[tile, *at, row]."""
+        """The block's 8 words of codes, each 4 consecutive k, a byte each; `load(array, *at)` reads array[tile, *at, row]."""
         words = _words(lambda i: load(self.codes, b, i), self.form.bits)
         table = self.form.table
         return words if table is None else [self.k.byte_lookup(word, table) for word in words]
 
     def prefetch(self, tile: Value, b: Value, words: int) -> None:
-        """Hints that a block's codes, so many words (of 16 rows) ahead, are read soon. The scales' own stream needs none."""
+        """Prefetches a block's codes, so many words (of 16 rows) ahead. The scales' stream does not need it."""
         later = b + words // self.form.bits
         for w in range(self.form.bits):
             self.k.prefetch(self.codes, tile, later, w, 0)
@@ -49,11 +49,11 @@ class Packed:
         return scale.to(f32) * step, None if minimum is None or low is None else minimum.to(f32) * low
 
     def steps(self, load: Load, s: Value) -> tuple[Value, Value | None]:
-        """What a super-block's nested scales, and its minima where there are any, count in."""
+        """The steps of a super-block's nested scales, and of its minima where there are any."""
         return load(self.extra, s, 0), load(self.extra, s, 1) if self.form.has_minima else None
 
     def whole_scale(self, load: Load, b: Value, g: Index) -> tuple[Value, Value | None]:
-        """Nested scale and, where it is stored, minimum of group g, as whole numbers (i32)."""
+        """Nested scale and, where it is stored, minimum of group g, as i32."""
         form = self.form
         if form.is_joint:
             both = load(self.scales, b, g).to(i32)
@@ -63,7 +63,7 @@ class Packed:
         return load(self.scales, b, g).to(i32), None
 
     def _power_of_two(self, e: Value) -> Value:
-        """2^(e - 128), as f32: its exponent's bits, but below 2^-126 one of the fraction's."""
+        """2^(e - 128), as f32: the bits of its exponent, or below 2^-126 one bit of the fraction."""
         exponent = e.to(u32)
         small = self.k.minimum(exponent, 1) * 0x00200000 + 0x00200000
         return self.k.bitcast(self.k.select(exponent < 2, small, (exponent - 1) << 23), f32)
@@ -99,7 +99,7 @@ class Packed:
 
 
 def packed(k: Tracer, codes: Array, scales: Array, extra: Array, block: str) -> Packed:
-    """The weights of a block format by its name."""
+    """The packed weights of a block format by its name."""
     return Packed(k, codes, scales, extra, PACKED_FORMATS[block])
 
 

@@ -1,7 +1,7 @@
-"""argmax and argmin: where the greatest (the least) element along an axis is; ties to the smaller index.
+"""argmax and argmin: the index of the greatest (least) element along an axis; ties to the smaller index.
 
 Attributes: `axis` (-1 by default; None for the whole tensor), `keepdims`, and `nan_first`: the first NaN wins, as in NumPy;
-without it a NaN loses against everything, as a sampler wants it.
+without it NaNs are ignored, as sampling needs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from camshaft.extent import Extent
 from camshaft.lang import ir
 from camshaft.lang.instructions import identity
 from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.formula import NUMBERS, same_dtype
+from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters
 from camshaft.ops.reduce.frame import COLUMNS
 from camshaft.ops.reduce.reduction import axes_of, reduced
@@ -27,7 +26,7 @@ from camshaft.ops.spec import TensorSpec, bound
 
 
 def _better(k: Tracer, value: ir.Value, best: ir.Value, least: bool, nan_first: bool) -> ir.Value:
-    """Whether the value takes the best one's place; false for NaN, or true for the first."""
+    """Whether the value replaces the best one. A NaN does not, or with `nan_first` only the first."""
     better = value < best if least else value > best
     if nan_first and value.dtype.is_float:
         better = better | (k.isnan(value) & (k.isnan(best) ^ k.const(True, boolean)))
@@ -35,12 +34,10 @@ def _better(k: Tracer, value: ir.Value, best: ir.Value, least: bool, nan_first: 
 
 
 @kernel
-def one_row_per_program(
-    k: Tracer, x: KernelArray, out: KernelArray, *, dim: int, dtype: str, least: bool, nan_first: bool
-) -> None:
-    # each lane keeps its greatest element (the first of equals) and where it was; then the lanes are compared
-    held = DTYPES[dtype]
-    row, best = k.program(0), k.var(identity("min" if least else "max", held.numpy), held)
+def one_row_per_program(k: Tracer, x: Array, out: Array, *, dim: int, dtype: str, least: bool, nan_first: bool) -> None:
+    # out[r] = argmax_c x[r, c]: each lane keeps its greatest element and the first index of it; then the lanes are compared
+    value_dtype = DTYPES[dtype]
+    row, best = k.program(0), k.var(identity("min" if least else "max", value_dtype.numpy), value_dtype)
     where = k.var(0, i32)
     for c in k.lanes(dim):
         value = x[row, c]
@@ -49,22 +46,22 @@ def one_row_per_program(
         where.set(k.select(better, c.to(i32), where.value))
     winner = k.lanes_min(best) if least else k.lanes_max(best)
     wins = best.value == winner
-    if nan_first and held.is_float:
+    if nan_first and value_dtype.is_float:
         wins = wins | k.isnan(best.value)
     out[row] = k.lanes_min(k.select(wins, where.value, dim))
 
 
 @kernel
 def into_columns(
-    k: Tracer, x: KernelArray, out: KernelArray, *, dim: int, columns: int, dtype: str, least: bool, nan_first: bool,
+    k: Tracer, x: Array, out: Array, *, dim: int, columns: int, dtype: str, least: bool, nan_first: bool,
     block: int,
 ) -> None:  # fmt: skip
-    # out[r, c] = the first d whose x[r, d, c] is best; each lane keeps its columns' best ones in scratch
-    held, row, first = DTYPES[dtype], k.program(0), k.program(1) * block
+    # out[r, c] = argmax_d x[r, d, c]; each lane keeps the best elements of its columns in scratch
+    value_dtype, row, first = DTYPES[dtype], k.program(0), k.program(1) * block
     stop = k.minimum(first + block, columns)
-    best, where = k.scratch(held, block), k.scratch(i32, block)
+    best, where = k.scratch(value_dtype, block), k.scratch(i32, block)
     for c in k.lanes(first, stop):
-        best[c - first] = identity("min" if least else "max", held.numpy)
+        best[c - first] = identity("min" if least else "max", value_dtype.numpy)
         where[c - first] = 0
     for d in k.range(dim):
         for c in k.lanes(first, stop):
@@ -76,9 +73,12 @@ def into_columns(
         out[row, c] = where[c - first]
 
 
+_ATTRIBUTES = Attribute("axis", "int | None", -1), KEEPDIMS, Attribute("nan_first", "bool", False)
+
+
 def _axes(name: str, x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
     axis = attrs.get("axis", -1)
-    ops.expect(axis is None or isinstance(axis, int), name, f"axis {axis}", "a number, or None for all")
+    ops.expect(axis is None or isinstance(axis, int), name, f"axis {axis}", "an integer, or None for all axes")
     return axes_of(name, x, {"axes": axis})
 
 
@@ -91,7 +91,7 @@ def _infer(name: str, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[
     axes = _axes(name, x, attrs)
     extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
     fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
-    ops.expect(fits, name, x, "no empty axis, and an Extent only as a first axis that stays")
+    ops.expect(fits, name, x, "no empty axis, and an Extent only as a first axis that is kept")
     return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), i32),)
 
 
@@ -111,8 +111,8 @@ def _build(name: str, node: ops.NodeSpec) -> ops.Build:
     before, dim = prod(x.bounds[: axes[0]]) if axes else 1, prod(x.bounds[a] for a in axes)
     columns = prod(x.bounds[axes[-1] + 1 :]) if axes else 1
     rows = outer if before == bound(outer) else before
-    held = ir.arithmetic_dtype(as_dtype(x.dtype))
-    constants: dict[str, Constant] = {"dim": dim, "dtype": held.name, "least": name == "argmin"}
+    value_dtype = ir.arithmetic_dtype(as_dtype(x.dtype))
+    constants: dict[str, Constant] = {"dim": dim, "dtype": value_dtype.name, "least": name == "argmin"}
     constants["nan_first"] = bool(node.attrs.get("nan_first"))
     if columns == 1:
         arrays = ops.read(0, shape=(before, dim)), ops.write(0, shape=(before,))
@@ -151,17 +151,15 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, x), {}, "wanted one tensor")
     yield ops.ErrorSample((TensorSpec((8,), boolean),), {}, "wanted tensors of")
     yield ops.ErrorSample((x,), {"axis": 2}, "wanted axes from -2 to 1")
-    yield ops.ErrorSample((x,), {"axis": (0, 1)}, "wanted a number")
+    yield ops.ErrorSample((x,), {"axis": (0, 1)}, "wanted an integer")
     yield ops.ErrorSample((TensorSpec((Extent("n", 8), 3), f32),), {"axis": 0}, "wanted no empty axis")
-
-
-_ATTRIBUTES = Attribute("axis", "int | None", -1), KEEPDIMS, Attribute("nan_first", "bool", False)
 
 
 def _op(name: str, word: str) -> ops.Op:
     return ops.Op(
         name=name,
         formula=f"y[r] = the least c with x[r, c] = {word}(x[r])",
+        parameters=Parameters("x", _ATTRIBUTES),
         infer=lambda specs, attrs: _infer(name, specs, attrs),
         reference=lambda inputs, attrs: _reference(name, inputs, attrs),
         variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, lambda node, target: _build(name, node)),),
@@ -169,7 +167,6 @@ def _op(name: str, word: str) -> ops.Op:
         error_samples=_error_samples,
         tolerance={},
         flops=lambda node: float(np.prod(node.inputs[0].bounds)),
-        parameters=Parameters("x", _ATTRIBUTES),
     )
 
 

@@ -1,6 +1,6 @@
-"""Reductions over any axes: sum, mean, prod, max, min, and dot: a row for each. Kernels and cuts are in ops/reduce/frame.py.
+"""Reductions over any axes: sum, mean, prod, max, min, and dot: a row for each. Kernels are in ops/reduce/frame.py.
 
-Attributes: `axes` (a number or some, negative ones from the end; None, the default, for all) and `keepdims`.
+Attributes: `axes` (one or several, negative ones from the end; None, the default, for all) and `keepdims`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
-from camshaft.ops.kernels.lane_widths import lanes_of
+from camshaft.ops.checks import FLOATS, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.kernels import lanes
 from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
@@ -26,7 +26,7 @@ from camshaft.ops.spec import Dim, TensorSpec, bound
 
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why NumPy's BLAS cannot do it, or None."""
+    """Why NumPy's BLAS cannot compute it, or None."""
     if not node.inputs[0].parts[0].dtype.is_float:
         return "NumPy multiplies integers without BLAS"
     return library.absent()
@@ -37,13 +37,13 @@ def _build_blas(node: ops.NodeSpec, target: ops.Target) -> ops.HostCall:
 
 
 def _by_numpy(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence[ops.Array]) -> None:
-    # in f64, as the folds have it: a sum that cancels keeps f32's places
+    # in f64, as the kernels: a sum that cancels keeps f32's precision
     a, b = (x.astype(np.float64, copy=False) for x in inputs)
     outputs[0][...] = np.dot(a, b)
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Nanoseconds: both operands widened and read on one thread, the way into Python and out."""
+    """Nanoseconds: widening and reading both operands on one thread, and the call into Python."""
     return 20_000.0 + bound(node.inputs[0].shape[0]) / 0.5
 
 
@@ -53,7 +53,7 @@ VARIANT = ops.KernelVariant("numpy", frozenset({"blas"}), _build_blas, _supports
 @dataclass(frozen=True)
 class Reduction:
     """`kind` of fold: sum, product, max or min. `gives`: the result's dtype; `mean` divides by the number of elements; `others`:
-    variants beside the folds."""
+    variants besides the kernels."""
 
     name: str
     text: str
@@ -70,12 +70,12 @@ class Reduction:
 
 
 def counted(dtype: DType) -> DType:
-    """What integers are summed to, as in NumPy; floats keep their dtype."""
+    """The dtype of a sum, as in NumPy: integers widen to 64 bits, floats keep their dtype."""
     return dtype if dtype.is_float else i64 if dtype.kind == "i" else u64
 
 
 def axes_of(op: str, spec: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
-    """The axes that go, each once, counted from 0. ShapeError for one that the tensor lacks, or one twice."""
+    """The reduced axes, from 0. ShapeError for an axis that the tensor lacks or that is repeated."""
     asked, rank = attrs.get("axes"), len(spec.shape)
     if asked is None:
         return tuple(range(rank))
@@ -95,7 +95,7 @@ def reduced(spec: TensorSpec, axes: Sequence[int], keepdims: bool) -> tuple[Dim,
 
 
 def infer(row: Reduction, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """The result's spec. ShapeError as `axes_of` has it, and for wrong dtypes or empty tensors."""
+    """The result's spec. ShapeError for wrong axes (`axes_of`), wrong dtypes and empty tensors."""
     ops.expect(len(specs) == row.arity, row.name, specs, f"{row.arity} tensor{'s' if row.arity > 1 else ''}")
     unknown = set(attrs) - {"axes", "keepdims"}
     ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", "axes and keepdims")
@@ -106,7 +106,7 @@ def infer(row: Reduction, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tu
     axes = axes_of(row.name, x, attrs)
     extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
     fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
-    ops.expect(fits, row.name, x, "no empty axis, and an Extent only as a first axis that stays")
+    ops.expect(fits, row.name, x, "no empty axis, and an Extent only as a first axis that is kept")
     return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), row.gives(dtype)),)
 
 
@@ -146,7 +146,7 @@ def _launch(
         "kind": row.kind,
         "dtype": wide.name,
         "kept": fold.kept,
-        "gone": fold.gone,
+        "reduced": fold.reduced,
         "columns": fold.columns,
         "per": fold.per,
         "parts": fold.parts,
@@ -156,8 +156,8 @@ def _launch(
     outer, kept = ops.Cells(fold.outer), ops.Cells(fold.n_kept)
     if fold.along:
         grid = (outer, kept, ops.Cells(fold.parts))
-        lanes = reducing.lanes_for(fold, row.kind, target)
-        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1}, lanes=lanes)
+        width = reducing.lanes_for(fold, row.kind, target)
+        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1}, lanes=width)
     block = min(fold.columns, reducing.COLUMNS)
     grid = (outer, kept, ops.Cells(fold.parts * -(-fold.columns // block)))
     return ops.Launch(reducing.into_columns, arrays, grid, {**constants, "block": block})
@@ -172,18 +172,18 @@ def op_of(row: Reduction) -> ops.Op:
     return ops.Op(
         name=row.name,
         formula=row.text,
+        parameters=Parameters("x", (AXES, KEEPDIMS)) if row.arity == 1 else Parameters("a b"),
         infer=lambda specs, attrs: infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes_of(build)), *row.others),
+        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes.tunables(build)), *row.others),
         samples=lambda: reduction_samples.samples(row),
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,
         flops=lambda node: float(prod(node.inputs[0].bounds)),
-        parameters=Parameters("x", (AXES, KEEPDIMS)) if row.arity == 1 else Parameters("a b"),
     )
 
 
-# Where a target has no 64-bit floats, 30,000 factors are rounded 30,000 times.
+# For targets without 64-bit floats, where a product of 30,000 factors rounds 30,000 times.
 _IN_F32 = {"f32": 1e-10, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
 ROWS = (
     Reduction("sum", "y = sum over axes of x", "sum", np.sum, gives=counted),

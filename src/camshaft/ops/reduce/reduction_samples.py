@@ -1,4 +1,4 @@
-"""Samples of reductions: either side of every block, chunk and width, every pattern of axes."""
+"""Samples of reductions: sizes on both sides of every block, chunk and vector width, and every pattern of axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from camshaft.ops.spec import TensorSpec
 if TYPE_CHECKING:
     from camshaft.ops.reduce.reduction import Reduction
 
-# (shape, axes): along rows, into columns, both, with axes between that stay or go
+# (shape, axes): along rows, into columns, both, with kept or reduced axes between
 _PATTERNS: tuple[tuple[tuple[int, ...], Any], ...] = (
     ((1,), None),
     ((3, 33), 1),
@@ -34,7 +34,7 @@ _DTYPES = (f64, f16, bf16, i8, i32, i64, u8, u32)
 
 
 def _draw(row: Reduction, rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> ops.Array:
-    """Products stay about 1; sums of floats do not cancel."""
+    """Factors whose product is near 1; floats whose sum does not cancel; any integers."""
     if row.kind == "product" and dtype.is_float:
         powers: ops.Array = np.exp(rng.normal(size=shape) / np.sqrt(np.prod(shape)))
         return powers.astype(dtype.numpy)
@@ -45,7 +45,7 @@ def _draw(row: Reduction, rng: np.random.Generator, dtype: DType, shape: tuple[i
 
 
 def samples(row: Reduction) -> Iterable[ops.Sample]:
-    """Patterns of axes, dtypes, what takes several programs, NaN and infinities, an active extent."""
+    """Patterns of axes, dtypes, sizes of several programs, NaN and infinities, an active extent."""
     rng = np.random.default_rng(len(row.name))
     if row.arity == 2:
         yield from _vectors(row, rng)
@@ -76,7 +76,7 @@ def _vectors(row: Reduction, rng: np.random.Generator) -> Iterable[ops.Sample]:
 
 
 def error_samples(row: Reduction) -> Iterable[ops.ErrorSample]:
-    """Another number of tensors, axes that there are not, a dtype that there is not, an Extent that would go."""
+    """A wrong number of tensors, unknown axes, an unsupported dtype, a reduced Extent."""
     x = TensorSpec((2, 8), f32)
     yield ops.ErrorSample((x,) * (row.arity + 1), {}, f"wanted {row.arity} tensor")
     yield ops.ErrorSample((TensorSpec((8,), boolean),) * row.arity, {}, "wanted tensors of")

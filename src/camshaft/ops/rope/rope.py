@@ -1,7 +1,7 @@
 """rope: rotary position embedding, (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of each head, at explicit positions.
 
-"interleaved" pairs are columns 2i and 2i + 1 (llama.cpp's NORM), "neox" ones i and i + rotary_dim / 2. Columns from rotary_dim on
-stay as they are. table.py makes the table of cosines and sines.
+"interleaved" pairs are columns 2i and 2i + 1 (llama.cpp's NORM), "neox" pairs are i and i + rotary_dim / 2. Columns from
+rotary_dim on are copied. table.py makes the table of cosines and sines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rotate_halves(
             cos, sin = table[position, i], table[position, half + i]
             out[token, first + i] = a * cos - b * sin
             out[token, first + half + i] = a * sin + b * cos
-        _keep_rest(k, x, out, token, first, head_dim, rotary_dim)
+        _copy_rest(k, x, out, token, first, head_dim, rotary_dim)
 
 
 @kernel
@@ -54,10 +54,10 @@ def rotate_pairs(
             cos, sin = table[position, i], table[position, half + i]
             k.scatter(out, a * cos - b * sin, token, first + 2 * i)
             k.scatter(out, a * sin + b * cos, token, first + 2 * i + 1)
-        _keep_rest(k, x, out, token, first, head_dim, rotary_dim)
+        _copy_rest(k, x, out, token, first, head_dim, rotary_dim)
 
 
-def _keep_rest(k: Tracer, x: Array, out: Array, token: Value, first: Value, head_dim: int, rotary_dim: int) -> None:
+def _copy_rest(k: Tracer, x: Array, out: Array, token: Value, first: Value, head_dim: int, rotary_dim: int) -> None:
     if rotary_dim < head_dim:
         for i in k.lanes(rotary_dim, head_dim):
             out[token, first + i] = x[token, first + i]
@@ -107,7 +107,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     }
     kernel = _KERNELS[node.attrs["pairing"]]
     arrays = (ops.read(0), ops.read(1), ops.read(2), ops.write(0))
-    # one lane: LLVM turns the strided pairs into shuffles, which beat gathers and scatters
+    # one lane: LLVM turns the strided pairs into shuffles, which are faster than gathers and scatters
     lanes = 1 if kernel is rotate_pairs else None
     return ops.Build((ops.Launch(kernel, arrays, (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
 

@@ -1,4 +1,4 @@
-"""The table of rotations for rope: cosines and sines by position, with the ways models stretch their context.
+"""The table of cosines and sines by position for rope, with the methods of context extension that models use.
 
 The frequencies are those of the RoPE paper (Su et al., 2021), 1 / theta^(2i / n), then changed by one RopeScaling.
 """
@@ -20,11 +20,11 @@ Kind = Literal["none", "linear", "ntk", "yarn", "llama3"]
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How a model's rotations are stretched beyond `original_context` by `factor`, with llama.cpp's meaning of each field.
+    """Context extension beyond `original_context` by `factor`; the fields mean the same as in llama.cpp.
 
-    linear: positions are divided by factor. ntk: theta grows so that the slowest frequency is divided by factor. yarn: fast
-    frequencies stay, slow ones are interpolated, a ramp between beta_fast and beta_slow rotations; cosines and sines grow by
-    1 + 0.1 ln(factor). llama3: by wavelength between original_context / high_freq_factor and / low_freq_factor.
+    linear: positions are divided by factor. ntk: theta grows so that the lowest frequency is divided by factor. yarn: high
+    frequencies stay, low ones are interpolated, with a ramp between beta_fast and beta_slow rotations; cosines and sines are
+    multiplied by 1 + 0.1 ln(factor). llama3: by wavelength between original_context / high_freq_factor and / low_freq_factor.
     attention_factor multiplies cosines and sines in every kind; freq_factors [rotary_dim / 2] divide the frequencies first.
     """
 
@@ -98,7 +98,7 @@ def _ntk(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScaling
 
 
 def _yarn(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScaling) -> Scaled:
-    """Peng et al., 2023. The ramp's corners are whole dimensions, at least 0.001 apart."""
+    """Peng et al., 2023. The ramp begins and ends at integer dimensions, at least 0.001 apart."""
 
     def dimension_of(rotations: float) -> float:
         return rotary_dim * log(scaling.original_context / (rotations * 2 * pi)) / (2 * log(theta))
@@ -111,10 +111,10 @@ def _yarn(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScalin
 
 
 def _llama3(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScaling) -> Scaled:
-    """Wavelengths under original / high stay, those over original / low are stretched by factor, a blend between."""
-    turns = scaling.original_context * frequencies / (2 * pi)  # rotations within the original context
+    """Wavelengths below original / high stay, those above original / low are multiplied by factor, with a blend between."""
+    rotations = scaling.original_context * frequencies / (2 * pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    smooth = np.clip((rotations - low) / (high - low), 0, 1)
     return frequencies * ((1 - smooth) / scaling.factor + smooth), 1.0
 
 

@@ -1,8 +1,8 @@
 """The kernel of sample: a program per row finds what top_k, top_p and min_p keep and draws from it.
 
-Order and sets are those of transformers' warpers: each looks at what the one before left. The draw is an exponential race
-(Gumbel-max in another spelling): token i has the time e_i / w_i, e_i = -ln(1 - v_i) of a hash of (seed, step, i); the first wins.
-Nothing depends on the lane count: counts and the masses behind top_p are sums of integers, minima have ties to the smaller index.
+Filters apply in the order of transformers' warpers, each to what the one before kept. The draw is an exponential race, which is
+equivalent to Gumbel-max: token i has the time e_i / w_i, e_i = -ln(1 - v_i) of a hash v_i of (seed, step, i); the least wins.
+Nothing depends on the lane count: counts and top_p's masses are sums of integers, and ties go to the smaller index.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from camshaft.lang.tracing.tracer import Tracer, Variable
 Word = TypeVar("Word", ir.Value, np.ndarray[Any, Any])
 Masked = Callable[[ir.Value], ir.Value]
 LOWEST, HIGHEST = -3.4028234663852886e38, 3.4028234663852886e38
-# top_p counts weights in units of 2^-28 of the likeliest token's; two halves of 14 bits keep sums over 2^18 tokens in u32.
+# top_p uses weights in fixed point, 2^-28 of the likeliest token's; two halves of 14 bits keep sums over 2^18 tokens in u32.
 WEIGHT_BITS, HALF_BITS = 28, 14
 MOST_TOKENS = 1 << 18
 
 
 def mix(x: Word) -> Word:
-    """A 32-bit word scrambled (xorshift and multiply, constants of Wellons' Hash Prospector; a bijection)."""
+    """A bijective hash of a 32-bit word (xorshift and multiply, constants of Wellons' Hash Prospector)."""
     x = x ^ (x >> 16)
     x = x * 0x21F0AAAD
     x = x ^ (x >> 15)
@@ -38,7 +38,7 @@ def mix(x: Word) -> Word:
 
 
 def keys(low: Word, high: Word, step: Word) -> tuple[Word, Word]:
-    """Two words that stand for (seed, step)."""
+    """Two 32-bit keys of (seed, step)."""
     return mix(mix(mix(low) ^ high) ^ step), mix(mix(mix(step ^ 0x9E3779B9) ^ low) ^ high)
 
 
@@ -49,7 +49,7 @@ def noise(index: Word, first: Word, second: Word) -> Word:
 
 @dataclass(frozen=True)
 class Row:
-    """What the kernel's parts share: one row of logits and the `n_listed` blocks of it that `listed` names."""
+    """One row of logits, and the list of the `n_listed` blocks of it that may hold a kept token."""
 
     k: Tracer
     logits: KernelArray
@@ -69,12 +69,12 @@ class Row:
             yield from self.k.lanes(first, self.k.minimum(first + self.block, self.n))
 
     def value(self, c: ir.Value) -> ir.Value:
-        """The logit; NaN and -inf are the lowest finite number."""
+        """The logit, with the lowest finite number for NaN and -inf."""
         x = self.logits[self.row, c]
         return self.k.select(x > LOWEST, x, LOWEST)
 
     def count(self, holds: Masked) -> ir.Value:
-        """How many listed columns a condition holds for."""
+        """The number of columns of listed blocks for which a condition is true."""
         total = self.k.accumulator("sum", i32)
         for c in self.columns():
             total += holds(c).to(i32)
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Kept:
-    """A prefix of the order (key descending, index ascending): keys over `least`, and those equal to it up to index `last`."""
+    """The kept tokens: those with keys above `least`, and those with keys equal to it and indexes up to `last`."""
 
     least: Variable
     last: Variable
@@ -112,27 +112,27 @@ def one_row_per_program(
     this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
     peaks = k.scratch(f32, n_blocks)
     top = _find_peaks(this, peaks)
-    heat = k.select(temperature[row] > 0, temperature[row], 0.0)
-    with k.when(heat <= 0):
+    temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
+    with k.when(temperature_ <= 0):
         out[row] = _first_equal(this, top)
-    with k.when(heat > 0):
+    with k.when(temperature_ > 0):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
         _list_blocks(this, peaks, wanted)
         best = _keep_top_k(this, wanted)
-        rate = 1.0 / heat
+        inverse = 1.0 / temperature_
 
         def weight(c: ir.Value) -> ir.Value:
             x = this.value(c)
-            return k.exp(k.select(x == top, 0.0, (x - top) * rate))
+            return k.exp(k.select(x == top, 0.0, (x - top) * inverse))
 
         heavy = _keep_top_p(this, best, weight, weights, top_p[row])
         least = k.select(min_p[row] < 1, min_p[row], 1.0)
-        words = keys(seed[row, 0], seed[row, 1], seed[row, 2])
-        out[row] = _race(this, best, heavy, weight, least, words)
+        hash_keys = keys(seed[row, 0], seed[row, 1], seed[row, 2])
+        out[row] = _race(this, best, heavy, weight, least, hash_keys)
 
 
 def _find_peaks(this: Row, peaks: KernelArray) -> ir.Value:
-    """The greatest logit of each block, into `peaks`, and of all."""
+    """Stores the greatest logit of each block in `peaks` and returns the greatest of all."""
     k = this.k
     for b in k.range(this.all_blocks()):
         peak, first = k.var(LOWEST), b * this.block
@@ -148,7 +148,7 @@ def _find_peaks(this: Row, peaks: KernelArray) -> ir.Value:
 
 
 def _first_equal(this: Row, top: ir.Value) -> ir.Value:
-    """The least index of a value that is `top`."""
+    """The least index of a value equal to `top`."""
     where = this.k.accumulator("min", i32)
     for c in this.k.lanes(this.n):
         where.combine(this.k.select(this.value(c) == top, c.to(i32), this.n))
@@ -156,7 +156,7 @@ def _first_equal(this: Row, top: ir.Value) -> ir.Value:
 
 
 def _bisect(k: Tracer, bits: int, holds: Masked) -> ir.Value:
-    """The greatest whole number below 2^bits that a condition holds for, if it holds up to there and not after; 0 if for none."""
+    """The greatest integer below 2^bits for which a monotonic condition is true; 0 if there is none."""
     found, bit = k.var(0, u32), k.var(1 << (bits - 1), u32)
     for _ in k.range(bits):
         trial = found.value | bit.value
@@ -167,14 +167,14 @@ def _bisect(k: Tracer, bits: int, holds: Masked) -> ir.Value:
 
 
 def _ordered_float(k: Tracer, rank: ir.Value) -> ir.Value:
-    """The float of a rank: u32 in the order of the floats, those under the lowest finite one taken as that."""
+    """The float of a rank: u32 in the order of floats. Ranks below that of the lowest finite float give that float."""
     rank = k.maximum(rank, 0x00800000)
     negative = rank < 0x80000000
     return k.bitcast(k.select(negative, rank ^ 0xFFFFFFFF, rank ^ 0x80000000), f32)
 
 
 def _list_blocks(this: Row, peaks: KernelArray, wanted: ir.Value) -> None:
-    """Lists the blocks that may hold one of the `wanted` greatest: whose peak is no lower than the wanted-th peak."""
+    """Lists the blocks that may contain one of the `wanted` greatest: their peak is at least the wanted-th greatest peak."""
     k, floor = this.k, this.k.var(LOWEST)
 
     def enough(rank: ir.Value) -> ir.Value:
@@ -193,16 +193,16 @@ def _list_blocks(this: Row, peaks: KernelArray, wanted: ir.Value) -> None:
 
 
 def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: ir.Value) -> None:
-    """Keeps only the first `wanted` of the columns that are equal to the least kept."""
+    """Keeps only the first `wanted` of the columns with the least kept key."""
     k = this.k
     with k.when(this.count(equal) > wanted):
-        # the greatest t with fewer than `wanted` before t is the index of the wanted-th
+        # the greatest t with fewer than `wanted` such columns before t is the index of the wanted-th
         last = _bisect(k, this.n.bit_length(), lambda t: this.count(lambda c: equal(c) & (c.to(u32) < t)) < wanted)
         kept.last.set(last.to(i32))
 
 
 def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
-    """The `wanted` greatest logits; of equal ones at the end those of smaller index."""
+    """The `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
     k = this.k
     kept = Kept(k.var(LOWEST), k.var(this.n, i32))
     with k.when(wanted < this.n):
@@ -218,33 +218,33 @@ def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
     return kept
 
 
-def _units(k: Tracer, weight: ir.Value) -> ir.Value:
-    """A weight from 0 to 1 as a whole number of WEIGHT_BITS bits."""
+def _fixed_point(k: Tracer, weight: ir.Value) -> ir.Value:
+    """A weight from 0 to 1 as an integer of WEIGHT_BITS bits."""
     return k.minimum((weight * float(1 << WEIGHT_BITS)).to(u32), (1 << WEIGHT_BITS) - 1)
 
 
 def _mass(this: Row, weights: KernelArray, least: ir.Value) -> ir.Value:
-    """The sum of the weights of at least `least` units, in units of 2^HALF_BITS; exact up to one last rounding."""
+    """The sum of the fixed-point weights that are at least `least`, divided by 2^HALF_BITS; rounded once."""
     k, mask = this.k, (1 << HALF_BITS) - 1
     high, low = k.accumulator("sum", u32), k.accumulator("sum", u32)
     for c in this.columns():
-        units = weights[this.row, c]
-        counted = k.select(units >= least, units, 0)
+        weight = weights[this.row, c]
+        counted = k.select(weight >= least, weight, 0)
         high += counted >> HALF_BITS
         low += counted & mask
     carry = k.lanes_sum(low)
-    whole = k.lanes_sum(high) + (carry >> HALF_BITS)
-    return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, whole.to(f32))
+    total = k.lanes_sum(high) + (carry >> HALF_BITS)
+    return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, total.to(f32))
 
 
 def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, share: ir.Value) -> Kept:
-    """The fewest heaviest of the kept tokens that hold `share` of their mass; keys are weights in units."""
+    """The fewest of the kept tokens, by descending weight, that have `share` of their mass; keys are fixed-point weights."""
     k = this.k
     kept = Kept(k.var(0, u32), k.var(this.n, i32))
     with k.when(share < 1):
         for c in this.columns():
-            held = k.select(best.holds(this.value(c), c), weight(c), 0.0)
-            weights[this.row, c] = _units(k, held)
+            kept_weight = k.select(best.holds(this.value(c), c), weight(c), 0.0)
+            weights[this.row, c] = _fixed_point(k, kept_weight)
         k.barrier()
         goal = _mass(this, weights, k.const(1, u32)) * share
         least = _bisect(k, WEIGHT_BITS, lambda t: _mass(this, weights, t) >= goal)
@@ -256,14 +256,14 @@ def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, sha
 
 
 def _race(
-    this: Row, best: Kept, heavy: Kept, weight: Masked, least: ir.Value, words: tuple[ir.Value, ir.Value]
+    this: Row, best: Kept, heavy: Kept, weight: Masked, least: ir.Value, hash_keys: tuple[ir.Value, ir.Value]
 ) -> ir.Value:
-    """The winner among the tokens that top_k and top_p keep and that weigh at least `least`."""
+    """The token drawn from those that top_k and top_p keep and whose weight is at least `least`."""
     k, shortest, winner = this.k, this.k.var(HIGHEST), this.k.var(0, i32)
     for c in this.columns():
         w = weight(c)
-        with k.when(best.holds(this.value(c), c) & heavy.holds(_units(k, w), c) & (w >= least)):
-            time = _exponential(k, noise(c.to(u32), *words)) / w
+        with k.when(best.holds(this.value(c), c) & heavy.holds(_fixed_point(k, w), c) & (w >= least)):
+            time = _exponential(k, noise(c.to(u32), *hash_keys)) / w
             sooner = time < shortest.value
             shortest.set(k.select(sooner, time, shortest.value))
             winner.set(k.select(sooner, c.to(i32), winner.value))
@@ -272,7 +272,7 @@ def _race(
 
 
 def _exponential(k: Tracer, bits: ir.Value) -> ir.Value:
-    """-ln(1 - v) for v = (bits + 1/2) / 2^32, fine near 0: ln(u) v / (u - 1), u = 1 - v rounded (Goldberg's log1p)."""
+    """-ln(1 - v) for v = (bits + 1/2) / 2^32, precise near 0: ln(u) v / (u - 1), u = 1 - v rounded (Goldberg's log1p)."""
     v = k.minimum((bits.to(f32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     u = 1.0 - v
     tiny = u == 1.0

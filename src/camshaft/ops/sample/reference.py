@@ -1,4 +1,4 @@
-"""What sample means, in float64 NumPy, and the inputs it is tried on."""
+"""The reference of sample in float64 NumPy, and its samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from camshaft.ops.spec import TensorSpec
 
 
 def distribution(logits: ops.Array, temperature: float, top_k: int, top_p: float, min_p: float) -> ops.Array:
-    """The weights that a draw from one row of logits goes by, float64: 1 for the likeliest token, 0 where one is cut."""
+    """The float64 weights of a draw from one row of logits: 1 for the likeliest token, 0 for those that a filter removes."""
     x = np.where(logits > LOWEST, logits, LOWEST).astype(np.float64)
     order = np.lexsort((np.arange(len(x)), -x))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -22,14 +22,14 @@ def distribution(logits: ops.Array, temperature: float, top_k: int, top_p: float
     if 0 < top_k < len(x):
         weights[order[top_k:]] = 0
     if top_p < 1:
-        held = weights[order]
-        before = np.cumsum(held) - held
-        weights[order[1:]] *= (before < top_p * held.sum())[1:]
+        ordered = weights[order]
+        before = np.cumsum(ordered) - ordered
+        weights[order[1:]] *= (before < top_p * ordered.sum())[1:]
     return np.where(weights >= min(min_p, 1.0), weights, 0.0)
 
 
 def times(seed: ops.Array, n: int) -> ops.Array:
-    """The exponential times e_i of one row's seed (its low word, its high word, the step), float64 [n]."""
+    """The exponential times e_i of one row's seed (low 32 bits, high 32 bits, step), float64 [n]."""
     low, high, step = (seed[i : i + 1].astype(np.uint32) for i in range(3))
     first, second = keys(low, high, step)
     bits = noise(np.arange(n, dtype=np.uint32), first, second)
@@ -50,12 +50,12 @@ def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array,
 
 
 def row_inputs(logits: ops.Array, settings: Sequence[tuple[float, int, float, float]]) -> tuple[ops.Array, ...]:
-    """Inputs with the given (temperature, top_k, top_p, min_p), one per row of logits and again from the start."""
+    """Inputs with the given settings (temperature, top_k, top_p, min_p), repeated over the rows of logits."""
     rows = [settings[r % len(settings)] for r in range(len(logits))]
-    heat, top_k, top_p, min_p = (np.array(column) for column in zip(*rows, strict=True))
+    temperature, top_k, top_p, min_p = (np.array(column) for column in zip(*rows, strict=True))
     seed = np.array([(r, 7 * r, r // 3) for r in range(len(logits))], np.uint32)
     limits = (column.astype(np.float32) for column in (top_p, min_p))
-    return (logits, heat.astype(np.float32), top_k.astype(np.int32), *limits, seed)
+    return (logits, temperature.astype(np.float32), top_k.astype(np.int32), *limits, seed)
 
 
 SETTINGS = (

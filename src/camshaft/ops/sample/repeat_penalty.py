@@ -1,4 +1,4 @@
-"""repeat_penalty: makes tokens seen lately less likely: l > 0 becomes l / penalty, else l * penalty (Keskar et al., 2019)."""
+"""repeat_penalty: makes recent tokens less likely: a logit l > 0 becomes l / penalty, else l * penalty (Keskar et al., 2019)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from camshaft.dtypes import f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.checks import expect_tensor
+from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -20,10 +20,10 @@ from camshaft.ops.spec import TensorSpec
 @kernel
 def penalize_block(
     k: Tracer,
-    logits: KernelArray,
-    ids: KernelArray,
-    penalty: KernelArray,
-    out: KernelArray,
+    logits: Array,
+    ids: Array,
+    penalty: Array,
+    out: Array,
     *,
     columns: int,
     block: int,
@@ -46,9 +46,9 @@ def penalize_block(
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 3, "repeat_penalty", specs, "logits [R, n], ids [R, m] and penalty [R]")
     logits, ids, penalty = specs
-    elementwise.expect_tensor("repeat_penalty", logits)
+    expect_tensor("repeat_penalty", logits)
     ops.expect(len(logits.shape) == 2, "repeat_penalty", logits, "logits of f32 [R, n]")
-    elementwise.expect_tensor("repeat_penalty", ids, (i32,))
+    expect_tensor("repeat_penalty", ids, (i32,))
     fits = len(ids.shape) == 2 and ids.shape[0] == logits.shape[0]
     ops.expect(fits, "repeat_penalty", ids, f"ids of i32 [R, m] with the rows of {logits}")
     wanted = TensorSpec(logits.shape[:1], f32)
@@ -68,14 +68,17 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     logits, ids, _ = node.inputs
-    how = elementwise.cut(logits, keep_columns=True)
+    columns = logits.bounds[1]
+    block = blocks.even_block(columns)
     arrays = (ops.read(0), ops.read(1), ops.read(2), ops.write(0))
-    return elementwise.launch(penalize_block, how, arrays, {"n_ids": ids.bounds[1]})
+    grid = (ops.Cells(logits.shape[0]), ops.Cells(columns, per=block))
+    constants = {"columns": columns, "block": block, "n_ids": ids.bounds[1]}
+    return ops.Build((ops.Launch(penalize_block, arrays, grid, constants),))
 
 
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(17)
-    for rows, n, m in ((1, 1, 1), (3, 15, 4), (2, 17, 17), (3, 2 * elementwise.BLOCK + 1, 64)):
+    for rows, n, m in ((1, 1, 1), (3, 15, 4), (2, 17, 17), (3, 2 * blocks.BLOCK + 1, 64)):
         logits = (3 * rng.normal(size=(rows, n))).astype(np.float32)
         ids = np.stack([rng.permutation(n)[:m] for _ in range(rows)]).astype(np.int32)
         ids[:, m // 2 :] = np.where(rng.random((rows, m - m // 2)) < 0.5, -1, ids[:, m // 2 :])
@@ -101,7 +104,7 @@ OP = ops.Op(
     parameters=Parameters("logits ids penalty"),
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),
+    variants=(ops.KernelVariant("row_blocks", ops.EVERYWHERE, _build),),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-13},

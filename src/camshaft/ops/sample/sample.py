@@ -1,8 +1,8 @@
 """sample: draws a token per row of logits: temperature, then top_k, top_p, min_p, then a categorical draw, in one kernel.
 
-temperature 0 (or NaN) takes the greatest logit, the first of equals. top_k 0 and top_p 1 are off. Of equal tokens at the end of
-top_k and top_p those of smaller index stay. NaN and -inf count as the lowest finite number: never drawn unless all are. top_p
-takes tokens lighter than 2^-28 of the likeliest for nothing. seed holds the low word, the high word and the step.
+temperature 0 (or NaN) takes the greatest logit, the first of equal ones. top_k 0 and top_p 1 are off. At the limit of top_k and
+top_p, of equal tokens those with smaller indexes are kept. NaN and -inf count as the lowest finite number: never drawn unless all
+are. top_p ignores weights below 2^-28 of the likeliest token's. seed is the low 32 bits, the high 32 bits and the step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from camshaft.ops.spec import TensorSpec
 
 __all__ = ["OP", "distribution", "times"]
 
-# Columns of a block; there are at most MOST_BLOCKS of them, for the scratch's sake. Of 32 to 256, 32 was the fastest with top_k
-# (n = 49152, AVX-512; top_k 40, top_p 0.95, min_p 0.05: 19 microseconds, 24 with 64, 75 with 256), and no matter without.
+# Columns of a block; scratch limits their number. With top_k, 32 is the fastest of 32 to 256 (n = 49152, AVX-512, top_k 40,
+# top_p 0.95, min_p 0.05: 19 microseconds, 24 with 64, 75 with 256); without it, they are equal.
 BLOCK, MOST_BLOCKS = 32, 4096
 _PARAMETERS: tuple[tuple[str, DType, tuple[int, ...]], ...] = (
     ("temperature", f32, ()),
@@ -55,7 +55,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 OP = ops.Op(
     name="sample",
-    formula="y ~ softmax(logits / temperature) over what top_k, top_p and min_p keep",
+    formula="y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep",
     parameters=Parameters("logits temperature top_k top_p min_p seed"),
     infer=_infer,
     reference=reference,

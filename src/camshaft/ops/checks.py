@@ -1,0 +1,50 @@
+"""Dtype groups, and the checks and rounding that shape rules and references of several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from camshaft.extent import Extent
+from camshaft.ops import op as ops
+from camshaft.ops.spec import TensorSpec
+
+FLOATS = (f32, f64, f16, bf16)
+SIGNED = (i8, i16, i32, i64)
+UNSIGNED = (u8, u16, u32, u64)
+NUMBERS = (*FLOATS, *SIGNED, *UNSIGNED)
+EVERY = (*NUMBERS, boolean)
+
+
+def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -> None:
+    """ShapeError unless `spec` is a plain, non-empty tensor of one of the dtypes, with an Extent only as its first axis."""
+    allowed = tuple(dtypes)
+    wanted = f"a tensor of {' or '.join(d.name for d in allowed)} with an Extent only as its first axis"
+    inner_extent = any(isinstance(d, Extent) for d in spec.shape[1:])
+    fits = spec.is_plain and spec.dtype in allowed and len(spec.shape) >= 1 and not inner_extent
+    ops.expect(fits and 0 not in spec.bounds, op, spec, wanted)
+
+
+def same_dtype(op: str, specs: Sequence[TensorSpec], dtypes: Sequence[DType]) -> DType:
+    """The common dtype of all specs. ShapeError if they differ, or if it is not one of `dtypes`."""
+    wanted = f"tensors of {', '.join(d.name for d in dtypes)}"
+    for spec in specs:
+        ops.expect(spec.is_plain and spec.dtype in dtypes, op, spec, wanted)
+    names = {spec.dtype.name for spec in specs}
+    ops.expect(len(names) == 1, op, tuple(specs), "operands of one dtype; cast them first")
+    return as_dtype(specs[0].dtype)
+
+
+def widened(x: ops.Array) -> ops.Array:
+    """Floats in a wider type, so that a reference is exact to the last bit; others as they are."""
+    if x.dtype == np.float64:
+        return x.astype(np.longdouble)
+    return x.astype(np.float64) if as_dtype(x.dtype).is_float else x
+
+
+def rounded(y: Any, dtype: DType) -> ops.Array:
+    """A reference's result for the comparison: f32 stays float64, other dtypes are rounded to their own."""
+    return np.asarray(y).astype(np.float64 if dtype == f32 else dtype.numpy)

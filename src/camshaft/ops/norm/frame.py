@@ -1,0 +1,131 @@
+"""The frame of row-wise ops: shape rule, reference, launch and samples of an op that computes whole rows of its last axis.
+
+x[..., c] is seen as [rows, c]: rows are numbered over all leading axes, of which the first may be an Extent, and a program
+computes one row. Other inputs have x's shape ("rc"), one value per row ("r") or one per column ("c"); results have x's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import getfullargspec
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import f32
+from camshaft.extent import Extent
+from camshaft.lang.kernel import Constant, Kernel
+from camshaft.ops import op as ops
+from camshaft.ops.kernels import lanes, output_dtype, streaming
+from camshaft.ops.norm import samples
+from camshaft.ops.spec import TensorSpec, bound
+
+
+@dataclass(frozen=True)
+class RowOp:
+    """A row-wise op on f32; `row_op` makes its Op.
+
+    `inputs`: the axes of each by name, the first of them "rc". `numpy(*arrays, **attrs)` computes the results from float64 arrays
+    that broadcast with x. `positive`: attributes that must be above 0, with the value that samples take. `to`: the first result
+    may be rounded (ops/kernels/output_dtype.py). `rank`: 2 where x must be [rows, columns].
+    """
+
+    name: str
+    inputs: Mapping[str, str]
+    numpy: Callable[..., Any]
+    positive: Mapping[str, float] = field(default_factory=dict)
+    to: bool = False
+    rank: int | None = None
+    n_results: int = 1
+
+
+def row_op(
+    *,
+    name: str,
+    formula: str,
+    kernel: Kernel,
+    inputs: Mapping[str, str],
+    numpy: Callable[..., Any],
+    positive: Mapping[str, float] | None = None,
+    to: bool = False,
+    rank: int | None = None,
+    n_results: int = 1,
+    several_vectors: bool = True,
+    special: Callable[[], Iterable[ops.Sample]] = lambda: (),
+    **fields: Any,
+) -> ops.Op:
+    """The Op of a row-wise kernel; the parameters of RowOp, `several_vectors` (of `launch`), samples besides the common ones
+    (`special`), and other fields of Op."""
+    row = RowOp(name, inputs, numpy, positive or {}, to, rank, n_results)
+
+    def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+        return results(row, specs, attrs)
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        return launch(row, kernel, node, target, several_vectors)
+
+    infer.__module__ = kernel.function.__module__  # where a child process finds an op that is not camshaft's own
+    return ops.Op(
+        name=name,
+        formula=formula,
+        infer=infer,
+        reference=lambda arrays, attrs: _reference(row, arrays, attrs),
+        variants=(ops.KernelVariant(kernel.name, ops.EVERYWHERE, build, tunables=lanes.tunables(build)),),
+        samples=lambda: (*samples.samples(row), *special()),
+        error_samples=lambda: samples.error_samples(row),
+        **({"tolerance": output_dtype.TOLERANCE if to else {"f32": 1e-12}} | fields),
+    )
+
+
+def shape_of(axes: str, x: Sequence[Any]) -> tuple[Any, ...]:
+    """The shape of an input with these axes beside x's shape."""
+    return {"rc": tuple(x), "r": tuple(x[:-1]), "c": tuple(x[-1:])}[axes]
+
+
+def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    """The specs of the results. ShapeError for other inputs, or an attribute that is not above 0."""
+    texts = {"rc": "[rows, d]" if row.rank else "[..., d]", "r": "[rows]" if row.rank else "[...]", "c": "[d]"}
+    wanted = ", ".join(f"{name} {texts[axes]}" for name, axes in row.inputs.items()) + " of f32"
+    ops.expect(len(specs) == len(row.inputs), row.name, specs, wanted)
+    x = specs[0]
+    fits = x.is_plain and x.dtype == f32 and len(x.shape) == (row.rank or max(len(x.shape), 1)) and 0 not in x.bounds
+    ops.expect(fits, row.name, x, wanted)
+    fixed = not any(isinstance(d, Extent) for d in (*x.shape[1:], x.shape[-1]))
+    ops.expect(fixed, row.name, x, "an Extent as the first axis only, and not as the last")
+    for (name, axes), spec in zip(row.inputs.items(), specs, strict=True):
+        want = TensorSpec(shape_of(axes, x.shape), f32)
+        ops.expect(spec == want, row.name, spec, f"{name} of {want}")
+    for name in row.positive:
+        ops.expect(attrs.get(name, 0) > 0, row.name, attrs.get(name), f"{name} above 0")
+    return (output_dtype.result(row.name, x, attrs) if row.to else x, *(x,) * (row.n_results - 1))
+
+
+def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    wide = [a.astype(np.float64) for a in inputs]
+    arrays = [a[..., None] if axes == "r" else a for a, axes in zip(wide, row.inputs.values(), strict=True)]
+    with np.errstate(all="ignore"):
+        found = row.numpy(*arrays, **{name: attrs[name] for name in row.positive})
+    return found if isinstance(found, tuple) else (found,)
+
+
+def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, several_vectors: bool) -> ops.Build:
+    """One launch with a program per row, on a CPU with four vectors at once where rows are long and `several_vectors`.
+
+    The kernel takes the arrays of inputs and results, and those of these constants that it names: `dim`, the columns; `inner`,
+    the rows of one index of the first axis; `streams`, whether to use nontemporal stores; `prefetch`, whether prefetches pay;
+    and the attributes of `positive`. A kernel without `inner` is for rank 2 only.
+    """
+    x = node.inputs[0]
+    dim, inner, rows = x.bounds[-1], prod(x.bounds[1:-1]), x.shape[0] if len(x.shape) > 1 else 1
+    flat = bound(rows) * inner, dim
+    reads = [ops.read(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.inputs.values())]
+    writes = [ops.write(i, shape=flat) for i in range(len(node.outputs))]
+    known: dict[str, Constant] = {"dim": dim, "inner": inner, **{name: node.attrs[name] for name in row.positive}}
+    known |= {"streams": streaming.pays(node, target), "prefetch": target.backend == "simd"}
+    named = getfullargspec(kernel.function).kwonlyargs
+    grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
+    width = lanes.row_lanes(dim, target) if several_vectors else None
+    constants = {name: known[name] for name in named}
+    return ops.Build((ops.Launch(kernel, (*reads, *writes), grid, constants, lanes=width),))
