@@ -14,6 +14,7 @@ from camshaft.emit.c.library import Form, memory_dtype, scalar_type
 from camshaft.emit.c.values import CValues, form_of
 from camshaft.emit.c_family.text import Text
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 
 
@@ -83,7 +84,7 @@ _HEAD = """#include <stdint.h>
 
 def emit(kernel: ir.KernelIR, symbol: str) -> str:
     """The C text of a kernel: one exported function `symbol`. KernelError for what C cannot have."""
-    kernel = expand_tiles(kernel, 1)
+    kernel = expand_functions(expand_tiles(kernel, 1), "c")
     body = CEmitter(kernel)
     lines = body.emit()
     arrays = [(array, body.array_names[array]) for array in kernel.arrays]

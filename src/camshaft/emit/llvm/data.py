@@ -110,6 +110,8 @@ class DataEmitter(AtomicEmitter):
             return Rep(llvm_math.EXPANSIONS[lowering[7:]](typed, *names), n)
         if lowering.startswith("llvm."):
             return Rep(typed.call(lowering, *names), n)
+        if value.attr == ir.EXACT:
+            lowering = lowering.removesuffix(" contract")
         return Rep(typed.op(lowering, *names), n)
 
     def safe_divisor(self, name: str, dtype: DType) -> str:
@@ -123,7 +125,7 @@ class DataEmitter(AtomicEmitter):
         condition, a, b = args
         typ = vector_type(value.dtype, n)
         mask = f"i1 {condition.name}"
-        if condition.n:
+        if condition.n > 1:
             mask = f"<{n} x i1> {condition.name}"
         a_name, b_name = self.widened(a, value.dtype, n), self.widened(b, value.dtype, n)
         return Rep(self.line(f"select {mask}, {typ} {a_name}, {typ} {b_name}"), n)

@@ -14,6 +14,7 @@ from camshaft.emit.llvm.matrix_unit import native_tiles
 from camshaft.emit.llvm.values import array_name
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 
 
@@ -58,6 +59,7 @@ def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one exported function `symbol`."""
     kernel = expand_tiles(kernel, target.lanes, keep=native_tiles(kernel, target))
+    kernel = expand_functions(kernel, "llvm", frozenset() if target.has_scale else frozenset({"scale"}))
     body = BodyEmitter(kernel, target)
     body.emit()
     arrays = [f"ptr noalias {array_name(array.name)}" for array in kernel.arrays]

@@ -17,6 +17,7 @@ from camshaft.emit.nvptx.simt import SimtEmitter
 from camshaft.emit.nvptx.tiles import native_tiles
 from camshaft.emit.target import GpuTarget
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, to_simt
 
 # Arrays start at multiples of this many bytes: a device's `alignment` is larger.
@@ -88,6 +89,7 @@ def _aligned(nbytes: int) -> int:
 
 def emit(kernel: SimtKernel, target: GpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one entry `symbol`."""
+    kernel = expand_functions(kernel, "ptx")
     body = NvptxEmitter(kernel, target)
     body.emit()
     lines = [

@@ -21,11 +21,13 @@ from camshaft.emit.wgsl.layout import (
 )
 from camshaft.errors import KernelError
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel
 
 
 def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
     """The WGSL of a kernel. KernelError where a limit of the target is passed or WGSL lacks what the kernel uses."""
+    kernel = expand_functions(kernel, "wgsl")
     body = WgslEmitter(kernel, target)
     lines = body.emit()
     bindings, declarations = _arrays(body)

@@ -1,0 +1,70 @@
+"""Expander: the tracer that writes elementary functions as Kernel IR, for lang/expand/functions.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from camshaft.dtypes import DType, boolean
+from camshaft.lang import ir
+from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.tracing.tracer import Number, Tracer
+
+_MAY_FUSE = frozenset({"add", "subtract", "multiply"})
+
+
+class Expander(Tracer):
+    """Records into the block that is open. What it records of the instructions in `expansions` is expanded at once.
+
+    Sums and products are recorded as exact: the expansions state their own fused multiply-adds. Their lines are those of the
+    instruction that is expanded.
+    """
+
+    def __init__(self, name: str, source_file: str, expansions: Mapping[str, Expansion]) -> None:
+        super().__init__(name, source_file)
+        self.expansions = expansions
+        self.at_line = 0
+        self.constants: dict[tuple[float, str], ir.Value] = {}
+
+    def line(self) -> int:
+        return self.at_line
+
+    def check_open(self, value: ir.Value) -> None:
+        """The verifier has seen the kernel: its values are used where they were."""
+
+    def apply(self, name: str, *args: Number) -> ir.Value:
+        """As the recorder's, for operands that need no check."""
+        typed = [a for a in (args[1:] if name == "select" else args) if isinstance(a, ir.Value)]
+        dtype = typed[0].dtype
+        values = tuple([a if isinstance(a, ir.Value) else self.const(a, dtype) for a in args])
+        result = boolean if INSTRUCTIONS[name].result == "bool" else dtype
+        return self.record(name, result, values, max([v.width for v in values]))
+
+    def record(
+        self, op: str, dtype: DType, args: tuple[ir.Value, ...] = (), width: int = 0, attr: Any = None
+    ) -> ir.Value:
+        if op in self.expansions:
+            return self.expansions[op](self, *args)
+        if op in _MAY_FUSE and dtype.is_float:
+            attr = ir.EXACT
+        value = ir.Value(op, dtype, args, width, attr, self.block, self.at_line)
+        self.block.statements.append(value)
+        return value
+
+    def const(self, value: float | int | bool, dtype: DType) -> ir.Value:
+        """A constant of that dtype: the same one wherever its block is open."""
+        key = value, dtype.name
+        if key not in self.constants:
+            self.constants[key] = self.record("const", dtype, attr=value)
+        return self.constants[key]
+
+    def polynomial(self, x: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:
+        """Horner's rule, highest power first."""
+        result: ir.Value | float = coefficients[0]
+        for c in coefficients[1:]:
+            result = self.fma(result, x, c)
+        assert isinstance(result, ir.Value)
+        return result
+
+
+Expansion: TypeAlias = Callable[..., ir.Value]
