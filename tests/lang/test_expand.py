@@ -11,7 +11,7 @@ from camshaft.lang.simt.form import to_simt
 from camshaft.lang.storage import TARGETS
 from camshaft.lang.verifier.verify import verify
 from tests.emit.test_llvm_accuracy import WIDE, WIDER, WORST_ULP, apply, sweeps, ulps
-from tests.support.emit_harness import trace
+from tests.support.emit_harness import both, trace
 
 WITHOUT_SCALE = frozenset({"scale"})
 
@@ -59,6 +59,39 @@ def test_no_function_that_a_target_expands_is_left(column):
     assert set(instructions(form)) >= EXPANSIONS.keys()  # the kernel itself is as it was
     if form is kernel_ir:
         verify(expanded)
+
+
+@kernel
+def uniform_under_a_mask(k, x, out, wide, *, n):
+    with k.when(k.lane() < 3):
+        out[0] = k.sin(x[0])  # one value, though it is computed where some lanes are off
+        out[1] = k.cos(x[1])
+    for i in k.range(0, n, 16):
+        angles = k.load_vector(x, i, width=16)
+        k.store_vector(wide, k.sin(angles) + k.cos(angles), i)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_far_angle_is_reduced_wherever_it_stands(lanes):
+    x = np.array([1e9, -3e20, 0.5, np.inf, 2**26, -(2**28)] * 8, np.float32)
+    given = [x, np.zeros(2, np.float32), np.zeros_like(x)]
+    got, meant = both(uniform_under_a_mask, given, outputs=2, lanes=lanes, n=48)
+    np.testing.assert_allclose(got[0], meant[0], rtol=1e-7)
+    np.testing.assert_allclose(got[1], meant[1], rtol=3e-7)
+    kernel_ir = expand_functions(trace(uniform_under_a_mask, given, 2, n=48), "llvm")
+    verify(kernel_ir)
+    expanded = [g.copy() for g in given]
+    interpret(kernel_ir, expanded, lanes=lanes)
+    np.testing.assert_array_equal(expanded[1], got[0])
+    np.testing.assert_array_equal(expanded[2], got[1])
+
+
+def test_sin_and_cos_of_one_angle_share_its_reduction():
+    x = np.zeros(48, np.float32)
+    once = expand_functions(trace(apply, [x, x], n=48, name="sin"), "llvm")
+    both_of_three = expand_functions(trace(uniform_under_a_mask, [x, x[:2], x], 2, n=48), "llvm")
+    branches = [sum(isinstance(item, ir.When) for item in ir.walk(k.body)) for k in (once, both_of_three)]
+    assert branches == [1, 1 + 3]
 
 
 @kernel

@@ -165,8 +165,8 @@ _ROWS = (
     Instruction("erf", 1, "f", "same", _erf, {"f": "expand"}),
     # AVX-512 has it; emit/llvm/module.py expands it for other CPUs
     Instruction("scale", 2, "f", "same", _scale, {"f": "expand:scale"}),
-    Instruction("sin", 1, "f", "same", np.sin, {"f": "expand:sin"}),
-    Instruction("cos", 1, "f", "same", np.cos, {"f": "expand:cos"}),
+    Instruction("sin", 1, "f", "same", np.sin, {"f": "expand"}),
+    Instruction("cos", 1, "f", "same", np.cos, {"f": "expand"}),
     Instruction("isnan", 1, "f", "bool", np.isnan, {"f": "expand:isnan"}),
     Instruction("and", 2, "iub", "same", np.bitwise_and, _same("and", "iub")),
     Instruction("or", 2, "iub", "same", np.bitwise_or, _same("or", "iub")),

@@ -7,8 +7,8 @@ emit/wgsl/body.py.
 from __future__ import annotations
 
 from camshaft.emit.c_family.text import polynomial
-from camshaft.emit.llvm.math.payne_hanek import TWO_OVER_PI
-from camshaft.emit.llvm.math.trigonometry import COS, SIN
+from camshaft.lang.expand.payne_hanek import TWO_OVER_PI
+from camshaft.lang.expand.trigonometry import COS, SIN
 
 # 32 bits a word, after a word of zeros
 _WORDS = [w >> shift & 0xFFFFFFFF for w in TWO_OVER_PI for shift in (32, 0)][1:9]

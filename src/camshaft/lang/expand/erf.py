@@ -60,5 +60,6 @@ def erf(k: Expander, x: ir.Value) -> ir.Value:
     size = k.select(size > form.most, form.most, size)
     square = size * size
     inner = k.fma(size, k.polynomial(square, form.p), size)
-    outer = 1.0 - k.exp(-square) * k.polynomial((size - 2.0) / (size + 2.0), form.q)
+    ratio = (size - 2.0) / (size + 2.0)
+    outer = 1.0 - k.exp(-square) * k.polynomial(ratio, form.q)
     return with_sign(k, k.select(size < 1.0, inner, outer), x)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import DType, boolean
@@ -24,7 +25,7 @@ class Expander(Tracer):
         super().__init__(name, source_file)
         self.expansions = expansions
         self.at_line = 0
-        self.constants: dict[tuple[float, str], ir.Value] = {}
+        self.known: dict[tuple[Any, ...], Any] = {}  # what need not be recorded again while this block is open
 
     def line(self) -> int:
         return self.at_line
@@ -54,9 +55,24 @@ class Expander(Tracer):
     def const(self, value: float | int | bool, dtype: DType) -> ir.Value:
         """A constant of that dtype: the same one wherever its block is open."""
         key = value, dtype.name
-        if key not in self.constants:
-            self.constants[key] = self.record("const", dtype, attr=value)
-        return self.constants[key]
+        if key not in self.known:
+            self.known[key] = self.record("const", dtype, attr=value)
+        found: ir.Value = self.known[key]
+        return found
+
+    @contextmanager
+    def when(self, condition: ir.Value) -> Iterator[None]:
+        outer, self.known = self.known, dict(self.known)
+        with super().when(condition):
+            yield
+        self.known = outer
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """a * b + c, rounded once or twice as suits the target."""
+        for op, other in (("multiply", b), ("add", c)):
+            a = ir.Value(op, a.dtype, (a, other), max(a.width, other.width), None, self.block, self.at_line)
+            self.block.statements.append(a)
+        return a
 
     def polynomial(self, x: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:
         """Horner's rule, highest power first."""

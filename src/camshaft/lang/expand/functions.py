@@ -13,12 +13,21 @@ from camshaft.lang import ir
 from camshaft.lang.expand.erf import erf
 from camshaft.lang.expand.expander import Expander, Expansion
 from camshaft.lang.expand.exponential import exp, log, scale, tanh
+from camshaft.lang.expand.trigonometry import cos, sin
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.simt.form import SimtKernel
 
 AnyKernel = TypeVar("AnyKernel", ir.KernelIR, SimtKernel)
 
-EXPANSIONS: dict[str, Expansion] = {"exp": exp, "log": log, "tanh": tanh, "erf": erf, "scale": scale}
+EXPANSIONS: dict[str, Expansion] = {
+    "exp": exp,
+    "log": log,
+    "tanh": tanh,
+    "erf": erf,
+    "sin": sin,
+    "cos": cos,
+    "scale": scale,
+}
 
 
 @cache
@@ -60,14 +69,14 @@ class _Rebuild(Expander):
 
     def copy(self, old: ir.Block, new: ir.Block) -> None:
         outer, self.block = self.block, new
-        constants, self.constants = self.constants, dict(self.constants)
+        known, self.known = self.known, dict(self.known)
         for item in old.statements:
             self.at_line = item.line
             if isinstance(item, ir.Value):
                 self.value(item)
             else:
                 self.statement(item)
-        self.block, self.constants = outer, constants
+        self.block, self.known = outer, known
 
     def value(self, value: ir.Value) -> None:
         args, attr = self.new(value.args), self.new(value.attr)

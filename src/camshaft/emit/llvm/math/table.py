@@ -13,7 +13,6 @@ from camshaft.emit.llvm.dots.dot4 import dot4, dp4a
 from camshaft.emit.llvm.dots.dot_i16 import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from camshaft.emit.llvm.dots.lookup import byte_lookup, prmt
 from camshaft.emit.llvm.math.scale import scale
-from camshaft.emit.llvm.math.trigonometry import cos, sin
 from camshaft.emit.llvm.typed import Typed
 
 
@@ -57,8 +56,6 @@ def _inexact_and_opposite(t: Typed, a: str, b: str) -> str:
 
 EXPANSIONS: dict[str, Callable[..., str]] = {
     "scale": scale,
-    "sin": sin,
-    "cos": cos,
     "isnan": isnan,
     "rsqrt": rsqrt,
     "rounded_ptx": rounded_ptx,
