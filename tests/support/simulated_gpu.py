@@ -27,6 +27,7 @@ from camshaft.emit.llvm.values import array_name, memory_dtype
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form
 from camshaft.emit.nvptx.simt import SimtEmitter
 from camshaft.emit.target import CpuTarget
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.verifier.verify import verify
 
 HARNESS = Path(__file__).with_suffix(".c")
@@ -75,7 +76,9 @@ class SimulatedEmitter(SimtEmitter):
 def emit(kernel, symbol: str) -> tuple[str, int]:
     """The LLVM module of `void symbol(args, linear, lane, machine)`, and the bytes of workgroup memory that it wants."""
     features = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
-    body = SimulatedEmitter(kernel, CpuTarget(platform.machine().lower(), 1, features))
+    target = CpuTarget(platform.machine().lower(), 1, features)
+    kernel = expand_functions(kernel, target.column, target.lacks)
+    body = SimulatedEmitter(kernel, target)
     body.emit()
     lines = [f"define void @{symbol}(ptr %args, i64 %linear, i64 %lane, ptr %machine) {{", "entry:"]
     lines += [f"  {line}" for line in body.allocas]

@@ -59,7 +59,7 @@ def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one exported function `symbol`."""
     kernel = expand_tiles(kernel, target.lanes, keep=native_tiles(kernel, target))
-    kernel = expand_functions(kernel, "llvm", frozenset() if target.has_scale else frozenset({"scale"}))
+    kernel = expand_functions(kernel, target.column, target.lacks)
     body = BodyEmitter(kernel, target)
     body.emit()
     arrays = [f"ptr noalias {array_name(array.name)}" for array in kernel.arrays]

@@ -89,7 +89,7 @@ def _aligned(nbytes: int) -> int:
 
 def emit(kernel: SimtKernel, target: GpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one entry `symbol`."""
-    kernel = expand_functions(kernel, "ptx")
+    kernel = expand_functions(kernel, target.column)
     body = NvptxEmitter(kernel, target)
     body.emit()
     lines = [
