@@ -24,7 +24,7 @@ from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.generate.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
-from camshaft.graph.passes.prepare import prepare
+from camshaft.graph.rewrite import prepare
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families.table import architecture
@@ -165,11 +165,13 @@ CASES = (
     Case("embedding", "token_embd", embedding),
     Case("rms_norm", "norm", activations("rms_norm", lambda c: [(c.dim,), (0, c.dim)], eps=1e-5)),
     Case("residual_norm", "norm", activations("residual_norm", lambda c: [(c.dim,), (c.dim,), (0, c.dim)], eps=1e-5)),
-    Case("rms_norm_q8", "norm", activations("rms_norm_q8", lambda c: [(c.dim,), (0, c.dim)], eps=1e-5, sums="32-0")),
+    Case(
+        "rms_norm_q8", "norm", activations("rms_norm_q8", lambda c: [(c.dim,), (0, c.dim)], eps=1e-5, sums=((32, 0),))
+    ),
     Case(
         "residual_norm_q8",
         "norm",
-        activations("residual_norm_q8", lambda c: [(c.dim,), (c.dim,), (0, c.dim)], eps=1e-5, sums="32-0"),
+        activations("residual_norm_q8", lambda c: [(c.dim,), (c.dim,), (0, c.dim)], eps=1e-5, sums=((32, 0),)),
     ),
     Case("quantize_activations", "dim", activations("quantize_activations", lambda c: [(c.dim,)], group=32)),
     Case("quantize_activations", "ffn", activations("quantize_activations", lambda c: [(c.ffn_dim,)], group=32)),
@@ -189,7 +191,9 @@ CASES = (
     Case("attention", f"of {CONTEXT // 2} keys", cached("attention"), True),
     Case("silu_multiply", "ffn", activations("silu_multiply", lambda c: [(c.ffn_dim,), (c.ffn_dim,)])),
     Case(
-        "silu_multiply_q8", "ffn", activations("silu_multiply_q8", lambda c: [(c.ffn_dim,), (c.ffn_dim,)], sums="32-0")
+        "silu_multiply_q8",
+        "ffn",
+        activations("silu_multiply_q8", lambda c: [(c.ffn_dim,), (c.ffn_dim,)], sums=((32, 0),)),
     ),
     Case("add", "dim", activations("add", lambda c: [(c.dim,), (c.dim,)])),
     Case("argmax", "logits", choice("argmax")),

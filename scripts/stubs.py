@@ -1,6 +1,6 @@
 """Writes the type stubs of the ops' functions, which are made when they are first asked for.
 
-Run after a change to an op's formula or to src/camshaft/ops/signatures.py: `python scripts/stubs.py`.
+Run after a change to an op's formula or parameters: `python scripts/stubs.py`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,24 @@ from camshaft.ops import signatures
 PACKAGE = Path(__file__).parents[1] / "src" / "camshaft"
 WIDTH = 120
 
-TENSORS_HEAD = '''"""The types of the ops as functions on tensors, camshaft.<op>. Written by scripts/stubs.py."""
+TENSORS_HEAD = '''"""The types of the ops as functions on tensors of a graph. Written by scripts/stubs.py."""
 
-from typing import Any, TypeAlias
-
-import numpy as np
+from numpy.typing import ArrayLike
 
 from camshaft.extent import Extent
-from camshaft.graph.graph import Tensor
+from camshaft.graph.tensor import Tensor
+
+__all__ = {names}
+'''
+BOTH_HEAD = '''"""The types of the ops as functions of arrays and tensors, camshaft.<op>. Written by scripts/stubs.py."""
+
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from camshaft.extent import Extent
+from camshaft.graph.tensor import Tensor
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -48,9 +58,25 @@ class ArrayFunctions:
 
 def tensors_stub() -> str:
     """The text of graph/tensor_functions.pyi."""
-    names = "\n".join(["[", *(f'    "{name}",' for name in sorted(ops.NAMES)), "]"])
     made = (_function(op.name, signatures.of_tensors(op.name), f"{op.formula}.", "") for op in ops.all_ops())
-    return TENSORS_HEAD.format(names=names) + "\n" + "".join(made).rstrip() + "\n"
+    return TENSORS_HEAD.format(names=_names()) + "\n" + "".join(made).rstrip() + "\n"
+
+
+def both_stub() -> str:
+    """The text of eager/op_functions.pyi: two overloads of each op, the first for arrays alone."""
+    text = ""
+    for op in ops.all_ops():
+        arrays, tensors = signatures.of_arrays(op.name), signatures.of_tensors(op.name)
+        text += _overload(op.name, arrays) + _overload(op.name, tensors)
+    return BOTH_HEAD.format(names=_names()) + "\n" + text.rstrip() + "\n"
+
+
+def _names() -> str:
+    return "\n".join(["[", *(f'    "{name}",' for name in sorted(ops.NAMES)), "]"])
+
+
+def _overload(name: str, signature: Signature) -> str:
+    return "@overload\n" + _head(name, signature, "") + " ...\n"
 
 
 def arrays_stub() -> str:
@@ -67,20 +93,25 @@ def arrays_stub() -> str:
 STUBS = {
     PACKAGE / "graph" / "tensor_functions.pyi": tensors_stub,
     PACKAGE / "eager" / "array_functions.pyi": arrays_stub,
+    PACKAGE / "eager" / "op_functions.pyi": both_stub,
 }
 
 
 def _function(name: str, signature: Signature, doc: str, indent: str) -> str:
     """A function of a stub as ruff formats it."""
+    end = "\n" if "\n" in doc else ""
+    lines = [line and f"{indent}    {line}" for line in f'"""{doc}{end}"""'.split("\n")]
+    return "\n".join([_head(name, signature, indent), *lines]) + "\n\n"
+
+
+def _head(name: str, signature: Signature, indent: str) -> str:
     parameters, returns = list(_parameters(signature)), signature.return_annotation
     head = f"{indent}def {name}({', '.join(parameters)}) -> {returns}:"
     if len(head) > WIDTH:
         inner = f"{indent}    {', '.join(parameters)}"
         lines = [inner] if len(inner) <= WIDTH else [f"{indent}    {p}," for p in parameters]
         head = "\n".join([f"{indent}def {name}(", *lines, f"{indent}) -> {returns}:"])
-    end = "\n" if "\n" in doc else ""
-    lines = [line and f"{indent}    {line}" for line in f'"""{doc}{end}"""'.split("\n")]
-    return "\n".join([head, *lines]) + "\n\n"
+    return head
 
 
 def _parameters(signature: Signature) -> Iterator[str]:

@@ -82,7 +82,7 @@ def test_interpreter_agrees_with_compiled_code(op, variant, backend, sample, mon
 
 @pytest.mark.parametrize("op", [op for op in ops.all_ops() if op.decompose is not None], ids=lambda op: op.name)
 def test_a_fused_op_equals_its_decomposition(op, monkeypatch) -> None:
-    monkeypatch.setattr("camshaft.graph.passes.prepare.fuse", lambda graph: graph)
+    monkeypatch.setattr("camshaft.graph.rewrite.Stage", [])
     for sample in op.samples():
         if sample.extents or sample.specs is not None:
             continue

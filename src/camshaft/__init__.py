@@ -1,7 +1,7 @@
 """camshaft runs tensor programs as a flat schedule of proved, measured kernels.
 
-Names are loaded when they are first used, so that importing camshaft costs nothing. Ops are functions here too:
-camshaft.rms_norm(x, w, eps=1e-5) on graph tensors (graph/functions.py).
+Names are loaded when they are first used, so that importing camshaft costs nothing. Ops are functions here too, of arrays and
+of a graph's tensors: camshaft.rms_norm(x, w, eps=1e-5) (eager/functions.py).
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ if TYPE_CHECKING:
         kernel_matmul_webgpu,
         kernel_reduction_simd,
     )
+    from camshaft.eager.op_functions import *  # noqa: F403 - the ops' types, written by scripts/stubs.py
     from camshaft.eager.tables import DispatchTable, select_kernels, table
     from camshaft.errors import CamshaftError
     from camshaft.extent import Extent
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.sampling import Sampling
     from camshaft.graph.graph import Graph, Tensor
-    from camshaft.graph.tensor_functions import *  # noqa: F403 - the ops' types, written by scripts/stubs.py
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.jit import jit
-    from camshaft.plan.lowering.execution_graph import ExecutionGraph
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.override import backend, get_backend_override, set_backend_override
     from camshaft.validation.proof import validate_backends
@@ -58,7 +57,6 @@ _PUBLIC = {
     "plan.compile": "compile",
     "plan.execution_plan": "ExecutionPlan",
     "plan.jit": "jit",
-    "plan.lowering.execution_graph": "ExecutionGraph",
     "selection.host_info": "capabilities",
     "selection.override": "backend get_backend_override set_backend_override",
     "validation.proof": "validate_backends",
@@ -67,7 +65,6 @@ _HOME = {name: f"camshaft.{module}" for module, names in _PUBLIC.items() for nam
 __all__ = [
     "CamshaftError",
     "DispatchTable",
-    "ExecutionGraph",
     "ExecutionPlan",
     "Extent",
     "Graph",
@@ -116,7 +113,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'camshaft' has no attribute {name!r}")
     if find_spec(f"camshaft.{name}") is not None:
         return import_module(f"camshaft.{name}")
-    return getattr(import_module("camshaft.graph.functions"), name)
+    from camshaft.ops import NAMES
+
+    if name not in NAMES:
+        raise AttributeError(f"camshaft has no op {name!r}")
+    made = globals()[name] = import_module("camshaft.eager.functions").function(name)
+    return made
 
 
 def __dir__() -> list[str]:

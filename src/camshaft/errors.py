@@ -36,6 +36,18 @@ class ShapeError(CamshaftError):
     """An op was given shapes, dtypes or attributes it does not take."""
 
 
+class ArrayValueError(ShapeError, ValueError):
+    """NumPy raises a ValueError in these words."""
+
+
+class ArrayTypeError(ShapeError, TypeError):
+    """NumPy raises a TypeError in these words."""
+
+
+class ArrayOverflowError(ShapeError, OverflowError):
+    """NumPy raises an OverflowError in these words."""
+
+
 class BackendError(CamshaftError):
     """A backend is unknown, absent, or failed its proof."""
 

@@ -15,7 +15,7 @@ import pytest
 
 import camshaft as cs
 from camshaft import DispatchTable, table
-from camshaft.eager import array_op, launches, shaped_native
+from camshaft.eager import array_op, elementwise_call, launches, native_call, shaped_native
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.shape_table import row_indexes
 from camshaft.eager.shaped_native import _key, _pairs
@@ -233,10 +233,14 @@ def test_threads_call_at_once(n: int) -> None:
 @pytest.mark.parametrize("shift", [0, 1, 3])
 def test_large_calls_use_the_workers_and_any_start(n: int, shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
-    runner = launches._runner
-    assert runner is not None
-    monkeypatch.setattr(launches, "_runner", lambda address, count: (used.append(count), runner(address, count)))
-    monkeypatch.setattr(launches, "_workers", lambda: 2)
+
+    def run(address: int, n: int = 1) -> None:
+        used.append(n)
+        launches.run_launches(address, n)
+
+    monkeypatch.setattr(elementwise_call, "run_launches", run)
+    monkeypatch.setattr(native_call, "run_launches", run)
+    monkeypatch.setattr(launches, "_threads", lambda: 2)
     fresh = DispatchTable(None)
     a, b, out = (draw(n + shift)[shift:] for _ in range(3))
     for _ in range(2):

@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import f32, i32, i64
+from camshaft.emit.c.module import C11
 from camshaft.emit.c_family.source import Names, formula, source_line, source_names
 from camshaft.emit.c_family.text import Text, add, call, fill, multiply
 from camshaft.emit.c_family.uses import uses_of
+from camshaft.emit.c_family.values import expression
+from camshaft.emit.msl.body import MSL
+from camshaft.emit.wgsl.body import WGSL, context
 from camshaft.emit.wgsl.module import emit
 from camshaft.errors import KernelError
+from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
+from camshaft.lang.structural import STATEMENTS, STRUCTURAL
 from tests.support.emit_harness import trace
 from tests.support.wgsl_harness import TARGET
 
@@ -153,16 +159,26 @@ def test_dead_values_and_what_only_they_use_are_dead():
     assert uses.count[next(v for v in body.statements if getattr(v, "op", "") == "rsqrt")] == 1
 
 
+@pytest.mark.parametrize("dialect", [C11, MSL, WGSL], ids=lambda dialect: dialect.column)
+def test_there_is_a_rule_for_each_value_and_statement_that_the_emitter_lowers(dialect):
+    lowered = {"emitter", "matrix units"}
+    values = {name for name, row in STRUCTURAL.items() if row[dialect.column] in lowered} - {"index"}  # loops make it
+    only_simt = set() if dialect is C11 else {"broadcast"}  # lang/simt/ makes it
+    assert set(dialect.values) == set(INSTRUCTIONS) | values | only_simt
+    not_scaled = {"TileScale"} if dialect is MSL else set()  # Metal's units take no tile that is scaled
+    statements = {name for name, row in STATEMENTS.items() if row[dialect.column] in lowered} - not_scaled
+    assert {rule.__name__ for rule in dialect.statements} == statements
+
+
 def test_a_dialect_without_a_rule_says_so():
-    from camshaft.emit.wgsl.body import WgslEmitter
     from camshaft.lang import ir
 
-    emitter = WgslEmitter(to_simt(trace(swapped, [np.zeros(4, np.float32)]), 4), TARGET)
+    ctx = context(to_simt(trace(swapped, [np.zeros(4, np.float32)]), 4), TARGET)
     value = ir.Value("unheard_of", f32, line=12)
     with pytest.raises(KernelError, match=r"kernel swapped, line 12: wgsl has no rule for the value unheard_of"):
-        emitter.expression(value)
+        expression(ctx, value)
     with pytest.raises(KernelError, match="wgsl has no helper cast_f32_u64"):
-        emitter.use("cast_f32_u64")
+        ctx.use("cast_f32_u64")
 
 
 def test_source_is_read_for_names_lines_and_formulas():

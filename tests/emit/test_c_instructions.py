@@ -1,5 +1,7 @@
 """Every row of the instruction table through C: scalars against the interpreter, vectors against LLVM bit for bit."""
 
+from shutil import which
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from camshaft.lang.kernel import kernel
 from tests.emit.test_llvm_instructions import TIES, second, values
 from tests.support.c_harness import agree, through_c
 from tests.support.emit_harness import native, trace
+from tests.support.needs import require
 
 N = 64
 # What is computed in several roundings, in another order than LLVM's: ulps apart.
@@ -86,6 +89,30 @@ def test_vectors_are_llvms_bit_for_bit(dtype, width):
             np.testing.assert_allclose(a, b, rtol=2 * ulp, atol=3e-45, err_msg=row.name)
         else:
             np.testing.assert_array_equal(a, b, err_msg=row.name)
+
+
+@kernel
+def product_and_sum(k, x, y, z, out, *, n, width):
+    if width == 1:
+        for c in k.lanes(n):
+            out[c] = k.rounded(x[c] * y[c]) + z[c]
+    else:
+        for c in k.range(0, n, width):
+            a, b, added = (k.load_vector(v, c, width=width) for v in (x, y, z))
+            k.store_vector(out, k.rounded(a * b) + added, c)
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("width", [1, 4, 16])
+@pytest.mark.parametrize("dtype", [f32, f64])
+def test_a_rounded_product_is_not_fused_with_its_sum(dtype, width, compiler, monkeypatch):
+    """Compilers vectorize the loop of width 1, and may not forget there what `rounded` says."""
+    require(which(compiler), f"no {compiler}")
+    monkeypatch.setenv("CAMSHAFT_CC", compiler)
+    x, y, z = (np.random.default_rng(seed).normal(size=992).astype(dtype.numpy) for seed in range(3))
+    given = [x, y, z, np.zeros_like(x)]
+    through_c(trace(product_and_sum, given, n=992, width=width), given)
+    np.testing.assert_array_equal(given[-1], x * y + z)
 
 
 @kernel

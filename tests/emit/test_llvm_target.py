@@ -7,11 +7,13 @@ import pytest
 
 from camshaft.backends.cpu.compile import assembly
 from camshaft.emit.llvm.math.table import EXPANSIONS
-from camshaft.emit.llvm.module import emit
+from camshaft.emit.llvm.module import CPU_RULES, emit
+from camshaft.emit.nvptx.module import SIMT_RULES
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import KernelError
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.kernel import kernel
+from camshaft.lang.structural import STATEMENTS, STRUCTURAL
 from tests.support.emit_harness import FEATURES, agree, trace
 
 PACKED = re.compile(r"\b\w*(add|sub|mul|div|fmadd\w*)p[sd]\b")
@@ -65,6 +67,16 @@ def test_every_expansion_exists_and_is_used():
     cells = [cell for row in INSTRUCTIONS.values() for column in (row.llvm, row.ptx) for cell in column.values()]
     named = {cell[7:] for cell in cells if isinstance(cell, str) and cell.startswith("expand:")}
     assert named - {"select", "cast"} == set(EXPANSIONS)  # these two are the emitter's own: their operands differ
+
+
+@pytest.mark.parametrize(("column", "rules"), [("llvm", CPU_RULES), ("ptx", SIMT_RULES)])
+def test_there_is_a_rule_for_each_value_and_statement_that_the_emitter_lowers(column, rules):
+    lowered = {"emitter", "matrix units"}
+    values = {name for name, row in STRUCTURAL.items() if row[column] in lowered} - {"index"}  # loops make it
+    only_simt = {"broadcast"} if column == "ptx" else set()  # lang/simt/ makes it
+    assert set(rules.values) == set(INSTRUCTIONS) | values | only_simt
+    statements = {name for name, row in STATEMENTS.items() if row[column] in lowered}
+    assert {rule.__name__ for rule in rules.statements} == statements
 
 
 @kernel

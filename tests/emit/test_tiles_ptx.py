@@ -10,7 +10,8 @@ import pytest
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.dtypes import DTYPES, i64
 from camshaft.emit.nvptx.module import emit, simt_form
-from camshaft.emit.nvptx.tiles import WARP, native_tiles, spread
+from camshaft.emit.nvptx.simt import WARP
+from camshaft.emit.nvptx.tiles import native_tiles, spread
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.emit.tile_spread import Spread
 from camshaft.lang import ir

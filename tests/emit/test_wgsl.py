@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import f32, f64, i32, i64, u32
-from camshaft.emit.wgsl.body import WgslEmitter, fixed_word
+from camshaft.emit.wgsl.body import context, fixed_word
 from camshaft.emit.wgsl.functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl.layout import SPECIAL_WORDS, n_fixed
 from camshaft.emit.wgsl.module import emit
@@ -14,7 +14,6 @@ from camshaft.errors import KernelError
 from camshaft.lang.dialects import C_FAMILY
 from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
-from camshaft.lang.structural import STRUCTURAL
 from tests.emit.test_llvm_structure import affine, floats, grids
 from tests.support.emit_harness import trace
 from tests.support.wgsl_harness import TARGET, agree
@@ -63,16 +62,9 @@ def test_the_table_names_no_helper_that_is_missing():
     assert not missing
 
 
-def test_every_structural_value_has_a_rule():
-    made_by_statements = {"index"}
-    rules = {name for name, row in STRUCTURAL.items() if row["wgsl"] == "emitter"}
-    missing = {n for n in rules - made_by_statements if not hasattr(WgslEmitter, f"value_{n}")}
-    assert not {m for m in missing if not hasattr(WgslEmitter, f"statement_{m}")}
-
-
 def literal(value, dtype):
-    emitter = WgslEmitter(to_simt(trace(affine, [floats(2), floats(2)], n=2, start=0), 4), TARGET)
-    return emitter.literal(value, dtype).code
+    ctx = context(to_simt(trace(affine, [floats(2), floats(2)], n=2, start=0), 4), TARGET)
+    return ctx.literal(value, dtype).code
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from camshaft.errors import PlanError
 from camshaft.generate import plan_cache
 from camshaft.generate.sampling import Sampling
 from camshaft.models.quantize import quantize
-from camshaft.plan.cached import cached_plan as kept_plan
 from camshaft.plan.cached.cached_plan import CachedPlan, from_bytes, to_bytes
+from camshaft.plan.runtime import native_plan
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
 
@@ -185,9 +185,31 @@ def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
     kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(path) as lm:
-        monkeypatch.setattr(kept_plan, "inside_host_thunk", lambda: True)
+        monkeypatch.setattr(native_plan, "inside_host_thunk", lambda: True)
         with pytest.raises(PlanError, match="needs the workers it is called by"):
             lm.logits(IDS)
+
+
+def test_a_kept_plan_does_what_every_runnable_does(kept: Store, path: Path) -> None:
+    """It runs by ranges, tells its extents and is timed."""
+    with opened(path) as lm:
+        wanted = lm.logits(IDS).tobytes()
+        with lm.session() as session:
+            session.process(IDS)
+        bound = lm.plans._plan("prompt").bound
+        assert isinstance(bound, CachedPlan)
+        assert bound.active[lm.plans.prompt_tokens] == bound.extent(lm.plans.prompt_tokens) == len(IDS)
+        run = bound.timed()
+        n_thunks = run.start.shape[1]
+        assert run.total_ns > 0
+        assert run.programs.sum() >= n_thunks
+        bound.run(0, n_thunks // 2)
+        bound.run(n_thunks // 2, n_thunks)
+        with pytest.raises(PlanError, match=r"thunks \[0, \d+\) of a plan that has"):
+            bound.run(0, n_thunks + 1)
+        assert lm.logits(IDS).tobytes() == wanted
+    with pytest.raises(PlanError, match="closed"):
+        bound.run()
 
 
 def test_watched_plans_are_made_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,12 @@ import camshaft as cs
 from camshaft.backends.c.compilers import absent
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.registry import device as device_named
+from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.graph import functions as f
+from camshaft.graph.chain_groups import MOST_STEPS, MOST_TENSORS
+from camshaft.graph.chains import fuse_chains
 from camshaft.graph.graph import Graph, Tensor, root
-from camshaft.graph.passes.chain_groups import MOST_STEPS, MOST_TENSORS
-from camshaft.graph.passes.chains import fuse_chains
 from camshaft.ops.elementwise import chain
 from camshaft.ops.elementwise.chain_text import parse
 from camshaft.ops.spec import TensorSpec
@@ -346,7 +347,7 @@ def test_the_op_of_a_spelling_is_proved_by_its_samples(text):
         assert checked.tolerance < 1e-4 or "log" in text, "where all is lost but rounding, any rounding will do"
     assert any(isinstance(d, Extent) for spec in samples[-1].specs for d in spec.shape)
     for error in op.error_samples():
-        with pytest.raises(cs.ShapeError, match=error.match):
+        with pytest.raises(ShapeError, match=error.match):
             op.infer(error.specs, error.attrs)
 
 
@@ -362,7 +363,7 @@ def test_a_wrong_chain_is_found_out():
     "text", ["add x", "chain f32 y0=exp(x1) -> y0", "chain f32 y0=matmul(x0,x0) -> y0", "chain f12 y0=exp(x0) -> y0"]
 )
 def test_what_spells_no_chain_is_refused(text):
-    with pytest.raises(cs.ShapeError, match="chain: got"):
+    with pytest.raises(ShapeError, match="chain: got"):
         chain.op_of(text)
 
 

@@ -11,10 +11,9 @@ import pytest
 import camshaft as cs
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.passes.fuse import fuse
-from camshaft.graph.passes.layout import pack_weights
-from camshaft.graph.passes.quantize import quantize_activations
+from camshaft.graph.rewrite import apply_rules, pack_weights
 from camshaft.ops.quantized.packing import INTERLEAVED
+from camshaft.ops.rule import Stage
 from camshaft.ops.spec import TensorSpec
 
 ROWS, DIM = 5, 64
@@ -112,7 +111,7 @@ def test_an_add_and_its_rms_norm_become_a_residual_norm(what: str) -> None:
     graph, x, y = two_inputs()
     for name, tensor in build(graph, x, y).items():
         graph.output(name, tensor)
-    assert ops_of(fuse(graph)) == wanted_ops
+    assert ops_of(apply_rules(graph, Stage.FUSE)) == wanted_ops
     with cs.compile(graph, threads=2) as plan:
         results = plan.run(x=X, y=Y)
         assert set(results) == set(wanted)
@@ -125,7 +124,7 @@ def test_what_only_looks_like_the_pattern_stays_and_is_right(what: str) -> None:
     build, wanted = NOT_FUSED[what]
     graph, x, y = two_inputs()
     graph.output("norm", build(graph, x, y))
-    assert ops_of(fuse(graph)) == {"add": 1, "rms_norm": 1}
+    assert ops_of(apply_rules(graph, Stage.FUSE)) == {"add": 1, "rms_norm": 1}
     with cs.compile(graph, threads=1) as plan:
         given = {"x": X, "y": Y} | ({"w": W} if "w" in plan.inputs else {})
         np.testing.assert_allclose(plan.run(**given)["norm"], wanted, rtol=2e-5, atol=2e-5)
@@ -163,8 +162,8 @@ def _three_products() -> tuple[Graph, list[np.ndarray]]:
 
 def test_activations_are_quantized_once_per_tensor_and_shared() -> None:
     graph, _ = _three_products()
-    assert ops_of(quantize_activations(graph)) == {"quantize_activations": 2, "quantized_matmul": 3}
-    again = quantize_activations(quantize_activations(graph))
+    assert ops_of(apply_rules(graph, Stage.QUANTIZE)) == {"quantize_activations": 2, "quantized_matmul": 3}
+    again = apply_rules(graph, Stage.QUANTIZE, Stage.QUANTIZE)
     assert ops_of(again) == {"quantize_activations": 2, "quantized_matmul": 3}
 
 

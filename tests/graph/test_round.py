@@ -12,9 +12,9 @@ import pytest
 import camshaft as cs
 from camshaft.dtypes import bf16, f32
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.passes.fuse import fuse
-from camshaft.graph.passes.prepare import prepare
-from camshaft.graph.passes.round import FEW_ROWS, round_activations
+from camshaft.graph.rewrite import apply_rules, prepare
+from camshaft.ops.matmul.rounding import FEW_ROWS
+from camshaft.ops.rule import Stage
 
 ROWS, DIM = FEW_ROWS + 1, 68
 RNG = np.random.default_rng(11)
@@ -62,12 +62,12 @@ def graph_of(maker: str, *, rows: int = ROWS, dtype: type = ml_dtypes.bfloat16, 
 
 
 def ops_of(graph: Graph) -> Counter[str]:
-    return Counter(node.op.name for node in round_activations(fuse(graph)).nodes)
+    return Counter(node.op.name for node in apply_rules(graph, Stage.FUSE, Stage.ROUNDED_RESULT, Stage.ROUND).nodes)
 
 
 @pytest.mark.parametrize("maker", ["rms_norm", "residual_norm", "silu_multiply"])
 def test_what_makes_a_tensor_rounds_it_where_products_alone_read_it(maker: str) -> None:
-    ready = round_activations(fuse(graph_of(maker)))
+    ready = apply_rules(graph_of(maker), Stage.FUSE, Stage.ROUNDED_RESULT, Stage.ROUND)
     assert Counter(node.op.name for node in ready.nodes) == {maker: 1, "matmul": 2}
     first = ready.nodes[0].outputs
     assert first[0].spec.dtype == bf16

@@ -13,7 +13,6 @@ import camshaft as cs
 from camshaft.errors import SettingError
 from camshaft.observe.profile import profile_of
 from camshaft.observe.work import active_node, layer_and_part, work_of
-from camshaft.plan.runtime.timed import timed_run
 from tests.support.fake_device import FakeDevice, Fakes
 
 pytestmark = pytest.mark.usefixtures("known_roof")
@@ -52,7 +51,7 @@ def test_work_is_that_of_the_active_extents() -> None:
 def test_rates_and_shares_of_the_roof_follow_from_time_and_work() -> None:
     with plan(1, threads=1) as made:
         made.run(x=X)
-        found = profile_of(made, [timed_run(made.bound)], ROOF)
+        found = profile_of(made, [made.bound.timed()], ROOF)
         (row,) = [row for row in found.thunks if row.op == "matmul"]
         assert row.ns is not None
         assert row.gb_per_s == pytest.approx(row.nbytes / row.ns)
@@ -79,7 +78,7 @@ def test_a_thunk_of_every_worker_counts_once_and_its_time_is_one_workers() -> No
     with plan() as made:
         made.run(x=X[:1])
         assert made.bound.schedule.thunks[0].replicated
-        run = timed_run(made.bound)
+        run = made.bound.timed()
         start, end = run.start.copy(), run.end.copy()
         start[:, 0], end[:, 0] = (100.0, 900.0), (200.0, 1200.0)
         found = profile_of(made, [replace(run, start=start, end=end)], ROOF)
@@ -97,7 +96,7 @@ def test_what_every_worker_repeats_takes_no_work_from_the_rest_of_its_node() -> 
         made.run(x=X)
         first = next(o.first for o in made.origins if made.bound.schedule.thunks[o.first].replicated)
         shared = next(i for i, thunk in enumerate(made.bound.schedule.thunks) if not thunk.replicated)
-        run = timed_run(made.bound)
+        run = made.bound.timed()
         start, end = np.zeros_like(run.start), np.zeros_like(run.end)
         end[:, first], end[0, shared], start[1, shared], end[1, shared] = 300.0, 300.0, np.nan, np.nan
         origin = replace(made.origins[0], first=min(first, shared), last=max(first, shared) + 1)
@@ -155,7 +154,7 @@ def test_a_device_without_a_clock_is_named_and_its_times_are_unknown(monkeypatch
 def test_a_run_over_its_roof_is_noted() -> None:
     with plan(threads=1) as made:
         made.run(x=X)
-        run = timed_run(made.bound)
+        run = made.bound.timed()
         assert profile_of(made, [run], ROOF).notes == ()
         (note,) = profile_of(made, [run], replace(ROOF, read_bytes_per_s=1e3)).notes
     assert "over the roof of 0.0: operands lay in a cache, or the roof was measured while the machine was busy" in note

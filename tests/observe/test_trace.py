@@ -12,7 +12,6 @@ from small_plans import X, plan
 
 from camshaft.observe import trace as traces
 from camshaft.observe.trace import TraceFile, profile_trace
-from camshaft.plan.runtime.timed import timed_run
 
 pytestmark = pytest.mark.usefixtures("known_roof")
 
@@ -85,7 +84,7 @@ def test_a_trace_of_many_runs_is_bounded_and_says_what_it_left_out(
         made.run(x=X)
         number = file.plan()
         for n in range(20):
-            file.add(timed_run(made.bound), made.bound.schedule, number, n == 0)
+            file.add(made.bound.timed(), made.bound.schedule, number, n == 0)
     file.write()
     document = json.loads((tmp_path / "trace.json").read_text("utf-8"))
     dropped = document.pop("otherData")["dropped events"]

@@ -123,13 +123,15 @@ def test_a_plan_of_these_tests_has_a_node_per_thunk() -> None:
 
 
 @pytest.mark.parametrize("sync", ["hazards", "each"])
-def test_an_execution_graph_is_profiled_and_compared_like_a_plan(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = cs.ExecutionGraph()
+def test_a_graph_computed_as_written_is_profiled_and_compared_like_another(
+    sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cs.Graph()
     x = made.input("x", (6, 24), "f32")
     first = made.node("silu", x, name="first")
     copied = made.copy(first, "cpu", name="copied")
     made.output("y", made.node("silu", copied, name="second"))
-    with made.compile(sync=sync, threads=1) as compiled:
+    with cs.compile(made, sync=sync, threads=1) as compiled:
         given = np.random.default_rng(1).normal(size=(6, 24)).astype(np.float32)
         compiled.run(x=given)
         assert [o.node.name for o in compiled.origins] == ["first", "second"]

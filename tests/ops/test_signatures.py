@@ -18,7 +18,9 @@ from camshaft.eager.any_length import n_inputs
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.numpy_forms import count_of
 from camshaft.eager.tables import DispatchTable, table
+from camshaft.graph import functions
 from camshaft.ops import signatures
+from camshaft.ops.parameters import ANY, REQUIRED
 from camshaft.ops.spec import TensorSpec
 
 ROOT = Path(__file__).parents[2]
@@ -41,15 +43,15 @@ def test_the_stubs_are_current() -> None:
 
 
 def test_every_op_has_parameters() -> None:
-    assert signatures.PARAMETERS.keys() == set(ops.NAMES)
+    assert not [op.name for op in ops.all_ops() if op.parameters is ANY]
 
 
 @pytest.mark.parametrize("name", ops.NAMES)
 def test_the_samples_of_an_op_fit_its_parameters(name: str) -> None:
-    op, row = ops.get(name), signatures.PARAMETERS[name]
+    op, row = ops.get(name), ops.get(name).parameters
     names = row.tensors.split()
     attributes = {a.name for a in row.attributes}
-    required = {a.name for a in row.attributes if a.default is signatures.REQUIRED}
+    required = {a.name for a in row.attributes if a.default is REQUIRED}
     for sample in op.samples():
         count = len(sample.inputs)
         assert count == len(names) or (names[-1][0] == "*" and count >= len(names) - 1)
@@ -61,12 +63,13 @@ def test_the_samples_of_an_op_fit_its_parameters(name: str) -> None:
 
 def test_the_functions_that_take_out_by_position_are_those_that_know_their_number_of_inputs() -> None:
     known = {name for name in ops.NAMES if n_inputs(ops.get(name)) or count_of(name, 0)}
-    assert known == signatures.OUT_BY_POSITION
+    assert known == {op.name for op in ops.all_ops() if op.parameters.out_by_position}
 
 
-def test_functions_of_tensors_state_their_parameters() -> None:
+def test_functions_of_arrays_and_tensors_state_their_parameters() -> None:
     norm = inspect.signature(camshaft.rms_norm)
-    assert list(norm.parameters) == ["x", "w", "eps", "to", "name"]
+    assert list(norm.parameters) == ["x", "w", "out", "eps", "to", "name"]
+    assert list(inspect.signature(functions.rms_norm).parameters) == ["x", "w", "eps", "to", "name"]
     assert norm.parameters["x"].kind is Parameter.POSITIONAL_ONLY
     assert norm.parameters["eps"].default is Parameter.empty
     assert norm.parameters["to"].default == "f32"
@@ -93,7 +96,7 @@ def test_a_default_that_is_stated_is_what_holds() -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     arguments = {"sum": (x,), "argmax": (x,), "transpose": (x,), "matmul": (x, x.T), "silu_multiply": (x, x)}
     for name, given in arguments.items():
-        stated = {a.name: a.default for a in signatures.PARAMETERS[name].attributes}
+        stated = {a.name: a.default for a in ops.get(name).parameters.attributes}
         function = getattr(table(), name)
         np.testing.assert_array_equal(function(*given, **stated), function(*given))
 

@@ -1,4 +1,4 @@
-"""ExecutionGraphs for tests: a block on any devices with its copies, and two branches that meet."""
+"""Graphs that say themselves where nodes run and what waits: a block on any devices with its copies, two branches that meet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from random_graphs import DIM, TOKENS
 
 import camshaft as cs
 from camshaft.backends.device import HOST
-from camshaft.plan.lowering.execution_node import ExecutionNode
 
 RNG = np.random.default_rng(5)
 W = RNG.normal(size=DIM).astype(np.float32)
@@ -16,40 +15,43 @@ X = RNG.normal(size=(TOKENS.bound, DIM)).astype(np.float32)
 
 
 class Placer:
-    """Builds an ExecutionGraph whose operands are copied to where they are used, with every dependency stated."""
+    """Builds a graph whose operands are copied to where they are used, with every dependency stated."""
 
     def __init__(self) -> None:
-        self.graph = cs.ExecutionGraph()
-        self.seats: dict[tuple[cs.Tensor | ExecutionNode, str], cs.Tensor | ExecutionNode] = {}
-        self.homes: dict[cs.Tensor | ExecutionNode, str] = {}
+        self.graph = cs.Graph()
+        self.seats: dict[tuple[cs.Tensor, str], cs.Tensor] = {}
+        self.homes: dict[cs.Tensor, str] = {}
 
     def input(self, name: str) -> cs.Tensor:
         made = self.graph.input(name, (TOKENS, DIM), "f32")
         self.homes[made] = HOST
         return made
 
-    def at(self, value: cs.Tensor | ExecutionNode, device: str) -> cs.Tensor | ExecutionNode:
+    def at(self, value: cs.Tensor, device: str) -> cs.Tensor:
         """The value on a device: itself, or its copy, by way of the host between two others."""
         where, home = HOST if device.startswith("cpu") else device, self.homes[value]
         if where == home:
             return value
         if (value, where) not in self.seats:
             source = value if HOST in (where, home) else self.at(value, "cpu")
-            after = [source] if isinstance(source, ExecutionNode) else []
-            self.seats[value, where] = self.graph.copy(source, "cpu" if where == HOST else where, after=after)
+            self.seats[value, where] = self.graph.copy(
+                source, "cpu" if where == HOST else where, after=made_of([source])
+            )
         return self.seats[value, where]
 
-    def node(
-        self, op: str, device: str, *values: cs.Tensor | ExecutionNode | np.ndarray, **attrs: object
-    ) -> ExecutionNode:
+    def node(self, op: str, device: str, *values: cs.Tensor | np.ndarray, **attrs: object) -> cs.Tensor:
         here = [v if isinstance(v, np.ndarray) else self.at(v, device) for v in values]
-        after = [v for v in here if isinstance(v, ExecutionNode)]
-        made = self.graph.node(op, *here, device=device, after=after, **attrs)
+        made = self.graph.node(op, *here, on=device, after=made_of(here), **attrs)
         self.homes[made] = HOST if device.startswith("cpu") else device
         return made
 
 
-def placed(places: tuple[str, str, str, str]) -> cs.ExecutionGraph:
+def made_of(values: list[cs.Tensor | np.ndarray]) -> list[cs.Tensor]:
+    """Those that nodes make."""
+    return [v for v in values if isinstance(v, cs.Tensor) and v.kind == "value"]
+
+
+def placed(places: tuple[str, str, str, str]) -> cs.Graph:
     """The same block, every node on its own device."""
     placer = Placer()
     x = placer.input("x")
@@ -61,14 +63,14 @@ def placed(places: tuple[str, str, str, str]) -> cs.ExecutionGraph:
     return placer.graph
 
 
-def branches(**options: object) -> tuple[cs.ExecutionGraph, dict[str, ExecutionNode]]:
+def branches() -> tuple[cs.Graph, dict[str, cs.Tensor]]:
     """Two independent branches a1 -> a2 and b1 -> b2 and their sum, on the CPU."""
-    graph = cs.ExecutionGraph()
+    graph = cs.Graph()
     x = graph.input("x", (4, DIM), "f32")
     nodes = {}
     for branch in "ab":
         nodes[f"{branch}1"] = graph.node("silu", x, name=f"{branch}1")
         nodes[f"{branch}2"] = graph.node("silu", nodes[f"{branch}1"], name=f"{branch}2", after=[f"{branch}1"])
-    nodes["sum"] = graph.node("add", nodes["a2"], nodes["b2"], name="sum", after=["a2", "b2"], **options)
+    nodes["sum"] = graph.node("add", nodes["a2"], nodes["b2"], name="sum", after=["a2", "b2"])
     graph.output("y", nodes["sum"])
     return graph, nodes

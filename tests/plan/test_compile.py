@@ -343,9 +343,9 @@ def test_the_default_model_packs_each_weight_once_and_quantizes_each_activation_
             norms = Counter({"rms_norm_q8": 1, "residual_norm_q8": 2 * layers})
             assert counted & norms == norms
             assert counted["quantize_activations"] == layers
-            # gate, up and silu: one thunk for many tokens, a node of three for one, as in a prompt's last layer
-            apart = 1 if plan is lm.plans.prompt else layers
-            assert counted["gated_product"] == layers + 2 * apart
+            # gate, up and silu: one thunk, or a node of three; which of them, tests/ops/test_gated_product.py says
+            gated = Counter(t.variant for t in plan.bound.schedule.thunks if t.op == "gated_product")
+            assert gated["tile"] + gated["apart"] / 3 == layers
             assert counted["quantized_matmul"] == 5 * layers + 1
             assert not counted.keys() & {"add", "rms_norm", "residual_norm", "silu_multiply", "silu_multiply_q8"}
 

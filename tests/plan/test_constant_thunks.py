@@ -8,6 +8,7 @@ import pytest
 import camshaft as cs
 from camshaft.dtypes import f32
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.schedule import Lifetime
 
 RNG = np.random.default_rng(7)
 A = RNG.normal(size=(33, 70)).astype(np.float32)
@@ -39,15 +40,15 @@ def product(b: str, n_products: int = 1, threads: int = 2) -> cs.ExecutionPlan:
 
 
 def packing(plan: cs.ExecutionPlan) -> list[str]:
-    """The thunks that write scratch."""
-    writes = [(t.name, u.slice.buffer.name) for t in plan.bound.schedule.thunks for u in t.uses if u.access == "write"]
-    return [name for name, buffer in writes if ".scratch" in buffer]
+    """The thunks that pack b: variants of some CPUs pack a too."""
+    reads_b = [t for t in plan.bound.schedule.thunks if any(u.slice.buffer.name == "b" for u in t.uses)]
+    return [t.name for t in reads_b if any(u.access == "write" and ".scratch" in u.slice.buffer.name for u in t.uses)]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_constant_b_is_packed_when_the_plan_is_bound(threads: int) -> None:
     with product("constant", threads=threads) as once, product("input", threads=threads) as always:
-        assert (packing(once), packing(always)) == ([], ["matmul/0"])
+        assert (len(packing(once)), len(packing(always))) == (0, 1)
         want = always.run(a=A, b=B)["y0"]
         for _ in range(2):
             np.testing.assert_array_equal(once.run(a=A)["y0"], want)
@@ -55,12 +56,13 @@ def test_a_constant_b_is_packed_when_the_plan_is_bound(threads: int) -> None:
 
 def test_products_of_one_constant_share_what_is_packed() -> None:
     with product("constant", 2) as plan:
-        packed = [b for b in plan.bound.schedule.buffers if ".scratch" in b.name]
-        assert len(packed) == 1
+        buffers = plan.bound.schedule.buffers
+        assert len([b for b in buffers if ".scratch" in b.name and b.lifetime is Lifetime.CONSTANT]) == 1
+        assert packing(plan) == []
         got = plan.run(a=A)
         np.testing.assert_array_equal(got["y0"], -got["y1"])
-        spans = [(origin.first, origin.last) for origin in plan.origins]
-        assert spans == [(i, i + 1) for i in range(len(plan.bound.schedule.thunks))]
+        firsts, lasts = ([getattr(origin, end) for origin in plan.origins] for end in ("first", "last"))
+        assert [*firsts, len(plan.bound.schedule.thunks)] == [0, *lasts]
 
 
 def test_the_constant_itself_stays_where_somebody_else_reads_it() -> None:
@@ -78,7 +80,7 @@ def test_the_constant_itself_stays_where_somebody_else_reads_it() -> None:
 def test_what_is_not_at_hand_is_packed_by_each_run() -> None:
     """A packed copy beside a file's weights would double what a model takes."""
     with product("file") as plan, product("input") as always:
-        assert packing(plan) == packing(always)
+        assert packing(plan) == packing(always) != []
         np.testing.assert_array_equal(plan.run(a=A)["y0"], always.run(a=A, b=B)["y0"])
 
 

@@ -257,6 +257,18 @@ def test_inputs_and_outputs_may_stay_on_the_device(fakes: Fakes) -> None:
         np.testing.assert_allclose(then.run()["z"], wanted / (1 + np.exp(-wanted)), atol=1e-5)
 
 
+def test_inputs_and_states_lie_where_the_graph_places_them(fakes: Fakes) -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (TOKENS, DIM), "f32", on="fake:0")
+    kept = graph.state("kept", TensorSpec((TOKENS, DIM), f32), on="fake:1")
+    graph.output("y", cs.add(x, kept))
+    with cs.compile(graph, backend="scalar", threads=1) as plan:
+        plan.away["x"].write(X)
+        plan.states["kept"].write(Y)
+        assert np.array_equal(plan.run()["y"], X + Y)
+        assert [t.name for t in plan.bound.schedule.thunks] == ["x → host", "kept → host", "add"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(programs(), st.integers(1, 3), st.booleans())
 def test_random_graphs_split_over_devices_give_the_bytes_of_one(

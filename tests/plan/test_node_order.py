@@ -1,4 +1,4 @@
-"""The order of an ExecutionGraph's nodes on random thunks: what is allowed gives the same bytes, what lacks is refused."""
+"""The order of nodes that a caller orders on random thunks: what is allowed gives the same bytes, what lacks is refused."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from camshaft.plan.memory.hazards import hazards
 from camshaft.plan.schedule import Lifetime, Thunk
 
 
-def ordered(thunks: list[Thunk], keep: Callable[[int, int], bool]) -> list[tuple[str, list[str]]]:
-    """Each thunk as a node after all earlier ones that it conflicts with, as far as `keep` has it."""
+def ordered(thunks: list[Thunk], keep: Callable[[int, int], bool]) -> list[set[int]]:
+    """For each thunk as a node the earlier ones that it conflicts with, as far as `keep` has it."""
     after: list[set[int]] = [set() for _ in thunks]
     for hazard in hazards([thunk.uses for thunk in thunks]):
         if keep(hazard.first, hazard.second):
             after[hazard.second].add(hazard.first)
-    return [(t.name, [thunks[i].name for i in sorted(earlier)]) for t, earlier in zip(thunks, after, strict=True)]
+    return after
 
 
 @given(thunk_lists(), st.sampled_from(SYNCS), st.integers(0, 2**32))
 @settings(max_examples=200, deadline=None)
 def test_any_order_that_the_strategy_allows_gives_the_same_bytes(thunks: list[Thunk], sync: str, seed: int) -> None:
     """The nodes come shuffled; their dependencies alone, or with bytes, bring back an order that gives program order's bytes."""
-    nodes = ordered(thunks, lambda a, b: True)
+    after = ordered(thunks, lambda a, b: True)
     shuffled = list(range(len(thunks)))
     if sync == "explicit":
         random.Random(seed).shuffle(shuffled)
-    order = order_nodes([nodes[i] for i in shuffled], [[thunks[i]] for i in shuffled], sync)
+    place = {number: at for at, number in enumerate(shuffled)}
+    names, asked = [thunks[i].name for i in shuffled], [{place[e] for e in after[i]} for i in shuffled]
+    order = order_nodes(names, asked, [[thunks[i]] for i in shuffled], sync)
     line = [thunks[shuffled[number]] for number in order.numbers]
     schedule, memory = make_schedule(line, after=order.after, before=order.before)
     if order.before is not None:
@@ -57,21 +59,21 @@ def test_any_order_that_the_strategy_allows_gives_the_same_bytes(thunks: list[Th
 def test_a_dependency_that_is_left_out_is_refused_where_no_other_way_orders_it(
     thunks: list[Thunk], data: st.DataObject
 ) -> None:
-    pairs = [(a, name) for name, after in ordered(thunks, lambda a, b: True) for a in after]
+    pairs = [(a, b) for b, after in enumerate(ordered(thunks, lambda a, b: True)) for a in sorted(after)]
     if not pairs:
         return
     gone = data.draw(st.sampled_from(pairs))
-    number = {thunk.name: i for i, thunk in enumerate(thunks)}
-    nodes = ordered(thunks, lambda a, b: (thunks[a].name, thunks[b].name) != gone)
+    names, after = [thunk.name for thunk in thunks], ordered(thunks, lambda a, b: (a, b) != gone)
     reached, todo = set(), [gone[1]]
     while todo:
-        for earlier in nodes[number[todo.pop()]][1]:
+        for earlier in after[todo.pop()]:
             if earlier not in reached:
                 reached.add(earlier)
                 todo.append(earlier)
     items = [[thunk] for thunk in thunks]
     if gone[0] in reached:
-        order_nodes(nodes, items, "explicit")
+        order_nodes(names, after, items, "explicit")
     else:
-        with pytest.raises(CamshaftError, match=f"'{gone[1]}' .*which '{gone[0]}' .*nothing orders them"):
-            order_nodes(nodes, items, "explicit")
+        first, second = (names[i] for i in gone)
+        with pytest.raises(CamshaftError, match=f"'{second}' .*which '{first}' .*nothing orders them"):
+            order_nodes(names, after, items, "explicit")

@@ -21,8 +21,8 @@ PRELUDE = """
 import os, sys, threading, time
 import numpy as np
 from plan_kernels import buffer, chain_plan, thunk, align
-from camshaft.plan.execute import bind
-from camshaft.plan.memory import make_schedule
+from camshaft.plan.runtime.execute import bind
+from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.schedule import Lifetime
 """
 

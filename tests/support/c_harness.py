@@ -14,12 +14,16 @@ from tests.support.emit_harness import ENTRY, guarded, guards_whole, trace
 from tests.support.needs import require
 
 
-@cache
 def function(text):
     """The function `kernel` of a C text, as one of its own name."""
     require(absent() is None, f"cpu:c: {absent()}")
-    name = "k" + hashlib.sha256(text.encode()).hexdigest()[:20]
-    library = load(build(find_compiler(), text.replace("void kernel(", f"void {name}(")))
+    return _function(text, find_compiler())
+
+
+@cache
+def _function(text, compiler):
+    name = "k" + hashlib.sha256(f"{compiler.key()}{text}".encode()).hexdigest()[:20]
+    library = load(build(compiler, text.replace("void kernel(", f"void {name}(")))
     return ENTRY(library.address(name)), library
 
 

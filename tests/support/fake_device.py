@@ -218,9 +218,9 @@ class Fakes:
         return name if name in self.by_name else check_override(name)
 
     def device_of(self, name: str) -> Any:
-        from camshaft.plan.lowering.choose_devices import device_of
+        from camshaft.selection.override import check_override
 
-        return self.by_name.get(name) or device_of(name)
+        return self.by_name.get(name) or registry.device(check_override(name))
 
     def choose(self, uses: Any, override: str | None = None, **options: Any) -> tuple[Choice, ...]:
         device = self.by_name.get(override or "")
@@ -232,6 +232,6 @@ class Fakes:
         """Puts them where plans look devices up; `patch` is pytest's monkeypatch."""
         patch.setattr("camshaft.plan.lowering.choose_devices.choose", self.choose)
         patch.setattr("camshaft.plan.lowering.choose_devices.check_override", self.check)
-        patch.setattr("camshaft.plan.lowering.explicit.device_of", self.device_of)
+        patch.setattr("camshaft.plan.lowering.choose_devices.device_of", self.device_of)
         patch.setattr("camshaft.plan.compile.check_override", self.check)
         return self

@@ -24,65 +24,62 @@ import numpy as np
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
 from camshaft.emit.llvm.module import program_lines, size_lines, total_lines
 from camshaft.emit.llvm.values import array_name, memory_dtype
-from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form
-from camshaft.emit.nvptx.simt import SimtEmitter
+from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form, thread
+from camshaft.emit.nvptx.simt import Machine
 from camshaft.emit.target import CpuTarget
-from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.verifier.verify import verify
 
 HARNESS = Path(__file__).with_suffix(".c")
 
 
 # The machine's first words.
-MACHINE = ("%shared.all", "%barrier", "%shuffle", "%multiply", "%matrices", "%copy", "%landed")
+WORDS = ("%shared.all", "%barrier", "%shuffle", "%multiply", "%matrices", "%copy", "%landed")
 
 
-class SimulatedEmitter(SimtEmitter):
-    """What depends on the machine are calls through its first words."""
+def _room(ctx, typ: str, count: int) -> list[str]:
+    """Places on the stack, one after the other."""
+    area = ctx.slot("room", f"[{count} x {typ}]", ", align 4")
+    return [ctx.line(f"getelementptr {typ}, ptr {area}, i64 {i}") for i in range(count)]
 
-    def wait_for_all(self) -> None:
-        self.write("call void %barrier(ptr %machine)")
 
-    def shuffled(self, word: str, source: str) -> str:
-        return self.line(f"call i32 %shuffle(ptr %machine, i32 {word}, i32 {source})")
+def _multiplied(ctx, dtype, a: list[str], b: list[str], c: list[str]) -> list[str]:
+    words, sums = _room(ctx, "i32", 6), _room(ctx, "float", 4)
+    for typ, places, values in (("i32", words, [*a, *b]), ("float", sums, c)):
+        for place, value in zip(places, values, strict=True):
+            ctx.write(f"store {typ} {value}, ptr {place}")
+    is_bf16 = int(dtype.name == "bf16")
+    ctx.write(f"call void %multiply(ptr %machine, ptr {words[0]}, ptr {sums[0]}, i32 {is_bf16})")
+    return [ctx.line(f"load float, ptr {place}") for place in sums]
 
-    def _room(self, typ: str, count: int) -> list[str]:
-        """Places on the stack, one after the other."""
-        area = self.fresh("room")
-        self.allocas.append(f"{area} = alloca [{count} x {typ}], align 4")
-        return [self.line(f"getelementptr {typ}, ptr {area}, i64 {i}") for i in range(count)]
 
-    def multiplied(self, dtype, a: list[str], b: list[str], c: list[str]) -> list[str]:
-        words, sums = self._room("i32", 6), self._room("float", 4)
-        for typ, places, values in (("i32", words, [*a, *b]), ("float", sums, c)):
-            for place, value in zip(places, values, strict=True):
-                self.write(f"store {typ} {value}, ptr {place}")
-        is_bf16 = int(dtype.name == "bf16")
-        self.write(f"call void %multiply(ptr %machine, ptr {words[0]}, ptr {sums[0]}, i32 {is_bf16})")
-        return [self.line(f"load float, ptr {place}") for place in sums]
+def _matrices(ctx, pointer: str, count: int, across: bool) -> list[str]:
+    words = _room(ctx, "i32", count)
+    ctx.write(f"call void %matrices(ptr %machine, ptr {pointer}, ptr {words[0]}, i32 {count}, i32 {int(across)})")
+    return [ctx.line(f"load i32, ptr {place}") for place in words]
 
-    def matrices(self, pointer: str, count: int, across: bool) -> list[str]:
-        words = self._room("i32", count)
-        self.write(f"call void %matrices(ptr %machine, ptr {pointer}, ptr {words[0]}, i32 {count}, i32 {int(across)})")
-        return [self.line(f"load i32, ptr {place}") for place in words]
 
-    def begin_copy(self, to: str, source: str, nbytes: int, present: str) -> None:
-        self.write(f"call void %copy(ptr %machine, ptr {to}, ptr {source}, i32 {nbytes}, i32 {present})")
+def _begin_copy(ctx, to: str, source: str, nbytes: int, present: str) -> None:
+    ctx.write(f"call void %copy(ptr %machine, ptr {to}, ptr {source}, i32 {nbytes}, i32 {present})")
 
-    def wait_for_copies(self) -> None:
-        self.write("call void %landed(ptr %machine)")
+
+# What depends on the machine are calls through its first words.
+SIMULATED = Machine(
+    wait_for_all=lambda ctx: ctx.write("call void %barrier(ptr %machine)"),
+    shuffled=lambda ctx, word, source: ctx.line(f"call i32 %shuffle(ptr %machine, i32 {word}, i32 {source})"),
+    multiplied=_multiplied,
+    matrices=_matrices,
+    begin_copy=_begin_copy,
+    wait_for_copies=lambda ctx: ctx.write("call void %landed(ptr %machine)"),
+)
 
 
 def emit(kernel, symbol: str) -> tuple[str, int]:
     """The LLVM module of `void symbol(args, linear, lane, machine)`, and the bytes of workgroup memory that it wants."""
     features = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
-    target = CpuTarget(platform.machine().lower(), 1, features)
-    kernel = expand_functions(kernel, target.column, target.lacks)
-    body = SimulatedEmitter(kernel, target)
-    body.emit()
+    body = thread(kernel, CpuTarget(platform.machine().lower(), 1, features), SIMULATED)
     lines = [f"define void @{symbol}(ptr %args, i64 %linear, i64 %lane, ptr %machine) {{", "entry:"]
     lines += [f"  {line}" for line in body.allocas]
-    for i, name in enumerate(MACHINE):
+    for i, name in enumerate(WORDS):
         lines += [f"  %word{i} = getelementptr i64, ptr %machine, i64 {i}", f"  {name} = load ptr, ptr %word{i}"]
     for i, array in enumerate(kernel.arrays):
         lines += [

@@ -14,7 +14,7 @@ from camshaft import ops
 from camshaft.cli.main import app
 from camshaft.dtypes import f32
 from camshaft.graph.graph import Graph
-from camshaft.graph.passes.prepare import prepare
+from camshaft.graph.rewrite import prepare
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.measurements import measurement, measurements
@@ -67,17 +67,17 @@ def test_weights_that_no_cache_holds_come_from_memory(monkeypatch: pytest.Monkey
     assert cold == {("matmul", 1)}  # 512 rows compute more than they read
 
 
-def test_an_execution_graph_measures_its_shapes_too(times: list[str]) -> None:
-    graph = camshaft.ExecutionGraph()
+def test_a_graph_computed_as_written_measures_its_shapes_too(times: list[str]) -> None:
+    graph = Graph()
     x = graph.input("x", (7, 64), "f32")
     normed = graph.node("rms_norm", x, np.ones(64, np.float32), eps=1e-5)
     graph.output("y", graph.copy(graph.copy(normed, "cpu"), "cpu"))
-    graph.compile(threads=1).close()
+    camshaft.compile(graph, sync="hazards", threads=1).close()
     assert times == []
-    graph.compile(threads=1, tune=True).close()
+    camshaft.compile(graph, sync="hazards", threads=1, tune=True).close()
     assert set(times) == {"rms_norm"}  # and no copy
     times.clear()
-    graph.compile(threads=1, tune=True).close()
+    camshaft.compile(graph, sync="hazards", threads=1, tune=True).close()
     assert times == []
 
 

@@ -81,7 +81,7 @@ class ArrayFunctions:
         /,
         *,
         out: Array | tuple[Array, ...] | None = None,
-        sums: str,
+        sums: tuple[tuple[int, int], ...],
     ) -> Any:
         """q8 of silu(x Wg) * (x Wu).
 
@@ -102,6 +102,21 @@ class ArrayFunctions:
 
     def transpose(self, x: ArrayLike, /, *, out: Array | None = None, axes: tuple[int, ...] | None = None) -> Any:
         """y[.., i, ..] = x with its axes in another order.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def slice(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        starts: tuple[int, ...],
+        sizes: tuple[int | None, ...],
+        steps: tuple[int, ...] | None = None,
+    ) -> Any:
+        """y[i, ..] = x[start + i step, ..].
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -627,7 +642,7 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
-        sums: str,
+        sums: tuple[tuple[int, int], ...],
         floats: bool = False,
     ) -> Any:
         """q8 of y = x / sqrt(mean(x^2) + eps) * w.
@@ -644,7 +659,7 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
-        sums: str,
+        sums: tuple[tuple[int, int], ...],
         floats: bool = False,
     ) -> Any:
         """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * w.
@@ -659,7 +674,7 @@ class ArrayFunctions:
         /,
         *,
         out: Array | tuple[Array, ...] | None = None,
-        sums: str,
+        sums: tuple[tuple[int, int], ...],
         floats: bool = False,
     ) -> Any:
         """q8 of y = gate / (1 + exp(-gate)) * up.

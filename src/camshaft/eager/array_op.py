@@ -22,20 +22,10 @@ from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shape_table import MOST_INPUTS
 from camshaft.eager.native.shaped_call import shaped_ir
 from camshaft.eager.numpy_forms import attributes_of, count_of
-from camshaft.eager.operands import (
-    Array,
-    ArrayTypeError,
-    Dtypes,
-    Operand,
-    as_kind,
-    broadcast,
-    kind_of,
-    kinds_of,
-    operand,
-    output,
-)
+from camshaft.eager.operands import as_kind, broadcast, kind_of, output
 from camshaft.eager.shaped_call import Prepared
-from camshaft.errors import ShapeError
+from camshaft.errors import ArrayTypeError, ShapeError
+from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
 from camshaft.selection.select import Choice, Measurements, select
@@ -48,14 +38,6 @@ Attrs = Mapping[str, Any]
 MOST_REMEMBERED = 1024
 # Uses of shapes that broadcast before kernels are compiled for them, which takes some 10 ms.
 ENOUGH = 2
-
-
-def _flat_text(n: int, symbol: str, slot: int) -> str:
-    return flat_ir(symbol, n, slot)
-
-
-def _shaped_text(n: int, symbol: str, slot: int) -> str:
-    return shaped_ir(symbol, n, slot)
 
 
 def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
@@ -125,13 +107,11 @@ class ArrayOp:
         count = self.n_inputs or n_sample_inputs(self.op)
         if 0 < count <= MOST_INPUTS and not self.op.updates:
             self._shaped = native_call.new_state(self.slow, shaped_native.SHAPED_WORDS)
-            code = functools.partial(_shaped_text, count)
-            self.call = native_call.builtin(name, text, code, self, self._shaped)
+            self.call = native_call.builtin(name, text, shaped_ir, count, self, self._shaped)
         if self.n_inputs:
             self.slow = self.call
             self._state = native_call.new_state(self.slow, native_call.FLAT_WORDS)
-            code = functools.partial(_flat_text, self.n_inputs)
-            self.call = native_call.builtin(name, text, code, self, self._state)
+            self.call = native_call.builtin(name, text, flat_ir, self.n_inputs, self, self._state)
 
     def __repr__(self) -> str:
         return f"<{self.op.name} on {self.override or 'the best backend'}>"

@@ -12,7 +12,8 @@ import numpy as np
 from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import launch_words, run_launches, several_workers
-from camshaft.eager.operands import Array, Dtype, Dtypes, Kinds, Operand, broadcast, cast, check_cast, resolve
+from camshaft.eager.operands import broadcast, cast, check_cast
+from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, resolve
 
 # Work from which the workers do it together, as the cost of an op has it: two of them break even at half of that.
 SHARE_NS = 60_000.0

@@ -108,19 +108,19 @@ def _ints(dtypes: Sequence[np.dtype[Any]]) -> tuple[int, int]:
 
 
 @functools.cache
-def _code(text: str) -> CpuKernel:
-    # The text names its function SYMBOL: one object in the store for each number of inputs.
-    return native_function("call", f"builtin|{text}", lambda symbol: text.replace("@SYMBOL", f"@{symbol}"))
+def _code(text_of: Callable[[str, int, int], str], n: int, slot: int) -> CpuKernel:
+    return native_function("call", f"builtin|{text_of('SYMBOL', n, slot)}", lambda symbol: text_of(symbol, n, slot))
 
 
 def builtin(
-    name: str, described: str, text_of: Callable[[str, int], str], holder: object, state: State
+    name: str, described: str, text_of: Callable[[str, int, int], str], n: int, holder: object, state: State
 ) -> Callable[..., Any]:
     """A builtin function with `holder` as its __self__, an instance with __slots__ of which one is `state`.
 
-    `text_of(symbol, slot)` is its IR; `described` its signature, a line of two dashes and its help, as CPython wants them.
+    `text_of(symbol, n, slot)` is its IR for n inputs; `described` its signature, a line of two dashes and its help, as CPython
+    wants them.
     """
-    code = _code(text_of("SYMBOL", cpython_abi.slot_offset(holder, state)))
+    code = _code(text_of, n, cpython_abi.slot_offset(holder, state))
     method = _MethodDef(name.encode(), code.address, _FASTCALL_KEYWORDS, described.encode())
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.eager.numpy_reductions import REDUCTIONS, Form, axes_of, reduction
-from camshaft.eager.operands import Array, ArrayTypeError, ArrayValueError, Dtype
+from camshaft.errors import ArrayTypeError, ArrayValueError
+from camshaft.ops.arguments import Array, product_dtypes
 
 _SIGNATURE = "(n?,k),(k,m?)->(n?,m?)"
 
@@ -39,20 +40,9 @@ def _matmul(arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
         what = "operands could not be broadcast together with remapped shapes [original->remapped]"
         raise ArrayValueError(f"{what}: {text}  and requested shape {_text((*rows, *columns))}") from None
     shape = (*batch, *rows, *columns)
-    computed, returned = _product_dtypes(left.dtype, right.dtype)
+    computed, returned = product_dtypes(left.dtype, right.dtype)
     ready = np.zeros(shape, np.result_type(a, b)) if 0 in left.shape or 0 in right.shape else None
     return Form(tuple(x.astype(computed or x.dtype, copy=False) for x in (left, right)), shape, ready, returned)
-
-
-def _product_dtypes(a: Dtype, b: Dtype) -> tuple[Dtype | None, Dtype | None]:
-    """What to compute in and to return, None where that is the operands' own. Integers wrap in i32 as in fewer bits, and the sum
-    of a product of booleans is their disjunction unless 2^32 of them are true."""
-    if a.kind not in "iufb" or b.kind not in "iufb":
-        return None, None
-    common = np.result_type(a, b)
-    if common.kind in "iub" and common.itemsize <= 4:
-        return np.dtype(np.int32), common
-    return (None, None) if a == b else (common, common)
 
 
 def _text(shape: Sequence[int | None]) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.eager.operands import Array, ArrayTypeError, ArrayValueError, Dtype
-from camshaft.errors import ShapeError
+from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
+from camshaft.ops.arguments import Array, Dtype
 
 _FOLDS = ("sum", "mean", "prod", "max", "min")
 _ARGUMENTS = ("argmax", "argmin")

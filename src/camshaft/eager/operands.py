@@ -1,4 +1,4 @@
-"""What callers hand to an op on arrays, as ndarrays, and back as their kind; NumPy's dtypes and shapes."""
+"""Results of an op on arrays as the caller's kind or in the caller's `out`; NumPy's shapes and casts."""
 
 from __future__ import annotations
 
@@ -8,67 +8,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dtypes import bf16, f16, f32
-from camshaft.errors import ShapeError
+from camshaft.errors import ArrayOverflowError, ArrayTypeError, ArrayValueError
+from camshaft.ops.arguments import Array, Dtype, Operand, from_dlpack, speaks_dlpack
 
-Array = np.ndarray[Any, Any]
-Dtype = np.dtype[Any]
-# An ndarray, or a Python number: those take the arrays' dtype ("weak").
-Operand: TypeAlias = Array | int | float
-Dtypes: TypeAlias = tuple[Dtype, ...]
-Kinds: TypeAlias = tuple[Any, ...]
 Kind: TypeAlias = Callable[[Array], Any]
-_WEAK = (int, float)
-# Ops whose functions NumPy names otherwise.
-_NUMPY_NAMES = {"negate": "negative", "round": "rint"}
-_LOGIC = frozenset(("logical_and", "logical_or", "logical_xor", "logical_not"))
-_COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
-HALVES = (f16.numpy, bf16.numpy)
-_F32 = f32.numpy
-
-
-class ArrayValueError(ShapeError, ValueError):
-    """NumPy raises a ValueError in these words."""
-
-
-class ArrayTypeError(ShapeError, TypeError):
-    """NumPy raises a TypeError in these words."""
-
-
-class ArrayOverflowError(ShapeError, OverflowError):
-    """NumPy raises an OverflowError in these words."""
-
-
-def operand(value: Any) -> Operand:
-    """An ndarray of the value's own memory where it shares it (DLPack, `__array__`, the buffer protocol), else of a copy; a
-    Python int or float as it is. ArrayTypeError for what lies elsewhere or would lose something."""
-    if type(value) is np.ndarray or type(value) in _WEAK:
-        return value  # type: ignore[no-any-return]
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArrayTypeError("a masked array would lose its mask; wanted an ndarray, such as its .filled(0)")
-    if _speaks_dlpack(value):
-        return _from_dlpack(value)
-    array: Array = np.asarray(value)
-    return array
-
-
-def _speaks_dlpack(value: Any) -> bool:
-    return hasattr(type(value), "__dlpack__") and not isinstance(value, np.ndarray | np.generic)
-
-
-def _from_dlpack(value: Any) -> Array:
-    try:
-        array: Array = np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        kind = f"{type(value).__module__}.{type(value).__name__}"
-        raise ArrayTypeError(f"a {kind} cannot be read as an array on the CPU: {error}") from error
-    return array
 
 
 def kind_of(values: Iterable[Any]) -> Kind | None:
     """What makes the caller's kind of array out of an ndarray: the first value's that speaks DLPack; None for ndarrays."""
     for value in values:
-        if _speaks_dlpack(value):
+        if speaks_dlpack(value):
             return _maker(value)
     return None
 
@@ -104,9 +53,9 @@ def output(value: Any) -> Array | None:
         return None
     if isinstance(value, np.ndarray):
         found: Array = value
-    elif _speaks_dlpack(value):
-        found = np.asarray(value) if hasattr(value, "__array__") else _from_dlpack(value)
-        if found.ctypes.data != _from_dlpack(value).ctypes.data:
+    elif speaks_dlpack(value):
+        found = np.asarray(value) if hasattr(value, "__array__") else from_dlpack(value)
+        if found.ctypes.data != from_dlpack(value).ctypes.data:
             raise ArrayTypeError(f"out: a {type(value).__name__} gives a copy of itself as an array; wanted its memory")
     else:
         raise ArrayTypeError("return arrays must be of ArrayType")
@@ -136,61 +85,6 @@ def broadcast(operands: Sequence[Operand], out: Array | None) -> tuple[int, ...]
 
 def _text(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-
-
-def kinds_of(operands: Sequence[Operand]) -> Kinds:
-    """What `resolve` goes by: the dtypes, and the types of Python numbers."""
-    return tuple(type(x) if isinstance(x, _WEAK) else x.dtype for x in operands)
-
-
-def resolve(name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> tuple[Dtypes, Dtype | None]:
-    """The dtypes that an elementwise op computes in, and the one it returns, where that is not what it computes.
-
-    NumPy's, where it has a function of that name; else the first that the op accepts among the promoted one and floats that
-    hold it (a first operand that chooses, a boolean, keeps its dtype). 16-bit floats are computed in f32 where the op takes
-    no others. ArrayTypeError in NumPy's words.
-    """
-    if all(isinstance(k, type) for k in kinds):
-        kinds = tuple(np.asarray(k()).dtype for k in kinds)
-    dtypes, returned = _numpys(name, kinds) or (_promoted(kinds, accepts), None)
-    if not accepts(dtypes) and set(dtypes) <= set(HALVES) and accepts(wide := (_F32,) * len(dtypes)):
-        return wide, returned or dtypes[0]
-    if name in _LOGIC and not accepts(dtypes):
-        return (np.dtype(np.bool_),) * len(dtypes), returned  # a number counts as whether it is not 0
-    if name in _COMPARISONS and not accepts(dtypes):
-        raise ArrayTypeError(f"{name}: no kernel compares {' with '.join(map(str, dtypes))} exactly; wanted one dtype")
-    return dtypes, returned
-
-
-def _numpys(name: str, kinds: Kinds) -> tuple[Dtypes, Dtype] | None:
-    ufunc = getattr(np, _NUMPY_NAMES.get(name, name), None)
-    if not isinstance(ufunc, np.ufunc) or ufunc.nin != len(kinds) or ufunc.nout != 1:
-        return None
-    try:
-        *given, returned = ufunc.resolve_dtypes((*kinds, None))
-    except TypeError as error:
-        raise ArrayTypeError(str(error)) from error
-    return tuple(d.newbyteorder("=") for d in given), returned.newbyteorder("=")
-
-
-def _promoted(kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> Dtypes:
-    first = kinds[0]
-    everything = [(d,) * len(kinds) for d in _safe_casts(_common(kinds))]
-    if len(kinds) > 1 and isinstance(first, np.dtype) and first.kind == "b":
-        everything += [(first,) + (d,) * (len(kinds) - 1) for d in _safe_casts(_common(kinds[1:]))]
-    return next((d for d in everything if accepts(d)), everything[0])
-
-
-def _common(kinds: Kinds) -> Dtype:
-    # A Python number stands for itself: NumPy takes its kind and leaves its size to the arrays.
-    return np.result_type(*(k() if isinstance(k, type) else k for k in kinds))
-
-
-def _safe_casts(dtype: Dtype) -> Iterable[Dtype]:
-    yield dtype.newbyteorder("=")
-    for wider in (np.float16, np.float32, np.float64):
-        if np.can_cast(dtype, wider, "safe"):
-            yield np.dtype(wider)
 
 
 def cast(value: Operand, dtype: Dtype) -> Array:

@@ -11,10 +11,11 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.dtypes import as_dtype
 from camshaft.eager.numpy_forms import attributes_of, check_core, form_of
-from camshaft.eager.operands import HALVES, Array, ArrayTypeError, ArrayValueError, Dtype, Operand, check_cast
+from camshaft.eager.operands import check_cast
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
-from camshaft.errors import ShapeError
+from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
+from camshaft.ops.arguments import HALVES, Array, Dtype, Operand
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import Choice

@@ -85,7 +85,7 @@ class ModelPlans:
         # The graph before any memory: a file whose tensors do not fit its metadata fails here.
         graph = self._graph("prompt")
         if self.device is None:
-            from camshaft.graph.passes.layout import packed_constants
+            from camshaft.graph.rewrite import packed_constants
 
             self._memory()  # more than the system ever gives is refused here, not after a table of rotations of its length
             self.weights.begin(packed_constants(graph), self.threads)

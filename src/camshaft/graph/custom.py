@@ -1,4 +1,5 @@
-"""A user's own function as a node: Python over NumPy views, or native code by address. Made by Graph.custom."""
+"""Ops that a graph adds to the catalog's: a user's own function (Graph.custom), in Python over NumPy views or native code by
+address, and the copy of a tensor (Graph.copy)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import numpy as np
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
-from camshaft.ops.op import Attrs, Build, HostCall, KernelVariant, NodeSpec, Op, Target
+from camshaft.ops.op import Attrs, Build, HostCall, KernelVariant, NodeSpec, Op, Target, expect
 from camshaft.ops.spec import Dim, TensorSpec, dims
 
 Array = np.ndarray[Any, Any]
@@ -75,6 +76,20 @@ def custom_op(
 
 def _never_built(node: NodeSpec, target: Target) -> Build:
     raise ShapeError("a caller's function is not built for a device")
+
+
+def _infer_copy(specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
+    expect(len(specs) == 1, "copy", specs, "one tensor")
+    return specs
+
+
+def _copied(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+    return (inputs[0].copy(),)
+
+
+# No device has a kernel of it: lowering makes a copy thunk.
+MEMCPY = KernelVariant("memcpy", frozenset(), _never_built)
+COPY = Op("copy", "y = x, byte by byte", _infer_copy, _copied, (), tuple, tuple, {})
 
 
 def _spec(name: str, spec: Spec) -> TensorSpec:

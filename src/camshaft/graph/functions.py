@@ -6,11 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from camshaft import ops
 from camshaft.errors import ShapeError
-from camshaft.graph.graph import Tensor
+from camshaft.graph.tensor import Tensor, graph_of
 from camshaft.ops.signatures import of_tensors
 
 if TYPE_CHECKING:
@@ -19,19 +17,17 @@ if TYPE_CHECKING:
 
 @functools.cache
 def function(name: str) -> Callable[..., Any]:
-    """The function of an op: tensors, then attributes by keyword. One output comes as a Tensor, several as a tuple."""
+    """The function of an op: tensors, then attributes by keyword. One output comes as a Tensor, several as a tuple.
+
+    Beside a tensor may stand Python numbers and arrays, which become constants, with NumPy's promotion.
+    """
     op = ops.get(name)
 
-    def apply(*tensors: Tensor | np.ndarray[Any, Any], **attrs: Any) -> Any:
-        label = attrs.pop("name", None)
-        graph = next((t.graph for t in tensors if isinstance(t, Tensor)), None)
-        if graph is None:
+    def apply(*inputs: Any, **attrs: Any) -> Any:
+        first = next((t for t in inputs if isinstance(t, Tensor)), None)
+        if first is None:
             raise ShapeError(f"{name}: got no tensor of a graph; wanted at least one")
-        given = tuple(
-            graph.constant(f"{name}.{i}", t) if isinstance(t, np.ndarray) else t for i, t in enumerate(tensors)
-        )
-        outputs = graph.apply(op, given, attrs, label)
-        return outputs[0] if len(outputs) == 1 else outputs or None
+        return graph_of(first).node(name, *inputs, **attrs)
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"{op.formula}. ShapeError for specs that the op does not take."

@@ -5,65 +5,34 @@ Order matters for STATE: a node that updates a state in place comes before the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import ShapeError
+from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
-from camshaft.graph.custom import Spec, custom_op
+from camshaft.graph.arguments import given_form
+from camshaft.graph.custom import COPY, Spec, custom_op
+from camshaft.graph.tensor import Array as Array
+from camshaft.graph.tensor import ArraySource as ArraySource
+from camshaft.graph.tensor import Source as Source
+from camshaft.graph.tensor import Tensor as Tensor
+from camshaft.graph.tensor import offset_nbytes as offset_nbytes
+from camshaft.graph.tensor import root as root
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import Dim, TensorSpec, dims
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Kind = Literal["input", "constant", "state", "value", "view"]
-
-
-class Source(Protocol):
-    """Where a constant's bytes come from: an array, or a tensor of a file that is read when the plan is bound."""
-
-    def data(self) -> Array:
-        """The bytes as uint8, row-major; the same memory whenever it is asked."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class ArraySource:
-    """A constant that is at hand, contiguous."""
-
-    array: Array
-
-    def data(self) -> Array:
-        return self.array.reshape(-1).view(np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A value in a graph, equal only to itself. A view has the memory of `base` from its start."""
-
-    spec: TensorSpec
-    name: str
-    kind: Kind
-    source: Source | None = None
-    base: Tensor | None = None
-    graph: Graph | None = field(default=None, repr=False)
-
-    @property
-    def shape(self) -> tuple[Dim, ...]:
-        return self.spec.shape
-
-    def __repr__(self) -> str:
-        return f"the {self.kind} {self.name!r} {self.spec}"
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One use of an op. `device` names the device that it is placed on; None leaves that to the plan."""
+    """One use of an op. `device` names the device that it is placed on; None leaves that to the plan. It begins when the nodes
+    that made the tensors of `after`, or have a name in it, have ended."""
 
     op: Op
     inputs: tuple[Tensor, ...]
@@ -71,6 +40,7 @@ class Node:
     attrs: Attrs
     name: str
     device: str | None = None
+    after: tuple[Tensor | str, ...] = ()
 
     @cached_property
     def spec(self) -> NodeSpec:
@@ -110,7 +80,7 @@ class Graph:
     def place(self, made: Node | Tensor, device: str | None) -> None:
         """Places a node, or the one that made a tensor, on the device of that name. ShapeError if it is not of this graph."""
         for index, node in enumerate(self.nodes):
-            if node is made or (isinstance(made, Tensor) and root(made) in node.outputs):
+            if node is made or (isinstance(made, Tensor) and any(root(made) is output for output in node.outputs)):
                 self.nodes[index] = replace(node, device=device)
                 return
         raise ShapeError(f"graph: no node of this graph made {made.name}; wanted one to place on {device}")
@@ -124,16 +94,21 @@ class Graph:
         table[name] = tensor
         return tensor
 
-    def input(self, name: str, shape: Sequence[Dim], dtype: object) -> Tensor:
-        """A tensor given to every run. `shape` may hold Extents."""
+    def input(self, name: str, shape: Sequence[Dim], dtype: object, on: str | None = None) -> Tensor:
+        """A tensor given to every run. `shape` may hold Extents. One `on` a device lies there: it is the plan's `away[name]`."""
         spec = TensorSpec(dims(f"input {name!r}", shape), as_dtype(dtype))
-        return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self))
+        return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self, device=on))
 
-    def state(self, name: str, spec: TensorSpec) -> Tensor:
+    def state(self, name: str, spec: TensorSpec, on: str | None = None) -> Tensor:
         """A tensor whose bytes survive runs and that nodes may update in place; its memory is given when the plan is bound."""
         if not isinstance(spec, TensorSpec):
             raise ShapeError(f"state {name!r}: got {spec!r}; wanted a TensorSpec")
-        return self._once(self.states, name, Tensor(spec, name, "state", graph=self))
+        return self._once(self.states, name, Tensor(spec, name, "state", graph=self, device=on))
+
+    def buffer(self, name: str, shape: Sequence[Dim], dtype: object, on: str = "cpu") -> Tensor:
+        """Memory for values of one run, which nodes write `into`, whole or by `rows`. Wants compile's `sync`."""
+        spec = TensorSpec(dims(f"buffer {name!r}", shape), as_dtype(dtype))
+        return Tensor(spec, name, "buffer", graph=self, device=on)
 
     def constant(self, name: str, value: Array | Source, spec: TensorSpec | None = None) -> Tensor:
         """A tensor that never changes: an array, or a Source with its spec."""
@@ -156,22 +131,116 @@ class Graph:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted every Extent where it was")
         return Tensor(spec, x.name, "view", base=x, graph=self)
 
+    def rows(self, x: Tensor, first: int, last: int) -> Tensor:
+        """Rows [first, last) of a plain tensor along its first axis, which is no Extent: a view. Wants compile's `sync`."""
+        n_rows = x.shape[0] if x.spec.is_plain and x.shape else 0
+        whole = isinstance(first, int) and isinstance(last, int)
+        if isinstance(n_rows, Extent) or not whole or not 0 <= first < last <= n_rows:
+            raise ShapeError(f"rows: got [{first}, {last}) of {x.spec}; wanted rows of a plain tensor that has them")
+        spec, offset_nbytes = TensorSpec((last - first, *x.shape[1:]), x.spec.dtype), x.spec.nbytes // n_rows * first
+        name = f"{x.name}[{first}:{last}]"
+        return Tensor(spec, name, "view", base=x, graph=self, offset_nbytes=offset_nbytes)
+
+    def node(
+        self,
+        op: str,
+        *inputs: Any,
+        on: str | None = None,
+        after: Sequence[Tensor | str] = (),
+        into: Sequence[Tensor] | None = None,
+        name: str | None = None,
+        **attrs: Any,
+    ) -> Any:
+        """A use of an op, by name, as camshaft.<op> makes it: one output comes as a Tensor, several as a tuple.
+
+        `on` names its device. It begins when the nodes that made the tensors of `after`, or are named there, have ended. `into`
+        are states, buffers or rows of them to write the outputs to. Both want compile's `sync`.
+        """
+        if op not in ops.NAMES:
+            raise PlanError(f"graph: no op {op!r}; wanted one of {', '.join(ops.NAMES)}")
+        with self.on(on or self._device):
+            form = given_form(self, ops.get(op), inputs, attrs)
+            outputs = self.apply(ops.get(op), form.tensors, form.attrs, name, after=after, into=into)
+            if into is None:
+                outputs = form.finish(outputs)
+        return outputs[0] if len(outputs) == 1 else outputs or None
+
+    def copy(
+        self,
+        x: Tensor,
+        on: str | None = None,
+        *,
+        into: Tensor | None = None,
+        after: Sequence[Tensor | str] = (),
+        name: str = "copy",
+    ) -> Tensor:
+        """A copy of a tensor's bytes on a device, or into a state or buffer as large. Wants compile's `sync`. Between two devices
+        outside of the host it takes two: by way of the CPU."""
+        if (on is None) == (into is None):
+            raise PlanError(f"{name}: goes to a device or into a tensor; wanted one of the two")
+        with self.on(on):
+            return self.apply(COPY, [x], {}, name, after=after, into=None if into is None else [into])[0]
+
     def apply(
-        self, op: Op, inputs: Sequence[Tensor], attrs: Mapping[str, Any], name: str | None = None
+        self,
+        op: Op,
+        inputs: Sequence[Tensor],
+        attrs: Mapping[str, Any],
+        name: str | None = None,
+        *,
+        after: Sequence[Tensor | str] = (),
+        into: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
-        """A use of an op. ShapeError, from the op, for specs that it does not take."""
+        """A use of an op; `after` and `into` as `node`'s. ShapeError, from the op, for specs that it does not take."""
         for tensor in inputs:
             if not isinstance(tensor, Tensor) or tensor.graph is not self:
                 raise ShapeError(
                     f"{op.name}: got {tensor!r}; wanted tensors of this graph (g.constant makes one of an array)"
                 )
         specs = op.outputs(tuple(t.spec for t in inputs), attrs)
-        label = self._named(name or op.name)
+        return self._add(op, inputs, attrs, name or op.name, specs, after, into)
+
+    def _add(
+        self,
+        op: Op,
+        inputs: Sequence[Tensor],
+        attrs: Mapping[str, Any],
+        name: str,
+        specs: Sequence[TensorSpec],
+        after: Sequence[Tensor | str] = (),
+        into: Sequence[Tensor] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """A use of an op whose outputs' specs are known."""
+        label = self._named(name)
+        earlier = self._listed(label, "after", after, (Tensor, str))
         outputs = tuple(
             Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
         )
-        self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label, self._device))
+        if into is not None:
+            outputs = self._given(label, specs, self._listed(label, "into", into, (Tensor,)))
+        self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label, self._device, earlier))
         return outputs
+
+    def _listed(self, label: str, what: str, given: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
+        """What a caller listed for a node. PlanError for one alone (a string is no list of names), or another graph's."""
+        wanted = " or names of nodes" if str in kinds else ""
+        if not isinstance(given, (list, tuple)) or not all(isinstance(item, kinds) for item in given):
+            raise PlanError(f"graph: {label!r} got {what}={given!r}; wanted a list of tensors{wanted}")
+        for item in given:
+            if isinstance(item, Tensor) and item.graph is not self:
+                raise PlanError(f"graph: {label!r} got {what} {item!r} of another graph; wanted one of this")
+        return tuple(given)
+
+    def _given(self, label: str, specs: Sequence[TensorSpec], into: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The outputs as views of the memory that they are written into."""
+        if [t.spec for t in into] != list(specs):
+            came, wanted = (", ".join(map(str, found)) or "nothing" for found in ([t.spec for t in into], specs))
+            raise ShapeError(f"{label}: got memory for {came}; wanted it for {wanted}")
+        for tensor in into:
+            if root(tensor).kind not in ("state", "buffer"):
+                kind = root(tensor).kind
+                raise PlanError(f"graph: {label!r} writes {tensor.name}; wanted a state or a buffer, no {kind}")
+        return tuple(Tensor(t.spec, t.name, "view", base=t, graph=self) for t in into)
 
     def custom(
         self,
@@ -182,12 +251,15 @@ class Graph:
         updates: Sequence[int] = (),
         programs: Dim = 1,
         name: str = "custom",
+        after: Sequence[Tensor | str] = (),
+        into: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
         """A node that runs the caller's function on the host, wherever its neighbours run; no pass changes it.
 
         `function(*inputs, *outputs)` gets NumPy views of the active elements and writes the outputs, and the inputs that
-        `updates` names by index, which must be states. Or it is native code, an address or a ctypes function, with the ABI of
-        graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype). ShapeError for what cannot be a node.
+        `updates` names by index, which must be states or buffers. Or it is native code, an address or a ctypes function, with the
+        ABI of graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype), `after` and `into` as `node`'s.
+        ShapeError for what cannot be a node.
         """
         if not all(isinstance(t, Tensor) for t in inputs):
             came = ", ".join(type(t).__name__ for t in inputs)
@@ -195,23 +267,18 @@ class Graph:
                 f"{name}: got inputs {came}; wanted tensors of this graph (g.constant makes one of an array)"
             )
         for index in updates:
-            if 0 <= index < len(inputs) and root(inputs[index]).kind != "state":
+            if 0 <= index < len(inputs) and root(inputs[index]).kind not in ("state", "buffer"):
                 raise ShapeError(f"{name}: updates input {index}, {inputs[index].name}, in place; wanted a state there")
         op = custom_op(name, function, tuple(t.spec for t in inputs), outputs, updates, programs)
-        return self.apply(op, inputs, {}, name)
+        return self.apply(op, inputs, {}, name, after=after, into=into)
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
         """Names a tensor as a result of the run. ShapeError for what is none of this graph's."""
         if not isinstance(tensor, Tensor) or tensor.graph is not self:
             raise ShapeError(f"output {name!r}: got {tensor!r}; wanted one tensor of this graph")
+        if offset_nbytes(tensor):
+            raise ShapeError(f"output {name!r} is {tensor.name}; wanted a whole tensor")
         return self._once(self.outputs, name, tensor)
-
-
-def root(tensor: Tensor) -> Tensor:
-    """The tensor whose memory a view shows; itself if it is none."""
-    while tensor.base is not None:
-        tensor = tensor.base
-    return tensor
 
 
 def readers(graph: Graph) -> dict[Tensor, list[Node]]:
@@ -221,61 +288,3 @@ def readers(graph: Graph) -> dict[Tensor, list[Node]]:
         for tensor in node.inputs:
             found.setdefault(root(tensor), []).append(node)
     return found
-
-
-class Rewriter:
-    """Replays a graph into a new one: `place(node, inputs)` may apply other ops; None means the node as it is."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.old, self.new = graph, Graph()
-        self.map: dict[Tensor, Tensor] = {}
-
-    def respec(self, tensor: Tensor) -> TensorSpec:
-        """The spec that a constant gets in the new graph; a pass may override it."""
-        return tensor.spec
-
-    def get(self, tensor: Tensor) -> Tensor:
-        """The new graph's tensor for one of the old graph."""
-        found = self.map.get(tensor)
-        if found is None:
-            found = self.map[tensor] = self._carry(tensor)
-        return found
-
-    def _carry(self, tensor: Tensor) -> Tensor:
-        if tensor.kind == "view":
-            assert tensor.base is not None
-            return self.new.reshape(self.get(tensor.base), tensor.shape)
-        if tensor.kind == "constant":
-            assert tensor.source is not None
-            return self.new.constant(tensor.name, tensor.source, self.respec(tensor))
-        raise ShapeError(f"graph: {tensor.name} ({tensor.kind}) is read before it is made")
-
-    def run(self, place: Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]) -> Graph:
-        self.begin()
-        for node in self.old.nodes:
-            if not (node.outputs and all(t in self.map for t in node.outputs)):  # else a pass fused it into another
-                self.carry_node(node, place)
-        return self.end()
-
-    def begin(self) -> None:
-        """Inputs and states."""
-        for name, tensor in self.old.inputs.items():
-            self.map[tensor] = self.new._once(self.new.inputs, name, Tensor(tensor.spec, name, "input", graph=self.new))
-        for name, tensor in self.old.states.items():
-            self.map[tensor] = self.new.state(name, tensor.spec)
-
-    def carry_node(
-        self, node: Node, place: Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None] | None = None
-    ) -> None:
-        """A node as it is, or what `place` makes of it."""
-        inputs = tuple(self.get(t) for t in node.inputs)
-        with self.new.on(node.device):
-            made = None if place is None else place(node, inputs)
-            outputs = self.new.apply(node.op, inputs, node.attrs, node.name) if made is None else made
-        self.map.update(zip(node.outputs, outputs, strict=True))
-
-    def end(self) -> Graph:
-        """Results; the new graph."""
-        for name, tensor in self.old.outputs.items():
-            self.new.output(name, self.get(tensor))
-        return self.new

@@ -1,13 +1,9 @@
-"""The types of the ops as functions on tensors, camshaft.<op>. Written by scripts/stubs.py."""
+"""The types of the ops as functions on tensors of a graph. Written by scripts/stubs.py."""
 
-from typing import Any, TypeAlias
-
-import numpy as np
+from numpy.typing import ArrayLike
 
 from camshaft.extent import Extent
-from camshaft.graph.graph import Tensor
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from camshaft.graph.tensor import Tensor
 
 __all__ = [
     "abs",
@@ -77,6 +73,7 @@ __all__ = [
     "silu_multiply",
     "silu_multiply_q8",
     "sin",
+    "slice",
     "softcap",
     "softmax",
     "split",
@@ -91,64 +88,100 @@ __all__ = [
 ]
 
 def rms_norm(
-    x: Tensor | Array, w: Tensor | Array, /, *, eps: float, to: str = "f32", name: str | None = None
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, eps: float, to: str = "f32", name: str | None = None
 ) -> Tensor:
     """y = x / sqrt(mean(x^2) + eps) * w."""
 
 def layer_norm(
-    x: Tensor | Array, w: Tensor | Array, b: Tensor | Array, /, *, eps: float, name: str | None = None
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, eps: float, name: str | None = None
 ) -> Tensor:
     """y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b."""
 
 def residual_norm(
-    a: Tensor | Array, b: Tensor | Array, w: Tensor | Array, /, *, eps: float, to: str = "f32", name: str | None = None
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    to: str = "f32",
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """s = a + b; y = s / sqrt(mean(s^2) + eps) * w."""
 
-def softmax(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = exp(x - max(x)) / sum(exp(x - max(x)))."""
 
 def matmul(
-    a: Tensor | Array, b: Tensor | Array, /, *, transpose_b: bool = False, to: str = "f32", name: str | None = None
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    transpose_b: bool = False,
+    to: str = "f32",
+    name: str | None = None,
 ) -> Tensor:
     """out[.., i, j] = sum_k a[.., i, k] b[.., k, j]."""
 
-def rounded_matmul(a: Tensor | Array, b: Tensor | Array, /, *, transpose_b: bool, name: str | None = None) -> Tensor:
+def rounded_matmul(
+    a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, transpose_b: bool, name: str | None = None
+) -> Tensor:
     """out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in whole numbers where that is faster."""
 
-def quantize_activations(x: Tensor | Array, /, *, group: int = 32, zero: int = 0, name: str | None = None) -> Tensor:
+def quantize_activations(
+    x: Tensor | ArrayLike, /, *, group: int = 32, zero: int = 0, name: str | None = None
+) -> Tensor:
     """d = max|x| / 127 over 32 k; q = round(x / d)."""
 
-def quantized_matmul(x: Tensor | Array, w: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def quantized_matmul(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[t, n] = sum_k x[t, k] dequantize(w)[n, k]."""
 
 def gated_product(
-    x: Tensor | Array, gate: Tensor | Array, up: Tensor | Array, /, *, sums: str, name: str | None = None
+    x: Tensor | ArrayLike,
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    /,
+    *,
+    sums: tuple[tuple[int, int], ...],
+    name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of silu(x Wg) * (x Wu)."""
 
-def embedding(ids: Tensor | Array, table: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def embedding(ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[t] = table[ids[t]]."""
 
-def gather(x: Tensor | Array, rows: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def gather(x: Tensor | ArrayLike, rows: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i] = x[rows[i]]."""
 
-def transpose(x: Tensor | Array, /, *, axes: tuple[int, ...] | None = None, name: str | None = None) -> Tensor:
+def transpose(x: Tensor | ArrayLike, /, *, axes: tuple[int, ...] | None = None, name: str | None = None) -> Tensor:
     """y[.., i, ..] = x with its axes in another order."""
 
-def silu_multiply(gate: Tensor | Array, up: Tensor | Array, /, *, to: str = "f32", name: str | None = None) -> Tensor:
+def slice(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    starts: tuple[int, ...],
+    sizes: tuple[int | None, ...],
+    steps: tuple[int, ...] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[i, ..] = x[start + i step, ..]."""
+
+def silu_multiply(
+    gate: Tensor | ArrayLike, up: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None
+) -> Tensor:
     """y = gate / (1 + exp(-gate)) * up."""
 
-def copy(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def copy(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x."""
 
-def cast(x: Tensor | Array, /, *, to: str, name: str | None = None) -> Tensor:
+def cast(x: Tensor | ArrayLike, /, *, to: str, name: str | None = None) -> Tensor:
     """y = x in another dtype."""
 
 def rope(
-    x: Tensor | Array,
-    positions: Tensor | Array,
-    table: Tensor | Array,
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
     /,
     *,
     heads: int,
@@ -159,13 +192,13 @@ def rope(
     """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position]."""
 
 def kv_cache_update(
-    k_cache: Tensor | Array,
-    v_cache: Tensor | Array,
-    k: Tensor | Array,
-    v: Tensor | Array,
-    positions: Tensor | Array,
-    slots: Tensor | Array,
-    block_table: Tensor | Array,
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
     /,
     *,
     kv_heads: int,
@@ -175,15 +208,15 @@ def kv_cache_update(
     """K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v."""
 
 def kv_cache_quantize(
-    k_codes: Tensor | Array,
-    v_codes: Tensor | Array,
-    k_scales: Tensor | Array,
-    v_scales: Tensor | Array,
-    k: Tensor | Array,
-    v: Tensor | Array,
-    positions: Tensor | Array,
-    slots: Tensor | Array,
-    block_table: Tensor | Array,
+    k_codes: Tensor | ArrayLike,
+    v_codes: Tensor | ArrayLike,
+    k_scales: Tensor | ArrayLike,
+    v_scales: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
     /,
     *,
     kv_heads: int,
@@ -193,14 +226,14 @@ def kv_cache_quantize(
     """as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0."""
 
 def attention(
-    q: Tensor | Array,
-    k_cache: Tensor | Array,
-    v_cache: Tensor | Array,
-    positions: Tensor | Array,
-    slots: Tensor | Array,
-    block_table: Tensor | Array,
+    q: Tensor | ArrayLike,
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
     /,
-    *scales: Tensor | Array,
+    *scales: Tensor | ArrayLike,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -211,182 +244,211 @@ def attention(
     """softmax(scale q K^T) V over keys 0..position of the token's slot."""
 
 def repeat_penalty(
-    logits: Tensor | Array, ids: Tensor | Array, penalty: Tensor | Array, /, *, name: str | None = None
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, penalty: Tensor | ArrayLike, /, *, name: str | None = None
 ) -> Tensor:
     """y = l > 0 ? l / penalty : l * penalty for the tokens in ids, else l."""
 
 def sample(
-    logits: Tensor | Array,
-    temperature: Tensor | Array,
-    top_k: Tensor | Array,
-    top_p: Tensor | Array,
-    min_p: Tensor | Array,
-    seed: Tensor | Array,
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
     /,
     *,
     name: str | None = None,
 ) -> Tensor:
     """y ~ softmax(logits / temperature) over what top_k, top_p and min_p keep."""
 
-def add(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a + b."""
 
-def subtract(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def subtract(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a - b."""
 
-def multiply(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def multiply(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a * b."""
 
-def divide(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a / b."""
 
-def minimum(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def minimum(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = min(a, b), NaN where either is."""
 
-def maximum(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def maximum(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = max(a, b), NaN where either is."""
 
-def floor_divide(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def floor_divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = floor(a / b); of integers 0 where b is 0."""
 
-def remainder(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def remainder(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a - floor(a / b) b; of integers 0 where b is 0."""
 
-def power(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def power(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a^b; of integers to a negative power 0, but for 1 and -1."""
 
-def negate(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def negate(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = -x."""
 
-def abs(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def abs(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = |x|."""
 
-def exp(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def exp(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = e^x."""
 
-def log(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def log(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = ln x."""
 
-def sqrt(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def sqrt(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = the root of x."""
 
-def rsqrt(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def rsqrt(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = 1 / the root of x."""
 
-def square(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def square(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x^2."""
 
-def reciprocal(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def reciprocal(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = 1 / x."""
 
-def tanh(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def tanh(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = tanh x."""
 
-def sigmoid(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def sigmoid(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = 1 / (1 + exp(-x))."""
 
-def silu(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def silu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x / (1 + exp(-x))."""
 
-def gelu(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def gelu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 
-def gelu_erf(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def gelu_erf(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x / 2 (1 + erf(x / sqrt(2)))."""
 
-def softcap(x: Tensor | Array, /, *, cap: float, name: str | None = None) -> Tensor:
+def softcap(x: Tensor | ArrayLike, /, *, cap: float, name: str | None = None) -> Tensor:
     """y = cap tanh(x / cap)."""
 
-def erf(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def erf(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = erf x."""
 
-def sin(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def sin(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = sin x."""
 
-def cos(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def cos(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = cos x."""
 
-def isnan(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def isnan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = whether x is NaN."""
 
-def ceil(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def ceil(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = the least integer from x up."""
 
-def trunc(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def trunc(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x without its fraction."""
 
-def floor(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def floor(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = the greatest integer up to x."""
 
-def round(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def round(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = the integer next to x, the even one of two."""
 
-def equal(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a = b."""
 
-def not_equal(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def not_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a != b."""
 
-def less(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def less(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a < b."""
 
-def less_equal(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def less_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a <= b."""
 
-def greater(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def greater(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a > b."""
 
-def greater_equal(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def greater_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a >= b."""
 
-def where(condition: Tensor | Array, a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def where(
+    condition: Tensor | ArrayLike, a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
     """y = a where the condition holds, else b."""
 
-def clip(x: Tensor | Array, low: Tensor | Array, high: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def clip(
+    x: Tensor | ArrayLike, low: Tensor | ArrayLike, high: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
     """y = min(max(x, low), high)."""
 
-def logical_and(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def logical_and(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a and b."""
 
-def logical_or(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def logical_or(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a or b."""
 
-def logical_xor(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def logical_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a or b, not both."""
 
-def logical_not(x: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def logical_not(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = not x."""
 
 def sum(
-    x: Tensor | Array, /, *, axes: int | tuple[int, ...] | None = None, keepdims: bool = False, name: str | None = None
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """y = sum over axes of x."""
 
 def mean(
-    x: Tensor | Array, /, *, axes: int | tuple[int, ...] | None = None, keepdims: bool = False, name: str | None = None
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """y = sum over axes of x / their number."""
 
 def prod(
-    x: Tensor | Array, /, *, axes: int | tuple[int, ...] | None = None, keepdims: bool = False, name: str | None = None
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """y = product over axes of x."""
 
 def max(
-    x: Tensor | Array, /, *, axes: int | tuple[int, ...] | None = None, keepdims: bool = False, name: str | None = None
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """y = max over axes of x, NaN where there is one."""
 
 def min(
-    x: Tensor | Array, /, *, axes: int | tuple[int, ...] | None = None, keepdims: bool = False, name: str | None = None
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """y = min over axes of x, NaN where there is one."""
 
-def dot(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def dot(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = sum_i a[i] b[i]."""
 
 def argmax(
-    x: Tensor | Array,
+    x: Tensor | ArrayLike,
     /,
     *,
     axis: int | None = -1,
@@ -397,7 +459,7 @@ def argmax(
     """y[r] = the least c with x[r, c] = max(x[r])."""
 
 def argmin(
-    x: Tensor | Array,
+    x: Tensor | ArrayLike,
     /,
     *,
     axis: int | None = -1,
@@ -407,36 +469,49 @@ def argmin(
 ) -> Tensor:
     """y[r] = the least c with x[r, c] = min(x[r])."""
 
-def concat(*tensors: Tensor | Array, axis: int = 0, name: str | None = None) -> Tensor:
+def concat(*tensors: Tensor | ArrayLike, axis: int = 0, name: str | None = None) -> Tensor:
     """y = the tensors along an axis."""
 
 def split(
-    x: Tensor | Array, /, *, sizes: tuple[int, ...], axis: int = 0, name: str | None = None
+    x: Tensor | ArrayLike, /, *, sizes: tuple[int, ...], axis: int = 0, name: str | None = None
 ) -> Tensor | tuple[Tensor, ...]:
     """y, z, .. = x cut along an axis."""
 
-def outer(a: Tensor | Array, b: Tensor | Array, /, *, name: str | None = None) -> Tensor:
+def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""
 
 def rms_norm_q8(
-    x: Tensor | Array, w: Tensor | Array, /, *, eps: float, sums: str, floats: bool = False, name: str | None = None
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of y = x / sqrt(mean(x^2) + eps) * w."""
 
 def residual_norm_q8(
-    a: Tensor | Array,
-    b: Tensor | Array,
-    w: Tensor | Array,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
     /,
     *,
     eps: float,
-    sums: str,
+    sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * w."""
 
 def silu_multiply_q8(
-    gate: Tensor | Array, up: Tensor | Array, /, *, sums: str, floats: bool = False, name: str | None = None
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    /,
+    *,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of y = gate / (1 + exp(-gate)) * up."""

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from camshaft.dtypes import i64
 from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
 from camshaft.lang.tracing import tracer as tracing
 
-Constant = int | float | str | bool
+Constant: TypeAlias = "int | float | str | bool | tuple[Constant, ...]"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from camshaft.observe.validate import validated_run
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.memory.arena import MemoryPlan
-from camshaft.plan.runtime.timed import timed_run
+from camshaft.plan.runtime.runnable import RunnableSchedule
+from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import BufferSlice, Programs, Schedule, Thunk
 from camshaft.settings import Settings, settings
@@ -87,12 +88,15 @@ def built(plan: ExecutionPlan) -> ExecutionPlan:
         dump(plan, wanted.dump)
     edited = any(isinstance(thunk.entry, ReplacedKernel) for thunk in plan.bound.schedule.thunks)
     if wanted.debug >= 2 or wanted.trace is not None or wanted.validate or edited:
-        return replace(plan, bound=InstrumentedSchedule(plan, wanted))
+        bound: RunnableSchedule = InstrumentedSchedule(plan, wanted)
+        return replace(plan, bound=bound)
     return plan
 
 
 class InstrumentedSchedule:
-    """A bound schedule whose whole runs are validated, or timed and told. Part runs are the inner one's own."""
+    """A RunnableSchedule whose whole runs are validated, or timed and told. Part runs are the inner one's own."""
+
+    native = None
 
     def __init__(self, plan: ExecutionPlan, wanted: Settings) -> None:
         self.inner, self._plan, self._wanted = plan.bound, plan, wanted
@@ -121,7 +125,7 @@ class InstrumentedSchedule:
             self.inner.run(first, last)
 
     def _run_timed(self) -> None:
-        run = timed_run(self.inner)
+        run = self.timed()
         if self._file is not None:
             self._file.add(run, self.schedule, self._number, not self._traced)
             self._traced = True
@@ -141,10 +145,6 @@ class InstrumentedSchedule:
         return self.inner.threads
 
     @property
-    def arena(self) -> Bytes:
-        return self.inner.arena
-
-    @property
     def active(self) -> dict[Extent, int]:
         return self.inner.active
 
@@ -156,6 +156,9 @@ class InstrumentedSchedule:
 
     def bytes_of(self, piece: BufferSlice) -> Bytes:
         return self.inner.bytes_of(piece)
+
+    def timed(self) -> TimedRun:
+        return self.inner.timed()
 
     def close(self) -> None:
         self.inner.close()

@@ -19,7 +19,7 @@ from camshaft.observe.rows import GROUPS, Row, grouped
 from camshaft.observe.work import Work, layer_and_part, work_of
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.lowering.node_range import NodeRange
-from camshaft.plan.runtime.timed import Floats, TimedRun, timed_run
+from camshaft.plan.runtime.timed import Floats, TimedRun
 from camshaft.plan.schedule import Lifetime
 
 Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
@@ -99,10 +99,9 @@ def profile(plan: ExecutionPlan, *, runs: int = 20, warmup: int = 3) -> Profile:
     not yet."""
     if runs < 1 or warmup < 0:
         raise SettingError(f"profile: {runs} runs after {warmup}; wanted 1 or more, after 0 or more")
-    bound = getattr(plan.bound, "inner", plan.bound)
     for _ in range(warmup):
-        timed_run(bound)
-    return profile_of(plan, [timed_run(bound) for _ in range(runs)])
+        plan.bound.timed()
+    return profile_of(plan, [plan.bound.timed() for _ in range(runs)])
 
 
 def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: MachinePeak | None = None) -> Profile:

@@ -17,14 +17,14 @@ from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.lowering.node_thunks import Piece
-from camshaft.plan.runtime.runnable import Runnable
+from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.validation.validate import by_numbers, error_between, tolerance_of
 
 Array = np.ndarray[Any, Any]
 Active = Mapping[Extent, int]
 
 
-def validated_run(bound: Runnable, origins: list[NodeRange], first: int, last: int) -> None:
+def validated_run(bound: RunnableSchedule, origins: list[NodeRange], first: int, last: int) -> None:
     """Runs thunks [first, last), the nodes of `origins` among them one by one. ValidationError at the first node that differs
     from its reference: its thunks, op, variant, and the greatest error. A caller's own function has none: it only runs."""
     at = first
@@ -37,7 +37,7 @@ def validated_run(bound: Runnable, origins: list[NodeRange], first: int, last: i
     bound.run(at, last)
 
 
-def _validated(bound: Runnable, origin: NodeRange) -> None:
+def _validated(bound: RunnableSchedule, origin: NodeRange) -> None:
     node, op, active = origin.node, origin.node.op, bound.active
     now = active_node(node.spec, active)
     if any(0 in spec.bounds for spec in (*now.inputs, *now.outputs)):  # nothing to compare; references need not take it
@@ -57,7 +57,9 @@ def _validated(bound: Runnable, origin: NodeRange) -> None:
                 raise ValidationError(_complaint(bound, origin, got, meant, error, tolerance))
 
 
-def _complaint(bound: Runnable, origin: NodeRange, got: Array, meant: Array, error: float, tolerance: float) -> str:
+def _complaint(
+    bound: RunnableSchedule, origin: NodeRange, got: Array, meant: Array, error: float, tolerance: float
+) -> str:
     thunks = bound.schedule.thunks[origin.first : origin.last]
     names = ", ".join(repr(thunk.name) for thunk in thunks)
     return (
@@ -78,7 +80,7 @@ def _greatest(got: Array, meant: Array) -> str:
     return f"{apart[where]:.3g} at {[int(i) for i in where]} (got {got[where]}, wanted {meant[where]:.6g})"
 
 
-def _bytes(bound: Runnable, buffer: Piece, spec: TensorSpec) -> Array:
+def _bytes(bound: RunnableSchedule, buffer: Piece, spec: TensorSpec) -> Array:
     return bound.bytes_of(buffer.slice(0, spec.nbytes))
 
 
@@ -86,7 +88,7 @@ def _active(array: Array, spec: TensorSpec, active: Active) -> Array:
     return array[tuple(slice(active.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
 
 
-def _values(bound: Runnable, tensor: Tensor, buffer: Piece, active: Active) -> Array:
+def _values(bound: RunnableSchedule, tensor: Tensor, buffer: Piece, active: Active) -> Array:
     """A tensor's active elements as the reference takes them; packed forms as the numbers that they stand for."""
     spec = tensor.spec
     if isinstance(spec.dtype, BlockFormat):

@@ -26,6 +26,7 @@ _MODULES = {
     "index.embedding": "embedding",
     "index.gather": "gather",
     "index.transpose": "transpose",
+    "index.slice": "slice",
     "elementwise.silu_multiply": "silu_multiply",
     "elementwise.copy": "copy",
     "elementwise.cast": "cast",

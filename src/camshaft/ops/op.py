@@ -13,6 +13,8 @@ from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant, Kernel
+from camshaft.ops.parameters import ANY, Parameters
+from camshaft.ops.rule import Rule
 from camshaft.ops.spec import Dim, TensorSpec
 
 Attrs = Mapping[str, Any]
@@ -243,9 +245,9 @@ class Op:
     inputs that it writes in place) it gives those inputs' new values after the outputs. `indexes` names the inputs that index
     something, with the limit that they stay under: plans check what a caller gives for them, since a kernel cannot raise.
     `tolerance` is the normalized mean squared error allowed per output dtype name. `decompose(functions, tensors, attrs)` spells
-    a fused op in other ops, `functions` being graph/functions.py; `pattern` (first, second) says that it stands for an op
-    `second` reading the result of `first` (graph/passes/fuse.py): inputs are first's, then second's others; outputs are
-    second's, then first's. `workload` gives what a measurement puts into some inputs, where noise and zeros say nothing.
+    a fused op in other ops, `functions` being graph/functions.py; `rules` say which uses of other ops it takes the place of
+    (rule.py). `workload` gives what a measurement puts into some inputs, where noise and zeros say nothing. `parameters` says
+    what the op's functions take.
     """
 
     name: str
@@ -261,8 +263,9 @@ class Op:
     updates: tuple[int, ...] = ()
     indexes: Mapping[int, Callable[[NodeSpec], int]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
-    pattern: tuple[str, str] | None = None
+    rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
+    parameters: Parameters = ANY
 
     def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
         """Whether `infer` takes these specs."""

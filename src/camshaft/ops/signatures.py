@@ -3,117 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import Parameter, Signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from camshaft.ops import TABLES
+from camshaft import ops
+from camshaft.ops.parameters import AXES, Attribute, Parameters
 
 if TYPE_CHECKING:
     from camshaft.ops.op import Op
 
-REQUIRED: Any = Parameter.empty
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """An attribute of an op: its type, and what holds where it is left out."""
-
-    name: str
-    type: str
-    default: Any = REQUIRED
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Tensors, by position, with a star where any number may come; then attributes, by name. `results` is how many tensors come
-    back, None where that depends on the attributes."""
-
-    tensors: str
-    attributes: tuple[Attribute, ...] = ()
-    results: int | None = 1
-
-
-_EPS = Attribute("eps", "float")
-_TO = Attribute("to", "str", "f32")
-_TRANSPOSE_B = Attribute("transpose_b", "bool", False)
-_AXIS = Attribute("axis", "int", 0)
-_AXES = Attribute("axes", "int | tuple[int, ...] | None", None)
-_KEEPDIMS = Attribute("keepdims", "bool", False)
-_HEADS, _KV_HEADS, _HEAD_DIM = (Attribute(name, "int") for name in ("heads", "kv_heads", "head_dim"))
-_SUMS, _FLOATS = Attribute("sums", "str"), Attribute("floats", "bool", False)
-_ARGUMENT = Attribute("axis", "int | None", -1), _KEEPDIMS, Attribute("nan_first", "bool", False)
-_PLACES = "positions slots block_table"
-
-PARAMETERS = {
-    **{name: Parameters("x") for name in TABLES["elementwise.unary"]},
-    **{name: Parameters("a b") for name in (*TABLES["elementwise.binary"], *TABLES["elementwise.comparison"])},
-    **{name: Parameters("x", (_AXES, _KEEPDIMS)) for name in TABLES["reduce.reduction"]},
-    **{name: Parameters("x", _ARGUMENT) for name in TABLES["reduce.argmax"]},
-    "softcap": Parameters("x", (Attribute("cap", "float"),)),
-    "where": Parameters("condition a b"),
-    "clip": Parameters("x low high"),
-    "logical_not": Parameters("x"),
-    "dot": Parameters("a b"),
-    "concat": Parameters("*tensors", (_AXIS,)),
-    "split": Parameters("x", (Attribute("sizes", "tuple[int, ...]"), _AXIS), results=None),
-    "outer": Parameters("a b"),
-    "rms_norm": Parameters("x w", (_EPS, _TO)),
-    "layer_norm": Parameters("x w b", (_EPS,)),
-    "residual_norm": Parameters("a b w", (_EPS, _TO), results=2),
-    "silu_multiply": Parameters("gate up", (_TO,)),
-    "rms_norm_q8": Parameters("x w", (_EPS, _SUMS, _FLOATS), results=None),
-    "residual_norm_q8": Parameters("a b w", (_EPS, _SUMS, _FLOATS), results=None),
-    "silu_multiply_q8": Parameters("gate up", (_SUMS, _FLOATS), results=None),
-    "matmul": Parameters("a b", (_TRANSPOSE_B, _TO)),
-    "rounded_matmul": Parameters("a b", (Attribute("transpose_b", "bool"),)),
-    "quantize_activations": Parameters("x", (Attribute("group", "int", 32), Attribute("zero", "int", 0))),
-    "quantized_matmul": Parameters("x w"),
-    "gated_product": Parameters("x gate up", (_SUMS,), results=None),
-    "embedding": Parameters("ids table"),
-    "copy": Parameters("x"),
-    "gather": Parameters("x rows"),
-    "cast": Parameters("x", (Attribute("to", "str"),)),
-    "transpose": Parameters("x", (Attribute("axes", "tuple[int, ...] | None", None),)),
-    "repeat_penalty": Parameters("logits ids penalty"),
-    "softmax": Parameters("x"),
-    "rope": Parameters("x positions table", (_HEADS, _HEAD_DIM, Attribute("pairing", "str"))),
-    "kv_cache_update": Parameters(f"k_cache v_cache k v {_PLACES}", (_KV_HEADS, _HEAD_DIM), results=0),
-    "kv_cache_quantize": Parameters(
-        f"k_codes v_codes k_scales v_scales k v {_PLACES}", (_KV_HEADS, _HEAD_DIM), results=0
-    ),
-    "sample": Parameters("logits temperature top_k top_p min_p seed"),
-    "attention": Parameters(
-        f"q k_cache v_cache {_PLACES} *scales",
-        (_HEADS, _KV_HEADS, _HEAD_DIM, Attribute("scale", "float"), Attribute("length", "int | Extent")),
-    ),
-}
-# Functions of arrays that take `out` after them too, as NumPy's do.
-OUT_BY_POSITION = frozenset(
-    (*TABLES["elementwise.unary"], *TABLES["elementwise.binary"], *TABLES["elementwise.comparison"], "cast", "matmul")
-)
 _ITSELF = Parameter("self", Parameter.POSITIONAL_ONLY)
 _LABEL = Attribute("name", "str | None", None)
-_FOLDS_AXIS = Attribute("axis", _AXES.type, None)  # what NumPy calls the axes of a fold
+_FOLDS_AXIS = Attribute("axis", AXES.type, None)  # what NumPy calls the axes of a fold
 
 
 def of_tensors(op: str) -> Signature:
-    """The signature of camshaft.<op>, which adds a node to the tensors' graph."""
-    row = PARAMETERS[op]
-    return _signature(row.tensors, "Tensor | Array", row.attributes, _returns(row, "Tensor"), (_LABEL,))
+    """The signature of graph.functions.<op>, which adds a node to the tensors' graph."""
+    row = ops.get(op).parameters
+    return _signature(row.tensors, "Tensor | ArrayLike", row.attributes, _returns(row, "Tensor"), (_LABEL,))
 
 
 def of_arrays(op: str) -> Signature:
     """The signature of table().<op>. A result is an ndarray, a scalar of NumPy, or an array of the inputs' own library."""
-    row = PARAMETERS[op]
+    row = ops.get(op).parameters
     out = Attribute("out", "Array | None" if row.results == 1 else "Array | tuple[Array, ...] | None", None)
-    also = (_FOLDS_AXIS,) if _AXES in row.attributes else ()
+    also = (_FOLDS_AXIS,) if AXES in row.attributes else ()
     attributes = (*also, *row.attributes)
     returns = _returns(row, "Any")
-    if op in OUT_BY_POSITION:
+    if row.out_by_position:
         return _signature(row.tensors, "ArrayLike", attributes, returns, positional=(out,))
     return _signature(row.tensors, "ArrayLike", (out, *attributes), returns)
+
+
+def of_both(op: str) -> Signature:
+    """The signature of camshaft.<op>, which takes arrays and tensors."""
+    arrays = of_arrays(op)
+    made = [
+        p.replace(annotation=f"Tensor | {p.annotation}") if p.annotation == "ArrayLike" else p
+        for p in arrays.parameters.values()
+    ]
+    label = Parameter(_LABEL.name, Parameter.KEYWORD_ONLY, default=_LABEL.default, annotation=_LABEL.type)
+    return arrays.replace(parameters=[*made, label], return_annotation="Any")
+
+
+def help_of_function(op: Op) -> str:
+    """The help of camshaft.<op>."""
+    return f"{op.formula}.\n\nComputed at once on arrays. With a tensor among them, a node called `name` of its graph."
 
 
 def help_of(op: Op) -> str:

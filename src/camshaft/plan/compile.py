@@ -8,26 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.backends.device import HOST
+from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
-from camshaft.graph.passes.layout import pack_weights
-from camshaft.graph.passes.prepare import prepare
+from camshaft.graph.rewrite import pack_weights, prepare
 from camshaft.ops.kernels.workers import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
 from camshaft.plan.instrument import watch_built, watch_lowered
-from camshaft.plan.lowering.choose_devices import choose_placed
+from camshaft.plan.lowering.choose_devices import choose_placed, places_of
 from camshaft.plan.lowering.constant_thunks import run_constant_thunks, take_constant_thunks
 from camshaft.plan.lowering.lower import Lowered, lower
 from camshaft.plan.lowering.replicate_small import run_everywhere
+from camshaft.plan.lowering.sync import as_written, check_sync, order_lowered
 from camshaft.plan.memory.arena import MemoryPlan, make_schedule
 from camshaft.plan.memory.buffer_memory import Held, given_memory, hold
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.runtime.multi_device import MultiDeviceSchedule, bind_mixed
+from camshaft.plan.runtime.execute import bind
+from camshaft.plan.runtime.multi_device import bind_mixed
+from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.schedule import Schedule, Thunk
 from camshaft.selection.kernel_dispatch import KernelDispatch, check_dispatcher
 from camshaft.selection.override import check_override, get_backend_override
@@ -49,6 +50,7 @@ def compile(
     strict: bool = False,
     dispatcher: KernelDispatch | None = None,
     tune: bool | None = None,
+    sync: str | None = None,
 ) -> ExecutionPlan:
     """Grinds a graph into an ExecutionPlan.
 
@@ -58,8 +60,15 @@ def compile(
     `arena` is the caller's memory for the host's temporaries. A node without a kernel on its device runs on the CPU, with
     copies, unless `strict`. A `dispatcher` computes the ops that it knows, as the graph was written: nothing is fused or
     quantized for it. `tune` (by default CAMSHAFT_TUNE) measures the kernels of shapes that nobody measured yet and searches
-    their tunables, which takes seconds a shape, and keeps the times. BackendError when no proved variant serves a node,
-    PlanError for wrong memory.
+    their tunables, which takes seconds a shape, and keeps the times.
+
+    With `sync` the graph is computed as it was written: nothing is fused, copied or run elsewhere, and results stay where they
+    are made. A node then waits, by 'hazards', for those it comes `after` and for earlier ones that touch the same bytes; by
+    'each' for the one before it too; by 'explicit' for those it comes `after` alone, and then two that touch the same bytes,
+    one writing, in no order are an error.
+
+    BackendError when no proved variant serves a node, PlanError for wrong memory, and for a tensor or an order that `sync`
+    finds missing.
     """
     (plan,) = compile_all(
         (graph,),
@@ -72,6 +81,7 @@ def compile(
         strict=strict,
         dispatcher=dispatcher,
         tune=tune,
+        sync=sync,
     )
     return plan
 
@@ -88,6 +98,7 @@ def compile_all(
     strict: bool = False,
     dispatcher: KernelDispatch | None = None,
     tune: bool | None = None,
+    sync: str | None = None,
     foreseen: Callable[[], Sequence[Graph]] = tuple,
 ) -> list[ExecutionPlan]:
     """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it.
@@ -96,13 +107,19 @@ def compile_all(
     """
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
+    if sync is not None and activations != "f32":
+        raise PlanError(f"compile: activations {activations!r} with sync {sync!r}; wanted f32, as it was written")
+    check_sync(graphs, sync)
     unknown = sorted(set(memory or ()) - {n for g in graphs for n in (*g.inputs, *g.states, *g.outputs)})
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     override = check_override(backend) if backend is not None else get_backend_override()
     if dispatcher is not None:
         check_dispatcher(dispatcher)
-    ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
+    if sync is not None:
+        ready = [as_written(graph) for graph in graphs]
+    else:
+        ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
     if (settings().tune if tune is None else tune) and dispatcher is None:
         hook("tune_graphs")(ready, override, thread_count(threads))
 
@@ -112,9 +129,10 @@ def compile_all(
     nodes = [node for graph in ready for node in graph.nodes]
     weights = weights or Weights()
     with for_workers(thread_count(threads)):
-        choices = iter(choose_placed(nodes, override, strict, dispatcher, soon if dispatcher is None else tuple))
+        later = soon if dispatcher is None and sync is None else tuple
+        choices = iter(choose_placed(nodes, override, strict or sync is not None, dispatcher, later))
         return [
-            _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena)
+            _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena, sync)
             for graph in ready
         ]
 
@@ -126,17 +144,24 @@ def _grind(
     weights: Weights,
     memory: Mapping[str, Array | DeviceArray],
     arena: Array | None,
+    sync: str | None,
 ) -> ExecutionPlan:
     """Lowers a graph whose nodes have their choices, plans memory, loads weights and binds."""
     started = time.perf_counter()
-    given = given_memory(graph, memory)
-    homes = {t: held.device.space if isinstance(held, DeviceArray) else HOST for t, held in given.items()}
-    lowered = lower(graph, choices, homes)
-    watch_lowered(lowered)
-    # A replaced kernel is compared with its op's reference in the first run, so it is part of that.
-    once = take_constant_thunks(lowered) if setting("override") is None else []
-    workers = thread_count(threads)
-    made = make_schedule(run_everywhere(lowered, workers), extents_of_graph(graph), workers=workers)
+    given, extents = given_memory(graph, memory), extents_of_graph(graph)
+    there = {t: held.device if isinstance(held, DeviceArray) else device("cpu") for t, held in given.items()}
+    lowered = lower(graph, choices, places_of(graph, there), as_written=sync is not None)
+    once: Sequence[Thunk] = ()
+    if sync is not None:
+        order = order_lowered(graph, lowered, sync)
+        watch_lowered(lowered)
+        made = make_schedule(lowered.thunks, extents, order.after, order.before)
+    else:
+        watch_lowered(lowered)
+        # A replaced kernel is compared with its op's reference in the first run, so it is part of that.
+        once = take_constant_thunks(lowered) if setting("override") is None else ()
+        workers = thread_count(threads)
+        made = make_schedule(run_everywhere(lowered, workers), extents, workers=workers)
     return bind_lowered(graph, lowered, choices, made, threads, weights, given, arena, started, once)
 
 
@@ -160,7 +185,7 @@ def bind_lowered(
     held.arrays.update(run_constant_thunks(once, held.arrays, workers))
     needed = set(schedule.buffers)
     buffers = {buffer: array for buffer, array in held.arrays.items() if buffer in needed}
-    bound: BoundSchedule | MultiDeviceSchedule
+    bound: RunnableSchedule
     if lowered.devices:
         away = {buffer: memory for buffer, memory in held.memories.items() if buffer in needed}
         bound = bind_mixed(
@@ -202,7 +227,7 @@ def _plan(
     graph: Graph,
     lowered: Lowered,
     choices: Sequence[Choice],
-    bound: BoundSchedule | MultiDeviceSchedule,
+    bound: RunnableSchedule,
     held: Held,
     seconds: float,
 ) -> ExecutionPlan:

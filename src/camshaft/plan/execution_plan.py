@@ -20,7 +20,7 @@ from camshaft.plan.hooks import hook
 from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.device_memory import DeviceArray
-from camshaft.plan.runtime.runnable import Runnable
+from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.runtime.submission import Submission, Submitter
 from camshaft.plan.schedule import Schedule, Thunk
 from camshaft.selection.select import Choice
@@ -63,7 +63,7 @@ class ExecutionPlan:
     device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that lie on a device, as DeviceArrays.
     `graph` is what was ground, after the passes, and `choices` are those of its nodes."""
 
-    bound: Runnable
+    bound: RunnableSchedule
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
     states: dict[str, Array | DeviceArray]

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+import array
 import functools
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.errors import PlanError
+from camshaft.errors import PlanError, ShapeError
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.tree import leaves, paths, with_leaves
+from camshaft.ops.arguments import operand
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.selection.override import get_backend_override
 
 Array = np.ndarray[Any, Any]
+_BUFFERS = (np.ndarray, np.generic, memoryview, bytearray, array.array)
 
 
 def jit(function: Callable[..., Any] | None = None, *, backend: str | None = None, threads: int | None = None) -> Any:
     """Decorates a function of arrays that calls camshaft's ops, with `backend` and `threads` as in camshaft.compile.
 
-    Positional arguments become inputs of a graph; NumPy arrays that the function itself brings to an op become constants.
-    Keyword arguments are constants of the trace and part of its signature. Gives NumPy arrays, shaped as the function's
-    result is (one, or a tuple). PlanError if the function returns something else than tensors of its trace. Called with
-    tensors of a graph it becomes part of that graph.
+    Arguments and results are arrays, or dicts, lists, tuples, named tuples and dataclasses of them. Arrays, and NumPy's scalars,
+    become inputs of a graph. Everything else, such as Python's numbers and text, is a constant of the trace: another value traces
+    anew. Arrays that the function itself brings to an op are constants too. Results are NumPy arrays, beside Python's
+    numbers and None as they are. PlanError, which names the argument or result, for a constant that cannot be hashed, and for a
+    result that is no tensor of the trace. Called with tensors of a graph it becomes part of that graph.
     """
     if function is None:
         return functools.partial(jit, backend=backend, threads=threads)
     return functools.wraps(function)(_Jitted(function, backend, threads))
+
+
+class _Output(str):
+    """A leaf of a result: the name of the plan's output."""
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A plan, the names of its inputs in the order of the arrays, and the result, `_Output`s in the arrays' places."""
+
+    plan: ExecutionPlan
+    inputs: tuple[str, ...]
+    result: Any
+    leaves: tuple[Any, ...]
 
 
 class _Jitted:
@@ -37,44 +58,102 @@ class _Jitted:
 
     def __init__(self, function: Callable[..., Any], backend: str | None, threads: int | None) -> None:
         self._function, self._backend, self._threads = function, backend, threads
-        self._plans: dict[Any, tuple[ExecutionPlan, bool]] = {}
+        self._traced: dict[Any, _Traced] = {}
         self._lock = threading.RLock()
 
-    def __call__(self, *arrays: Any, **constants: Any) -> Any:
-        if any(isinstance(a, Tensor) for a in arrays):
-            return self._function(*arrays, **constants)
-        values = [np.asarray(a) for a in arrays]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs = dict(sorted(kwargs.items()))
+        values, structure = leaves((args, kwargs))
+        if any(isinstance(v, Tensor) for v in values):
+            return self._function(*args, **kwargs)
+        values = [v if type(v) is np.ndarray else _plain(v) for v in values]
         with self._lock:
-            plan, single = self._plan_for(values, constants)
-            results = plan.run(**{f"argument{i}": v for i, v in enumerate(values)})
-            outputs = tuple(results[f"result{i}"].copy() for i in range(len(results)))
-        return outputs[0] if single else outputs
+            traced = self._for(args, kwargs, values, structure)
+            given = (v for v in values if isinstance(v, np.ndarray))
+            results = traced.plan.run(**dict(zip(traced.inputs, given, strict=True)))
+            made = [results[leaf].copy() if isinstance(leaf, _Output) else leaf for leaf in traced.leaves]
+        return with_leaves(traced.result, iter(made))
 
-    def _plan_for(self, values: list[Array], constants: dict[str, Any]) -> tuple[ExecutionPlan, bool]:
-        given = tuple((name, type(value), value) for name, value in sorted(constants.items()))  # 1 is not True
-        key = (tuple((v.shape, v.dtype) for v in values), given, get_backend_override())
-        try:
-            hash(key)
-        except TypeError as error:
-            raise PlanError(f"jit of {self._function.__name__}: {error} among its keyword arguments") from None
-        if key not in self._plans:
-            self._plans[key] = self._trace(values, constants)
-        return self._plans[key]
-
-    def _trace(self, values: list[Array], constants: dict[str, Any]) -> tuple[ExecutionPlan, bool]:
-        graph = Graph()
-        inputs = [graph.input(f"argument{i}", v.shape, as_dtype(v.dtype)) for i, v in enumerate(values)]
-        result = self._function(*inputs, **constants)
-        results = result if isinstance(result, tuple) else (result,)
-        for i, tensor in enumerate(results):
-            if not isinstance(tensor, Tensor) or tensor.graph is not graph:
-                raise PlanError(
-                    f"jit of {self._function.__name__}: result {i} is {tensor!r}; wanted a tensor of the traced ops"
-                )
-            graph.output(f"result{i}", tensor)
-        return compile(graph, backend=self._backend, threads=self._threads), not isinstance(result, tuple)
-
-    def plan(self, *arrays: Any, **constants: Any) -> ExecutionPlan:
+    def plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
         """The plan that these arguments run; plan.explain() tells what it does."""
+        kwargs = dict(sorted(kwargs.items()))
+        values, structure = leaves((args, kwargs))
+        values = [_plain(v) for v in values]
         with self._lock:
-            return self._plan_for([np.asarray(a) for a in arrays], constants)[0]
+            return self._for(args, kwargs, values, structure).plan
+
+    def _for(self, args: Any, kwargs: Any, values: list[Any], structure: Hashable) -> _Traced:
+        key = structure, tuple(map(_key, values)), get_backend_override()
+        try:
+            found = self._traced.get(key)
+        except TypeError as error:
+            raise self._unhashable(values, structure) from error
+        if found is None:
+            found = self._traced[key] = self._trace(args, kwargs, values, structure)
+        return found
+
+    def _trace(self, args: Any, kwargs: Any, values: list[Any], structure: Any) -> _Traced:
+        graph = Graph()
+        given = [
+            _input(graph, self._label, name, value) if isinstance(value, np.ndarray) else value
+            for name, value in zip(self._names(structure), values, strict=True)
+        ]
+        traced_args, traced_kwargs = with_leaves((args, kwargs), iter(given))
+        result = self._function(*traced_args, **traced_kwargs)
+        found, shape = leaves(result)
+        made = [self._output(graph, name, leaf) for name, leaf in zip(paths(shape, "result"), found, strict=True)]
+        if not graph.outputs:
+            raise PlanError(f"{self._label}: result is {result!r}; wanted a tensor of the traced ops in it")
+        plan = compile(graph, backend=self._backend, threads=self._threads)
+        return _Traced(plan, tuple(graph.inputs), with_leaves(result, iter(made)), tuple(made))
+
+    def _output(self, graph: Graph, name: str, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.graph is graph:
+            graph.output(name, leaf)
+            return _Output(name)
+        if leaf is None or type(leaf) in (bool, int, float):
+            return leaf
+        raise PlanError(f"{self._label}: {name} is {leaf!r}; wanted a tensor of the traced ops")
+
+    @property
+    def _label(self) -> str:
+        return f"jit of {getattr(self._function, '__name__', self._function)}"
+
+    def _names(self, structure: Any) -> Iterator[str]:
+        """The leaves' paths, from the names of the function's parameters on."""
+        (_, args), (_, kwargs) = structure[1]
+        kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        positional = [p.name for p in inspect.signature(self._function).parameters.values() if p.kind in kinds]
+        for i, (step, child) in enumerate(args[1]):
+            yield from paths(child, positional[i] if i < len(positional) else f"arguments{step}")
+        for step, child in kwargs[1]:
+            yield from paths(child, step[2:-2])
+
+    def _unhashable(self, values: list[Any], structure: Any) -> PlanError:
+        for name, value in zip(self._names(structure), values, strict=True):
+            try:
+                hash(_key(value))
+            except TypeError as error:
+                return PlanError(f"{self._label}: {name}: {error}; wanted arrays, and constants that can be hashed")
+        raise AssertionError("every leaf can be hashed")
+
+
+def _plain(value: Any) -> Any:
+    """An array of any library as an ndarray; other values as they are."""
+    kind = type(value)
+    is_array = isinstance(value, _BUFFERS) or hasattr(kind, "__array__") or hasattr(kind, "__dlpack__")
+    return np.asarray(operand(value)) if is_array else value
+
+
+def _key(value: Any) -> Hashable:
+    """What traces are told apart by: 1 is not True, and 0.0 is not -0.0."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype
+    return type(value), value.hex() if type(value) is float else value
+
+
+def _input(graph: Graph, label: str, name: str, value: Array) -> Tensor:
+    try:
+        return graph.input(name, value.shape, as_dtype(value.dtype))
+    except ShapeError as error:
+        raise ShapeError(f"{label}: {name}: {error}") from error

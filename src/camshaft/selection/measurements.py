@@ -55,7 +55,7 @@ class Measurement:
 def form_of(node: NodeSpec) -> str:
     """What must be equal for times to be comparable: dtypes, ranks, which axes are Extents, attributes that are no sizes."""
     axes = ",".join("".join("e" if isinstance(d, Extent) else "n" for d in spec.shape) for spec in node.inputs)
-    others = [f"{name}={value}" for name, value in sorted(node.attrs.items()) if isinstance(value, bool | str)]
+    others = [f"{name}={value}" for name, value in sorted(node.attrs.items()) if isinstance(value, bool | str | tuple)]
     return " ".join((kinds_of(node), axes, *others))
 
 

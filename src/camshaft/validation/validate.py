@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.device import HOST, Device
-from camshaft.dtypes import as_dtype
+from camshaft.dtypes import as_dtype, bf16
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
@@ -138,13 +138,19 @@ def check_untouched(got: Array, spec: TensorSpec, extents: Mapping[Extent, int],
         raise BackendError(f"{what} wrote past the active extent")
 
 
+def _equal(a: Array, b: Array) -> bool:
+    if a.dtype == bf16.numpy:  # NumPy knows no NaN of it
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
 def error_between(got: Array, want: Array, tolerance: float) -> float:
     """Normalized mean squared error, or that of the worst element where it is out of proportion; inf where NaN, infinities
     or (for integers, and a tolerance of 0) any element differ."""
     if got.shape != want.shape:
         return float("inf")
     if got.dtype.kind in "iub" or tolerance == 0:
-        return 0.0 if np.array_equal(got, want.astype(got.dtype), equal_nan=got.dtype.kind == "f") else float("inf")
+        return 0.0 if _equal(got, want.astype(got.dtype)) else float("inf")
     a, b = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from camshaft.eager.native.call_state import field
-
 MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 12, 3
 # An input's part of the key: its dtype's address, its number of axes, their sizes.
 KEY_WORDS = 2 + MOST_AXES
@@ -45,8 +43,3 @@ def row_indexes(key: list[int]) -> tuple[int, int]:
         found = ((found ^ value) * MULTIPLIER) % 2**64
     first = found >> (64 - ROW_BITS)
     return first, first ^ 1
-
-
-def shaped_row(name: str, kind: str = "i64") -> list[str]:
-    """%row.name = a word of the row."""
-    return field(f"row.{name}", kind, "%row", 8 * ROW.index(name))

@@ -61,20 +61,6 @@ def _floor_divide(form: Form) -> str:
     return "return a / b - (a % b != 0 && (a ^ b) < 0);"
 
 
-def _rounded(form: Form) -> str:
-    """A value that the compiler does not fuse with its readers, by each compiler's own means."""
-    return """#if defined(__clang__) && __has_builtin(__arithmetic_fence)
-// without the pragma Clang leaves the fence out
-#pragma clang fp reassociate(on)
-return __arithmetic_fence(x);
-#elif !defined(__clang__) && __GNUC__ >= 12
-return __builtin_assoc_barrier(x);
-#else
-volatile {F} y = x;
-return y;
-#endif"""
-
-
 TEMPLATES = {
     "abs": (1, _abs),
     "minimum": (2, lambda form: _extreme("<", "|", form)),
@@ -84,7 +70,6 @@ TEMPLATES = {
     "round": (1, lambda form: _builtin("rint", form)),
     "ceil": (1, lambda form: _builtin("ceil", form)),
     "trunc": (1, lambda form: _builtin("trunc", form)),
-    "rounded": (1, _rounded),
     "sin": (1, lambda form: _builtin("sin", form)),
     "cos": (1, lambda form: _builtin("cos", form)),
     "rsqrt": (1, lambda form: f"return {number(1.0, form)} / sqrt_{{s}}(x);"),

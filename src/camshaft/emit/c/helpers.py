@@ -18,6 +18,7 @@ from camshaft.emit.c.library import (
     halving,
     load,
     load_first,
+    scalar_type,
     splat,
     store,
     store_first,
@@ -69,6 +70,17 @@ def _halves(lib: Library, function: str, form: Form, operands: str, other: Form 
     lines += [f"memcpy({o}_, &{o}, sizeof {o}_);" for o in operands]
     lines += ["for (int i = 0; i < 2; i++)", f"    y_[i] = {piece}({', '.join(f'{o}_[i]' for o in operands)});"]
     return "\n".join([*lines, f"{lib.type_of(form)} y;", "memcpy(&y, y_, sizeof y);", "return y;"])
+
+
+def rounded(lib: Library, form: Form) -> str:
+    """x, which no compiler fuses with its readers; `zero` is a 0 that the compiler knows nothing of.
+
+    GCC's vectorizer drops __builtin_assoc_barrier (seen: 12.2), Clang 14 has its fence on x86 alone, and asm or volatile in a
+    loop would keep it from being vectorized. An exclusive or takes as long as an addition of integers.
+    """
+    typ, integer = lib.type_of(form), scalar_type(form.signed.element)
+    body = "return bits_{i}_{s}(bits_{s}_{i}(x) ^ zero);"
+    return define(typ, f"rounded_{form.name}", f"{typ} x, {integer} zero", fill(lib, form, body))
 
 
 def dot4(lib: Library, form: Form) -> str:
@@ -178,6 +190,7 @@ return choose_{u}(x == x, rounded, bits | 0x400000u) >> 16;"""
 MAKERS: dict[str, Maker] = {
     **{name: written(name) for name in TEMPLATES},
     "fma": fma,
+    "rounded": rounded,
     "dot4": dot4,
     "dot2": dot2,
     "byte_lookup": byte_lookup,

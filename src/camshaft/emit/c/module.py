@@ -10,56 +10,84 @@ from __future__ import annotations
 import re
 from math import prod
 
+from camshaft.emit.c import memory, values
 from camshaft.emit.c.library import Form, memory_dtype, scalar_type
-from camshaft.emit.c.values import CValues, form_of
-from camshaft.emit.c_family.text import Text
+from camshaft.emit.c.values import ZERO, CContext, spread
+from camshaft.emit.c_family import statements
+from camshaft.emit.c_family.context import Dialect, type_name
+from camshaft.emit.c_family.values import flush, linear, operand
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 
+_UNKNOWN_ZERO = (f"    int64_t {ZERO} = 0;", f'    __asm__("" : "+r"({ZERO}));')
 
-class CEmitter(CValues):
-    """Writes a kernel's body for one lane."""
 
-    def emit(self) -> list[str]:
-        """The body's lines."""
-        for array in self.scratch:
-            element = scalar_type(memory_dtype(array.dtype))
-            self.write_line(f"{element} {self.array_names[array]}[{prod(array.shape)}] __attribute__((aligned(64)));")
-        return super().emit()
+def _var_new(ctx: CContext, item: ir.VarNew) -> None:
+    var = item.var
+    form = Form(var.dtype, var.width)
+    init = spread(ctx, operand(ctx, var.init), var.init, form)
+    name = ctx.var_names[var] = ctx.names.new(ctx.wanted.get(var, "var"))
+    ctx.write_line(C11.variable.format(name=name, type=ctx.lib.type_of(form), value=init.code), item.line)
+    if not any(value.op == "var_get" and value.attr is var for value in ctx.uses.count):
+        ctx.write_line(f"(void){name};")  # set, and never read
 
-    def let(self, value: ir.Value, text: Text) -> None:
-        """Writes a constant of the value's name, of a vector's type where it is one."""
-        name = self.names.new(self.wanted.get(value, self._plain_name(value)))
-        words = {"name": name, "type": self.lib.type_of(form_of(value)), "value": text.code}
-        self.write_line(self.dialect.constant.format(**words), value.line)
-        self.texts[value] = Text(name)
 
-    def statement_varnew(self, item: ir.VarNew) -> None:
-        var = item.var
-        init = self.spread(self.operand(var.init), var.init, Form(var.dtype, var.width))
-        name = self.var_names[var] = self.names.new(self.wanted.get(var, "var"))
-        words = {"name": name, "type": self.lib.type_of(Form(var.dtype, var.width)), "value": init.code}
-        self.write_line(self.dialect.variable.format(**words), item.line)
-        if not any(value.op == "var_get" and value.attr is var for value in self.uses.count):
-            self.write_line(f"(void){name};")  # set, and never read
+def _var_set(ctx: CContext, item: ir.VarSet) -> None:
+    form = Form(item.var.dtype, item.var.width)
+    if form.is_vector and item.value.width <= 1:
+        text = spread(ctx, operand(ctx, item.value), item.value, form)
+        flush(ctx, frozenset({item.var}))
+        ctx.write_line(f"{ctx.var_names[item.var]} = {text.code};", item.line)
+    else:
+        statements.var_set(ctx, item)
 
-    def statement_varset(self, item: ir.VarSet) -> None:
-        form = Form(item.var.dtype, item.var.width)
-        if form.is_vector and item.value.width <= 1:
-            text = self.spread(self.operand(item.value), item.value, form)
-            self.flush(frozenset({item.var}))
-            self.write_line(f"{self.var_names[item.var]} = {text.code};", item.line)
-        else:
-            super().statement_varset(item)
 
-    def statement_lanes(self, item: ir.Lanes) -> None:
-        """There is one lane: a loop."""
-        self.loop(item, 1)
+def _prefetch(ctx: CContext, item: ir.Prefetch) -> None:
+    at = linear(ctx, item.array, item.indices)
+    ctx.write_line(f"__builtin_prefetch({memory.address(ctx, item.array, at).code}, 0, 3);", item.line)
 
-    def statement_prefetch(self, item: ir.Prefetch) -> None:
-        at = self.linear(item.array, item.indices)
-        self.write_line(f"__builtin_prefetch({self.address(item.array, at).code}, 0, 3);", item.line)
+
+_KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long register
+    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof linux unix
+    args first last linear rest program memcpy size_t zero"""
+
+C11: Dialect[CContext] = Dialect(
+    column="c",
+    constant="const {type} {name} = {value};",
+    variable="{type} {name} = {value};",
+    loop="for ({type} {name} = {start}; {name} < {stop}; {name} += {step}) {{",
+    barrier=(),  # there is one lane: nobody to wait for
+    reserved=frozenset(_KEYWORDS.split()),
+    type_name=type_name,
+    value_type=lambda ctx, value: ctx.lib.type_of(values.form_of(value)),
+    literal=lambda ctx, value, dtype: values.literal(value, dtype),
+    read=memory.read,
+    write=memory.write,
+    atomic=memory.atomic,
+    lowered=values.lowered,
+    cast=values.cast,
+    helper=values.helper,
+    bound=statements.bound,
+    condition=statements.condition,
+    values=values.VALUES,
+    statements={
+        **statements.COMMON_STATEMENTS,
+        ir.VarNew: _var_new,
+        ir.VarSet: _var_set,
+        ir.Lanes: lambda ctx, item: statements.loop(ctx, item, 1),  # there is one lane
+        ir.Prefetch: _prefetch,
+    },
+)
+
+
+def _body(ctx: CContext, kernel: ir.KernelIR) -> list[str]:
+    """The body's lines."""
+    for array in kernel.scratch:
+        element = scalar_type(memory_dtype(array.dtype))
+        ctx.write_line(f"{element} {ctx.array_names[array]}[{prod(array.shape)}] __attribute__((aligned(64)));")
+    lines = statements.write_body(ctx)
+    return [*_UNKNOWN_ZERO, *lines] if ctx.reads_zero else lines
 
 
 _HEAD = """#include <stdint.h>
@@ -85,8 +113,8 @@ _HEAD = """#include <stdint.h>
 def emit(kernel: ir.KernelIR, symbol: str) -> str:
     """The C text of a kernel: one exported function `symbol`. KernelError for what C cannot have."""
     kernel = expand_functions(expand_tiles(kernel, 1), "c")
-    body = CEmitter(kernel)
-    lines = body.emit()
+    body = CContext(kernel, C11, kernel.scratch)
+    lines = _body(body, kernel)
     arrays = [(array, body.array_names[array]) for array in kernel.arrays]
     parameters = [f"{_pointer(array)}restrict {name}" for array, name in arrays]
     parameters += [f"int64_t {name}" for name in (*body.scalar_names, *body.program_names)]
@@ -114,7 +142,7 @@ def _pointer(array: ir.Array) -> str:
     return f"{const}{scalar_type(memory_dtype(array.dtype))} *"
 
 
-def _entry(kernel: ir.KernelIR, body: CEmitter, arrays: list[tuple[ir.Array, str]], symbol: str) -> list[str]:
+def _entry(kernel: ir.KernelIR, body: CContext, arrays: list[tuple[ir.Array, str]], symbol: str) -> list[str]:
     """Unpacks the argument block, then loops over the programs; the last grid axis runs fastest."""
     lines = [f"void {symbol}(const int64_t *args, int64_t first, int64_t last);", ""]
     lines += [f"void {symbol}(const int64_t *args, int64_t first, int64_t last)", "{"]
@@ -133,7 +161,7 @@ def _entry(kernel: ir.KernelIR, body: CEmitter, arrays: list[tuple[ir.Array, str
     return [*lines, f"        program({', '.join(given)});", "    }", *unread, "}"]
 
 
-def _size(kernel: ir.KernelIR, body: CEmitter, dim: ir.GridDim) -> str:
+def _size(kernel: ir.KernelIR, body: CContext, dim: ir.GridDim) -> str:
     """The number of programs along an axis."""
     if dim.scalar is None:
         return str(dim.size)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from camshaft.dtypes import i32
+from camshaft.emit.llvm import index
+from camshaft.emit.llvm.context import Context
+from camshaft.emit.llvm.control import counted_loop
+from camshaft.emit.llvm.memory import pointer
 from camshaft.emit.llvm.values import Rep, integer
 from camshaft.emit.target import CpuTarget
 from camshaft.emit.tile_spread import products_by_tile
 from camshaft.lang import ir
-
-if TYPE_CHECKING:
-    from camshaft.emit.llvm.body import BodyEmitter
 
 # Words of a deeper product are a loop.
 MOST_UNROLLED = 64
@@ -37,9 +37,9 @@ class Unit:
     registers: int
     needed: Callable[[int, int, int], int]
     typ: str
-    zero: Callable[[BodyEmitter, ir.Tile], str]
-    step: Callable[[BodyEmitter, ir.TileMma, Slots, Rep, int], None]
-    put: Callable[[BodyEmitter, ir.TileStore, Slots, str], None]
+    zero: Callable[[Context, ir.Tile], str]
+    step: Callable[[Context, ir.TileMma, Slots, Rep, int], None]
+    put: Callable[[Context, ir.TileStore, Slots, str], None]
 
     def grid(self, tile: ir.Tile) -> tuple[int, int]:
         """Pieces down and across."""
@@ -86,169 +86,174 @@ def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[ir.Tile]:
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def new(e: BodyEmitter, item: ir.TileNew) -> None:
+def new(ctx: Context, item: ir.TileNew) -> None:
     """A variable a piece, zero."""
-    unit = _unit(e, item.tile)
-    down, across = unit.grid(item.tile)
-    e.tiles[item.tile] = slots = [[e.fresh("tile") for _ in range(across)] for _ in range(down)]
-    zero = unit.zero(e, item.tile)
-    for slot in (slot for line in slots for slot in line):
-        e.allocas.append(f"{slot} = alloca {unit.typed(item.tile)}, align 64")
-        e.write(f"store {unit.typed(item.tile)} {zero}, ptr {slot}")
+    unit = _unit(ctx, item.tile)
+    (down, across), typ = unit.grid(item.tile), unit.typed(item.tile)
+    ctx.tiles[item.tile] = slots = [[ctx.slot("tile", typ, ", align 64") for _ in range(across)] for _ in range(down)]
+    zero = unit.zero(ctx, item.tile)
+    for _, _, slot in _places(slots):
+        ctx.write(f"store {typ} {zero}, ptr {slot}")
 
 
-def mma(e: BodyEmitter, item: ir.TileMma) -> None:
+def mma(ctx: Context, item: ir.TileMma) -> None:
     """Unrolled where it is not deep; else a loop of whole steps, and what is left."""
-    unit, slots = _unit(e, item.tile), e.tiles[item.tile]
+    unit, slots = _unit(ctx, item.tile), ctx.tiles[item.tile]
     deep, whole = unit.piece[2], 0
     if item.depth > MOST_UNROLLED:
         whole = item.depth // deep * deep
-        e.counted_loop("0", str(whole), deep, lambda p: unit.step(e, item, slots, Rep(p, multiple=deep), deep))
+        counted_loop(ctx, "0", str(whole), deep, lambda p: unit.step(ctx, item, slots, Rep(p, multiple=deep), deep))
     for p in range(whole, item.depth, deep):
-        unit.step(e, item, slots, integer(p), min(deep, item.depth - p))
+        unit.step(ctx, item, slots, integer(p), min(deep, item.depth - p))
 
 
-def store(e: BodyEmitter, item: ir.TileStore) -> None:
-    base = e.linear_index(item.array, tuple(e.reps[i] for i in item.indices))
-    _unit(e, item.tile).put(e, item, e.tiles[item.tile], e.pointer(item.array, base.name))
+def store(ctx: Context, item: ir.TileStore) -> None:
+    base = index.linear(ctx, item.array, item.indices)
+    _unit(ctx, item.tile).put(ctx, item, ctx.tiles[item.tile], pointer(ctx, item.array, base.name))
 
 
-def _unit(e: BodyEmitter, tile: ir.Tile) -> Unit:
-    found = unit_of(e.target, tile)
+def _unit(ctx: Context, tile: ir.Tile) -> Unit:
+    found = unit_of(ctx.target, tile)
     assert found is not None
     return found
 
 
-def _start(e: BodyEmitter, array: ir.Array, at: tuple[ir.Value, ...], more: Rep, step: int) -> str:
+def _start(ctx: Context, array: ir.Array, at: tuple[ir.Value, ...], more: Rep, step: int) -> str:
     """The address of array[at], `more` times `step` elements on."""
-    pointer = e.pointer(array, e.linear_index(array, tuple(e.reps[i] for i in at)).name)
-    return _on(e, pointer, e.line(f"mul i64 {more.name}, {step}"))
+    start = pointer(ctx, array, index.linear(ctx, array, at).name)
+    return _on(ctx, start, ctx.line(f"mul i64 {more.name}, {step}"))
 
 
-def _on(e: BodyEmitter, pointer: str, words: int | str) -> str:
+def _on(ctx: Context, pointer: str, words: int | str) -> str:
     """The address so many words of 4 bytes on."""
-    return pointer if words == 0 else e.line(f"getelementptr inbounds i32, ptr {pointer}, i64 {words}")
+    return pointer if words == 0 else ctx.line(f"getelementptr inbounds i32, ptr {pointer}, i64 {words}")
 
 
 # --- AMX -------------------------------------------------------------------------------------------------------------
-_AMX_VECTOR = "<256 x {}>"
-
-
 def _amx_sides(tile: ir.Tile) -> tuple[int, int]:
     """Rows and bytes of a row of each piece: all pieces of a tile are alike."""
     return min(tile.rows, 16), 4 * min(tile.columns, 16)
 
 
-def _amx_tile(e: BodyEmitter, call: str, *types: str) -> str:
+def _amx_tile(ctx: Context, call: str, *types: str) -> str:
     """A call that gives a tile: `NAME(arguments)`."""
     name = f"llvm.x86.{call.split('(')[0]}"
-    e.declare(name, f"declare x86_amx @{name}({', '.join(types)})")
-    return e.line(f"call x86_amx @llvm.x86.{call}")
+    ctx.declare(name, f"declare x86_amx @{name}({', '.join(types)})")
+    return ctx.line(f"call x86_amx @llvm.x86.{call}")
 
 
-def _as_vector(e: BodyEmitter, tile: ir.Tile, amx: str) -> str:
-    typ, suffix = ("<256 x i32>", "v256i32") if tile.dtype == i32 else ("<256 x float>", "v256f32")
+def _amx_vector(tile: ir.Tile) -> tuple[str, str]:
+    """LLVM's type of a tile's elements, and the suffix of its casts."""
+    return ("<256 x i32>", "v256i32") if tile.dtype == i32 else ("<256 x float>", "v256f32")
+
+
+def _as_vector(ctx: Context, tile: ir.Tile, amx: str) -> str:
+    typ, suffix = _amx_vector(tile)
     name = f"llvm.x86.cast.tile.to.vector.{suffix}"
-    e.declare(name, f"declare {typ} @{name}(x86_amx)")
-    return e.line(f"call {typ} @{name}(x86_amx {amx})")
+    ctx.declare(name, f"declare {typ} @{name}(x86_amx)")
+    return ctx.line(f"call {typ} @{name}(x86_amx {amx})")
 
 
-def _as_tile(e: BodyEmitter, tile: ir.Tile, slot: str) -> str:
-    typ, suffix = ("<256 x i32>", "v256i32") if tile.dtype == i32 else ("<256 x float>", "v256f32")
-    vector = e.line(f"load {typ}, ptr {slot}")
-    return _amx_tile(e, f"cast.vector.to.tile.{suffix}({typ} {vector})", typ)
+def _as_tile(ctx: Context, tile: ir.Tile, slot: str) -> str:
+    typ, suffix = _amx_vector(tile)
+    vector = ctx.line(f"load {typ}, ptr {slot}")
+    return _amx_tile(ctx, f"cast.vector.to.tile.{suffix}({typ} {vector})", typ)
 
 
-def _amx_zero(e: BodyEmitter, tile: ir.Tile) -> str:
+def _amx_zero(ctx: Context, tile: ir.Tile) -> str:
     rows, nbytes = _amx_sides(tile)
-    return _as_vector(e, tile, _amx_tile(e, f"tilezero.internal(i16 {rows}, i16 {nbytes})", "i16", "i16"))
+    return _as_vector(ctx, tile, _amx_tile(ctx, f"tilezero.internal(i16 {rows}, i16 {nbytes})", "i16", "i16"))
 
 
-def _amx_load(e: BodyEmitter, rows: int, nbytes: int, pointer: str, stride: int) -> str:
+def _amx_load(ctx: Context, rows: int, nbytes: int, pointer: str, stride: int) -> str:
     given = f"i16 {rows}, i16 {nbytes}, ptr {pointer}, i64 {4 * stride}"
-    return _amx_tile(e, f"tileloadd64.internal({given})", "i16", "i16", "ptr", "i64")
+    return _amx_tile(ctx, f"tileloadd64.internal({given})", "i16", "i16", "ptr", "i64")
 
 
-def _amx_step(e: BodyEmitter, item: ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
+def _amx_step(ctx: Context, item: ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
     """Loads each operand's tiles once, and multiplies all pairs."""
     tile, (rows, nbytes) = item.tile, _amx_sides(item.tile)
     a_stride, b_stride = item.a.strides[-2], item.b.strides[-2]
-    a_start, b_start = _start(e, item.a, item.a_at, p, 1), _start(e, item.b, item.b_at, p, b_stride)
-    left = [_amx_load(e, rows, 4 * words, _on(e, a_start, i * rows * a_stride), a_stride) for i in range(len(slots))]
-    right = [_amx_load(e, words, nbytes, _on(e, b_start, j * nbytes // 4), b_stride) for j in range(len(slots[0]))]
+    a_start, b_start = _start(ctx, item.a, item.a_at, p, 1), _start(ctx, item.b, item.b_at, p, b_stride)
+    left = [
+        _amx_load(ctx, rows, 4 * words, _on(ctx, a_start, i * rows * a_stride), a_stride) for i in range(len(slots))
+    ]
+    right = [_amx_load(ctx, words, nbytes, _on(ctx, b_start, j * nbytes // 4), b_stride) for j in range(len(slots[0]))]
     name = "tdpbsud" if tile.dtype == i32 else "tdpbf16ps"
     for i, j, slot in _places(slots):
-        given = f"i16 {rows}, i16 {nbytes}, i16 {4 * words}, x86_amx {_as_tile(e, tile, slot)}"
+        given = f"i16 {rows}, i16 {nbytes}, i16 {4 * words}, x86_amx {_as_tile(ctx, tile, slot)}"
         call = f"{name}.internal({given}, x86_amx {left[i]}, x86_amx {right[j]})"
-        done = _as_vector(e, tile, _amx_tile(e, call, *["i16"] * 3, *["x86_amx"] * 3))
-        e.write(f"store {_AMX_VECTOR.format('i32' if tile.dtype == i32 else 'float')} {done}, ptr {slot}")
+        done = _as_vector(ctx, tile, _amx_tile(ctx, call, *["i16"] * 3, *["x86_amx"] * 3))
+        ctx.write(f"store {_amx_vector(tile)[0]} {done}, ptr {slot}")
 
 
 def _places(slots: Slots) -> Iterator[tuple[int, int, str]]:
     return ((i, j, slot) for i, line in enumerate(slots) for j, slot in enumerate(line))
 
 
-def _amx_put(e: BodyEmitter, item: ir.TileStore, slots: Slots, start: str) -> None:
+def _amx_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> None:
     (rows, nbytes), stride = _amx_sides(item.tile), item.array.strides[-2]
     name = "llvm.x86.tilestored64.internal"
-    e.declare(name, f"declare void @{name}(i16, i16, ptr, i64, x86_amx)")
+    ctx.declare(name, f"declare void @{name}(i16, i16, ptr, i64, x86_amx)")
     for i, j, slot in _places(slots):
-        at = _on(e, start, i * rows * stride + j * nbytes // 4)
-        amx = _as_tile(e, item.tile, slot)
-        e.write(f"call void @{name}(i16 {rows}, i16 {nbytes}, ptr {at}, i64 {4 * stride}, x86_amx {amx})")
+        at = _on(ctx, start, i * rows * stride + j * nbytes // 4)
+        amx = _as_tile(ctx, item.tile, slot)
+        ctx.write(f"call void @{name}(i16 {rows}, i16 {nbytes}, ptr {at}, i64 {4 * stride}, x86_amx {amx})")
 
 
 # --- NEON ------------------------------------------------------------------------------------------------------------
 
 
-def _neon_step(e: BodyEmitter, item: ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
+def _neon_step(ctx: Context, item: ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
     """Two words deep: pairs of rows, of 8 bytes each, by pairs of columns, whose words are zipped together."""
     tile = item.tile
     octets, sums = ("<16 x i8>", "<4 x i32>") if tile.dtype == i32 else ("<8 x bfloat>", "<4 x float>")
     name = "llvm.aarch64.neon.usmmla.v4i32.v16i8" if tile.dtype == i32 else "llvm.aarch64.neon.bfmmla"
-    e.declare(name, f"declare {sums} @{name}({sums}, {octets}, {octets})")
-    a_start, b_start = _start(e, item.a, item.a_at, p, 1), _start(e, item.b, item.b_at, p, item.b.strides[-2])
-    left = [_pair_of_rows(e, a_start, 2 * i, item.a.strides[-2], octets) for i in range(len(slots))]
+    ctx.declare(name, f"declare {sums} @{name}({sums}, {octets}, {octets})")
+    a_start, b_start = _start(ctx, item.a, item.a_at, p, 1), _start(ctx, item.b, item.b_at, p, item.b.strides[-2])
+    left = [_pair_of_rows(ctx, a_start, 2 * i, item.a.strides[-2], octets) for i in range(len(slots))]
     right = [
-        q for j in range(0, len(slots[0]), 2) for q in _pairs_of_columns(e, b_start, 2 * j, item.b.strides[-2], octets)
+        q
+        for j in range(0, len(slots[0]), 2)
+        for q in _pairs_of_columns(ctx, b_start, 2 * j, item.b.strides[-2], octets)
     ]
     for i, j, slot in _places(slots):
-        before = e.line(f"load {sums}, ptr {slot}")
-        done = e.line(f"call {sums} @{name}({sums} {before}, {octets} {right[j]}, {octets} {left[i]})")
-        e.write(f"store {sums} {done}, ptr {slot}")
+        before = ctx.line(f"load {sums}, ptr {slot}")
+        done = ctx.line(f"call {sums} @{name}({sums} {before}, {octets} {right[j]}, {octets} {left[i]})")
+        ctx.write(f"store {sums} {done}, ptr {slot}")
 
 
-def _pair_of_rows(e: BodyEmitter, start: str, row: int, stride: int, typ: str) -> str:
+def _pair_of_rows(ctx: Context, start: str, row: int, stride: int, typ: str) -> str:
     pair = "poison"
     for n in range(2):
-        words = e.line(f"load i64, ptr {_on(e, start, (row + n) * stride)}, align 4")
-        pair = e.line(f"insertelement <2 x i64> {pair}, i64 {words}, i64 {n}")
-    return e.line(f"bitcast <2 x i64> {pair} to {typ}")
+        words = ctx.line(f"load i64, ptr {_on(ctx, start, (row + n) * stride)}, align 4")
+        pair = ctx.line(f"insertelement <2 x i64> {pair}, i64 {words}, i64 {n}")
+    return ctx.line(f"bitcast <2 x i64> {pair} to {typ}")
 
 
-def _pairs_of_columns(e: BodyEmitter, start: str, column: int, stride: int, typ: str) -> list[str]:
-    rows = [e.line(f"load <4 x i32>, ptr {_on(e, start, n * stride + column)}, align 4") for n in range(2)]
+def _pairs_of_columns(ctx: Context, start: str, column: int, stride: int, typ: str) -> list[str]:
+    rows = [ctx.line(f"load <4 x i32>, ptr {_on(ctx, start, n * stride + column)}, align 4") for n in range(2)]
     return [
-        e.line(f"bitcast <4 x i32> {_shuffled(e, '<4 x i32>', rows, order)} to {typ}")
+        ctx.line(f"bitcast <4 x i32> {_shuffled(ctx, '<4 x i32>', rows, order)} to {typ}")
         for order in ((0, 4, 1, 5), (2, 6, 3, 7))
     ]
 
 
-def _shuffled(e: BodyEmitter, typ: str, pair: list[str], order: tuple[int, ...]) -> str:
+def _shuffled(ctx: Context, typ: str, pair: list[str], order: tuple[int, ...]) -> str:
     indices = ", ".join(f"i32 {i}" for i in order)
-    return e.line(f"shufflevector {typ} {pair[0]}, {typ} {pair[1]}, <4 x i32> <{indices}>")
+    return ctx.line(f"shufflevector {typ} {pair[0]}, {typ} {pair[1]}, <4 x i32> <{indices}>")
 
 
-def _neon_put(e: BodyEmitter, item: ir.TileStore, slots: Slots, start: str) -> None:
+def _neon_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> None:
     """A piece holds (column, row): of two of them the even sums are one row's, the odd ones the next one's."""
     typ = "<4 x i32>" if item.tile.dtype == i32 else "<4 x float>"
     for i, line in enumerate(slots):
         for j in range(0, len(line), 2):
-            pair = [e.line(f"load {typ}, ptr {slot}") for slot in line[j : j + 2]]
+            pair = [ctx.line(f"load {typ}, ptr {slot}") for slot in line[j : j + 2]]
             for n in range(2):
-                row = _shuffled(e, typ, pair, (n, n + 2, n + 4, n + 6))
-                at = _on(e, start, (2 * i + n) * item.array.strides[-2] + 2 * j)
-                e.write(f"store {typ} {row}, ptr {at}, align 4")
+                row = _shuffled(ctx, typ, pair, (n, n + 2, n + 4, n + 6))
+                at = _on(ctx, start, (2 * i + n) * item.array.strides[-2] + 2 * j)
+                ctx.write(f"store {typ} {row}, ptr {at}, align 4")
 
 
 # Of AMX's 8 tiles, those of the operands are live beside the sums; of NEON's 32 vectors, 20 are for sums, and sums alone counted.
@@ -258,7 +263,7 @@ UNITS = (
         (16, 16, 16),
         8,
         lambda down, across, shapes: down * across + (down + across) * shapes,
-        _AMX_VECTOR,
+        "<256 x {}>",
         _amx_zero,
         _amx_step,
         _amx_put,
@@ -269,9 +274,8 @@ UNITS = (
         20,
         lambda down, across, shapes: down * across,
         "<4 x {}>",
-        lambda e, tile: "zeroinitializer",
+        lambda ctx, tile: "zeroinitializer",
         _neon_step,
         _neon_put,
     ),
 )
-STATEMENTS: dict[type, Callable[[BodyEmitter, Any], None]] = {ir.TileNew: new, ir.TileMma: mma, ir.TileStore: store}

@@ -7,15 +7,75 @@ holds the arrays' addresses, then for each run-time scalar the address of its i6
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
 
-from camshaft.emit.llvm.body import BodyEmitter
-from camshaft.emit.llvm.matrix_unit import native_tiles
-from camshaft.emit.llvm.values import array_name
+from camshaft.emit.llvm import control, instructions, lanes, matrix_unit, memory
+from camshaft.emit.llvm.atomics import atomic
+from camshaft.emit.llvm.context import Context, Rules
+from camshaft.emit.llvm.values import Rep, array_name, integer, memory_dtype, scalar_type
+from camshaft.emit.llvm.vectors import iota
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
+from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.uniformity import varying
+
+# Values that are the same for a vector of lanes and for a thread of a GPU.
+COMMON_VALUES: dict[str, Callable[[Context, ir.Value], Rep]] = {
+    **dict.fromkeys(INSTRUCTIONS, instructions.instruction),
+    **dict.fromkeys(("add", "subtract", "multiply"), instructions.arithmetic),
+    **dict.fromkeys(("floor_divide", "remainder"), instructions.division),
+    "select": instructions.select,
+    "cast": instructions.cast,
+    "bitcast": instructions.bitcast,
+    "const": instructions.const,
+    "program": lambda ctx, value: Rep(f"%program{value.attr}"),
+    "scalar": lambda ctx, value: Rep(f"%scalar{value.attr}"),
+    "load": memory.load,
+    "var_get": instructions.var_get,
+    "atomic": atomic,
+}
+COMMON_STATEMENTS: dict[type[ir.Statement], Callable[[Context, Any], None]] = {
+    ir.VarNew: control.var_new,
+    ir.VarSet: control.var_set,
+    ir.Store: memory.store,
+    ir.Range: control.range_loop,
+    ir.When: control.when,
+}
+CPU_RULES: Rules[Context] = Rules(
+    {
+        **COMMON_VALUES,
+        "lane": instructions.lane,
+        "lane_count": lambda ctx, value: integer(ctx.lanes),
+        "subgroup_lanes": lambda ctx, value: integer(ctx.lanes),
+        "reduce": lanes.reduce,
+        "subgroup_reduce": lanes.reduce,
+        "scan": lanes.scan,
+        "shuffle": lanes.shuffle,
+        "splat": instructions.splat_value,
+        "iota": lambda ctx, value: Rep(iota(value.width, value.dtype), value.width),
+        "element": instructions.element,
+        "vector_sum": lanes.vector_reduce,
+        "vector_max": lanes.vector_reduce,
+    },
+    {
+        **COMMON_STATEMENTS,
+        ir.Lanes: control.lanes_loop,
+        ir.Barrier: control.barrier,
+        ir.Prefetch: memory.prefetch,
+        ir.TileNew: matrix_unit.new,
+        ir.TileMma: matrix_unit.mma,
+        ir.TileStore: matrix_unit.store,
+    },
+)
+
+
+def stack_array(array: ir.Array) -> str:
+    """The instruction that makes an array on the stack."""
+    return f"{array_name(array.name)} = alloca [{prod(array.shape)} x {scalar_type(memory_dtype(array.dtype))}]"
 
 
 def size_lines(grid: Sequence[ir.GridDim], scalars: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -58,10 +118,11 @@ def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
 
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one exported function `symbol`."""
-    kernel = expand_tiles(kernel, target.lanes, keep=native_tiles(kernel, target))
+    kernel = expand_tiles(kernel, target.lanes, keep=matrix_unit.native_tiles(kernel, target))
     kernel = expand_functions(kernel, target.column, target.lacks)
-    body = BodyEmitter(kernel, target)
-    body.emit()
+    ctx = Context(kernel.name, target, CPU_RULES, *varying(kernel))
+    ctx.allocas += [f"{stack_array(array)}, align 64" for array in kernel.scratch]
+    control.write_block(ctx, kernel.body)
     arrays = [f"ptr noalias {array_name(array.name)}" for array in kernel.arrays]
     scalars = [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
     programs = [f"i64 %program{i}" for i in range(len(kernel.grid))]
@@ -69,13 +130,13 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
         # inlined before all other passes, which then see one function and not its body twice
         f"define internal void @program({', '.join(arrays + scalars + programs)}) alwaysinline #0 {{",
         "entry:",
-        *[f"  {line}" for line in body.allocas],
-        *body.lines,
+        *[f"  {line}" for line in ctx.allocas],
+        *ctx.lines,
         "  ret void",
         "}",
-        *_entry(kernel, symbol, body.fences),
-        *sorted(body.declarations.values()),
-        *(("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}") if body.fences else ()),
+        *_entry(kernel, symbol, ctx.fences),
+        *sorted(ctx.declarations.values()),
+        *(("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}") if ctx.fences else ()),
         f'attributes #0 = {{ nounwind "prefer-vector-width"="{target.vector_bits}" '
         f'"min-legal-vector-width"="{target.vector_bits}" }}',
     ]

@@ -70,6 +70,11 @@ class Affine:
     coefficient: int
     divisor: int = 1
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether each lane's index is one more than the last one's."""
+        return self.coefficient == 1 and self.divisor == 1
+
 
 @dataclass(frozen=True)
 class Rep:

@@ -1,4 +1,4 @@
-"""SIMT form to the Metal Shading Language: a dialect of emit/c_family/emitter.py.
+"""SIMT form to the Metal Shading Language: a dialect of emit/c_family/context.py.
 
 Device pointers have the arrays' own types, so 8 and 16-bit elements are stored natively; a bf16 is its bits. An i64 value is an
 `int` where it can only be an index, which fits since no array has 2^31 elements (64-bit arithmetic is slow there), else a
@@ -9,79 +9,15 @@ from __future__ import annotations
 
 from math import prod
 
-from camshaft.emit.msl.body import MslEmitter
+from camshaft.emit.c_family.statements import write_body
+from camshaft.emit.msl.body import context
+from camshaft.emit.msl.context import MslContext
 from camshaft.emit.msl.functions import STORAGE
 from camshaft.emit.msl.layout import MAX_BUFFERS, MslModule, MslTarget
 from camshaft.emit.msl.tiles import SIMD_WIDTH, native_tiles
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, no_tiles, to_simt
-
-
-class _ModuleEmitter(MslEmitter):
-    """The text around the body."""
-
-    def module(self) -> MslModule:
-        """The whole text."""
-        body = self.emit()
-        arrays = [self._parameter(i, array) for i, array in enumerate(self.kernel.arrays)]
-        parameters = [
-            *arrays,
-            f"constant int* run [[buffer({len(arrays)})]]",
-            "uint group [[threadgroup_position_in_grid]]",
-            "uint thread_index [[thread_index_in_threadgroup]]",
-        ]
-        lines = ["#include <metal_stdlib>", "using namespace metal;", ""]
-        for text in (*self.helper_texts(), *self.collectives.values()):
-            lines += [text, ""]
-        lines += [*self.heading(), f"kernel void {self.entry}("]
-        lines += [f"    {p}{',' if p is not parameters[-1] else ''}" for p in parameters]
-        lines += [") {", *(f"    {line}" for line in self._prologue()), *body, "}"]
-        return MslModule(
-            "\n".join(lines) + "\n",
-            self.entry,
-            self.simt.lanes,
-            len(arrays),
-            len(self.kernel.scalars),
-            self._threadgroup_nbytes(),
-        )
-
-    def _parameter(self, index: int, array: ir.Array) -> str:
-        access = "" if array.writable else "const "
-        return f"device {access}{STORAGE[array.dtype.name]}* {self.array_names[array]} [[buffer({index})]]"
-
-    def _prologue(self) -> list[str]:
-        """Memory, this thread, the run-time scalars, and the program's place in the grid: the last axis runs fastest."""
-        lines = [
-            f"{space} {STORAGE[a.dtype.name]} {self.array_names[a]}[{prod(a.shape)}];"
-            for space, arrays in (("threadgroup", self.simt.shared), ("thread", self.simt.private))
-            for a in arrays
-        ]
-        lines += [f"threadgroup {typed} {name}[{self.simt.lanes}];" for typed, name in self.rooms.items()]
-        if self.tile_room is not None:
-            lines.append(f"threadgroup float {self.tile_room}[{2 * self.simt.lanes}];")
-        index = self.index_type
-        lines.append(f"const {index} lane = {index}(thread_index);")
-        lines += [f"const {index} {name} = run[{i}];" for i, name in enumerate(self.scalar_names)]
-        rest = f"{index}(group)"
-        for axis in range(len(self.program_names) - 1, 0, -1):
-            size = self._grid_size(self.kernel.grid[axis])
-            lines.append(f"const {index} {self.program_names[axis]} = {rest} % {size};")
-            lines.append(f"const {index} rest{axis} = {rest} / {size};")
-            rest = f"rest{axis}"
-        if self.program_names:
-            lines.append(f"const {index} {self.program_names[0]} = {rest};")
-        return lines
-
-    def _grid_size(self, dim: ir.GridDim) -> str:
-        if dim.scalar is None:
-            return str(dim.size)
-        name = self.scalar_names[self.kernel.scalars.index(dim.scalar)]
-        return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"
-
-    def _threadgroup_nbytes(self) -> int:
-        rooms = sum(8 if "long" in typed else 4 for typed in self.rooms) * self.simt.lanes
-        return rooms + shared_nbytes(self.simt) + _tile_nbytes(self.simt)
 
 
 def simt_form(kernel: ir.KernelIR, lanes: int, target: MslTarget) -> SimtKernel:
@@ -97,7 +33,74 @@ def _tile_nbytes(kernel: SimtKernel) -> int:
 
 def emit(kernel: SimtKernel, target: MslTarget) -> MslModule:
     """The MSL of a kernel. KernelError for what Metal lacks (`refusal` says so beforehand)."""
-    return _ModuleEmitter(expand_functions(kernel, "msl"), target).module()
+    return _module(context(expand_functions(kernel, "msl"), target))
+
+
+def _module(ctx: MslContext) -> MslModule:
+    """The whole text."""
+    body = write_body(ctx)
+    arrays = [_parameter(ctx, i, array) for i, array in enumerate(ctx.kernel.arrays)]
+    parameters = [
+        *arrays,
+        f"constant int* run [[buffer({len(arrays)})]]",
+        "uint group [[threadgroup_position_in_grid]]",
+        "uint thread_index [[thread_index_in_threadgroup]]",
+    ]
+    lines = ["#include <metal_stdlib>", "using namespace metal;", ""]
+    for text in (*ctx.helper_texts(), *ctx.collectives.values()):
+        lines += [text, ""]
+    lines += [*ctx.heading(), f"kernel void {ctx.entry}("]
+    lines += [f"    {p}{',' if p is not parameters[-1] else ''}" for p in parameters]
+    lines += [") {", *(f"    {line}" for line in _prologue(ctx)), *body, "}"]
+    return MslModule(
+        "\n".join(lines) + "\n",
+        ctx.entry,
+        ctx.simt.lanes,
+        len(arrays),
+        len(ctx.kernel.scalars),
+        _threadgroup_nbytes(ctx),
+    )
+
+
+def _parameter(ctx: MslContext, index: int, array: ir.Array) -> str:
+    access = "" if array.writable else "const "
+    return f"device {access}{STORAGE[array.dtype.name]}* {ctx.array_names[array]} [[buffer({index})]]"
+
+
+def _prologue(ctx: MslContext) -> list[str]:
+    """Memory, this thread, the run-time scalars, and the program's place in the grid: the last axis runs fastest."""
+    lines = [
+        f"{space} {STORAGE[a.dtype.name]} {ctx.array_names[a]}[{prod(a.shape)}];"
+        for space, arrays in (("threadgroup", ctx.simt.shared), ("thread", ctx.simt.private))
+        for a in arrays
+    ]
+    lines += [f"threadgroup {typed} {name}[{ctx.simt.lanes}];" for typed, name in ctx.rooms.items()]
+    if ctx.tile_room is not None:
+        lines.append(f"threadgroup float {ctx.tile_room}[{2 * ctx.simt.lanes}];")
+    index = ctx.index_type
+    lines.append(f"const {index} lane = {index}(thread_index);")
+    lines += [f"const {index} {name} = run[{i}];" for i, name in enumerate(ctx.scalar_names)]
+    rest = f"{index}(group)"
+    for axis in range(len(ctx.program_names) - 1, 0, -1):
+        size = _grid_size(ctx, ctx.kernel.grid[axis])
+        lines.append(f"const {index} {ctx.program_names[axis]} = {rest} % {size};")
+        lines.append(f"const {index} rest{axis} = {rest} / {size};")
+        rest = f"rest{axis}"
+    if ctx.program_names:
+        lines.append(f"const {index} {ctx.program_names[0]} = {rest};")
+    return lines
+
+
+def _grid_size(ctx: MslContext, dim: ir.GridDim) -> str:
+    if dim.scalar is None:
+        return str(dim.size)
+    name = ctx.scalar_names[ctx.kernel.scalars.index(dim.scalar)]
+    return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"
+
+
+def _threadgroup_nbytes(ctx: MslContext) -> int:
+    rooms = sum(8 if "long" in typed else 4 for typed in ctx.rooms) * ctx.simt.lanes
+    return rooms + shared_nbytes(ctx.simt) + _tile_nbytes(ctx.simt)
 
 
 def refusal(kernel: SimtKernel, target: MslTarget) -> str | None:

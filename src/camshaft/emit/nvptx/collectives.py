@@ -1,6 +1,6 @@
 """Collectives of a workgroup in LLVM IR: through workgroup memory from warp to warp, by shuffles within one.
 
-Used by emit/nvptx/simt.py. A reduction keeps the order of the CPU's (the first half with the second until one is left), so that
+A reduction keeps the order of the CPU's (the first half with the second until one is left), so that
 its bits are the same: across warps every thread combines the same elements in that order, then the warp does by exchanging
 neighbours; the operations commute, so that all threads get the same bits and none has to send them on.
 """
@@ -8,96 +8,122 @@ neighbours; the operations commute, so that all threads get the same bits and no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from camshaft.dtypes import DType
+from camshaft.emit.llvm.lanes import combine
 from camshaft.emit.llvm.values import Rep, literal, memory_dtype, scalar_type
+from camshaft.emit.nvptx.simt import WARP, SimtContext
 from camshaft.lang import ir
 from camshaft.lang.instructions import identity
 
-if TYPE_CHECKING:
-    from camshaft.emit.nvptx.simt import SimtEmitter
 
-WARP = 32
-
-
-def reduce(e: SimtEmitter, value: ir.Value) -> Rep:
+def reduce(ctx: SimtContext, value: ir.Value) -> Rep:
     """Lanes 0..n-1 into one, for all lanes."""
     kind, n = value.attr
-    x, dtype, within = e.reps[value.args[0]].name, value.dtype, min(n, WARP)
-    own = "%lane" if n == e.simt.lanes <= WARP else e.line(f"and i64 %lane, {within - 1}")
-    if e.crosses_warps:
-        sources = [own] + [e.line(f"add nuw nsw i64 {own}, {start}") for start in range(WARP, n, WARP)]
-        parts = passed(e, x, dtype, sources)
-    elif n < e.simt.lanes:
-        parts = [e.words_shuffled(x, dtype, e.place_in_warp(own))]
+    x, dtype, within = ctx.reps[value.args[0]].name, value.dtype, min(n, WARP)
+    own = "%lane" if n == ctx.threads <= WARP else ctx.line(f"and i64 %lane, {within - 1}")
+    if ctx.threads > WARP:
+        sources = [own] + [ctx.line(f"add nuw nsw i64 {own}, {start}") for start in range(WARP, n, WARP)]
+        parts = _passed(ctx, x, dtype, sources)
+    elif n < ctx.threads:
+        parts = [_words_shuffled(ctx, x, dtype, _place_in_warp(ctx, own))]
     else:
         parts = [x]
     while len(parts) > 1:
         half = len(parts) // 2
-        parts = [e.combine(dtype, 0, kind, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
-    return Rep(_exchanged(e, parts[0], dtype, kind, within))
+        parts = [combine(ctx, dtype, 0, kind, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+    return Rep(_exchanged(ctx, parts[0], dtype, kind, within))
 
 
-def _exchanged(e: SimtEmitter, x: str, dtype: DType, kind: str, n: int) -> str:
+def _exchanged(ctx: SimtContext, x: str, dtype: DType, kind: str, n: int) -> str:
     """The n threads' values combined, each with that of the thread n/2, n/4, ..., 1 away."""
     stride = n // 2
     while stride:
-        partner = e.place_in_warp(e.line(f"xor i64 {e.line('and i64 %lane, 31')}, {stride}"))
-        x = e.combine(dtype, 0, kind, x, e.words_shuffled(x, dtype, partner))
+        partner = _place_in_warp(ctx, ctx.line(f"xor i64 {ctx.line('and i64 %lane, 31')}, {stride}"))
+        x = combine(ctx, dtype, 0, kind, x, _words_shuffled(ctx, x, dtype, partner))
         stride //= 2
     return x
 
 
-def broadcast(e: SimtEmitter, value: ir.Value) -> Rep:
+def broadcast(ctx: SimtContext, value: ir.Value) -> Rep:
     """The value of lane number `attr`, for all."""
-    return Rep(_taken(e, e.reps[value.args[0]].name, value.dtype, str(value.attr)))
+    return Rep(_taken(ctx, ctx.reps[value.args[0]].name, value.dtype, str(value.attr)))
 
 
-def shuffle(e: SimtEmitter, value: ir.Value) -> Rep:
+def shuffle(ctx: SimtContext, value: ir.Value) -> Rep:
     """Each lane's value from the lane that its second operand (i64) names."""
-    x, source = (e.reps[arg].name for arg in value.args)
-    return Rep(_taken(e, x, value.dtype, source))
+    x, source = (ctx.reps[arg].name for arg in value.args)
+    return Rep(_taken(ctx, x, value.dtype, source))
 
 
-def scan(e: SimtEmitter, value: ir.Value) -> Rep:
+def scan(ctx: SimtContext, value: ir.Value) -> Rep:
     """Lane i's value with those of the lanes below it: with that of the lane 1 below, then 2, 4 and so on."""
     kind, exclusive = value.attr
-    x, dtype = e.reps[value.args[0]].name, value.dtype
+    x, dtype = ctx.reps[value.args[0]].name, value.dtype
     nothing = literal(identity(kind, dtype.numpy), dtype)
     if exclusive:
-        x = _from_below(e, x, dtype, 1, nothing)
+        x = _from_below(ctx, x, dtype, 1, nothing)
     stride = 1
-    while stride < e.simt.lanes:
-        below = _from_below(e, x, dtype, stride, nothing)
-        x = e.combine(dtype, 0, kind, below, x)
+    while stride < ctx.threads:
+        below = _from_below(ctx, x, dtype, stride, nothing)
+        x = combine(ctx, dtype, 0, kind, below, x)
         stride *= 2
     return Rep(x)
 
 
-def _from_below(e: SimtEmitter, x: str, dtype: DType, stride: int, nothing: str) -> str:
+def _from_below(ctx: SimtContext, x: str, dtype: DType, stride: int, nothing: str) -> str:
     """The value of the lane `stride` below, `nothing` where there is none."""
-    outside = e.line(f"icmp slt i64 %lane, {stride}")
-    source = e.line(f"select i1 {outside}, i64 %lane, i64 {e.line(f'sub nsw i64 %lane, {stride}')}")
+    outside = ctx.line(f"icmp slt i64 %lane, {stride}")
+    source = ctx.line(f"select i1 {outside}, i64 %lane, i64 {ctx.line(f'sub nsw i64 %lane, {stride}')}")
     typ = scalar_type(dtype)
-    return e.line(f"select i1 {outside}, {typ} {nothing}, {typ} {_taken(e, x, dtype, source)}")
+    return ctx.line(f"select i1 {outside}, {typ} {nothing}, {typ} {_taken(ctx, x, dtype, source)}")
 
 
-def _taken(e: SimtEmitter, x: str, dtype: DType, source: str) -> str:
-    if e.crosses_warps:
-        return passed(e, x, dtype, [source])[0]
-    return e.words_shuffled(x, dtype, e.place_in_warp(source))
+def _taken(ctx: SimtContext, x: str, dtype: DType, source: str) -> str:
+    if ctx.threads > WARP:
+        return _passed(ctx, x, dtype, [source])[0]
+    return _words_shuffled(ctx, x, dtype, _place_in_warp(ctx, source))
 
 
-def passed(e: SimtEmitter, x: str, dtype: DType, sources: Sequence[str]) -> list[str]:
+def _passed(ctx: SimtContext, x: str, dtype: DType, sources: Sequence[str]) -> list[str]:
     """The values of the lanes `sources` (i64), through workgroup memory, which is free for the next collective afterwards."""
     typ, memory = scalar_type(dtype), scalar_type(memory_dtype(dtype))
-    area = e.exchange(dtype.nbytes)
-    stored = e.line(f"zext i1 {x} to i8") if dtype.kind == "b" else x
-    own = e.line(f"getelementptr inbounds {memory}, ptr {area}, i64 %lane")
-    e.write(f"store {memory} {stored}, ptr {own}, align {dtype.nbytes}")
-    e.wait_for_all()
-    places = [e.line(f"getelementptr inbounds {memory}, ptr {area}, i64 {source}") for source in sources]
-    got = [e.line(f"load {memory}, ptr {place}, align {dtype.nbytes}") for place in places]
-    e.wait_for_all()
-    return [e.line(f"trunc i8 {name} to {typ}") for name in got] if dtype.kind == "b" else got
+    ctx.exchange_nbytes = max(ctx.exchange_nbytes, dtype.nbytes * ctx.threads)  # all collectives share it
+    stored = ctx.line(f"zext i1 {x} to i8") if dtype.kind == "b" else x
+    own = ctx.line(f"getelementptr inbounds {memory}, ptr %exchange, i64 %lane")
+    ctx.write(f"store {memory} {stored}, ptr {own}, align {dtype.nbytes}")
+    ctx.machine.wait_for_all(ctx)
+    places = [ctx.line(f"getelementptr inbounds {memory}, ptr %exchange, i64 {source}") for source in sources]
+    got = [ctx.line(f"load {memory}, ptr {place}, align {dtype.nbytes}") for place in places]
+    ctx.machine.wait_for_all(ctx)
+    return [ctx.line(f"trunc i8 {name} to {typ}") for name in got] if dtype.kind == "b" else got
+
+
+# --- within a warp ---------------------------------------------------------------------------------------------------
+
+
+def _words_shuffled(ctx: SimtContext, name: str, dtype: DType, source: str) -> str:
+    """A value of any dtype from another thread of this warp, word by word."""
+    if dtype.nbytes == 8:
+        return _halves_shuffled(ctx, name, dtype, source)
+    typ, bits, shuffled = scalar_type(dtype), "i1" if dtype.kind == "b" else f"i{dtype.bits}", ctx.machine.shuffled
+    word = name if typ == bits else ctx.line(f"bitcast {typ} {name} to {bits}")
+    word = word if bits == "i32" else ctx.line(f"zext {bits} {word} to i32")
+    got = shuffled(ctx, word, source)
+    got = got if bits == "i32" else ctx.line(f"trunc i32 {got} to {bits}")
+    return got if typ == bits else ctx.line(f"bitcast {bits} {got} to {typ}")
+
+
+def _halves_shuffled(ctx: SimtContext, name: str, dtype: DType, source: str) -> str:
+    typ, shuffled = scalar_type(dtype), ctx.machine.shuffled
+    whole = name if typ == "i64" else ctx.line(f"bitcast {typ} {name} to i64")
+    low = shuffled(ctx, ctx.line(f"trunc i64 {whole} to i32"), source)
+    high = shuffled(ctx, ctx.line(f"trunc i64 {ctx.line(f'lshr i64 {whole}, 32')} to i32"), source)
+    upper = ctx.line(f"shl i64 {ctx.line(f'zext i32 {high} to i64')}, 32")
+    joined = ctx.line(f"or i64 {upper}, {ctx.line(f'zext i32 {low} to i64')}")
+    return joined if typ == "i64" else ctx.line(f"bitcast i64 {joined} to {typ}")
+
+
+def _place_in_warp(ctx: SimtContext, index: str) -> str:
+    """An i64 lane index as the i32 that a shuffle takes."""
+    return ctx.line(f"trunc i64 {index} to i32")

@@ -6,43 +6,42 @@ multiples of 4 bytes goes element by element, at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from camshaft.emit.llvm import index
+from camshaft.emit.llvm.control import counted_loop
+from camshaft.emit.llvm.memory import pointer
 from camshaft.emit.llvm.values import Rep, memory_dtype, scalar_type
+from camshaft.emit.nvptx.simt import SimtContext, guarded
 from camshaft.lang import ir
-
-if TYPE_CHECKING:
-    from camshaft.emit.nvptx.simt import SimtEmitter
 
 CHUNKS = (16, 8, 4)
 
 
-def copy(e: SimtEmitter, item: ir.AsyncCopy) -> None:
+def copy(ctx: SimtContext, item: ir.AsyncCopy) -> None:
     """Each thread takes every lanes-th chunk of the destination."""
     columns = item.destination.shape[-1]
     rows = item.destination.shape[0] if len(item.destination.shape) == 2 else 1
-    base = e.linear_index(item.source, tuple(e.reps[i] for i in item.indices))
+    base = index.linear(ctx, item.source, item.indices)
     nbytes = _chunk_nbytes(item, base, rows, columns)
     each = nbytes // memory_dtype(item.source.dtype).nbytes if nbytes else 1
     in_row = columns // each
 
-    def one(index: str) -> None:
-        row = e.line(f"udiv i64 {index}, {in_row}")
-        column = e.line(f"mul nuw nsw i64 {e.line(f'urem i64 {index}, {in_row}')}, {each}")
+    def one(number: str) -> None:
+        row = ctx.line(f"udiv i64 {number}, {in_row}")
+        column = ctx.line(f"mul nuw nsw i64 {ctx.line(f'urem i64 {number}, {in_row}')}, {each}")
         stride = item.source.strides[-2] if rows > 1 else 0
-        offset = e.line(f"add nsw i64 {e.line(f'mul nsw i64 {row}, {stride}')}, {column}")
-        source = e.pointer(item.source, e.line(f"add nsw i64 {base.name}, {offset}"), inbounds=False)
-        to = e.line(f"add nsw i64 {e.line(f'mul nsw i64 {row}, {columns}')}, {column}")
-        there = _elements_there(e, item, row, column, each)
-        (_begin if nbytes else _at_once)(e, item, source, e.pointer(item.destination, to), there, each)
+        offset = ctx.line(f"add nsw i64 {ctx.line(f'mul nsw i64 {row}, {stride}')}, {column}")
+        source = pointer(ctx, item.source, ctx.line(f"add nsw i64 {base.name}, {offset}"), inbounds=False)
+        to = ctx.line(f"add nsw i64 {ctx.line(f'mul nsw i64 {row}, {columns}')}, {column}")
+        there = _elements_there(ctx, item, row, column, each)
+        (_begin if nbytes else _at_once)(ctx, item, source, pointer(ctx, item.destination, to), there, each)
 
-    e.counted_loop("%lane", str(rows * in_row), e.simt.lanes, one)
+    counted_loop(ctx, "%lane", str(rows * in_row), ctx.threads, one)
 
 
-def wait(e: SimtEmitter, item: ir.AsyncWait) -> None:
+def wait(ctx: SimtContext, item: ir.AsyncWait) -> None:
     """This thread's copies have ended, then all threads'."""
-    e.wait_for_copies()
-    e.wait_for_all()
+    ctx.machine.wait_for_copies(ctx)
+    ctx.machine.wait_for_all(ctx)
 
 
 def _chunk_nbytes(item: ir.AsyncCopy, base: Rep, rows: int, columns: int) -> int:
@@ -54,35 +53,35 @@ def _chunk_nbytes(item: ir.AsyncCopy, base: Rep, rows: int, columns: int) -> int
     return next((n for n in CHUNKS if n >= size and all(count * size % n == 0 for count in counts)), 0)
 
 
-def _elements_there(e: SimtEmitter, item: ir.AsyncCopy, row: str, column: str, each: int) -> str:
+def _elements_there(ctx: SimtContext, item: ir.AsyncCopy, row: str, column: str, each: int) -> str:
     """How many elements of a chunk are before the limits (i64, 0 to `each`)."""
     there = str(each)
     if item.columns is not None:
-        left = e.line(f"sub nsw i64 {e.reps[item.columns].name}, {column}")
+        left = ctx.line(f"sub nsw i64 {ctx.reps[item.columns].name}, {column}")
         for name, bound in (("smin", each), ("smax", 0)):
-            e.declare(f"llvm.{name}.i64", f"declare i64 @llvm.{name}.i64(i64, i64)")
-            left = e.line(f"call i64 @llvm.{name}.i64(i64 {left}, i64 {bound})")
+            ctx.declare(f"llvm.{name}.i64", f"declare i64 @llvm.{name}.i64(i64, i64)")
+            left = ctx.line(f"call i64 @llvm.{name}.i64(i64 {left}, i64 {bound})")
         there = left
     if item.rows is None:
         return there
-    inside = e.line(f"icmp slt i64 {row}, {e.reps[item.rows].name}")
-    return e.line(f"select i1 {inside}, i64 {there}, i64 0")
+    inside = ctx.line(f"icmp slt i64 {row}, {ctx.reps[item.rows].name}")
+    return ctx.line(f"select i1 {inside}, i64 {there}, i64 0")
 
 
-def _begin(e: SimtEmitter, item: ir.AsyncCopy, source: str, to: str, there: str, each: int) -> None:
+def _begin(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, there: str, each: int) -> None:
     size = memory_dtype(item.source.dtype).nbytes
-    present = e.line(f"trunc i64 {e.line(f'mul nuw nsw i64 {there}, {size}')} to i32")
-    e.begin_copy(to, source, each * size, present)
+    present = ctx.line(f"trunc i64 {ctx.line(f'mul nuw nsw i64 {there}, {size}')} to i32")
+    ctx.machine.begin_copy(ctx, to, source, each * size, present)
 
 
-def _at_once(e: SimtEmitter, item: ir.AsyncCopy, source: str, to: str, there: str, each: int) -> None:
+def _at_once(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, there: str, each: int) -> None:
     dtype = memory_dtype(item.source.dtype)
-    typ, slot = scalar_type(dtype), e.fresh("element")
-    e.allocas.append(f"{slot} = alloca {typ}")
-    e.write(f"store {typ} zeroinitializer, ptr {slot}")
+    typ = scalar_type(dtype)
+    slot = ctx.slot("element", typ)
+    ctx.write(f"store {typ} zeroinitializer, ptr {slot}")
 
     def read() -> None:
-        e.write(f"store {typ} {e.line(f'load {typ}, ptr {source}, align {dtype.nbytes}')}, ptr {slot}")
+        ctx.write(f"store {typ} {ctx.line(f'load {typ}, ptr {source}, align {dtype.nbytes}')}, ptr {slot}")
 
-    e.guarded([e.line(f"icmp sgt i64 {there}, 0")], read)
-    e.write(f"store {typ} {e.line(f'load {typ}, ptr {slot}')}, ptr {to}, align {dtype.nbytes}")
+    guarded(ctx, [ctx.line(f"icmp sgt i64 {there}, 0")], read)
+    ctx.write(f"store {typ} {ctx.line(f'load {typ}, ptr {slot}')}, ptr {to}, align {dtype.nbytes}")

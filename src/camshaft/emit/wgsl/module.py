@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from math import prod
 
-from camshaft.emit.wgsl.body import WgslEmitter, fixed_word
+from camshaft.emit.c_family.statements import write_body
+from camshaft.emit.wgsl.body import context, fixed_word
+from camshaft.emit.wgsl.context import WgslContext
 from camshaft.emit.wgsl.layout import (
     FIRST_ARRAY_BINDING,
     FIXED_BINDING,
@@ -27,9 +29,8 @@ from camshaft.lang.simt.form import SimtKernel
 
 def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
     """The WGSL of a kernel. KernelError where a limit of the target is passed or WGSL lacks what the kernel uses."""
-    kernel = expand_functions(kernel, "wgsl")
-    body = WgslEmitter(kernel, target)
-    lines = body.emit()
+    body = context(expand_functions(kernel, "wgsl"), target)
+    lines = write_body(body)
     bindings, declarations = _arrays(body)
     shared, shared_nbytes = _shared(body)
     _check(kernel, target, len(bindings), shared_nbytes)
@@ -61,7 +62,7 @@ def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
     )
 
 
-def _requires(body: WgslEmitter) -> frozenset[str]:
+def _requires(body: WgslContext) -> frozenset[str]:
     """The device features that the text enables."""
     has_f16 = any(storage.has_f16 for storage in body.storage.values())
     shuffles = any("subgroupShuffle" in text for text in body.collectives.values())
@@ -88,7 +89,7 @@ def _signature(kernel: SimtKernel, entry: str) -> list[str]:
     ]
 
 
-def _arrays(body: WgslEmitter) -> tuple[tuple[WgslBinding, ...], list[str]]:
+def _arrays(body: WgslContext) -> tuple[tuple[WgslBinding, ...], list[str]]:
     """The bindings of the arrays, and their declarations."""
     bindings: list[WgslBinding] = []
     declarations: list[str] = []
@@ -102,7 +103,7 @@ def _arrays(body: WgslEmitter) -> tuple[tuple[WgslBinding, ...], list[str]]:
     return tuple(bindings), declarations
 
 
-def _shared(body: WgslEmitter) -> tuple[list[str], int]:
+def _shared(body: WgslContext) -> tuple[list[str], int]:
     """Workgroup memory: the kernel's scratch and what lanes meet through; with its bytes, 4 an element."""
     types = {body.array_names[a]: (body.scratch[a].type, prod(a.shape)) for a in body.simt.shared}
     types |= {name: (f"array<{held}, {n}>", n) for held, (name, n) in body.exchange.items()}
@@ -121,7 +122,7 @@ def _check(kernel: SimtKernel, target: WgslTarget, n_arrays: int, shared_nbytes:
             raise KernelError(f"kernel {kernel.name}: {has} {what}; the adapter has at most {most}")
 
 
-def _entry(kernel: SimtKernel, body: WgslEmitter) -> list[str]:
+def _entry(kernel: SimtKernel, body: WgslContext) -> list[str]:
     """Which thread and program this is; threads past the last program return."""
     lines = ["let lane = i32(thread);"]
     for i, name in enumerate(body.scalar_names):
@@ -147,7 +148,7 @@ def _entry(kernel: SimtKernel, body: WgslEmitter) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _size(kernel: SimtKernel, body: WgslEmitter, dim: ir.GridDim) -> str:
+def _size(kernel: SimtKernel, body: WgslContext, dim: ir.GridDim) -> str:
     """Programs along an axis."""
     if dim.scalar is None:
         return str(dim.size)

@@ -17,6 +17,7 @@ from camshaft.ops.attention.kv_cache_quantize import check_quantized
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.attention.paged import N_INPUTS, caches
 from camshaft.ops.attention.reference import error_samples, reference, samples
+from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, Attribute, Parameters
 from camshaft.ops.spec import TensorSpec, bound
 
 # multiply-adds per ns, measured on one core of a Zen 4 server (its roof is 59)
@@ -75,6 +76,10 @@ _VECTORS, _ALL = ops.VECTORS, ops.EVERYWHERE
 OP = ops.Op(
     name="attention",
     formula="softmax(scale q K^T) V over keys 0..position of the token's slot",
+    parameters=Parameters(
+        f"q k_cache v_cache {PLACES} *scales",
+        (HEADS, KV_HEADS, HEAD_DIM, Attribute("scale", "float"), Attribute("length", "int | Extent")),
+    ),
     infer=_infer,
     reference=reference,
     variants=(

@@ -20,6 +20,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_places, heads_of, place_limits, typical_places
+from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
 from camshaft.ops.spec import TensorSpec
 
 NAME = "kv_cache_quantize"
@@ -223,6 +224,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name=NAME,
     formula="as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0",
+    parameters=Parameters(f"k_codes v_codes k_scales v_scales k v {PLACES}", (KV_HEADS, HEAD_DIM), results=0),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),

@@ -15,6 +15,7 @@ from camshaft.extent import Extent
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
 from camshaft.ops.spec import TensorSpec
 
 BLOCK_TOKENS = 16
@@ -163,6 +164,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="kv_cache_update",
     formula="K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v",
+    parameters=Parameters(f"k_cache v_cache k v {PLACES}", (KV_HEADS, HEAD_DIM), results=0),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),

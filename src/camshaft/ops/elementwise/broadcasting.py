@@ -72,12 +72,12 @@ class Walk:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """What `Places` reads: sizes as '3x5', steps as '15 5 1;0 0 1'; columns 0 where they are a run-time scalar."""
+        """What `Places` reads; columns 0 where they are a run-time scalar."""
         return {
             "columns": 0 if isinstance(self.columns, Extent) else self.columns,
             "block": self.block,
-            "sizes": "x".join(map(str, self.middle)),
-            "steps": ";".join(" ".join(map(str, s)) for s in self.steps),
+            "sizes": self.middle,
+            "steps": self.steps,
         }
 
 
@@ -109,13 +109,14 @@ def _joins(before: Strides, size: int, step: Strides) -> bool:
 class Places:
     """Inside a kernel: where each operand stands in this program's block of columns. Grid as of `Walk.grid`."""
 
-    def __init__(self, k: Tracer, active: ir.Operand, block: int, sizes: str, steps: str) -> None:
-        self._k = k
-        self._steps = [[int(n) for n in operand.split()] for operand in steps.split(";")]
-        self._index = [k.program(0), *split_index(k.program(1), [int(n) for n in sizes.split("x") if n])]
+    def __init__(
+        self, k: Tracer, active: ir.Operand, block: int, sizes: tuple[int, ...], steps: tuple[Strides, ...]
+    ) -> None:
+        self._k, self._steps = k, steps
+        self._index = [k.program(0), *split_index(k.program(1), sizes)]
         first = k.program(2) * block
         self.start, self.stop = first, k.minimum(first + block, active)
-        self._bases = [self._base(tuple(s[:-1])) for s in self._steps]
+        self._bases = [self._base(s[:-1]) for s in steps]
 
     def _base(self, steps: Strides) -> ir.Operand:
         total: ir.Operand = 0
@@ -124,10 +125,10 @@ class Places:
                 total = total + index * step
         return total
 
-    def load(self, operand: int, array: KernelArray, column: ir.Value) -> ir.Value:
-        """The operand's element for a column of the block."""
-        base, step = self._bases[operand], self._steps[operand][-1]
-        if step > 1:
+    def load(self, operand: int, array: KernelArray, column: ir.Value, first: int = 0) -> ir.Value:
+        """The operand's element for a column of the block; its walk begins at element `first`."""
+        base, step = self._bases[operand] + first if first else self._bases[operand], self._steps[operand][-1]
+        if step not in (0, 1):
             return self._k.gather(array, column * step + base)
         return array[column + base if step else base]
 

@@ -15,6 +15,7 @@ from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise.formula import EVERY, Formula, op_of
+from camshaft.ops.parameters import Attribute
 from camshaft.ops.spec import TensorSpec
 
 
@@ -69,7 +70,7 @@ ROW = Formula(
     EVERY,
     arity=1,
     gives=_to,
-    attrs=("to",),
+    attrs=(Attribute("to", "str"),),
     tolerance={"f32": 0.0, "f64": 0.0, "f16": 1e-12, "bf16": 1e-12},
     samples=_samples,
     error_samples=_error_samples,

@@ -40,7 +40,15 @@ def walked(chain: Chain, inputs: Sequence[T], step: Callable[[str, list[T], ops.
 
 @kernel
 def chained(
-    k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: str, steps: str, chain: str, streams: bool
+    k: Tracer,
+    *operands: Any,
+    arrays: int,
+    columns: int,
+    block: int,
+    sizes: tuple[int, ...],
+    steps: Any,
+    chain: str,
+    streams: bool,
 ) -> None:
     # results[i] = the chain's formulas over inputs[i], in order
     made = parse(chain)

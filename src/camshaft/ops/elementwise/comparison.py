@@ -58,6 +58,7 @@ ROWS = (
         np.where,
         EVERY,
         arity=3,
+        operands="condition a b",
         conditions=1,
         tolerance=EXACT,
         sampled=EVERY[1:],
@@ -70,6 +71,7 @@ ROWS = (
         lambda x, low, high: np.minimum(np.maximum(x, low), high),
         NUMBERS,
         arity=3,
+        operands="x low high",
         tolerance=EXACT,
     ),
 )

@@ -12,6 +12,7 @@ from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
 DTYPES = (f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64)
@@ -61,6 +62,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="copy",
     formula="y = x",
+    parameters=Parameters("x"),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),

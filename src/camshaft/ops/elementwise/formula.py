@@ -21,6 +21,7 @@ from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import broadcasting, formula_samples
 from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
 FLOATS = (f32, f64, f16, bf16)
@@ -37,10 +38,10 @@ EXACT: Mapping[str, float] = {}
 class Formula:
     """An elementwise op. `compute(k, *values)` and `numpy(*arrays)` say the same thing; both take the `attrs` by keyword.
 
-    The first `conditions` operands are booleans, the others of one of `dtypes`. `gives`: the result's dtype from the operands'
-    and the attributes; None: as the operands. `draws`: what each operand is drawn with for samples (the last one repeats);
-    `sampled`: their dtypes beside f32; `structure`: samples of all shapes too; or `samples` gives its own. `supports` as a
-    variant's.
+    `operands` names the operands, by default x, or a and b. The first `conditions` of them are booleans, the others of one of
+    `dtypes`. `gives`: the result's dtype from the operands' and the attributes; None: as the operands. `draws`: what each operand
+    is drawn with for samples (the last one repeats); `sampled`: their dtypes beside f32; `structure`: samples of all shapes too;
+    or `samples` gives its own. `supports` as a variant's.
     """
 
     name: str
@@ -51,7 +52,8 @@ class Formula:
     arity: int = 2
     conditions: int = 0
     gives: Callable[[DType, ops.Attrs], DType] | None = None
-    attrs: tuple[str, ...] = ()
+    attrs: tuple[Attribute, ...] = ()
+    operands: str = ""
     given: ops.Attrs = field(default_factory=dict)
     tolerance: Mapping[str, float] = field(default_factory=lambda: TOLERANCE)
     draws: tuple[formula_samples.Draw, ...] = ()
@@ -75,8 +77,9 @@ def same_dtype(op: str, specs: Sequence[TensorSpec], dtypes: Sequence[DType]) ->
 
 def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == row.arity, row.name, specs, f"{row.arity} tensor{'s' if row.arity > 1 else ''}")
-    unknown = set(attrs) - set(row.attrs)
-    ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", f"none but {list(row.attrs)}")
+    known = [a.name for a in row.attrs]
+    unknown = set(attrs) - set(known)
+    ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", f"none but {known}")
     if row.conditions:
         same_dtype(row.name, specs[: row.conditions], (boolean,))
     dtype = same_dtype(row.name, specs[row.conditions :], row.dtypes)
@@ -99,15 +102,17 @@ def rounded(y: Any, dtype: DType) -> ops.Array:
 def _reference(row: Formula, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     specs = tuple(TensorSpec(x.shape, as_dtype(x.dtype)) for x in inputs)
     (spec,) = _infer(row, specs, attrs)
+    exact = not row.tolerance  # then f64 is rounded once, as kernels do: not to a longer double first
+    wide = [x if exact and x.dtype == np.float64 else widened(x) for x in inputs]
     with np.errstate(all="ignore"):
-        return (rounded(row.numpy(*map(widened, inputs), **attrs), as_dtype(spec.dtype)),)
+        return (rounded(row.numpy(*wide, **attrs), as_dtype(spec.dtype)),)
 
 
 def kernel_of(row: Formula, module: str) -> Kernel:
     """The kernel that walks a row's formula over its operands, named as the row. `module` is where the row is written."""
 
     def elements(
-        k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: str, steps: str, **attrs: Any
+        k: Tracer, *operands: Any, arrays: int, columns: int, block: int, sizes: Any, steps: Any, **attrs: Any
     ) -> None:
         # out[i] = formula(x[i], y[i], ...)
         out: KernelArray = operands[arrays - 1]
@@ -137,6 +142,10 @@ def _build(row: Formula, kernel: Kernel, node: ops.NodeSpec, target: ops.Target)
     return ops.Build((ops.Launch(kernel, arrays, how.grid, constants, how.extents, _lanes(row, node, target)),))
 
 
+# Operands by their number, where a row does not name them.
+_OPERANDS = {1: "x", 2: "a b"}
+
+
 def op_of(row: Formula, module: str) -> ops.Op:
     """The Op of a row; `module` is the row's own."""
     kernel = kernel_of(row, module)
@@ -162,6 +171,7 @@ def op_of(row: Formula, module: str) -> ops.Op:
         error_samples=row.error_samples or (lambda: formula_samples.error_samples(row)),
         tolerance=row.tolerance,
         flops=lambda node: row.flops * prod(node.outputs[0].bounds),
+        parameters=Parameters(row.operands or _OPERANDS[row.arity], row.attrs, out_by_position=True),
     )
 
 

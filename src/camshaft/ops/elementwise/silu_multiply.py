@@ -14,6 +14,7 @@ from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
 from camshaft.ops.kernels import stores
+from camshaft.ops.parameters import TO, Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -76,6 +77,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="silu_multiply",
     formula="y = gate / (1 + exp(-gate)) * up",
+    parameters=Parameters("gate up", (TO,)),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build, tunables=elementwise.tunables(_build)),),

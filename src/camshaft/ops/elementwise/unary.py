@@ -14,6 +14,7 @@ from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import formula_samples as draws
 from camshaft.ops.elementwise.formula import EXACT, FLOATS, NUMBERS, SIGNED, TOLERANCE, Formula, family
+from camshaft.ops.parameters import Attribute
 
 _TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
 
@@ -107,7 +108,7 @@ ROWS = (
         "y = cap tanh(x / cap)",
         lambda x, cap: cap * np.tanh(x / cap),
         compute=lambda k, x, cap: cap * k.tanh(x / cap),
-        attrs=("cap",),
+        attrs=(Attribute("cap", "float"),),
         given={"cap": 2.5},
         gives=_capped,
         flops=14.0,

@@ -21,6 +21,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
 from camshaft.ops.elementwise.binary import wrapping
 from camshaft.ops.elementwise.formula import EVERY, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.parameters import AXIS, Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 
@@ -196,9 +197,12 @@ def _outer_errors() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((2, 8), f32),) * 2, {}, "wanted two vectors")
 
 
-def _op(name: str, formula: str, infer: Any, reference: Any, build: Any, samples: Any, errors: Any) -> ops.Op:
+def _op(
+    name: str, formula: str, infer: Any, reference: Any, build: Any, samples: Any, errors: Any, parameters: Parameters
+) -> ops.Op:
     variant = ops.KernelVariant("row_blocks", elementwise.BACKENDS, build)
-    return ops.Op(name, formula, infer, reference, (variant,), samples, errors, {"f32": 0.0, "f64": 0.0})
+    tolerance = {"f32": 0.0, "f64": 0.0}
+    return ops.Op(name, formula, infer, reference, (variant,), samples, errors, tolerance, parameters=parameters)
 
 
 def _concatenated(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -219,11 +223,26 @@ OPS = {
         _build_concat,
         _concat_samples,
         _concat_errors,
+        Parameters("*tensors", (AXIS,)),
     ),
     "split": _op(
-        "split", "y, z, .. = x cut along an axis", _infer_split, _parts, _build_split, _split_samples, _split_errors
+        "split",
+        "y, z, .. = x cut along an axis",
+        _infer_split,
+        _parts,
+        _build_split,
+        _split_samples,
+        _split_errors,
+        Parameters("x", (Attribute("sizes", "tuple[int, ...]"), AXIS), results=None),
     ),
     "outer": _op(
-        "outer", "y[i, j] = a[i] b[j]", _infer_outer, _outer_reference, _build_outer, _outer_samples, _outer_errors
+        "outer",
+        "y[i, j] = a[i] b[j]",
+        _infer_outer,
+        _outer_reference,
+        _build_outer,
+        _outer_samples,
+        _outer_errors,
+        Parameters("a b"),
     ),
 }

@@ -14,6 +14,7 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantized.matmul import weight_operands
 from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, interleaved, pack, packed_format
 from camshaft.ops.quantized.unpacking import packed
@@ -140,6 +141,7 @@ _BOTH = ops.EVERYWHERE
 OP = ops.Op(
     name="embedding",
     formula="y[t] = table[ids[t]]",
+    parameters=Parameters("ids table"),
     infer=_infer,
     reference=_reference,
     variants=(

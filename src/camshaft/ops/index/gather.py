@@ -14,6 +14,7 @@ from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
 DTYPES = (f32, i32)
@@ -104,6 +105,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="gather",
     formula="y[i] = x[rows[i]]",
+    parameters=Parameters("x rows"),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),

@@ -15,8 +15,9 @@ from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import broadcasting
-from camshaft.ops.elementwise.broadcasting import split_index
+from camshaft.ops.elementwise.broadcasting import Strides, split_index
 from camshaft.ops.elementwise.formula import EVERY, same_dtype
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.reduction import axes_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -27,25 +28,23 @@ SHORT = 8
 
 @kernel
 def strided_copy(
-    k: Tracer, x: KernelArray, out: KernelArray, *, columns: int, block: int, sizes: str, steps: str
-) -> None:
-    # y is written in order; x is read where its strides say
-    places = broadcasting.Places(k, columns, block, sizes, steps)
+    k: Tracer, x: KernelArray, out: KernelArray, *active: ir.Value, first: int, columns: int, block: int,
+    sizes: Strides, steps: tuple[Strides, ...],
+) -> None:  # fmt: skip
+    # y is written in order; x is read from element `first` on, where its strides say
+    places = broadcasting.Places(k, columns or active[0], block, sizes, steps)
     for c in k.lanes(places.start, places.stop):
-        places.store(1, out, c, places.load(0, x, c))
+        places.store(1, out, c, places.load(0, x, c, first))
 
 
 @kernel
 def tiles(
-    k: Tracer, x: KernelArray, out: KernelArray, *, sizes: str, x_steps: str, out_steps: str, rows: int, columns: int,
-    x_row: int, out_column: int, dtype: str,
+    k: Tracer, x: KernelArray, out: KernelArray, *, sizes: Strides, x_steps: Strides, out_steps: Strides, rows: int,
+    columns: int, x_row: int, out_column: int, dtype: str,
 ) -> None:  # fmt: skip
     # out[.., c, r] = x[.., r, c], TILE x TILE at a time through scratch: memory is read and written along its rows
-    axes = split_index(k.program(0), [int(n) for n in sizes.split()])
-    starts = [
-        sum((i * int(step) for i, step in zip(axes, steps.split(), strict=True)), start=0)
-        for steps in (x_steps, out_steps)
-    ]
+    axes = split_index(k.program(0), sizes)
+    starts = [sum((i * step for i, step in zip(axes, steps, strict=True)), start=0) for steps in (x_steps, out_steps)]
     row, column = k.program(1) * TILE, k.program(2) * TILE
     last_row, last_column = k.minimum(row + TILE, rows), k.minimum(column + TILE, columns)
     tile = k.scratch(DTYPES[dtype], TILE * PITCH)
@@ -92,7 +91,12 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     tiled = _tiled(how, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
     if tiled is not None:
         return ops.Build((tiled,))
-    return ops.Build((ops.Launch(strided_copy, arrays, how.grid, how.constants),))
+    return ops.Build((strided(how, arrays),))
+
+
+def strided(how: broadcasting.Walk, arrays: tuple[ops.Operand, ...], first: int = 0) -> ops.Launch:
+    """A launch of `strided_copy`, x read from its element `first` on."""
+    return ops.Launch(strided_copy, arrays, how.grid, {"first": first, **how.constants}, how.extents)
 
 
 def _tiled(how: broadcasting.Walk, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
@@ -105,9 +109,9 @@ def _tiled(how: broadcasting.Walk, arrays: tuple[ops.Operand, ...], dtype: DType
         return None
     others = [i for i in range(len(sizes)) if i != at]
     constants: dict[str, Constant] = {
-        "sizes": " ".join(str(sizes[i]) for i in others),
-        "x_steps": " ".join(str(x_steps[1 + i]) for i in others),
-        "out_steps": " ".join(str(out_steps[1 + i]) for i in others),
+        "sizes": tuple(sizes[i] for i in others),
+        "x_steps": tuple(x_steps[1 + i] for i in others),
+        "out_steps": tuple(out_steps[1 + i] for i in others),
         "rows": rows,
         "columns": sizes[at],
         "x_row": x_steps[-1],
@@ -136,6 +140,8 @@ def _samples() -> Iterable[ops.Sample]:
     x = rng.normal(size=(16, 5, 33)).astype(np.float32)
     spec = TensorSpec((tokens, 5, 33), f32)
     yield ops.Sample("7 of 16", (x,), {"axes": (0, 2, 1)}, (spec,), {tokens: 7})
+    spec = TensorSpec((tokens, 1), f32)
+    yield ops.Sample("7 of 16 single ones", (x[:, :1, 0].copy(),), {"axes": (0, 1)}, (spec,), {tokens: 7})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -149,6 +155,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="transpose",
     formula="y[.., i, ..] = x with its axes in another order",
+    parameters=Parameters("x", (Attribute("axes", "tuple[int, ...] | None", None),)),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("strided_copy", ops.EVERYWHERE, _build),),

@@ -19,7 +19,7 @@ from camshaft.dtypes import f32, u32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
-from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.lanes import Axes, matrix_of
 
 WIDTH = 16
 LINE = 16  # f32 elements of a cache line
@@ -252,8 +252,8 @@ def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | N
 @kernel
 def multiply_blocks(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, tall: int,
-    vectors: int, block: int, panels: int, part: int, copied: bool, held: bool, batch: str, a_steps: str,
-    b_steps: str,
+    vectors: int, block: int, panels: int, part: int, copied: bool, held: bool, batch: Axes, a_steps: Axes,
+    b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels a program, `part` of the depth at a time
     index, width = k.program(0), vectors * WIDTH

@@ -11,7 +11,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import Sizes
 
 STREAMS, VECTORS = 4, 2  # sums side by side: one chain of multiply-adds alone would take f16 at 29 GB/s at most
@@ -21,7 +21,7 @@ ROWS = 8  # of b, one after the other, that a program takes from each stream
 @kernel
 def row_by_streams(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, columns: int, depth: int, streams: int, share: int,
-    block: int, batch: str, a_steps: str, b_steps: str,
+    block: int, batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[j, k]: `block` rows j of b from each of `streams` shares, lanes along k
     index, first = k.program(0), k.program(2) * block

@@ -22,7 +22,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer, Variable
 from camshaft.ops.matmul.blocked_kernel import WIDTH, Columns, Part, Product, Tiles
-from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.panels import ask, columns_of, next_of
 from camshaft.ops.quantize.q8_blocks import ROUNDER, ROUNDER_BITS
 
@@ -141,8 +141,8 @@ class WholeProduct(Product):
 @kernel
 def multiply_rounded(
     k: Tracer, a: Array, a_scales: Array, b: Array, b_scales: Array, out: Array, *extent: Value, rows: int, columns: int,
-    depth: int, tile: int, tall: int, vectors: int, block: int, panels: int, part: int, batch: str, a_steps: str,
-    b_steps: str,
+    depth: int, tile: int, tall: int, vectors: int, block: int, panels: int, part: int, batch: Axes, a_steps: Axes,
+    b_steps: Axes,
 ) -> None:  # fmt: skip
     # as multiply_blocks, of words
     index, width = k.program(0), vectors * WIDTH

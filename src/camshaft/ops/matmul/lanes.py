@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from camshaft.dtypes import f32
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
@@ -14,11 +16,13 @@ COLUMNS = 256  # a program's columns: its sums stay in the first-level cache
 UNROLL = 4
 
 
-def matrix_of(index: Value, batch: str, steps: str) -> Value | int:
+Axes: TypeAlias = tuple[int, ...]
+
+
+def matrix_of(index: Value, batch: Axes, steps: Axes) -> Value | int:
     """Which matrix of an operand belongs to product `index` of the batch (0, untraced, where there is one only)."""
     found: Value | int = 0
-    axes = zip(*([int(n) for n in text.split(",") if n] for text in (batch, steps)), strict=True)
-    for size, step in reversed(list(axes)):
+    for size, step in zip(reversed(batch), reversed(steps), strict=True):
         if step:
             found = index % size * step + found
         index = index // size
@@ -40,9 +44,9 @@ def columns_by_lane(
     rows: int,
     columns: int,
     depth: int,
-    batch: str,
-    a_steps: str,
-    b_steps: str,
+    batch: Axes,
+    a_steps: Axes,
+    b_steps: Axes,
 ) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns, four k at a time; the sums live in out, or where that is too
     # short for them in scratch
@@ -85,9 +89,9 @@ def depth_by_lane(
     rows: int,
     columns: int,
     depth: int,
-    batch: str,
-    a_steps: str,
-    b_steps: str,
+    batch: Axes,
+    a_steps: Axes,
+    b_steps: Axes,
 ) -> None:
     # out[i, j] = sum_k a[i, k] b[j, k]: row i, COLUMNS of j one after the other, lanes along k
     index, row, first = k.program(0), k.program(1), k.program(2) * COLUMNS

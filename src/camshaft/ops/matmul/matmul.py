@@ -15,7 +15,9 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import stores
 from camshaft.ops.matmul import bf16_dot, blas, blocked, lanes, matrix_unit, skinny, tile, tiled
+from camshaft.ops.matmul.rounding import BF16_RULES
 from camshaft.ops.matmul.shapes import infer, sizes_of
+from camshaft.ops.parameters import TO, Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -147,6 +149,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
+    parameters=Parameters("a b", (Attribute("transpose_b", "bool", False), TO), out_by_position=True),
     infer=infer,
     reference=_reference,
     variants=(
@@ -166,4 +169,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance=stores.TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
+    rules=BF16_RULES,
 )

@@ -13,7 +13,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import Sizes, sizes_of
 from camshaft.ops.matmul.tiled import PACK_DEPTH, WIDTH, column_vectors, pack_transposed
 from camshaft.ops.spec import TensorSpec, bound
@@ -62,7 +62,7 @@ def pack_pairs(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int
 @kernel
 def multiply_words(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, words: int, tile: int, width: int,
-    panel: int, batch: str, a_steps: str, b_steps: str,
+    panel: int, batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum over words d of a[i, d] b[panel(j), d, j]; a ragged end's tile starts earlier, so that all rows are there
     index, column, first = k.program(0), k.program(1) * width, k.program(2) * tile

@@ -16,7 +16,9 @@ from camshaft.dtypes import f16, f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import int16_gemm, matmul
+from camshaft.ops.matmul.rounding import F16_RULES
 from camshaft.ops.matmul.shapes import infer
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
 # Steps of a 4100th and an 8200th of the deviation of normal numbers: their squares over 12 are 6e-9 in sum, by chance up to
@@ -67,6 +69,7 @@ OP = replace(
     matmul.OP,
     name="rounded_matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in whole numbers where that is faster",
+    parameters=Parameters("a b", (Attribute("transpose_b", "bool"),)),
     infer=_infer,
     variants=(
         *(v for v in matmul.OP.variants if v.name in ("lanes", "tiled", "blocked", "tile")),
@@ -77,4 +80,5 @@ OP = replace(
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": TOLERANCE},
+    rules=F16_RULES,
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
+from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import stores
 from camshaft.ops.spec import Dim, TensorSpec, bound
@@ -56,10 +57,9 @@ class Sizes:
         """Multiplications at the bound."""
         return float(self.matrices) * bound(self.rows) * self.columns * self.depth
 
-    def constants(self) -> dict[str, str]:
-        """The batch, spelled for kernel constants; `matrix_of` reads it."""
-        texts = {"batch": self.batch, "a_steps": self.a_steps, "b_steps": self.b_steps}
-        return {name: ",".join(map(str, values)) for name, values in texts.items()}
+    def constants(self) -> dict[str, Constant]:
+        """The batch as kernel constants; `matrix_of` reads it."""
+        return {"batch": self.batch, "a_steps": self.a_steps, "b_steps": self.b_steps}
 
     def offsets(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """[matrices, 2]: the first element in a and in b of each product's matrices."""

@@ -14,7 +14,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import gemv
-from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import Sizes, only_floats, sizes_of
 from camshaft.ops.spec import bound
 
@@ -28,8 +28,8 @@ GROUPS, PROGRAMS = (64, 128, 256, 512, 1024, 2048, 4096), 2
 
 @kernel
 def stream_rows(
-    k: Tracer, a: Array, b: Array, out: Array, *, rows: int, columns: int, depth: int, group: int, deep: int, batch: str,
-    a_steps: str, b_steps: str,
+    k: Tracer, a: Array, b: Array, out: Array, *, rows: int, columns: int, depth: int, group: int, deep: int, batch: Axes,
+    a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[k, j]: all rows i, `group` columns, `deep` rows of b at a time; the sums live in out, or where
     # that is too short for them in scratch

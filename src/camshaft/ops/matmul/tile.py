@@ -14,7 +14,7 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.workgroup import has_threads, workgroup_nbytes
-from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound
 
@@ -30,7 +30,7 @@ LEAST_NBYTES = 2 * 2 * 64 * STEP * 4
 @kernel
 def multiply_tiles(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, transposed: bool,
-    m: int, n: int, step: int, buffers: int, batch: str, a_steps: str, b_steps: str,
+    m: int, n: int, step: int, buffers: int, batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[k, j] (transposed: b[j, k]) for m rows i and n columns j, `step` of k at a time
     index, row, column = k.program(0), k.program(1) * m, k.program(2) * n

@@ -14,7 +14,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import gemv
-from camshaft.ops.matmul.lanes import matrix_of
+from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import Sizes, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -39,7 +39,7 @@ def tile_of(target: ops.Target) -> tuple[int, int]:
 @kernel
 def weights_by_row(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, block: int,
-    batch: str, a_steps: str, b_steps: str,
+    batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[j, k]: `tile` rows i, `block` rows j of b, lanes along k; each b is read once per tile
     index, at, first = k.program(0), k.program(1) * tile, k.program(2) * block
@@ -76,7 +76,7 @@ def weights_by_row(
 @kernel
 def weights_by_column(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, block: int,
-    batch: str, a_steps: str, b_steps: str,
+    batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[i, k] b[k, j]: `tile` rows i, `block` vectors of columns j; each b is read once per tile
     index, at, first = k.program(0), k.program(1) * tile, k.program(2) * (block * WIDTH)
@@ -141,7 +141,7 @@ def pack_transposed(k: Tracer, b: Array, packed: Array, *, columns: int, vectors
 @kernel
 def multiply_panels(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int,
-    vectors: int, batch: str, a_steps: str, b_steps: str,
+    vectors: int, batch: Axes, a_steps: Axes, b_steps: Axes,
 ) -> None:  # fmt: skip
     # out[i, j] = sum_k a[tile(i), k, i] b[panel(j), k, j]: tile x vectors sums in registers
     index, panel, at = k.program(0), k.program(1), k.program(2)

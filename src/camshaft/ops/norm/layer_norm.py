@@ -15,6 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
 from camshaft.ops.kernels import stores
 from camshaft.ops.kernels.lane_widths import lanes_of, row_lanes
+from camshaft.ops.parameters import EPS, Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -108,6 +109,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="layer_norm",
     formula="y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b",
+    parameters=Parameters("x w b", (EPS,)),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),

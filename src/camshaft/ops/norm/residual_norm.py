@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import stores
 from camshaft.ops.kernels.lane_widths import lanes_of
+from camshaft.ops.parameters import EPS, TO, Parameters
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 
@@ -93,9 +95,27 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((a, a, w), {"eps": 1e-5, "to": "i8"}, "wanted to f32, f16 or bf16")
 
 
+def _fused(use: Use, uses: Uses) -> Match | None:
+    """add, then an rms_norm of the sum on the same device with a constant weight."""
+    total = use.outputs[0]
+    for norm in uses.readers(total):
+        x, *weights = norm.inputs
+        if norm.op.name != "rms_norm" or x is not total or norm.device != use.device:
+            continue
+        inputs = (*use.inputs, *weights)
+        if all(w.kind == "constant" for w in weights) and OP.accepts(tuple(t.spec for t in inputs), norm.attrs):
+            return Match(_building(inputs, norm, total), (norm,))
+    return None
+
+
+def _building(inputs: tuple[Any, ...], norm: Use, total: Any) -> Callable[[Builder], Mapping[Any, Any]]:
+    return lambda new: dict(zip((norm.outputs[0], total), new.apply(OP, inputs, norm.attrs, norm.name), strict=True))
+
+
 OP = ops.Op(
     name="residual_norm",
     formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
+    parameters=Parameters("a b w", (EPS, TO), results=2),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),
@@ -104,5 +124,5 @@ OP = ops.Op(
     tolerance=stores.TOLERANCE,
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,
-    pattern=("add", "rms_norm"),
+    rules=(Rule(Stage.FUSE, ("add",), _fused),),
 )

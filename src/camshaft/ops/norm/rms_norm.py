@@ -14,6 +14,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.kernels import stores
 from camshaft.ops.kernels import stores as output_dtype
 from camshaft.ops.kernels.lane_widths import lanes_of, row_lanes
+from camshaft.ops.parameters import EPS, TO, Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -84,6 +85,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="rms_norm",
     formula="y = x / sqrt(mean(x^2) + eps) * w",
+    parameters=Parameters("x w", (EPS, TO)),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),

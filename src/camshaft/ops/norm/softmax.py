@@ -15,6 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
 from camshaft.ops.kernels import stores
 from camshaft.ops.kernels.lane_widths import lanes_of, row_lanes
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -97,6 +98,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="softmax",
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
+    parameters=Parameters("x"),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build, tunables=lanes_of(_build)),),

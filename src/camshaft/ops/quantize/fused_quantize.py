@@ -1,14 +1,14 @@
 """rms_norm, residual_norm and silu_multiply whose result is quantized in the same pass: what quantized products read alone.
 
 Each is its op followed by quantize_activations, bit for bit: y never goes to memory unless somebody else reads it (`floats`).
-`sums` names the q8 forms wanted, group-zero each: "32-0", or "32-8 16-32" where products of several kinds read y. Results: the
-q8 forms in that order, y if wanted, and the sum of a residual_norm.
+`sums` names the q8 forms wanted, (group, zero) each: several where products of several kinds read y. Results: the q8 forms in
+that order, y if wanted, and the sum of a residual_norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,17 +19,20 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
+from camshaft.ops.kernels.lane_widths import row_lanes
 from camshaft.ops.kernels.workgroup import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
+from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
-    (1, 32, {"sums": "32-0"}),
-    (3, 96, {"sums": "16-32"}),
-    (2, 544, {"sums": "32-8 16-0", "floats": True}),
-    (5, 1056, {"sums": "32-128", "floats": True}),
+    (1, 32, {"sums": ((32, 0),)}),
+    (3, 96, {"sums": ((16, 32),)}),
+    (2, 544, {"sums": ((32, 8), (16, 0)), "floats": True}),
+    (5, 1056, {"sums": ((32, 128),), "floats": True}),
 )
 
 
@@ -52,36 +55,32 @@ def samples(first: ops.Op) -> Iterable[ops.Sample]:
     tokens = Extent("tokens", 16)
     inputs, own = _case(first, 16, 64)
     specs = tuple(TensorSpec((tokens, 64), f32) if a.ndim == 2 else TensorSpec((64,), f32) for a in inputs)
-    yield ops.Sample("7 of 16", inputs, own | {"sums": "32-0 16-32", "floats": True}, specs, {tokens: 7})
+    yield ops.Sample("7 of 16", inputs, own | {"sums": ((32, 0), (16, 32)), "floats": True}, specs, {tokens: 7})
 
 
 def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
     """A row that is no whole number of blocks; sums of a group that there is not."""
-    for k, sums, match in ((33, "32-0", "multiple of 32"), (64, "8-0", "sums such"), (64, "32-0 32-0", "each once")):
+    rows: tuple[tuple[int, Sums, str], ...] = (
+        (33, ((32, 0),), "multiple of 32"),
+        (64, ((8, 0),), "sums such"),
+        (64, ((32, 0), (32, 0)), "each once"),
+    )
+    for k, sums, match in rows:
         inputs, own = _case(first, 2, 64)
         specs = tuple(TensorSpec((2, k) if a.ndim == 2 else (k,), f32) for a in inputs)
         yield ops.ErrorSample(specs, own | {"sums": sums}, match)
 
 
+# (group, zero) of each q8 form: keys of q8.LAYOUTS.
+Sums: TypeAlias = tuple[tuple[int, int], ...]
 SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
 # A value that lies between two codes may get either, as y itself is rounded: one of 127 steps, in few places.
 TOLERANCE = 3e-5
 
 
-def kinds_of(sums: str) -> list[tuple[int, int]]:
-    """Group and zero point of each form that is named: keys of q8.LAYOUTS, if they are right."""
-    words = [word.partition("-") for word in sums.split()]
-    return [(int(group), int(zero)) for group, dash, zero in words if group.isdigit() and zero.isdigit()]
-
-
-def sums_text(kinds: Iterable[tuple[int, int]]) -> str:
-    """The spelling of `sums` for these forms."""
-    return " ".join(f"{group}-{zero}" for group, zero in kinds)
-
-
-def _outputs(arrays: Sequence[Any], first: int, sums: str) -> tuple[list[Q8Out], list[Array]]:
+def _outputs(arrays: Sequence[Any], first: int, sums: Sums) -> tuple[list[Q8Out], list[Array]]:
     """The q8 forms whose arrays start at number `first`, and the arrays after them."""
-    zeros = [zero for _, zero in kinds_of(sums)]
+    zeros = [zero for _, zero in sums]
     end = first + 3 * len(zeros)
     places = range(first, end, 3)
     forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
@@ -90,7 +89,7 @@ def _outputs(arrays: Sequence[Any], first: int, sums: str) -> tuple[list[Q8Out],
 
 @kernel
 def norm_row(
-    k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: str, floats: bool, vectors: bool
+    k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: Sums, floats: bool, vectors: bool
 ) -> None:
     # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * w[c]; blocks of 32 of y quantized
     terms, w = arrays[: 1 + residual], arrays[1 + residual]
@@ -129,7 +128,7 @@ def norm_row(
 
 
 @kernel
-def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: str, floats: bool, vectors: bool) -> None:
+def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, vectors: bool) -> None:
     # y[r, c] = gate[r, c] / (1 + exp(-gate[r, c])) * up[r, c]; blocks of 32 of y quantized, `span` a program
     gate, up = arrays[:2]
     quantized, rest = _outputs(arrays, 2, sums)
@@ -160,15 +159,11 @@ def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: str, fl
             store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
 
 
-def _kinds(attrs: ops.Attrs) -> list[tuple[int, int]]:
-    return kinds_of(str(attrs.get("sums", "")))
-
-
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     """The q8 forms of y that `sums` asks for. ShapeError, as from op `name`, for what there is no form of."""
-    kinds = _kinds(attrs)
-    fits = 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
-    ops.expect(fits, name, f"sums {attrs.get('sums')!r}", "sums such as '32-0' or '32-8 16-32', each once")
+    kinds: Any = attrs.get("sums")
+    fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
+    ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
     ops.expect(len(y.shape) == 2 and y.bounds[1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
     return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
 
@@ -186,7 +181,7 @@ def _reference_after(op: ops.Op) -> Any:
         y, *rest = op.reference(inputs, attrs)
         codes, scales = q8.quantize(y)
         numbers = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
-        return (*(numbers for _ in _kinds(attrs)), *((y,) if attrs.get("floats") else ()), *rest)
+        return (*(numbers for _ in attrs["sums"]), *((y,) if attrs.get("floats") else ()), *rest)
 
     return reference
 
@@ -196,7 +191,7 @@ def _decompose_after(op: ops.Op) -> Any:
         kept = {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
         made = getattr(graph, op.name)(*tensors, **kept)
         y, *rest = made if isinstance(made, tuple) else (made,)
-        forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in _kinds(attrs))
+        forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in attrs["sums"])
         return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
 
     return decompose
@@ -204,18 +199,20 @@ def _decompose_after(op: ops.Op) -> Any:
 
 def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     x, n_inputs = node.inputs[0], len(node.inputs)
-    forms = len(_kinds(node.attrs))
+    forms = len(node.attrs["sums"])
     arrays = [ops.read(i) for i in range(n_inputs)]
     arrays += [operand for i in range(forms) for operand in q8.q8_operands(i, x)]
     arrays += [ops.write(i) for i in range(forms, len(node.outputs))]
     constants: dict[str, Constant] = {
-        "sums": str(node.attrs["sums"]),
+        "sums": node.attrs["sums"],
         "floats": bool(node.attrs.get("floats", False)),
         "vectors": vectors,
     }
     if "eps" in node.attrs:
-        constants |= {"dim": x.bounds[1], "eps": node.attrs["eps"], "residual": n_inputs == 3}
-        return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants),))
+        dim, residual = x.bounds[1], n_inputs == 3
+        constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
+        lanes = None if residual else row_lanes(dim, target)  # the order of the op's own sum of squares
+        return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = x.bounds[1] // BLOCK
     grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
     return ops.Build((ops.Launch(silu_blocks, tuple(arrays), grid, constants | {"blocks": blocks, "span": SPAN}),))
@@ -227,6 +224,36 @@ def _cost(vectors: bool) -> Any:
         return (0.4 if vectors != has_threads(target) else 4.0) * float(np.prod(node.inputs[0].bounds))
 
     return cost
+
+
+def _parameters(of_first: Parameters) -> Parameters:
+    kept = tuple(a for a in of_first.attributes if a != TO)
+    return Parameters(of_first.tensors, (*kept, SUMS, FLOATS), results=None)
+
+
+def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
+    """The op with the quantize_activations that read its first result, on one device: the op of that name, which gives the
+    result itself only if anything else reads it."""
+
+    def find(use: Use, uses: Uses) -> Match | None:
+        y = use.outputs[0]
+        readers = uses.readers(y)
+        quantizers = tuple(n for n in readers if n.op is q8.OP and n.inputs[0] is y and n.device == use.device)
+        kinds = list(dict.fromkeys(q8.kind_of(n.attrs) for n in quantizers))
+        floats = uses.is_output(y) or len(quantizers) < len(readers)
+        attrs = {**use.attrs, "sums": tuple(kinds), "floats": floats}
+        if not quantizers or not OPS[name].accepts(tuple(t.spec for t in use.inputs), attrs):
+            return None
+
+        def build(new: Builder) -> Mapping[Any, Any]:
+            made = new.apply(OPS[name], use.inputs, attrs, use.name)
+            rest = made[len(kinds) :]
+            results = {n.outputs[0]: made[kinds.index(q8.kind_of(n.attrs))] for n in quantizers}
+            return results | dict(zip(use.outputs if floats else use.outputs[1:], rest, strict=True))
+
+        return Match(build, quantizers)
+
+    return find
 
 
 def _op(first: ops.Op) -> ops.Op:
@@ -249,7 +276,8 @@ def _op(first: ops.Op) -> ops.Op:
         tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
         flops=flops,
         decompose=_decompose_after(first),
-        pattern=(first.name, "quantize_activations"),
+        parameters=_parameters(first.parameters),
+        rules=(Rule(Stage.QUANTIZED_RESULT, (first.name,), _own_quantizer(name)),),
     )
 
 

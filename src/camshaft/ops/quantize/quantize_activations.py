@@ -1,6 +1,6 @@
 """quantize_activations: x [T, k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
 
-Done once per tensor and shared by every quantized_matmul that reads it and wants the same sums (graph/passes/quantize.py). Those,
+Done once per tensor and shared by every quantized_matmul that reads it and wants the same sums (see its rule). Those,
 one per `group` k, serve weights that have a zero point z, or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
 sum (code s + m) q d = s d sum(code q) + m d sum(q). They come as the kernels add them: -z sum(q) in i32, or, where z is 0,
 d sum(q) in f32.
@@ -19,6 +19,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, Q8Out, store_block, store_block_of_lane
 from camshaft.ops.spec import Layout, TensorSpec
 
@@ -166,6 +167,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="quantize_activations",
     formula="d = max|x| / 127 over 32 k; q = round(x / d)",
+    parameters=Parameters("x", (Attribute("group", "int", 32), Attribute("zero", "int", 0))),
     infer=_infer,
     reference=_reference,
     variants=(

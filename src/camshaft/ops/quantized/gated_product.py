@@ -1,13 +1,14 @@
 """gated_product: q8 of silu(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
-Two quantized_matmuls and silu_multiply_q8, bit for bit. `tile`: a program makes the same 32 columns of both products for some
-tokens, and the block of 32 that they give: the products never go to memory, and nobody waits for them. `sums` is that of
-quantizing.py. Found by graph/passes/fuse_quantized.py.
+It gives the bits of two quantized_matmuls and silu_multiply_q8 where the products are by the same variant. `tile`: a program
+computes the same 32 columns of both products for some tokens, and the q8 block of 32 that they give, so the products never go to
+memory and no thunk waits for them. `apart`: the launches of the products' best variant, then silu's. `sums` is that of
+fused_quantize.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -21,6 +22,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block
@@ -31,6 +33,7 @@ from camshaft.ops.quantized.matmul import by_whole_numbers, weight_operands
 from camshaft.ops.quantized.packing import ROWS, packed_format
 from camshaft.ops.quantized.rows import Rows, Tokens
 from camshaft.ops.quantized.unpacking import packed
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 NAME = "gated_product"
@@ -51,11 +54,11 @@ def gated_tile(
     bound: int,
     block: str,
     ahead: int,
-    sums: str,
+    sums: fused_quantize.Sums,
 ) -> None:
     # y[t, 32 b .. 32 b + 31] = silu(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
-    zeros = [zero for _, zero in fused_quantize.kinds_of(sums)]
+    zeros = [zero for _, zero in sums]
     places = range(9, 9 + 3 * len(zeros), 3)
     outs = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
     tokens, b = Tokens(k, columns, bound, arrays[9 + 3 * len(zeros) :][:1]), k.program(0)
@@ -121,7 +124,7 @@ def _product(node: ops.NodeSpec) -> ops.NodeSpec:
 def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(_product(node), target)
-    sums = str(node.attrs["sums"])
+    sums = node.attrs["sums"]
     y = TensorSpec((x.shape[0], n), f32)
     outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
     constants: dict[str, Constant] = {
@@ -200,7 +203,7 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * tile.cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
-def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.Sample:
+def _case(name: str, rows: int, active: int, n: int, k: int, sums: fused_quantize.Sums) -> ops.Sample:
     """A sample of the product on two matrices of the same numbers in another order."""
     from camshaft.ops.kernels.late_sample import LateSample
     from camshaft.ops.quantized.samples import Case
@@ -217,25 +220,46 @@ def _case(name: str, rows: int, active: int, n: int, k: int, sums: str) -> ops.S
 def _samples() -> Iterable[ops.Sample]:
     for name in FORMATS:
         size = max(BLOCK_FORMATS[name].block_size, 64)
-        yield _case(name, 29, 7, 96, 2 * size, "16-32 32-8")
+        yield _case(name, 29, 7, 96, 2 * size, ((16, 32), (32, 8)))
     for name in ("Q4_1", "Q6_K"):
-        yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), "32-0")
+        yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
     block = BLOCK_FORMATS["Q4_0"]
     w = TensorSpec((64, 64), block)
     x = TensorSpec((2, 64), f32, q8.LAYOUTS[packed_format(w).sums])
-    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": "32-0"}, "x .* of q8")
-    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": "32-0"}, "up as gate is")
-    yield ops.ErrorSample((x, w, w), {"sums": "32"}, "sums such")
+    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": ((32, 0),)}, "x .* of q8")
+    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": ((32, 0),)}, "up as gate is")
+    yield ops.ErrorSample((x, w, w), {"sums": (32, 0)}, "sums such")
     odd = TensorSpec((48, 64), block)
-    yield ops.ErrorSample((x, odd, odd), {"sums": "32-0"}, "multiple of 32")
+    yield ops.ErrorSample((x, odd, odd), {"sums": ((32, 0),)}, "multiple of 32")
+
+
+def _gated(use: Use, uses: Uses) -> Match | None:
+    """silu_multiply_q8 of two quantized_matmuls of one q8 tensor, which nothing else reads, on one device."""
+    products = [m for t in use.inputs if (m := uses.maker(t)) is not None and m.op is PRODUCT]
+    if use.attrs.get("floats") or len(products) != 2 or products[0] is products[1]:
+        return None
+    gate, up = products
+    if gate.inputs[0] is not up.inputs[0] or not gate.device == up.device == use.device:
+        return None
+    if any(len(uses.readers(p.outputs[0])) > 1 or uses.is_output(p.outputs[0]) for p in products):
+        return None
+    inputs, attrs = (*gate.inputs, up.inputs[1]), {"sums": use.attrs["sums"]}
+    if not OP.accepts(tuple(t.spec for t in inputs), attrs):
+        return None
+
+    def build(new: Builder) -> Mapping[Any, Any]:
+        return dict(zip(use.outputs, new.apply(OP, inputs, attrs, use.name), strict=True))
+
+    return Match(build, (gate, up))
 
 
 OP = ops.Op(
     name=NAME,
     formula="q8 of silu(x Wg) * (x Wu)",
+    parameters=Parameters("x gate up", (SUMS,), results=None),
     infer=_infer,
     reference=_reference,
     variants=(
@@ -247,5 +271,5 @@ OP = ops.Op(
     tolerance={layout.name: fused_quantize.TOLERANCE for layout in q8.LAYOUTS.values()},
     flops=lambda node: 2 * PRODUCT.flops(_product(node)),
     decompose=_decompose,
-    pattern=("quantized_matmul", "silu_multiply_q8"),
+    rules=(Rule(Stage.GATED_PRODUCT, ("silu_multiply_q8",), _gated),),
 )

@@ -5,7 +5,7 @@ Activations come as f32 or quantized once per tensor (quantize_activations). Ker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -18,9 +18,11 @@ from camshaft.lang.kernel import Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.workers import plan_workers
 from camshaft.ops.kernels.workgroup import has_threads
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import gemv, k_quant, kernels, matrix_unit
 from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, ROWS, PackedFormat, packed_format
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 # Rows and tokens of a register tile. On NEON 8 x 6 takes about as many instructions a product as 16 x 12 and a
@@ -167,9 +169,7 @@ def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    return (
-        None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/passes/layout.py packs them)"
-    )
+    return None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/rewrite.py packs them)"
 
 
 def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
@@ -251,9 +251,24 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((2, 64), f32, q8.LAYOUTS[16, 8]), w), {}, "sums of 32 by -8")
 
 
+def _quantized_input(use: Use, uses: Uses) -> Match | None:
+    """quantized_matmul(x, w) of plain x reads quantize_activations(x): one of these per x, kind of sums and device."""
+    x, w = use.inputs
+    if not x.spec.is_plain:
+        return None
+    attrs = dict(zip(("group", "zero"), packed_format(w.spec).sums, strict=True))
+
+    def build(new: Builder) -> Mapping[Any, Any]:
+        (quantized,) = new.once(q8.OP, (x,), attrs, f"{x.name}.q8")
+        return dict(zip(use.outputs, new.apply(use.op, (quantized, w), use.attrs, use.name), strict=True))
+
+    return Match(build)
+
+
 OP = ops.Op(
     name="quantized_matmul",
     formula="y[t, n] = sum_k x[t, k] dequantize(w)[n, k]",
+    parameters=Parameters("x w"),
     infer=_infer,
     reference=_reference,
     variants=(
@@ -266,4 +281,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
+    rules=(Rule(Stage.QUANTIZE, ("quantized_matmul",), _quantized_input),),
 )

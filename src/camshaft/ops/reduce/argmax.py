@@ -20,6 +20,7 @@ from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise.formula import NUMBERS, same_dtype
+from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters
 from camshaft.ops.reduce.frame import COLUMNS
 from camshaft.ops.reduce.reduction import axes_of, reduced
 from camshaft.ops.spec import TensorSpec, bound
@@ -154,6 +155,9 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((Extent("n", 8), 3), f32),), {"axis": 0}, "wanted no empty axis")
 
 
+_ATTRIBUTES = Attribute("axis", "int | None", -1), KEEPDIMS, Attribute("nan_first", "bool", False)
+
+
 def _op(name: str, word: str) -> ops.Op:
     return ops.Op(
         name=name,
@@ -165,6 +169,7 @@ def _op(name: str, word: str) -> ops.Op:
         error_samples=_error_samples,
         tolerance={},
         flops=lambda node: float(np.prod(node.inputs[0].bounds)),
+        parameters=Parameters("x", _ATTRIBUTES),
     )
 
 

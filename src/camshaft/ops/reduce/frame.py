@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from camshaft.dtypes import DTYPES, DType, f32, f64, i64, u64
 from camshaft.extent import Extent
@@ -30,6 +30,10 @@ MOST_LANES = 1024
 UNROLL = 4  # rows that are folded together before the columns' totals are read and written
 
 
+# (size, stride) of each.
+Axes: TypeAlias = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class Fold:
     """A reduction's cut: `kept` and `gone` list the (size, stride) of joined axes, the last axis apart as `columns`.
@@ -39,8 +43,8 @@ class Fold:
 
     outer: Dim
     outer_stride: int
-    kept: tuple[tuple[int, int], ...]
-    gone: tuple[tuple[int, int], ...]
+    kept: Axes
+    gone: Axes
     columns: int
     along: bool
 
@@ -143,10 +147,6 @@ def _over_lanes(k: Tracer, kind: str, value: ir.Value) -> ir.Value:
     return product.value
 
 
-def _pairs(text: str) -> list[tuple[int, int]]:
-    return [(int(size), int(step)) for size, step in (pair.split("x") for pair in text.split())]
-
-
 def _offset(index: ir.Value, axes: Sequence[tuple[int, int]]) -> ir.Operand:
     parts = split_index(index, [size for size, _ in axes])
     total: ir.Operand = 0
@@ -164,14 +164,13 @@ def _finish(k: Tracer, value: ir.Value, out: Array, dtype: DType, count: int) ->
 
 @kernel
 def along_rows(
-    k: Tracer, *operands: Any, inputs: int, kind: str, dtype: str, kept: str, gone: str, columns: int, per: int,
+    k: Tracer, *operands: Any, inputs: int, kind: str, dtype: str, kept: Axes, gone: Axes, columns: int, per: int,
     parts: int, outer_step: int, count: int,
 ) -> None:  # fmt: skip
     # out[r, part] = fold over the part's columns c, and over the other axes that go, of x[r, .., c] (y[r, .., c])
     out, wide = operands[inputs], DTYPES[dtype]
-    rows, others = _pairs(kept), _pairs(gone)
-    n_kept = prod(size for size, _ in rows)
-    base = k.program(0) * outer_step + _offset(k.program(1), rows)
+    n_kept = prod(size for size, _ in kept)
+    base = k.program(0) * outer_step + _offset(k.program(1), kept)
     first = k.program(2) * per
     total = k.var(start_of(kind, wide), wide)
 
@@ -181,9 +180,9 @@ def along_rows(
             term = values[0] if inputs == 1 else values[0] * values[1]
             total.set(combine(k, kind, total.value, term))
 
-    if others:
-        for r in k.range(prod(size for size, _ in others)):
-            add_row(base + _offset(r, others))
+    if gone:
+        for r in k.range(prod(size for size, _ in gone)):
+            add_row(base + _offset(r, gone))
     else:
         add_row(base)
     at = (k.program(0) * n_kept + k.program(1)) * parts + k.program(2)
@@ -192,16 +191,15 @@ def along_rows(
 
 @kernel
 def into_columns(
-    k: Tracer, *operands: Any, kind: str, dtype: str, kept: str, gone: str, columns: int, per: int, parts: int,
+    k: Tracer, *operands: Any, kind: str, dtype: str, kept: Axes, gone: Axes, columns: int, per: int, parts: int,
     outer_step: int, count: int, block: int,
 ) -> None:  # fmt: skip
     # out[part, r, c] = fold over the part's rows of x[r, .., c]; each lane keeps its columns' totals in scratch
     x, out, wide = operands[0], operands[1], DTYPES[dtype]
-    rows, others = _pairs(kept), _pairs(gone)
-    n_kept, n_gone = prod(size for size, _ in rows), prod(size for size, _ in others)
+    n_kept, n_gone = (prod(size for size, _ in axes) for axes in (kept, gone))
     blocks = -(-columns // block)
     part, first = k.program(2) // blocks, k.program(2) % blocks * block
-    base = k.program(0) * outer_step + _offset(k.program(1), rows)
+    base = k.program(0) * outer_step + _offset(k.program(1), kept)
     stop = k.minimum(first + block, columns)
     totals = k.scratch(wide, block)
     for c in k.lanes(first, stop):
@@ -210,7 +208,7 @@ def into_columns(
     whole = start + (last - start) // UNROLL * UNROLL
 
     def add_rows(r: ir.Value, count: int) -> None:
-        starts = [base + _offset(r + i, others) for i in range(count)]
+        starts = [base + _offset(r + i, gone) for i in range(count)]
         for c in k.lanes(first, stop):
             values = [_wide(k, x[at + c], wide) for at in starts]
             while len(values) > 1:
@@ -224,11 +222,6 @@ def into_columns(
     row = (k.program(0) * n_kept + k.program(1)) * parts + part
     for c in k.lanes(first, stop):
         out[row * columns + c] = _finish(k, totals[c - first], out, out.dtype, count)
-
-
-def pairs_text(axes: Sequence[tuple[int, int]]) -> str:
-    """What the kernels read axes from: '3x20 5x1'."""
-    return " ".join(f"{size}x{step}" for size, step in axes)
 
 
 def partial_spec(fold: Fold, dtype: DType) -> TensorSpec:

@@ -14,12 +14,14 @@ import numpy as np
 from camshaft.backends.blas import library
 from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
+from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise.formula import FLOATS, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.kernels.lane_widths import lanes_of
+from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
-from camshaft.ops.reduce.frame import Fold, fold_of, pairs_text, partial_spec
+from camshaft.ops.reduce.frame import Fold, fold_of, partial_spec
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 
@@ -140,11 +142,11 @@ def _build(row: Reduction, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def _launch(
     row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[ops.Operand, ...], target: ops.Target
 ) -> ops.Launch:
-    constants: dict[str, int | str] = {
+    constants: dict[str, Constant] = {
         "kind": row.kind,
         "dtype": wide.name,
-        "kept": pairs_text(fold.kept),
-        "gone": pairs_text(fold.gone),
+        "kept": fold.kept,
+        "gone": fold.gone,
         "columns": fold.columns,
         "per": fold.per,
         "parts": fold.parts,
@@ -177,6 +179,7 @@ def op_of(row: Reduction) -> ops.Op:
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,
         flops=lambda node: float(prod(node.inputs[0].bounds)),
+        parameters=Parameters("x", (AXES, KEEPDIMS)) if row.arity == 1 else Parameters("a b"),
     )
 
 

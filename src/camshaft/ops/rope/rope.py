@@ -16,6 +16,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import HEAD_DIM, HEADS, Attribute, Parameters
 from camshaft.ops.rope.table import RopeScaling, rope_table
 from camshaft.ops.spec import TensorSpec
 
@@ -142,6 +143,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="rope",
     formula="(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position]",
+    parameters=Parameters("x positions table", (HEADS, HEAD_DIM, Attribute("pairing", "str"))),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),

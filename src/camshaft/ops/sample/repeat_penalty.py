@@ -13,6 +13,7 @@ from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import frame as elementwise
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
 
@@ -97,6 +98,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="repeat_penalty",
     formula="y = l > 0 ? l / penalty : l * penalty for the tokens in ids, else l",
+    parameters=Parameters("logits ids penalty"),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("row_blocks", elementwise.BACKENDS, _build),),

@@ -11,6 +11,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.ops import op as ops
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.sample.kernel import MOST_TOKENS, one_row_per_program
 from camshaft.ops.sample.reference import distribution, error_samples, reference, samples, times
 from camshaft.ops.spec import TensorSpec
@@ -55,6 +56,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 OP = ops.Op(
     name="sample",
     formula="y ~ softmax(logits / temperature) over what top_k, top_p and min_p keep",
+    parameters=Parameters("logits temperature top_k top_p min_p seed"),
     infer=_infer,
     reference=reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),

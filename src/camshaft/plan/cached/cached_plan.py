@@ -18,12 +18,15 @@ import numpy as np
 from camshaft.backends.cpu.loaded import CpuKernel, stored
 from camshaft.backends.cpu.packing import Packing
 from camshaft.errors import PlanError
+from camshaft.extent import Extent
 from camshaft.plan.memory.loading import Wanted
+from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import know_executor, memmove_address, native_executor
-from camshaft.plan.runtime.workers import Words, aligned_bytes, host_memory, idle, inside_host_thunk, runner_for
+from camshaft.plan.runtime.native_plan import NativePlan
+from camshaft.plan.runtime.runnable import Runnable
+from camshaft.plan.runtime.workers import Words, aligned_bytes, host_memory
 
 if TYPE_CHECKING:
-    from camshaft.extent import Extent
     from camshaft.formats.tensor import FileTensor
     from camshaft.plan.memory.weights import Weights
 
@@ -114,7 +117,7 @@ def _head(row: dict[str, Any]) -> Head:
     return Head(**row | views | {"constants": [Constant(**constant) for constant in row["constants"]]})
 
 
-class CachedPlan:
+class CachedPlan(NativePlan):
     """Runs what was kept. `inputs` and `outputs` are views by name. One thread at a time fills inputs and runs."""
 
     def __init__(
@@ -122,15 +125,9 @@ class CachedPlan:
     ) -> None:
         head = kept.head
         know_executor(head.executor)
-        self.threads = head.threads
-        self._extents = {name: (place, bound) for place, (name, bound) in enumerate(head.extents)}
-        self._block: Words = aligned_bytes(8 * max(len(head.extents), 1), _ALIGNMENT).view(np.int64)
-        self._block[: len(head.extents)] = [bound for _, bound in head.extents]
+        super().__init__([Extent(name, bound) for name, bound in head.extents], len(kept.records[0]), head.threads)
         self._args: Words = np.empty(kept.args.shape[1:], np.int64)
-        self._records: Words = aligned_bytes(max(kept.records[0].nbytes, 128), 128).view(np.int64)
-        self._n_thunks = len(kept.records[0])
-        self._failed: Words = aligned_bytes(8, _ALIGNMENT).view(np.int64)
-        self._runner, self._closed = runner_for(head.threads), False
+        self._walk(aligned_bytes(max(kept.records[0].nbytes, 128), 128).view(np.int64))
         arrays = self._regions(kept, memory, held)
         self._memory = (kernels, arrays)
         fixed = [0, memmove_address(), native_executor().copy_address, self._block.ctypes.data, self._args.ctypes.data]
@@ -158,37 +155,16 @@ class CachedPlan:
         return [host_memory("the arena", *head.arena), *given, *held, *along, *own]
 
     @property
-    def bound(self) -> CachedPlan:
+    def bound(self) -> Runnable:
         """Itself: what runs."""
         return self
 
-    def set_extent(self, extent: Extent, value: int) -> None:
-        """Makes `value` the active value of the extent of that name for later runs. PlanError out of 0 to its bound."""
-        place, bound = self._extents[extent.name]
-        if not 0 <= value <= bound or bound != extent.bound:
-            raise PlanError(f"extent {extent.name!r} got {value}; wanted 0 to {bound}")
-        self._block[place] = value
+    def _waits(self) -> Sequence[bool]:
+        rows = self._records[: self._n_thunks * layout.RECORD_WORDS].reshape(-1, layout.RECORD_WORDS)
+        return [bool(wait) for wait in rows[:, layout.WAIT]]
 
-    def run(self) -> None:
-        """Runs every thunk, and returns when the last is done; Python threads go on meanwhile. PlanError when it is closed, or a
-        host thunk's function calls this for workers that wait for that function."""
-        runner = self._runner
-        if runner.workers > 1 and inside_host_thunk():
-            raise PlanError("a host thunk's function ran a plan that needs the workers it is called by")
-        with runner.lock:
-            if self._closed:
-                raise PlanError("the plan is closed")
-            runner.current = self
-            try:
-                runner.launch(self._records.ctypes.data, 0, self._n_thunks, self._failed.ctypes.data)
-            finally:
-                runner.current = None
-
-    def close(self) -> None:
-        """Lets go of the memory, after a run in progress. Closing twice is allowed."""
-        with idle(self._runner):
-            self._closed = True
-            self._memory = ((), [])
+    def _release(self) -> None:
+        self._memory = ((), [])
 
 
 def _view(memory: Array, view: View) -> Array:

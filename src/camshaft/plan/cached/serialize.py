@@ -93,8 +93,8 @@ def kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) 
 
 
 def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept:
-    bound = plan.bound
-    if not isinstance(bound, BoundSchedule):
+    bound = plan.bound.native
+    if bound is None:
         raise _NotCacheable("it is watched, or on another device")
     named = {_start(array): (name, array.nbytes) for name, array in memory.items() if isinstance(array, np.ndarray)}
     regions = _Regions(named, _sources(weights))

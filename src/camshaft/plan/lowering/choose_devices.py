@@ -1,13 +1,14 @@
-"""Which device and variant each node of a graph gets: its own device, else the override."""
+"""Which device and variant each node of a graph gets: its own device, else the override. Where tensors lie that were placed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from camshaft.backends.device import Device
 from camshaft.backends.registry import device
-from camshaft.graph.custom import CustomOp
-from camshaft.graph.graph import Node
+from camshaft.errors import PlanError
+from camshaft.graph.custom import COPY, MEMCPY, CustomOp
+from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.selection.kernel_dispatch import KernelDispatch, dispatched
 from camshaft.selection.override import check_override
@@ -17,6 +18,17 @@ from camshaft.selection.select import Choice, choose
 def device_of(name: str) -> Device:
     """The device of that name, which can be used. BackendError if it cannot."""
     return device(check_override(name))
+
+
+def places_of(graph: Graph, given: Mapping[Tensor, Device]) -> dict[Tensor, Device]:
+    """Where the root tensors lie that the graph places, or whose memory is `given`. PlanError where both do, and differ."""
+    named = (*graph.inputs.values(), *graph.states.values(), *(t for n in graph.nodes for t in (*n.inputs, *n.outputs)))
+    placed = {base: device_of(base.device) for base in map(root, named) if base.device is not None}
+    for tensor, there in given.items():
+        if tensor in placed and placed[tensor].space != there.space:
+            wanted = placed[tensor].space
+            raise PlanError(f"compile: memory for {tensor.name!r} lies on {there.space}; wanted it on {wanted}")
+    return {**given, **placed}
 
 
 def choose_placed(
@@ -51,4 +63,6 @@ def _given(node: Node, dispatcher: KernelDispatch | None) -> Choice | None:
     """The choice that somebody made already."""
     if isinstance(node.op, CustomOp):
         return Choice(node.op, node.op.variants[0], "simd", device("cpu"), "the caller's own function", ())
+    if node.op is COPY:
+        return Choice(node.op, MEMCPY, "simd", device_of(node.device or "cpu"), "the caller's copy", ())
     return None if dispatcher is None else dispatched(dispatcher, node.op, node.spec)

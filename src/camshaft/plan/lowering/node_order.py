@@ -1,4 +1,4 @@
-"""The order of an ExecutionGraph's nodes: from `after=`, from the bytes they touch, checked."""
+"""The order of nodes that a caller orders: from `after=`, from the bytes they touch, checked."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ class NodeOrder:
     before: tuple[int, ...] | None
 
 
-def order_nodes(nodes: Sequence[tuple[str, Sequence[str]]], thunks: Sequence[Sequence[Thunk]], sync: str) -> NodeOrder:
-    """Nodes, as (name, names of those that it comes after), with the thunks of each, in an order that keeps what was asked for
+def order_nodes(
+    names: Sequence[str], after: Sequence[Iterable[int]], thunks: Sequence[Sequence[Thunk]], sync: str
+) -> NodeOrder:
+    """Nodes, with the numbers of those that each comes after and the thunks of each, in an order that keeps what was asked for
     and otherwise the order given.
 
-    PlanError for an unknown `sync` or name, an order that goes in a circle, a value read before it is made, and in 'explicit'
-    mode for two nodes in no order of which one writes bytes that the other touches.
+    PlanError for an order that goes in a circle, and in 'explicit' mode for two nodes in no order of which one writes bytes
+    that the other touches.
     """
-    if sync not in SYNCS:
-        raise PlanError(f"execution graph: got sync {sync!r}; wanted one of {', '.join(SYNCS)}")
-    names = [name for name, _ in nodes]
-    asked = _asked(nodes)
+    asked = [set(earlier) for earlier in after]
     found = list(hazards([[use for thunk in item for use in thunk.uses] for item in thunks]))
     needs = [set(earlier) for earlier in asked]
     if sync != "explicit":
@@ -51,17 +50,6 @@ def order_nodes(nodes: Sequence[tuple[str, Sequence[str]]], thunks: Sequence[Seq
     places = _places(numbers, thunks)
     before = _before(numbers, ancestors, places) if sync == "explicit" else None
     return NodeOrder(numbers, _after(numbers, asked, places), before)
-
-
-def _asked(nodes: Sequence[tuple[str, Sequence[str]]]) -> list[set[int]]:
-    numbers = {name: i for i, (name, _) in enumerate(nodes)}
-    for name, after in nodes:
-        for other in after:
-            if other not in numbers:
-                raise PlanError(
-                    f"execution graph: {name!r} comes after {other!r}, which is no node of it; it has {', '.join(numbers)}"
-                )
-    return [{numbers[other] for other in after} for _, after in nodes]
 
 
 def _sorted(names: Sequence[str], needs: Sequence[set[int]]) -> tuple[int, ...]:
@@ -80,7 +68,7 @@ def _sorted(names: Sequence[str], needs: Sequence[set[int]]) -> tuple[int, ...]:
             if not left[number]:
                 heapq.heappush(ready, number)
     if len(done) < len(names):
-        raise PlanError(f"execution graph: the order goes in a circle: {_circle(names, needs, set(done))}")
+        raise PlanError(f"compile: the order goes in a circle: {_circle(names, needs, set(done))}")
     return tuple(done)
 
 
@@ -105,7 +93,7 @@ def _refuse_unordered(names: Sequence[str], found: Iterable[Hazard], ancestors: 
     for h in found:
         if not ancestors[h.second] >> h.first & 1 and not ancestors[h.first] >> h.second & 1:
             raise PlanError(
-                f"execution graph: {names[h.second]!r} {_VERBS[h.second_access]} {_bytes(h.piece)}, which {names[h.first]!r} "
+                f"compile: {names[h.second]!r} {_VERBS[h.second_access]} {_bytes(h.piece)}, which {names[h.first]!r} "
                 f"{_VERBS[h.first_access]}, and nothing orders them; wanted one after the other"
             )
 

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from camshaft.backends.device import HOST, Device
+from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.graph.graph import Tensor
+from camshaft.graph.graph import Node, Tensor, offset_nbytes, root
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.node_thunks import alignment_of
-from camshaft.plan.schedule import Buffer, Lifetime, Thunk, copy_thunk
+from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Thunk, copy_thunk
 
 LIFETIMES = {
     "input": Lifetime.IO,
     "constant": Lifetime.CONSTANT,
     "state": Lifetime.STATE,
     "value": Lifetime.TEMP,
+    "buffer": Lifetime.TEMP,
 }
 _ALIGNMENT = 64
 
@@ -50,6 +52,34 @@ class Residency:
         self._valid[tensor] = {seat}
         return self.buffer(tensor, seat)
 
+    def transfer(self, node: Node) -> Thunk:
+        """The thunk of a copy that the graph itself states, between the homes of two tensors."""
+        source, destination = (place(self.read(root(t), self.homes[root(t)]), t) for t in (*node.inputs, *node.outputs))
+        spaces = source.buffer.space, destination.buffer.space
+        if HOST not in spaces and spaces[0] != spaces[1]:
+            raise PlanError(
+                f"compile: {node.name!r} goes from {spaces[0]} to {spaces[1]}; wanted two copies, by way of the cpu"
+            )
+        kept = any(root(tensor).kind == "state" for tensor in (*node.inputs, *node.outputs))
+        spread = None if kept else leading_extent(node.inputs[0].spec)
+        return copy_thunk(node.name, source, destination, "the caller's copy", spread)
+
+    def check_at_home(self, node: Node, space: str) -> None:
+        """PlanError where a node that runs in a space wants a tensor that lies in another, or at bytes that no kernel takes."""
+        names = [f"its input {i}," for i in range(len(node.inputs))] + ["its output"] * len(node.outputs)
+        for name, tensor in zip(names, (*node.inputs, *node.outputs), strict=True):
+            base, at = root(tensor), offset_nbytes(tensor)
+            home = space if base.kind == "constant" else self.homes[base]
+            if home != space and self._seat(base, space) != home:
+                raise PlanError(
+                    f"compile: {node.name!r} runs on {space}, but {name} {tensor.name} lies on {home}; wanted a copy there"
+                )
+            if space != HOST and at % alignment_of(self.devices[space]):
+                wanted = alignment_of(self.devices[space])
+                raise PlanError(
+                    f"compile: {node.name!r} got {tensor.name} at byte {at}; wanted a multiple of {wanted} there"
+                )
+
     def settle(self) -> None:
         """Copies home what is read there after the run: outputs and states."""
         for tensor in list(self._valid):
@@ -68,7 +98,8 @@ class Residency:
         return found
 
     def _lifetime(self, tensor: Tensor) -> Lifetime:
-        return Lifetime.IO if tensor in self.results and tensor.kind == "value" else LIFETIMES[tensor.kind]
+        made = tensor.kind in ("value", "buffer")
+        return Lifetime.IO if tensor in self.results and made else LIFETIMES[tensor.kind]
 
     def _seat(self, tensor: Tensor, space: str) -> str:
         home = self.homes[tensor]
@@ -86,6 +117,11 @@ class Residency:
         spread = None if tensor.kind == "state" else leading_extent(tensor.spec)
         self.thunks.append(copy_thunk(f"{tensor.name} → {seat}", *pieces, reason=why, extent=spread))
         valid.add(seat)
+
+
+def place(buffer: Buffer, tensor: Tensor) -> BufferSlice:
+    """The tensor's bytes in its root's buffer."""
+    return buffer.slice(offset_nbytes(tensor), tensor.spec.nbytes)
 
 
 def leading_extent(spec: TensorSpec) -> Extent | None:

@@ -8,21 +8,20 @@ from typing import cast
 
 from camshaft.extent import Extent
 from camshaft.plan.memory.binding import BoundMemory
-from camshaft.plan.runtime.workers import Runner, Words, aligned_bytes, calling
+from camshaft.plan.runtime.workers import Runner, Words, calling
 from camshaft.plan.schedule import BufferSlice, HostFunction, Thunk
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 class HostCalls:
-    """The callbacks of one plan, run by `runner`, and the `failures` that they raised since. `failed` is the address of the word
-    that makes the executor skip the rest."""
+    """The callbacks of one plan, run by `runner`, and the `failures` that they raised since. `skip` is the word that makes the
+    executor skip the rest."""
 
-    def __init__(self, memory: BoundMemory, active: Callable[[Extent], int], runner: Runner) -> None:
+    def __init__(self, memory: BoundMemory, active: Callable[[Extent], int], runner: Runner, skip: Words) -> None:
         self._runner, self._memory = runner, memory
         self._active = active
-        self._word: Words = aligned_bytes(8, 64).view("int64")
-        self.failed = self._word.ctypes.data
+        self._word = skip
         self.failures: list[BaseException] = []
         self._callbacks: list[object] = []
 

@@ -1,14 +1,13 @@
 """A schedule over several devices: host thunks run in the native executor, others as runs of their device.
 
-Made by `bind_mixed`, with the same face as execute.py's BoundSchedule, which runs the host's part of it.
+Made by `bind_mixed`; a BoundSchedule runs the host's part of it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -22,27 +21,18 @@ from camshaft.plan.memory.binding import BoundMemory, bind_memory
 from camshaft.plan.memory.binding import Memory as HostMemory
 from camshaft.plan.memory.device_memory import DeviceMemory, bind_devices, commands
 from camshaft.plan.runtime.execute import BoundSchedule, check_waits
+from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.segments import Segment, cut
+from camshaft.plan.runtime.timed import Counts, DeviceTimes, Lanes, TimedRun, clock, timing
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import Buffer, BufferSlice, Schedule, buffers_of
 
 
-@dataclass(frozen=True)
-class DeviceTimes:
-    """Thunks [first, last), submitted to a device and waited for alone. `submitted_ns` and `done_ns` by time.perf_counter_ns;
-    `elapsed_ns` of each thunk by the device's clock, None where it has none."""
-
-    device: str
-    first: int
-    last: int
-    submitted_ns: int
-    done_ns: int
-    elapsed_ns: tuple[int, ...] | None
-
-
 class MultiDeviceSchedule:
     """A schedule with places on every device. Segments of devices are submitted and go on by themselves; one that needs the
-    bytes of another device's waits for it. Extents, threads and closing as BoundSchedule's."""
+    bytes of another device's waits for it. A RunnableSchedule."""
+
+    native = None
 
     def __init__(
         self,
@@ -66,11 +56,6 @@ class MultiDeviceSchedule:
                 self._device_run(segment, segment.first, segment.last)
 
     @property
-    def arena(self) -> Bytes:
-        """The host's memory of temporaries."""
-        return self._host.arena
-
-    @property
     def active(self) -> dict[Extent, int]:
         """The active value of every extent."""
         return self._host.active
@@ -80,14 +65,14 @@ class MultiDeviceSchedule:
         return self._host.extent(extent)
 
     def set_extent(self, extent: Extent, value: int) -> None:
-        """As BoundSchedule.set_extent."""
+        """As Runnable's."""
         self._refuse_closed()
         if self._lock.locked():
             raise PlanError(f"extent {extent.name!r} was set while its plan runs")
         self._host.set_extent(extent, value)
 
     def bytes_of(self, piece: BufferSlice) -> Bytes:
-        """The slice's bytes, uint8 [nbytes]: the memory itself on the host, a copy from a device."""
+        """As RunnableSchedule's."""
         self._refuse_closed()
         if piece.buffer.space == HOST:
             return self._host_memory.bytes_of(piece)
@@ -95,10 +80,7 @@ class MultiDeviceSchedule:
         return place.memory.read(place.offset_nbytes, place.nbytes)
 
     def run(self, first: int = 0, last: int | None = None) -> None:
-        """Runs thunks [first, last), all by default, and returns when all of them are done on every device.
-
-        Raises what a host thunk raised or a device reports, after every device finished. PlanError as BoundSchedule.run's.
-        """
+        """As Runnable's: all are done on every device when it returns."""
         end = len(self.schedule.thunks) if last is None else last
         if not 0 <= first <= end <= len(self.schedule.thunks):
             raise PlanError(f"thunks [{first}, {end}) of a plan that has {len(self.schedule.thunks)}")
@@ -136,21 +118,27 @@ class MultiDeviceSchedule:
             found = self._runs[first, last] = memory.device.bind(made, len(schedule.extents))
         return found
 
-    def run_timed(self, run_host: Callable[[BoundSchedule, int, int, int], None]) -> list[DeviceTimes]:
-        """Runs all thunks, one segment after the other, and says how long those of devices took.
-
-        `run_host` is given the host's schedule, a range of its thunks to run, and the place of the first in this one.
-        """
-        times = []
-        with self._lock:
+    def timed(self) -> TimedRun:
+        """As Runnable's: one segment after the other, by the host's stamps and the devices' own clocks."""
+        devices = tuple(dict.fromkeys(segment.device for segment in self.segments if segment.device != HOST))
+        lanes = Lanes(self.threads, self.schedule.waits, devices)
+        hosted: list[tuple[Segment, Counts]] = []
+        with timing(), self._lock:
             self._refuse_closed()
+            began, times = time.perf_counter_ns(), []
             for segment in self.segments:
                 if segment.device == HOST:
                     places = self._host_index[segment.first], self._host_index[segment.last]
-                    run_host(self._host, *places, segment.first)
+                    hosted.append((segment, self._host.stamps(*places)))
                 else:
                     times.append(self._timed(segment))
-        return times
+            ended = time.perf_counter_ns()
+        for segment, stamps in hosted:
+            ticks, programs = stamps[..., : layout.SIZE], stamps[..., layout.SIZE]
+            lanes.put(segment.first, segment.last, clock().ns(ticks) - began, programs)
+        for each in times:
+            lanes.put_device(each, began)
+        return lanes.done(float(began), float(ended - began))
 
     def _timed(self, segment: Segment) -> DeviceTimes:
         key = (segment.first, segment.last)
@@ -165,7 +153,7 @@ class MultiDeviceSchedule:
         return DeviceTimes(segment.device, *key, began, time.perf_counter_ns(), run.elapsed_ns())
 
     def close(self) -> None:
-        """Lets go of all memory, after a run in progress. The plan cannot run again; closing twice is allowed."""
+        """As Runnable's."""
         if inside_host_thunk() and self._host.is_running:
             raise PlanError("a host thunk's function closed the plan that runs it")
         with self._lock:

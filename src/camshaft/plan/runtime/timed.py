@@ -1,6 +1,6 @@
-"""Timed runs: a bound plan run by the executor's timed form, stamps in nanoseconds.
+"""Timed runs: stamps in nanoseconds of a plan run by the executor's timed form, for Runnable.timed.
 
-On the CPU the clock is the processor's counter (clock_ir.py), calibrated once against time.perf_counter_ns; each device outside
+On the CPU the clock is the processor's counter (clock.py), calibrated once against time.perf_counter_ns; each device outside
 of the host's space is asked for its own.
 """
 
@@ -10,18 +10,16 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from camshaft.errors import PlanError
-from camshaft.plan.runtime.execute import BoundSchedule
-from camshaft.plan.runtime.multi_device import DeviceTimes, MultiDeviceSchedule
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import timed_executor
-from camshaft.plan.runtime.runnable import Runnable
 from camshaft.plan.runtime.workers import Runner, WorkerPool, inside_host_thunk
 
 CALIBRATION_S = 0.02
@@ -112,53 +110,41 @@ def _runner(threads: int) -> Runner:
     return _runners[threads]
 
 
-def _stamped(bound: BoundSchedule, first: int, last: int) -> Counts:
-    """Runs thunks [first, last); stamps [workers, last - first + 1, 4] in ticks, each worker's whole run last: the caller's as
-    it sees it from here, since waking the others comes before its own begin."""
-    n = len(bound.schedule.thunks)
-    stamps: Counts = np.zeros((bound.threads, n + 1, layout.STAMP_WORDS), np.int64)
-    timed_executor().stamps(stamps.ctypes.data, n + 1)
+def stamped(threads: int, n_thunks: int, first: int, last: int, run: Callable[[Runner], None]) -> Counts:
+    """Has `run` run thunks [first, last) of a plan by workers of the timed form; stamps [workers, last - first + 1, 4] in ticks,
+    each worker's whole run last: the caller's as it sees it from here, since waking the others comes before its own begin."""
+    stamps: Counts = np.zeros((threads, n_thunks + 1, layout.STAMP_WORDS), np.int64)
+    timed_executor().stamps(stamps.ctypes.data, n_thunks + 1)
     before = timed_executor().clock()
-    bound.run(first, last, on=_runner(bound.threads))
-    stamps[0, n, [layout.START, layout.END]] = before, timed_executor().clock()
-    return stamps[:, [*range(first, last), n]]
+    run(_runner(threads))
+    stamps[0, n_thunks, [layout.START, layout.END]] = before, timed_executor().clock()
+    return stamps[:, [*range(first, last), n_thunks]]
 
 
-def timed_run(bound: Runnable) -> TimedRun:
-    """Runs every thunk once and says when. Devices take turns here, so that each is timed alone.
-
-    PlanError inside of a host thunk, where the cores' counters disagree, for a plan that is watched already, or as `run`.
-    """
+@contextmanager
+def timing() -> Iterator[None]:
+    """While stamps are this thread's to write, by a calibrated clock. PlanError inside of a host thunk."""
     if inside_host_thunk():
         raise PlanError("a host thunk's function timed a plan; wanted that done outside of runs")
     clock()  # calibrated before the run begins
     with _lock:
-        if isinstance(bound, BoundSchedule):
-            return _Lanes(bound.threads, bound.schedule.waits, ()).whole(_stamped(bound, 0, len(bound.schedule.thunks)))
-        if isinstance(bound, MultiDeviceSchedule):
-            return _mixed(bound)
-    raise PlanError(f"a {type(bound).__name__} cannot be timed; wanted a plan as camshaft.compile binds it")
+        yield
 
 
-def _mixed(bound: MultiDeviceSchedule) -> TimedRun:
-    began = time.perf_counter_ns()
-    hosted: list[tuple[int, int, Counts]] = []
+@dataclass(frozen=True)
+class DeviceTimes:
+    """Thunks [first, last), submitted to a device and waited for alone. `submitted_ns` and `done_ns` by time.perf_counter_ns;
+    `elapsed_ns` of each thunk by the device's clock, None where it has none."""
 
-    def host(schedule: BoundSchedule, first: int, last: int, at: int) -> None:
-        hosted.append((at, at + last - first, _stamped(schedule, first, last)))
-
-    times = bound.run_timed(host)
-    ended = time.perf_counter_ns()
-    devices = tuple(dict.fromkeys(t.device for t in times))
-    lanes = _Lanes(bound.threads, bound.schedule.waits, devices)
-    for first, last, stamps in hosted:
-        lanes.put(first, last, clock().ns(stamps[..., : layout.SIZE]) - began, stamps[..., layout.SIZE])
-    for each in times:
-        lanes.put_device(each, began)
-    return lanes.done(float(began), float(ended - began))
+    device: str
+    first: int
+    last: int
+    submitted_ns: int
+    done_ns: int
+    elapsed_ns: tuple[int, ...] | None
 
 
-class _Lanes:
+class Lanes:
     """The arrays of a TimedRun while they are filled."""
 
     def __init__(self, workers: int, waits: Sequence[bool], devices: tuple[str, ...]) -> None:

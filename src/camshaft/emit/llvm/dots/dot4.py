@@ -1,7 +1,4 @@
-"""The byte dot product in LLVM: by VNNI, NEON's or NVIDIA's dot products, by 16-bit products, or by shifts.
-
-Used by emit/llvm/data.py and llvm_math.py.
-"""
+"""The byte dot product in LLVM: by VNNI, NEON's or NVIDIA's dot products, by 16-bit products, or by shifts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Bytes by 4-bit indexes in LLVM: by the byte shuffles of x86 and NEON, NVIDIA's byte permutation, or by masks and shifts.
-
-Used by emit/llvm/data.py and llvm_math.py.
-"""
+"""Bytes by 4-bit indexes in LLVM: by the byte shuffles of x86 and NEON, NVIDIA's byte permutation, or by masks and shifts."""
 
 from __future__ import annotations
 

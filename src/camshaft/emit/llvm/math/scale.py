@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from camshaft.emit.llvm.typed import Typed
-from camshaft.emit.llvm.values import scalar_type, vector_type
+from camshaft.emit.llvm.values import vector_type
 
 _LEAST_BITS, _MOST_BITS = 128, 512
 
 
 def scale(t: Typed, p: str, n: str) -> str:
     """p 2^n for whole n, rounded once: more than a register's bits in pieces, fewer in the first elements of one."""
-    least = _LEAST_BITS // t.dtype.bits
-    if t.n < least:
-        return _narrowed(t, _piece(t, least, *(_padded(t, x, least) for x in (p, n))), least)
-    count = min(t.n, _MOST_BITS // t.dtype.bits)
-    pieces = [_piece(t, count, *(_slice(t, x, start, count) for x in (p, n))) for start in range(0, t.n, count)]
+    if t.n <= 1:
+        typ = vector_type(t.dtype, 2)
+        p, n = (t.line(f"insertelement {typ} poison, {t.type_of()} {x}, i64 0") for x in (p, n))
+        return t.line(f"extractelement {typ} {_of_vector(t, 2, p, n)}, i64 0")
+    return _of_vector(t, t.n, p, n)
+
+
+def _of_vector(t: Typed, total: int, p: str, n: str) -> str:
+    count = min(max(total, _LEAST_BITS // t.dtype.bits), _MOST_BITS // t.dtype.bits)
+    starts = range(0, total, count)
+    pieces = [_piece(t, count, *(_picked(t, total, x, x, range(at, at + count)) for x in (p, n))) for at in starts]
     while len(pieces) > 1:
-        pieces = [_joined(t, count, a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
+        pairs = zip(pieces[::2], pieces[1::2], strict=True)
+        pieces = [_picked(t, count, a, b, range(2 * count)) for a, b in pairs]
         count *= 2
-    return pieces[0]
-
-
-def _padded(t: Typed, x: str, count: int) -> str:
-    typ = vector_type(t.dtype, count)
-    if t.n <= 1:
-        return t.line(f"insertelement {typ} poison, {scalar_type(t.dtype)} {x}, i64 0")
-    order = ", ".join(f"i32 {i % t.n}" for i in range(count))
-    return t.line(f"shufflevector {t.type_of()} {x}, {t.type_of()} poison, <{count} x i32> <{order}>")
-
-
-def _narrowed(t: Typed, x: str, count: int) -> str:
-    typ = vector_type(t.dtype, count)
-    if t.n <= 1:
-        return t.line(f"extractelement {typ} {x}, i64 0")
-    order = ", ".join(f"i32 {i}" for i in range(t.n))
-    return t.line(f"shufflevector {typ} {x}, {typ} poison, <{t.n} x i32> <{order}>")
+    return _picked(t, count, pieces[0], pieces[0], range(total))
 
 
 def _piece(t: Typed, count: int, p: str, n: str) -> str:
@@ -47,14 +40,10 @@ def _piece(t: Typed, count: int, p: str, n: str) -> str:
     return t.line(f"call {typ} @{name}({typ} {p}, {typ} {n}, {typ} zeroinitializer, {mask} -1{current})")
 
 
-def _slice(t: Typed, x: str, start: int, count: int) -> str:
-    if count == t.n:
-        return x
-    order = ", ".join(f"i32 {i}" for i in range(start, start + count))
-    return t.line(f"shufflevector {t.type_of()} {x}, {t.type_of()} poison, <{count} x i32> <{order}>")
-
-
-def _joined(t: Typed, count: int, a: str, b: str) -> str:
-    order = ", ".join(f"i32 {i}" for i in range(2 * count))
-    typ = vector_type(t.dtype, count)
-    return t.line(f"shufflevector {typ} {a}, {typ} {b}, <{2 * count} x i32> <{order}>")
+def _picked(t: Typed, n: int, a: str, b: str, elements: Iterable[int]) -> str:
+    """Elements of two vectors of n, one after the other, and again."""
+    order = list(elements)
+    if order == list(range(n)):
+        return a
+    typ, places = vector_type(t.dtype, n), ", ".join(f"i32 {i % (2 * n)}" for i in order)
+    return t.line(f"shufflevector {typ} {a}, {typ} {b}, <{len(order)} x i32> <{places}>")

@@ -1,204 +1,135 @@
-"""LLVM IR for waiting: the bounded spin, the sleep, the barrier, and who shares a core. A part of executor_ir.py."""
+"""Waiting: the bounded spin, the sleep, the barrier, and who shares a core. Functions of the executor's module."""
 
 from __future__ import annotations
 
-_PAUSES = {
-    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
-    # isb waits long enough to leave the core to others; yield is a no-op on most.
-    "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
-    "arm64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
-}
-_NO_PAUSE = ("", 'call void asm sideeffect "", "~{memory}"()')
-
-# await returns once the word is no longer `seen`: a bounded spin, then sleep. A worker whose spins end in sleep again and
-# again (its core is wanted by the one it waits for) spins long only every 16th time. The sleeper counts itself before it looks
-# again, and the waker changes the word before it looks at the count, both sequentially consistent: no wake is lost.
-# The caller (worker 0) goes on spinning while it is on the core where its run began: who sleeps is woken on the waker's core in
-# a guest of KVM, and from then on the two share it, 8 us a wait.
-AWAIT = """
-define internal void @system_wait(ptr %control, ptr %word, i32 %expected) noinline {
-  %function.at = getelementptr i64, ptr %control, i64 $WAIT_FUNCTION
-  %function = load ptr, ptr %function.at
-  $wait
-  ret void
-}
-define internal void @system_wake(ptr %control, ptr %word) noinline {
-  %function.at = getelementptr i64, ptr %control, i64 $WAKE_FUNCTION
-  %function = load ptr, ptr %function.at
-  $wake
-  ret void
-}
-define internal void @await(ptr %control, ptr %word, i32 %seen, ptr %sleepers, ptr %misses) noinline {
-entry:
-  %missed = load i64, ptr %misses
-  %few = icmp ult i64 %missed, 4
-  %low = and i64 %missed, 15
-  %probe = icmp eq i64 %low, 0
-  %patient = or i1 %few, %probe
-  %long.at = getelementptr i64, ptr %control, i64 $SPIN_BOUND
-  %long = load i64, ptr %long.at
-  %short.at = getelementptr i64, ptr %control, i64 $SHORT_SPIN_BOUND
-  %short = load i64, ptr %short.at
-  %bound = select i1 %patient, i64 %long, i64 %short
-  br label %spin
-spin:
-  %turn = phi i64 [ 0, %entry ], [ %turn.next, %again ]
-  %now = load atomic i32, ptr %word acquire, align 4
-  %changed = icmp ne i32 %now, %seen
-  br i1 %changed, label %met, label %still
-still:
-  %turn.next = add i64 %turn, 1
-  %spent = icmp uge i64 %turn, %bound
-  br i1 %spent, label %tired, label %again
-tired:
-  %callers = getelementptr i64, ptr %control, i64 $CALLER_MISSES
-  %is_caller = icmp eq ptr %misses, %callers
-  %longest.at = getelementptr i64, ptr %control, i64 $CALLER_SPIN_BOUND
-  %longest = load i64, ptr %longest.at
-  %within = icmp ult i64 %turn, %longest
-  %may_stay = and i1 %is_caller, %within
-  br i1 %may_stay, label %where, label %lie_down
-where:
-  %unmoved = call i1 @is_unmoved(ptr %control)
-  br i1 %unmoved, label %again, label %lie_down
-again:
-  $pause
-  br label %spin
-met:
-  store i64 0, ptr %misses
-  br label %done
-lie_down:
-  %missed.next = add i64 %missed, 1
-  store i64 %missed.next, ptr %misses
-  %before = atomicrmw add ptr %sleepers, i32 1 seq_cst
-  br label %look
-look:
-  %then = load atomic i32, ptr %word seq_cst, align 4
-  %woken = icmp ne i32 %then, %seen
-  br i1 %woken, label %get_up, label %sleep
-sleep:
-  call void @system_wait(ptr %control, ptr %word, i32 %seen)
-  br label %look
-get_up:
-  %after = atomicrmw sub ptr %sleepers, i32 1 seq_cst
-  br label %done
-done:
-  ret void
-}
-define internal void @publish(ptr %control, ptr %word, i32 %value, ptr %sleepers) alwaysinline {
-entry:
-  store atomic i32 %value, ptr %word seq_cst, align 4
-  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
-  %anyone = icmp ne i32 %asleep, 0
-  br i1 %anyone, label %wake, label %done
-wake:
-  call void @system_wake(ptr %control, ptr %word)
-  br label %done
-done:
-  ret void
-}
-"""
-
-# The last to arrive opens generation `next`; `stay` false leaves without waiting for the others (the end of a run).
-BARRIER = """
-define internal void @barrier(ptr %control, i32 %next, i32 %workers, ptr %misses, i1 %stay) alwaysinline {
-entry:
-  %arrived = getelementptr i64, ptr %control, i64 $ARRIVED
-  %generation = getelementptr i64, ptr %control, i64 $GENERATION
-  %sleepers = getelementptr i64, ptr %control, i64 $SLEEPERS
-  %before = atomicrmw add ptr %arrived, i32 1 acq_rel
-  %here = add i32 %before, 1
-  %last = icmp eq i32 %here, %workers
-  br i1 %last, label %open, label %other
-open:
-  store atomic i32 0, ptr %arrived monotonic, align 4
-  call void @publish(ptr %control, ptr %generation, i32 %next, ptr %sleepers)
-  br label %done
-other:
-  br i1 %stay, label %stand, label %done
-stand:
-  %seen = sub i32 %next, 1
-  call void @await(ptr %control, ptr %generation, i32 %seen, ptr %sleepers, ptr %misses)
-  br label %done
-done:
-  ret void
-}
-"""
-
-# Which core each worker was on when the run began; `is_unmoved` says whether the caller still is. A worker that shares its core
-# with one before it leaves the executor after the run and is moved: guests of KVM see halted cores as taken and stack two
-# workers on one, 30 us a barrier.
-CORES = """
-define internal ptr @lines_of(ptr %control, i64 %worker) alwaysinline {
-  %skip = mul i64 %worker, $WORDS_PER_WORKER
-  %at = add i64 %skip, $WORKER_LINES
-  %lines = getelementptr i64, ptr %control, i64 %at
-  ret ptr %lines
-}
-define internal void @say_core(ptr %control, i64 %worker) noinline {
-entry:
-  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
-  %function = load ptr, ptr %function.at
-  %unknown = icmp eq ptr %function, null
-  br i1 %unknown, label %done, label %ask
-ask:
-  %core = call i32 %function()
-  %core.64 = sext i32 %core to i64
-  %lines = call ptr @lines_of(ptr %control, i64 %worker)
-  %core.at = getelementptr i64, ptr %lines, i64 $CORE
-  %said = load i64, ptr %core.at
-  %same = icmp eq i64 %said, %core.64
-  br i1 %same, label %done, label %say
-say:
-  store atomic i64 %core.64, ptr %core.at monotonic, align 8
-  br label %done
-done:
-  ret void
-}
-define internal i1 @is_unmoved(ptr %control) noinline {
-  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
-  %function = load ptr, ptr %function.at
-  %core = call i32 %function()
-  %core.64 = sext i32 %core to i64
-  %said.at = getelementptr i64, ptr %control, i64 $CALLER_CORE
-  %said = load i64, ptr %said.at
-  %same = icmp eq i64 %said, %core.64
-  ret i1 %same
-}
-define internal i1 @shares_core(ptr %control, i64 %worker) noinline {
-entry:
-  %function.at = getelementptr i64, ptr %control, i64 $CORE_FUNCTION
-  %function = load ptr, ptr %function.at
-  %unknown = icmp eq ptr %function, null
-  br i1 %unknown, label %no, label %ask
-ask:
-  %core = call i32 %function()
-  %core.64 = sext i32 %core to i64
-  br label %head
-head:
-  %other = phi i64 [ 0, %ask ], [ %other.next, %body ]
-  %left = icmp slt i64 %other, %worker
-  br i1 %left, label %body, label %no
-body:
-  %lines = call ptr @lines_of(ptr %control, i64 %other)
-  %core.at = getelementptr i64, ptr %lines, i64 $CORE
-  %theirs = load atomic i64, ptr %core.at monotonic, align 8
-  %same = icmp eq i64 %theirs, %core.64
-  %other.next = add i64 %other, 1
-  br i1 %same, label %yes, label %head
-yes:
-  ret i1 true
-no:
-  ret i1 false
-}
-"""
+from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Module, Value
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.os_wait import WaitRow
 
 
-def pause_ir(machine: str) -> str:
-    """The call that makes one turn of a spin cheap for the others; a compiler barrier where there is none."""
-    return _PAUSES.get(machine, _NO_PAUSE)[1]
+def pause(b: Builder, machine: str) -> None:
+    """One turn of a spin, cheap for others; a compiler barrier where no instruction for that is known."""
+    if machine == "x86_64":
+        b.intrinsic("llvm.x86.sse2.pause", VOID)
+    elif machine in ("aarch64", "arm64"):  # waits long enough to leave the core to others; yield is a no-op on most
+        b.intrinsic("llvm.aarch64.isb", VOID, b.const(I32, 15))
+    else:
+        b.write('call void asm sideeffect "", "~{memory}"()')
 
 
-def pause_declaration(machine: str) -> str:
-    """What the module must declare for `pause_ir`."""
-    return _PAUSES.get(machine, _NO_PAUSE)[0] + "\n"
+def define_wait(m: Module, row: WaitRow, machine: str) -> None:
+    """The functions system_wait, system_wake, await, say_core, is_unmoved and shares_core."""
+
+    def system_wait(b: Builder, control: Value, word: Value, expected: Value) -> None:
+        row.wait(b, b.load_word(control, layout.WAIT_FUNCTION, PTR), word, expected)
+
+    def system_wake(b: Builder, control: Value, word: Value) -> None:
+        row.wake(b, b.load_word(control, layout.WAKE_FUNCTION, PTR), word)
+
+    def await_(b: Builder, control: Value, word: Value, seen: Value, sleepers: Value, misses: Value) -> None:
+        _await(b, machine, control, word, seen, sleepers, misses)
+
+    for body, result, types in (
+        (system_wait, VOID, (PTR, PTR, I32)),
+        (system_wake, VOID, (PTR, PTR)),
+        (say_core, VOID, (PTR, I64)),
+        (is_unmoved, I1, (PTR,)),
+        (shares_core, I1, (PTR, I64)),
+        (await_, VOID, (PTR, PTR, I32, PTR, PTR)),
+    ):
+        m.define(body, result, *types, linkage="internal", attributes="noinline")
+
+
+def _await(b: Builder, machine: str, control: Value, word: Value, seen: Value, sleepers: Value, misses: Value) -> None:
+    """Returns once the word is no longer `seen`: a bounded spin, then sleep.
+
+    A worker whose spins end in sleep again and again (its core is wanted by the one it waits for) spins long only every 16th
+    time. The sleeper counts itself before it looks again, and the waker changes the word before it looks at the count, both
+    sequentially consistent: no wake is lost.
+    """
+    missed = b.load(I64, misses)
+    patient = b.ult(missed, 4) | b.eq(missed & 15, 0)
+    long, short = b.load_word(control, layout.SPIN_BOUND), b.load_word(control, layout.SHORT_SPIN_BOUND)
+    bound, turn = b.select(patient, long, short), b.var(I64, 0)
+    lie_down = b.label("lie_down")
+    with b.loop():
+        with b.if_(b.ne(b.load(I32, word, "acquire"), seen)):
+            b.store(b.const(I64, 0), misses)
+            b.ret()
+        turns = turn.value
+        with b.if_(b.ule(bound, turns)):
+            _go_on_spinning(b, control, turns, misses, lie_down)
+        pause(b, machine)
+        turn.set(turns + 1)
+    b.open(lie_down)
+    b.store(missed + 1, misses)
+    b.fetch("add", sleepers, b.const(I32, 1), "seq_cst")
+    with b.loop() as woken:
+        b.goto_if(b.ne(b.load(I32, word, "seq_cst"), seen), woken)
+        b.call("system_wait", control, word, seen)
+    b.fetch("sub", sleepers, b.const(I32, 1), "seq_cst")
+
+
+def _go_on_spinning(b: Builder, control: Value, turns: Value, misses: Value, lie_down: str) -> None:
+    """The caller (worker 0) goes on while it is on the core where its run began: who sleeps is woken on the waker's core in a
+    guest of KVM, and from then on the two share it, 8 us a wait."""
+    is_caller = b.eq(misses, b.element(control, layout.CALLER_MISSES))
+    longest = b.load_word(control, layout.CALLER_SPIN_BOUND)
+    b.goto_unless(is_caller & b.ult(turns, longest), lie_down)
+    b.goto_unless(b.call("is_unmoved", control), lie_down)
+
+
+def publish(b: Builder, control: Value, word: Value, value: Value, sleepers: Value) -> None:
+    """The word's new value, and a wake for those who sleep on it."""
+    b.store(value, word, "seq_cst")
+    with b.if_(b.ne(b.load(I32, sleepers, "seq_cst"), 0)):
+        b.call("system_wake", control, word)
+
+
+def barrier(b: Builder, control: Value, following: Value, workers: Value, misses: Value, stay: Value) -> None:
+    """The last to arrive opens generation `following`; `stay` false leaves without waiting for others (the end of a run)."""
+    arrived, generation = b.element(control, layout.ARRIVED), b.element(control, layout.GENERATION)
+    sleepers = b.element(control, layout.SLEEPERS)
+    here = b.fetch("add", arrived, b.const(I32, 1), "acq_rel") + 1
+    with b.if_(b.eq(here, workers)):
+        b.store(b.const(I32, 0), arrived, "monotonic")
+        publish(b, control, generation, following, sleepers)
+    with b.else_(), b.if_(stay):
+        b.call("await_", control, generation, following - 1, sleepers, misses)
+
+
+def lines_of(b: Builder, control: Value, worker: Value) -> Value:
+    """Where a worker's own words begin."""
+    return b.element(control, worker * layout.WORDS_PER_WORKER + layout.WORKER_LINES)
+
+
+def _core(b: Builder, function: Value) -> Value:
+    return b.cast("sext", b.call_at(function, I32), I64)
+
+
+def say_core(b: Builder, control: Value, worker: Value) -> None:
+    """Notes which core a worker is on, for others and for the end of a run."""
+    function = b.load_word(control, layout.CORE_FUNCTION, PTR)
+    with b.if_(b.ne(function, b.null())):
+        core, said = _core(b, function), b.element(lines_of(b, control, worker), layout.CORE)
+        with b.if_(b.ne(b.load(I64, said), core)):
+            b.store(core, said, "monotonic")
+
+
+def is_unmoved(b: Builder, control: Value) -> None:
+    """Whether the caller is still on the core where its run began."""
+    core = _core(b, b.load_word(control, layout.CORE_FUNCTION, PTR))
+    b.ret(b.eq(b.load_word(control, layout.CALLER_CORE), core))
+
+
+def shares_core(b: Builder, control: Value, worker: Value) -> None:
+    """Whether a worker is on the core of one before it. It then leaves the executor after the run and is moved: guests of KVM
+    see halted cores as taken and stack two workers on one, 30 us a barrier."""
+    function = b.load_word(control, layout.CORE_FUNCTION, PTR)
+    with b.if_(b.ne(function, b.null())):
+        core = _core(b, function)
+        with b.for_(0, worker) as other:
+            theirs = b.load(I64, b.element(lines_of(b, control, other), layout.CORE), "monotonic")
+            with b.if_(b.eq(theirs, core)):
+                b.ret(b.const(I1, 1))
+    b.ret(b.const(I1, 0))

@@ -1,65 +1,87 @@
-"""LLVM IR that reads a steady clock, and the entries of the executor's timed form. A part of executor_ir.py.
+"""The steady clock of the executor's timed form, and the stamps that it writes.
 
 Ticks, not nanoseconds: timed.py calibrates them against the system's clock. All cores must count alike, which it checks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
+from camshaft.emit.llvm.builder import I32, I64, PTR, VOID, Builder, Module, Value
 from camshaft.errors import PlanError
+from camshaft.plan.runtime.native import layout
 
-# Lines of the executor's text that only the timed form has begin with this.
-TIMED = ";timed"
-
-# x86-64: the time-stamp counter, which counts at a constant rate on every CPU since 2008; lfence lets what came before it end.
-_X86 = """
-declare void @llvm.x86.sse2.lfence()
-declare i64 @llvm.readcyclecounter()
-define internal i64 @clock() alwaysinline {
-  call void @llvm.x86.sse2.lfence()
-  %now = call i64 @llvm.readcyclecounter()
-  ret i64 %now
-}
-"""
-# AArch64: the generic timer, 10 to 40 ns a tick (1 ns from Armv8.6 on); its cycle counter is closed to programs. The isb is
-# declared with the pause; LLVM's steady counter is the constant 0 there.
-_ARM = """
-declare i64 @llvm.read_volatile_register.i64(metadata)
-define internal i64 @clock() alwaysinline {
-  call void @llvm.aarch64.isb(i32 15)
-  %now = call i64 @llvm.read_volatile_register.i64(metadata !90002)
-  ret i64 %now
-}
-!90002 = !{!"cntvct_el0"}
-"""
-# RISC-V: the time register, which all cores share; its cycle counter is closed to programs.
-_RISCV = """
-declare i64 @llvm.readsteadycounter()
-define internal i64 @clock() alwaysinline {
-  fence seq_cst
-  %now = call i64 @llvm.readsteadycounter()
-  ret i64 %now
-}
-"""
-_CLOCKS = {"x86_64": _X86, "aarch64": _ARM, "arm64": _ARM, "riscv64": _RISCV}
-
-# Where the workers of one run at a time put their stamps: [workers, thunks + 1, STAMP_WORDS].
-STAMP_ENTRIES = """
-@stamps = internal global ptr null
-@stamps_per_worker = internal global i64 0
-define void @camshaft_stamps(ptr %stamps, i64 %per_worker) {
-  store ptr %stamps, ptr @stamps
-  store i64 %per_worker, ptr @stamps_per_worker
-  ret void
-}
-define i64 @camshaft_clock() {
-  %now = call i64 @clock()
-  ret i64 %now
-}
-"""
+Clock: TypeAlias = Callable[[Builder], Value]
 
 
-def clock_ir(machine: str) -> str:
-    """The function @clock of `machine` (the triple's first part). PlanError where no clock is known."""
+def _x86(b: Builder) -> Value:
+    """The time-stamp counter, which counts at a constant rate on every CPU since 2008; lfence lets what came before end."""
+    b.intrinsic("llvm.x86.sse2.lfence", VOID)
+    return b.intrinsic("llvm.readcyclecounter", I64)
+
+
+def _arm(b: Builder) -> Value:
+    """The generic timer, 10 to 40 ns a tick (1 ns from Armv8.6 on); AArch64's cycle counter is closed to programs, and LLVM's
+    steady counter is the constant 0 there."""
+    b.intrinsic("llvm.aarch64.isb", VOID, b.const(I32, 15))
+    register = Value(b, "metadata", '!{!"cntvct_el0"}')
+    return b.intrinsic("llvm.read_volatile_register.i64", I64, register)
+
+
+def _riscv(b: Builder) -> Value:
+    """The time register, which all cores share; RISC-V's cycle counter is closed to programs."""
+    b.write("fence seq_cst")
+    return b.intrinsic("llvm.readsteadycounter", I64)
+
+
+_CLOCKS: dict[str, Clock] = {"x86_64": _x86, "aarch64": _arm, "arm64": _arm, "riscv64": _riscv}
+
+
+def clock_of(machine: str) -> Clock:
+    """What reads the clock of `machine` (the triple's first part). PlanError where none is known."""
     if machine not in _CLOCKS:
         raise PlanError(f"no clock to time thunks by on {machine}; there is one on {', '.join(_CLOCKS)}")
     return _CLOCKS[machine]
+
+
+class Stamps:
+    """Writes a worker's stamps, which lie as layout.py says, where `camshaft_stamps` was told. Made at the start of a run."""
+
+    def __init__(self, b: Builder, clock: Clock, worker: Value) -> None:
+        self._b, self._clock, self._stamp = b, clock, b.null()
+        all_stamps, per_worker = (b.load(kind, b.address(name)) for name, kind in _PLACE)
+        self._mine = self._at(all_stamps, worker * per_worker)
+        b.store(clock(b), self._at(self._mine, per_worker - 1))
+
+    def begin(self, thunk: Value) -> None:
+        """A thunk that has no programs so far."""
+        self._stamp = self._at(self._mine, thunk)
+        self._b.store(self._clock(self._b), self._stamp)
+        self._b.store_word(self._b.const(I64, 0), self._stamp, layout.SIZE)
+
+    def share(self, start: Value, size: Value) -> None:
+        self._b.store_word(size, self._stamp, layout.SIZE)
+        self._b.store_word(start, self._stamp, layout.PLACE)
+
+    def end(self) -> None:
+        self._b.store_word(self._clock(self._b), self._stamp, layout.END)
+
+    def _at(self, stamps: Value, index: Value) -> Value:
+        return self._b.element(stamps, index * layout.STAMP_WORDS)
+
+
+_PLACE = (("stamps", PTR), ("stamps_per_worker", I64))
+
+
+def define_stamps(m: Module, clock: Clock) -> None:
+    """Where the workers of one run at a time put their stamps, [workers, thunks + 1, STAMP_WORDS], and the entries for it."""
+    for (name, kind), start in zip(_PLACE, ("null", "0"), strict=True):
+        m.global_(name, kind, start)
+
+    def camshaft_stamps(b: Builder, stamps: Value, per_worker: Value) -> None:
+        b.store(stamps, b.address("stamps"))
+        b.store(per_worker, b.address("stamps_per_worker"))
+
+    m.define(camshaft_stamps, VOID, PTR, I64)
+    m.define(lambda b: b.ret(clock(b)), I64, name="camshaft_clock")

@@ -1,117 +1,83 @@
-"""LLVM IR that others call: a run, alone or with workers, a worker's life, a spin, a copy. A part of executor_ir.py."""
+"""What others call of the executor: a run, alone or with workers, a worker's life, a spin, a copy."""
 
 from __future__ import annotations
 
-# A run is published by its number in RUN_GENERATION; worker 0 is the caller. STOP makes the workers return 0.
-ENTRIES = """
-define void @camshaft_run_alone(ptr %records, i64 %first, i64 %last, ptr %failed) {
-  call void @walk(ptr null, i64 0, i64 1, ptr %records, i64 %first, i64 %last, ptr %failed)
-  ret void
-}
-define internal void @summon(ptr %control) alwaysinline {
-  %run = getelementptr i64, ptr %control, i64 $RUN_GENERATION
-  %sleepers = getelementptr i64, ptr %control, i64 $RUN_SLEEPERS
-  %number = load atomic i32, ptr %run monotonic, align 4
-  %number.next = add i32 %number, 1
-  call void @publish(ptr %control, ptr %run, i32 %number.next, ptr %sleepers)
-  ret void
-}
-define internal void @work(ptr %control, i64 %worker) noinline {
-  %workers.at = getelementptr i64, ptr %control, i64 $WORKERS
-  %workers = load i64, ptr %workers.at
-  %records.at = getelementptr i64, ptr %control, i64 $RECORDS
-  %records = load ptr, ptr %records.at
-  %first.at = getelementptr i64, ptr %control, i64 $FIRST
-  %first = load i64, ptr %first.at
-  %last.at = getelementptr i64, ptr %control, i64 $LAST
-  %last = load i64, ptr %last.at
-  %failed.at = getelementptr i64, ptr %control, i64 $FAILED
-  %failed = load ptr, ptr %failed.at
-  call void @walk(ptr %control, i64 %worker, i64 %workers, ptr %records, i64 %first, i64 %last, ptr %failed)
-  ret void
-}
-define void @camshaft_run(ptr %control, ptr %records, i64 %first, i64 %last, ptr %failed) {
-  %records.at = getelementptr i64, ptr %control, i64 $RECORDS
-  store ptr %records, ptr %records.at
-  %first.at = getelementptr i64, ptr %control, i64 $FIRST
-  store i64 %first, ptr %first.at
-  %last.at = getelementptr i64, ptr %control, i64 $LAST
-  store i64 %last, ptr %last.at
-  %failed.at = getelementptr i64, ptr %control, i64 $FAILED
-  store ptr %failed, ptr %failed.at
-  call void @say_core(ptr %control, i64 0)
-  call void @summon(ptr %control)
-  call void @work(ptr %control, i64 0)
-  ret void
-}
-define void @camshaft_stop(ptr %control) {
-  %stop.at = getelementptr i64, ptr %control, i64 $STOP
-  store i64 1, ptr %stop.at
-  call void @summon(ptr %control)
-  ret void
-}
-define i64 @camshaft_worker(ptr %control, i64 %worker) {
-entry:
-  %lines = call ptr @lines_of(ptr %control, i64 %worker)
-  %misses = getelementptr i64, ptr %lines, i64 $RUN_MISSES
-  %before = load i64, ptr %lines
-  %before.32 = trunc i64 %before to i32
-  %run = getelementptr i64, ptr %control, i64 $RUN_GENERATION
-  %sleepers = getelementptr i64, ptr %control, i64 $RUN_SLEEPERS
-  %stop.at = getelementptr i64, ptr %control, i64 $STOP
-  br label %idle
-idle:
-  %seen = phi i32 [ %before.32, %entry ], [ %seen.next, %turn ]
-  call void @await(ptr %control, ptr %run, i32 %seen, ptr %sleepers, ptr %misses)
-  %seen.next = add i32 %seen, 1
-  %seen.64 = zext i32 %seen.next to i64
-  store i64 %seen.64, ptr %lines
-  %stop = load i64, ptr %stop.at
-  %go_home = icmp ne i64 %stop, 0
-  br i1 %go_home, label %out, label %turn
-turn:
-  call void @say_core(ptr %control, i64 %worker)
-  call void @work(ptr %control, i64 %worker)
-  %crowded = call i1 @shares_core(ptr %control, i64 %worker)
-  br i1 %crowded, label %move, label %idle
-move:
-  ret i64 1
-out:
-  ret i64 0
-}
-define void @camshaft_spin(i64 %turns) {
-entry:
-  br label %spin
-spin:
-  %turn = phi i64 [ 0, %entry ], [ %turn.next, %again ]
-  %spent = icmp uge i64 %turn, %turns
-  br i1 %spent, label %done, label %again
-again:
-  $pause
-  %turn.next = add i64 %turn, 1
-  br label %spin
-done:
-  ret void
-}
-"""
+from camshaft.emit.llvm.builder import I32, I64, PTR, VOID, Builder, Module, Value
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.barrier import lines_of, pause, publish
+from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 
-# A copy's program moves one chunk. Arguments: source, destination, size, memmove.
-COPY = """
-define void @camshaft_copy(ptr %args, i64 %first, i64 %last) {
-  %source = load ptr, ptr %args
-  %destination.at = getelementptr i64, ptr %args, i64 1
-  %destination = load ptr, ptr %destination.at
-  %nbytes.at = getelementptr i64, ptr %args, i64 2
-  %nbytes = load i64, ptr %nbytes.at
-  %memmove.at = getelementptr i64, ptr %args, i64 3
-  %memmove = load ptr, ptr %memmove.at
-  %from = mul i64 %first, $COPY_NBYTES_PER_PROGRAM
-  %whole = mul i64 %last, $COPY_NBYTES_PER_PROGRAM
-  %to = call i64 @llvm.umin.i64(i64 %whole, i64 %nbytes)
-  %size = sub i64 %to, %from
-  %source.from = getelementptr i8, ptr %source, i64 %from
-  %destination.from = getelementptr i8, ptr %destination, i64 %from
-  %moved = call ptr %memmove(ptr %destination.from, ptr %source.from, i64 %size)
-  ret void
-}
-"""
+# The words of a control block that say what a run walks.
+_RUN = ((layout.RECORDS, PTR), (layout.FIRST, I64), (layout.LAST, I64), (layout.FAILED, PTR))
+
+
+def define_entries(m: Module, machine: str) -> None:
+    """The exported functions, and `work`, which is one worker's part of a run."""
+
+    def camshaft_spin(b: Builder, turns: Value) -> None:
+        with b.for_(0, turns):
+            pause(b, machine)
+
+    m.define(camshaft_run_alone, VOID, PTR, I64, I64, PTR)
+    m.define(work, VOID, PTR, I64, linkage="internal", attributes="noinline")
+    m.define(camshaft_run, VOID, PTR, PTR, I64, I64, PTR)
+    m.define(camshaft_stop, VOID, PTR)
+    m.define(camshaft_worker, I64, PTR, I64)
+    m.define(camshaft_spin, VOID, I64)
+    m.define(camshaft_copy, VOID, PTR, I64, I64)
+
+
+def camshaft_run_alone(b: Builder, records: Value, first: Value, last: Value, failed: Value) -> None:
+    b.call("walk", b.null(), b.const(I64, 0), b.const(I64, 1), records, first, last, failed)
+
+
+def work(b: Builder, control: Value, worker: Value) -> None:
+    """A worker's part of the run that the control block describes."""
+    run = (b.load_word(control, at, kind) for at, kind in _RUN)
+    b.call("walk", control, worker, b.load_word(control, layout.WORKERS), *run)
+
+
+def _summon(b: Builder, control: Value) -> None:
+    """A run is published by its number; worker 0 is the caller."""
+    run = b.element(control, layout.RUN_GENERATION)
+    publish(b, control, run, b.load(I32, run, "monotonic") + 1, b.element(control, layout.RUN_SLEEPERS))
+
+
+def camshaft_run(b: Builder, control: Value, *run: Value) -> None:
+    for value, (at, _) in zip(run, _RUN, strict=True):
+        b.store_word(value, control, at)
+    b.call("say_core", control, b.const(I64, 0))
+    _summon(b, control)
+    b.call("work", control, b.const(I64, 0))
+
+
+def camshaft_stop(b: Builder, control: Value) -> None:
+    """Makes the workers return 0."""
+    b.store_word(b.const(I64, 1), control, layout.STOP)
+    _summon(b, control)
+
+
+def camshaft_worker(b: Builder, control: Value, worker: Value) -> None:
+    """Takes part in run after run; returns 1 to be moved to a core of its own, 0 at the end."""
+    own = lines_of(b, control, worker)
+    misses = b.element(own, layout.RUN_MISSES)
+    run, sleepers = b.element(control, layout.RUN_GENERATION), b.element(control, layout.RUN_SLEEPERS)
+    seen = b.var(I32, b.cast("trunc", b.load(I64, own), I32))
+    with b.loop():
+        b.call("await_", control, run, seen.value, sleepers, misses)
+        seen.set(seen.value + 1)
+        b.store(b.cast("zext", seen.value, I64), own)
+        with b.if_(b.ne(b.load_word(control, layout.STOP), 0)):
+            b.ret(b.const(I64, 0))
+        b.call("say_core", control, worker)
+        b.call("work", control, worker)
+        with b.if_(b.call("shares_core", control, worker)):
+            b.ret(b.const(I64, 1))
+
+
+def camshaft_copy(b: Builder, args: Value, first: Value, last: Value) -> None:
+    """A program moves one chunk. Arguments: source, destination, size, memmove."""
+    source, destination = b.load(PTR, args), b.load_word(args, 1, PTR)
+    start, stop = first * COPY_NBYTES_PER_PROGRAM, b.umin(last * COPY_NBYTES_PER_PROGRAM, b.load_word(args, 2))
+    at = (b.element(base, start, "i8") for base in (destination, source))
+    b.call_at(b.load_word(args, 3, PTR), PTR, *at, stop - start)

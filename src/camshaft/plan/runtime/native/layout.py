@@ -1,5 +1,5 @@
 """Where the executor finds what it walks: int64 words of thunk records, of a pool's control block, of stamps. The counterpart of
-executor_ir.py, shared with all who write or read those words.
+executor.py, shared with all who write or read those words.
 
   record   entry, args, constant, wait, home, number of factors, 3 x (extent address, divisor), stride; 128 bytes. Home is -1
            where every worker runs all programs; a worker's args are `stride` bytes after those of the one before

@@ -1,4 +1,4 @@
-"""How a worker sleeps and is woken: a row per operating system. barrier_ir.py emits the row's calls."""
+"""How a worker sleeps and is woken: a row per operating system. barrier.py places the row's calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from camshaft.errors import PlanError
+
+if TYPE_CHECKING:  # a start that finds its executor in the store writes none
+    from camshaft.emit.llvm.builder import Builder, Value
 
 # The number of the futex system call; the generic table serves every newer architecture.
 FUTEX_NUMBERS = {
@@ -34,7 +38,8 @@ class WaitAddresses:
 
 @dataclass(frozen=True)
 class WaitRow:
-    """One way to sleep. `wait` and `wake` are LLVM IR over %function, %word and (wait) %expected, an i32.
+    """One way to sleep. `wait(b, function, word, expected)` and `wake(b, function, word)` write the system's calls; `expected` is
+    an i32.
 
     A wait may return at any time; the executor looks at the word again. `find` gives the addresses, or None where
     this system lacks them.
@@ -43,8 +48,8 @@ class WaitRow:
     name: str
     meaning: str
     find: Callable[[], WaitAddresses | None]
-    wait: str
-    wake: str
+    wait: Callable[[Builder, Value, Value, Value], object]
+    wake: Callable[[Builder, Value, Value], object]
 
 
 def _symbol(library: ctypes.CDLL, name: str) -> int | None:
@@ -84,15 +89,36 @@ def _find_yield() -> WaitAddresses | None:
 
 def futex_row(number: int) -> WaitRow:
     """Linux's row for an architecture whose futex system call has this number."""
-    wait = f"i64 {number}, ptr %word, i64 {FUTEX_WAIT_PRIVATE}, i64 %value, i64 0, i64 0, i64 0"
-    wake = f"i64 {number}, ptr %word, i64 {FUTEX_WAKE_PRIVATE}, i64 {EVERYONE}, i64 0, i64 0, i64 0"
+
+    def call(b: Builder, function: Value, word: Value, operation: int, value: Value) -> None:
+        how = b.const("i64", operation), value, *[b.const("i64", 0)] * 3
+        b.call_at(function, "i64", b.const("i64", number), word, *how, variadic="i64")
+
     return WaitRow(
         "futex",
         "sleeps in the kernel: syscall(SYS_futex)",
         _find_futex,
-        f"%value = zext i32 %expected to i64\n  %done = call i64 (i64, ...) %function({wait})",
-        f"%done = call i64 (i64, ...) %function({wake})",
+        lambda b, function, word, seen: call(b, function, word, FUTEX_WAIT_PRIVATE, _wide(b, seen)),
+        lambda b, function, word: call(b, function, word, FUTEX_WAKE_PRIVATE, b.const("i64", EVERYONE)),
     )
+
+
+def _wide(b: Builder, expected: Value) -> Value:
+    return b.cast("zext", expected, "i64")
+
+
+def _wait_on_address(b: Builder, function: Value, word: Value, expected: Value) -> None:
+    compared = b.alloca("i32")
+    b.store(expected, compared)
+    b.call_at(function, "i32", word, compared, b.const("i64", 4), b.const("i32", -1))
+
+
+def _os_sync(b: Builder, function: Value, word: Value, *value: Value) -> None:
+    b.call_at(function, "i32", word, *value, b.const("i64", 4), b.const("i32", 0))
+
+
+def _ulock(b: Builder, function: Value, operation: int, word: Value, value: Value, *timeout: Value) -> None:
+    b.call_at(function, "i32", b.const("i32", operation), word, value, *timeout)
 
 
 def core_address() -> int:
@@ -108,31 +134,31 @@ WAKE_ROWS = (
         "wait_on_address",
         "sleeps in the kernel: WaitOnAddress",
         _find_windows,
-        "%slot = alloca i32\n  store i32 %expected, ptr %slot\n"
-        "  %done = call i32 %function(ptr %word, ptr %slot, i64 4, i32 -1)",
-        "call void %function(ptr %word)",
+        _wait_on_address,
+        lambda b, function, word: b.call_at(function, "void", word),
     ),
     WaitRow(
         "os_sync",
         "sleeps in the kernel: os_sync_wait_on_address (macOS 14.4 and newer)",
         _find_darwin("os_sync_wait_on_address", "os_sync_wake_by_address_all"),
-        "%value = zext i32 %expected to i64\n  %done = call i32 %function(ptr %word, i64 %value, i64 4, i32 0)",
-        "%done = call i32 %function(ptr %word, i64 4, i32 0)",
+        lambda b, function, word, seen: _os_sync(b, function, word, _wide(b, seen)),
+        _os_sync,
     ),
     WaitRow(
         "ulock",
         "sleeps in the kernel: __ulock_wait (macOS before 14.4)",
         _find_darwin("__ulock_wait", "__ulock_wake"),
-        f"%value = zext i32 %expected to i64\n"
-        f"  %done = call i32 %function(i32 {ULOCK_COMPARE_AND_WAIT}, ptr %word, i64 %value, i32 0)",
-        f"%done = call i32 %function(i32 {ULOCK_WAKE_ALL}, ptr %word, i64 0)",
+        lambda b, function, word, seen: _ulock(
+            b, function, ULOCK_COMPARE_AND_WAIT, word, _wide(b, seen), b.const("i32", 0)
+        ),
+        lambda b, function, word: _ulock(b, function, ULOCK_WAKE_ALL, word, b.const("i64", 0)),
     ),
     WaitRow(
         "yield",
         "does not sleep: gives up its turn with sched_yield, again and again, so idle workers use their cores",
         _find_yield,
-        "%done = call i32 %function()",
-        "",
+        lambda b, function, word, seen: b.call_at(function, "i32"),
+        lambda b, function, word: None,
     ),
 )
 

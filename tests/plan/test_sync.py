@@ -1,4 +1,4 @@
-"""ExecutionGraph: the bytes of the canonical plan on any devices under every sync strategy, and where each waits."""
+"""compile's sync: the bytes of the canonical plan on any devices under every strategy, and where each waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from camshaft import ops
 from camshaft.backends import registry
 from camshaft.dtypes import f32, i64
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.lowering.execution_node import ExecutionNode
 from camshaft.plan.lowering.node_order import SYNCS
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult
@@ -52,7 +51,7 @@ PLACES = [
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("sync", SYNCS)
 def test_every_strategy_and_place_gives_the_bytes_of_the_canonical_plan(places: tuple, sync: str) -> None:
-    with placed(places).compile(sync=sync, threads=2) as plan:
+    with cs.compile(placed(places), sync=sync, threads=2) as plan:
         for n in (40, 7, 0):
             assert plan.run(x=X[:n])["y"].tobytes() == canonical(n)
         assert plan.submit(x=X[:5]).result(30)["y"].tobytes() == canonical(5)
@@ -63,7 +62,7 @@ def test_a_graph_over_the_cpu_and_webgpu_agrees_with_the_cpu() -> None:
     require(reason is None, f"webgpu: {reason}")
     wanted = np.frombuffer(canonical(7), np.float32).reshape(7, DIM)
     for sync in SYNCS:
-        with placed(("webgpu", "cpu", "webgpu", "cpu")).compile(sync=sync, threads=2) as plan:
+        with cs.compile(placed(("webgpu", "cpu", "webgpu", "cpu")), sync=sync, threads=2) as plan:
             plan.run(x=-X)
             np.testing.assert_allclose(plan.run(x=X[:7])["y"], wanted, atol=1e-5)
             assert sum(t.kind == "copy" for t in plan.bound.schedule.thunks) == 4
@@ -76,7 +75,7 @@ def test_random_graphs_over_devices_give_the_bytes_of_the_canonical_plan(
 ) -> None:
     """Some values also go to the host and back to where they were, and are read there."""
     placer = Placer()
-    values: list[cs.Tensor | ExecutionNode] = [placer.input("x"), placer.input("y")]
+    values: list[cs.Tensor] = [placer.input("x"), placer.input("y")]
     for (op, a, b, number), hop in zip(nodes, hops, strict=False):
         device = ("cpu:scalar", "fake:0", "fake:1")[number]
         made = placer.node(op, device, *([values[a]] if op == "silu" else [values[a], values[b]]))
@@ -89,9 +88,24 @@ def test_random_graphs_over_devices_give_the_bytes_of_the_canonical_plan(
     with cs.compile(graph_of(nodes, 1, False), backend="scalar", threads=1) as plan:
         plan.run(x=X, y=X)
         wanted = plan.run(x=X[:9], y=X[9:18])["out0"].tobytes()
-    with placer.graph.compile(sync=sync, threads=1) as plan:
+    with cs.compile(placer.graph, sync=sync, threads=1) as plan:
         plan.run(x=X, y=X)
         assert plan.run(x=X[:9], y=X[9:18])["out0"].tobytes() == wanted
+
+
+def test_functions_of_ops_stand_beside_stated_nodes() -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (TOKENS, DIM), "f32")
+    with graph.on("fake:0"):
+        h = cs.silu(graph.copy(x, "fake:0"))
+    with graph.on("cpu:scalar"):
+        graph.output("y", cs.add(graph.copy(h, "cpu"), x))
+    with cs.compile(graph, sync="hazards", threads=1) as plan:
+        assert [(t.name, t.device) for t in plan.bound.schedule.thunks] == [
+            ("copy", "fake:0"), ("silu", "fake:0"), ("copy", "fake:0"), ("add", "host")
+        ]  # fmt: skip
+        assert "; on cpu:scalar: " in plan.explain()
+        np.testing.assert_allclose(plan.run(x=X)["y"], X / (1 + np.exp(-X)) + X, atol=1e-5)
 
 
 def waits(plan: cs.ExecutionPlan) -> dict[str, bool]:
@@ -106,37 +120,37 @@ def test_strategies_wait_where_they_say() -> None:
         "each": {"a1": False, "a2": True, "b1": True, "b2": True, "sum": True},
         "explicit": {"a1": False, "a2": True, "b1": False, "b2": True, "sum": True},
     }.items():
-        with graph.compile(sync=sync, threads=1) as plan:
+        with cs.compile(graph, sync=sync, threads=1) as plan:
             assert waits(plan) == wanted, sync
 
 
 def test_a_dependency_that_no_byte_asks_for_makes_a_wait_and_moves_a_node() -> None:
-    graph = cs.ExecutionGraph()
+    graph = cs.Graph()
     x = graph.input("x", (4, DIM), "f32")
     late = graph.node("silu", x, name="late", after=["early"])
-    early = graph.node("silu", x, name="early", device="cpu:scalar")
+    early = graph.node("silu", x, name="early", on="cpu:scalar")
     for name, node in (("late", late), ("early", early)):
         graph.output(name, node)
     for sync in SYNCS:
-        with graph.compile(sync=sync, threads=1) as plan:
+        with cs.compile(graph, sync=sync, threads=1) as plan:
             assert waits(plan) == {"early": False, "late": True}
             assert "after early" in plan.explain()
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_a_dependency_between_devices_is_waited_for(sync: str) -> None:
-    graph = cs.ExecutionGraph()
+    graph = cs.Graph()
     x = graph.input("x", (4, DIM), "f32")
     outs = {}
     before = ()
     for device in ("fake:0", "fake:1"):
         up = graph.copy(x, device, name=f"up {device}", after=before)
-        made = graph.node("silu", up, device=device, name=f"silu {device}", after=[up])
+        made = graph.node("silu", up, on=device, name=f"silu {device}", after=[up])
         outs[device] = made
         before = (made,)
     for device, made in outs.items():
         graph.output(device, graph.copy(made, "cpu", name=f"down {device}", after=[made, *outs.values()]))
-    with graph.compile(sync=sync, threads=1) as plan:
+    with cs.compile(graph, sync=sync, threads=1) as plan:
         first, second, *_ = plan.bound.segments
         assert (first.device, second.device, second.after) == ("fake:0", "fake:1", (0,))
         y = plan.run(x=X[:4])
@@ -144,7 +158,7 @@ def test_a_dependency_between_devices_is_waited_for(sync: str) -> None:
 
 
 def test_halves_of_a_buffer_are_written_side_by_side_and_read_after_both() -> None:
-    graph = cs.ExecutionGraph()
+    graph = cs.Graph()
     x = graph.input("x", (8, DIM), "f32")
     whole = graph.buffer("whole", (8, DIM), "f32")
     halves = [
@@ -154,7 +168,7 @@ def test_halves_of_a_buffer_are_written_side_by_side_and_read_after_both() -> No
     sums = graph.node("add", whole, x, after=halves, name="sum")
     graph.output("y", sums)
     for sync, second in (("hazards", False), ("explicit", False), ("each", True)):
-        with graph.compile(sync=sync, threads=2) as plan:
+        with cs.compile(graph, sync=sync, threads=2) as plan:
             assert waits(plan) == {"half0": False, "half1": second, "sum": True}
             y = plan.run(x=X[:8])["y"]
     np.testing.assert_allclose(y, X[:8] / (1 + np.exp(-X[:8])) + X[:8], atol=1e-5)
@@ -164,28 +178,28 @@ def test_states_copies_into_them_and_custom_functions() -> None:
     def count(total: np.ndarray, x: np.ndarray) -> None:
         total += x
 
-    graph = cs.ExecutionGraph()
+    graph = cs.Graph()
     x = graph.input("x", (4, DIM), "f32")
     total = graph.state("total", TensorSpec((4, DIM), f32))
-    there = graph.state("there", TensorSpec((4, DIM), f32), device="fake:0")
-    counted = graph.custom(count, [total, x], [], updates=[0], name="count")
-    kept = graph.copy(total, into=there, after=[counted])
+    there = graph.state("there", TensorSpec((4, DIM), f32), on="fake:0")
+    graph.custom(count, [total, x], [], updates=[0], name="count")
+    kept = graph.copy(total, into=there, after=["count"])
     graph.output(
         "twice",
-        graph.copy(graph.node("add", there, there, device="fake:0", after=[kept], name="sum"), "cpu", after=["sum"]),
+        graph.copy(graph.node("add", there, there, on="fake:0", after=[kept], name="sum"), "cpu", after=["sum"]),
     )
     for sync in SYNCS:
-        with graph.compile(sync=sync, threads=1) as plan:
+        with cs.compile(graph, sync=sync, threads=1) as plan:
             plan.run(x=X[:4])
             assert np.array_equal(plan.run(x=X[:4])["twice"], 4 * X[:4])
             assert np.array_equal(plan.states["there"].read(), 2 * X[:4])
 
 
 def test_inputs_and_outputs_on_a_device_are_the_callers(fakes: Fakes) -> None:
-    graph = cs.ExecutionGraph()
-    x = graph.input("x", (4, DIM), "f32", device="fake:0")
-    graph.output("y", graph.node("silu", x, device="fake:0"))
-    with graph.compile(threads=1) as plan:
+    graph = cs.Graph()
+    x = graph.input("x", (4, DIM), "f32", on="fake:0")
+    graph.output("y", graph.node("silu", x, on="fake:0"))
+    with cs.compile(graph, sync="hazards", threads=1) as plan:
         plan.away["x"].write(X[:4])
         assert plan.run() == {}
         np.testing.assert_allclose(plan.away["y"].read(), X[:4] / (1 + np.exp(-X[:4])), atol=1e-5)
@@ -194,12 +208,12 @@ def test_inputs_and_outputs_on_a_device_are_the_callers(fakes: Fakes) -> None:
 
 def test_the_host_reads_unified_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     Fakes(FakeDevice("fake:0", {"alignment": 256, "unified": 1})).install(monkeypatch)
-    graph = cs.ExecutionGraph()
-    x = graph.input("x", (TOKENS, DIM), "f32", device="fake:0")
-    h = graph.node("silu", x, device="fake:0", name="there")
-    graph.output("y", graph.node("add", h, x, device="cpu:scalar", after=[h], name="here"))
+    graph = cs.Graph()
+    x = graph.input("x", (TOKENS, DIM), "f32", on="fake:0")
+    h = graph.node("silu", x, on="fake:0", name="there")
+    graph.output("y", graph.node("add", h, x, on="cpu:scalar", after=[h], name="here"))
     for sync in SYNCS:
-        with graph.compile(sync=sync, threads=1) as plan:
+        with cs.compile(graph, sync=sync, threads=1) as plan:
             assert [(t.name, t.device) for t in plan.bound.schedule.thunks] == [("there", "fake:0"), ("here", "host")]
             np.testing.assert_allclose(plan.run(x=X)["y"], X / (1 + np.exp(-X)) + X, atol=1e-5)
 
@@ -214,15 +228,15 @@ def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("camshaft.selection.select.prove", prove)
     op = ops.get(name)
     for sample in itertools.islice(op.samples(), 2):
-        node, graph = node_of(op, sample), cs.ExecutionGraph()
+        node, graph = node_of(op, sample), cs.Graph()
         states = [graph.state(f"in{i}", spec) for i, spec in enumerate(node.inputs)]
         attrs = {
             k: v for k, v in sample.attrs.items() if not isinstance(v, np.ndarray) and not callable(v)
         }  # the reference's
-        made = graph.node(name, *states, device="cpu:scalar", **attrs)
-        for i, tensor in enumerate(made.outputs):
+        graph.node(name, *states, on="cpu:scalar", **attrs)
+        for i, tensor in enumerate(graph.nodes[-1].outputs):
             graph.output(f"out{i}", tensor)
-        with graph.compile(sync="explicit", threads=2) as plan:
+        with cs.compile(graph, sync="explicit", threads=2) as plan:
             for i, array in enumerate(sample.inputs):
                 _bytes(plan.states[f"in{i}"])[: array.nbytes] = _bytes(np.ascontiguousarray(array))
             for array in plan.outputs.values():
@@ -240,12 +254,12 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 def test_native_code_is_a_node() -> None:
-    graph = cs.ExecutionGraph()
+    graph = cs.Graph()
     counts = graph.state("counts", TensorSpec((4,), i64))
-    first = graph.custom(kernel("count").address, [graph.rows(counts, 0, 2)], [], updates=[0], programs=2, name="first")
-    graph.custom(kernel("count").address, [counts], [], updates=[0], programs=4, after=[first], name="second")
+    graph.custom(kernel("count").address, [graph.rows(counts, 0, 2)], [], updates=[0], programs=2, name="first")
+    graph.custom(kernel("count").address, [counts], [], updates=[0], programs=4, after=["first"], name="second")
     for sync in SYNCS:
-        with graph.compile(sync=sync, threads=2) as plan:
+        with cs.compile(graph, sync=sync, threads=2) as plan:
             plan.run()
             plan.run()
             assert plan.states["counts"].tolist() == [4, 4, 2, 2]

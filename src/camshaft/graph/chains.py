@@ -7,8 +7,9 @@ Which nodes go together is found in chain_groups.py.
 from __future__ import annotations
 
 from camshaft.dtypes import as_dtype
-from camshaft.graph.graph import Graph, Node, Rewriter
-from camshaft.graph.passes.chain_groups import Group, Grouping, Results, inputs_of
+from camshaft.graph.chain_groups import Group, Grouping, Results, inputs_of
+from camshaft.graph.graph import Graph, Node
+from camshaft.graph.rewrite import Rewriter
 from camshaft.ops.elementwise import chain
 from camshaft.ops.elementwise.chain_text import Chain, Step
 
@@ -53,13 +54,12 @@ class _Chaining(Rewriter):
 
     def run_in_order(self) -> Graph:
         """The new graph."""
-        self.begin()
         for group in self.groups:
             last = self.old.nodes[group.members[-1]]
-            with self.new.on(last.device):
-                if len(group.members) == 1:
-                    self.carry_node(last)
-                else:
+            if len(group.members) == 1:
+                self.carry_node(last)
+            else:
+                with self.new.on(last.device):
                     self._apply(group.members, last)
         return self.end()
 

@@ -1,12 +1,17 @@
-"""CFamilyWriter: the text under construction, its names and lines; what a dialect gives."""
+"""Context: the text of a kernel in a C-family dialect while it is written, its names and lines; Dialect: what a dialect gives.
+
+Two forms are written: SIMT form (lang/simt/form.py: every value is one thread's scalar) for WGSL and Metal, and plain Kernel IR
+at one lane, with explicit vectors, for C. A value gets a name of its own where the source names it, or where it is used more than
+once or elsewhere; else it stands inside the expression that uses it. What reads memory or variables never moves past a statement
+that may change them.
+"""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from camshaft.dtypes import DType
 from camshaft.emit.c_family.source import Names, formula, name_of_array, names_of, source_line
@@ -59,11 +64,21 @@ _RULES: dict[str, Callable[[NonNegative, ir.Value], bool]] = {
 _INDENT = "    "
 
 
-@dataclass(frozen=True)
-class Dialect:
+C = TypeVar("C", bound="Context")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect(Generic[C]):
     """How a dialect spells things. Patterns take {name} {type} {value}; `loop` takes {name} {type} {start} {stop} {step}.
 
-    `functions`: helper name -> its text, in an order that suits the dialect; a helper may call others.
+    - `functions`: helper name -> its text, in an order that suits the dialect; a helper may call others.
+    - `type_name(dtype)`, `value_type(value)`, `literal(number, dtype)`: a type, that of a value, a constant.
+    - `read(array, at, value)`: element `at` of an array, as `value` has it; `write(array, at, value, item)`: the statement
+      array[at] = value; `atomic(value, at, operands)`: an expression that changes element `at` and is the old one.
+    - `lowered(op, value, operands)`: operands put into the cell of an instruction; `cast(value, operand)`; `helper(name, value)`:
+      the function of an expansion.
+    - `bound(item, value)`, `condition(item)`: the start or the stop of a loop, the condition of a branch.
+    - `values` and `statements`: what writes each of them, by op and by type.
     """
 
     column: str
@@ -73,6 +88,19 @@ class Dialect:
     barrier: tuple[str, ...]
     reserved: frozenset[str]
     functions: Mapping[str, str] = field(default_factory=dict)
+    type_name: Callable[[C, DType], str]
+    value_type: Callable[[C, ir.Value], str]
+    literal: Callable[[C, float | int | bool, DType], Text]
+    read: Callable[[C, ir.Array, Text, ir.Value], Text]
+    write: Callable[[C, ir.Array, Text, Text, ir.Store], None]
+    atomic: Callable[[C, ir.Value, Text, Sequence[Text]], Text]
+    lowered: Callable[[C, str, ir.Value, Sequence[Text]], Text]
+    cast: Callable[[C, ir.Value, Text], Text]
+    helper: Callable[[C, str, ir.Value], str]
+    bound: Callable[[C, ir.Range | ir.Lanes, ir.Value], Text]
+    condition: Callable[[C, ir.When], Text]
+    values: Mapping[str, Callable[[C, ir.Value], Text]]
+    statements: Mapping[type[ir.Statement], Callable[[C, Any], None]]
 
 
 class Source(Protocol):
@@ -92,15 +120,31 @@ class Source(Protocol):
     def source_file(self) -> str: ...
 
 
-class CFamilyWriter(ABC):
-    """Holds what is known of each value while text is written."""
+@dataclass
+class Context:
+    """What is known of each value while text is written. `arrays`: scratch of every kind, which needs a name besides the kernel's
+    own arrays.
 
-    dialect: ClassVar[Dialect]
+    `lines`: the body; `functions`: the helpers that it calls; `pending`: the values that stand in no text yet, with what they
+    read; `gathered`: what the expression at hand reads.
+    """
 
-    def __init__(self, kernel: Source, arrays: Iterable[ir.Array] = ()) -> None:
-        """`arrays`: scratch of every kind, which needs a name besides the kernel's own arrays."""
-        self.kernel = kernel
-        self.names = Names(self.dialect.reserved | frozenset(self.dialect.functions))
+    kernel: Source
+    dialect: Dialect[Any]
+    arrays: InitVar[Iterable[ir.Array]] = ()
+    var_names: dict[ir.Var, str] = field(default_factory=dict)
+    texts: dict[ir.Value, Text] = field(default_factory=dict)
+    sums: dict[ir.Value, tuple[Text, Text]] = field(default_factory=dict)
+    pending: dict[ir.Value, frozenset[ir.Var | ir.Array]] = field(default_factory=dict)
+    gathered: frozenset[ir.Var | ir.Array] = frozenset()
+    functions: set[str] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    line: int = 0
+
+    def __post_init__(self, arrays: Iterable[ir.Array]) -> None:
+        kernel, dialect = self.kernel, self.dialect
+        self.names = Names(dialect.reserved | frozenset(dialect.functions))
         self.wanted = names_of(kernel.body, kernel.source_file)
         self.uses = uses_of(kernel.body)
         self.nonnegative = NonNegative(kernel.body)
@@ -108,45 +152,20 @@ class CFamilyWriter(ABC):
         self.array_names = {a: self.names.new(name_of_array(a, kernel.source_file)) for a in (*kernel.arrays, *arrays)}
         self.scalar_names = [self.names.new(name) for name in kernel.scalars]
         self.program_names = [self.names.new(self._program_name(axis)) for axis in range(len(kernel.grid))]
-        self.var_names: dict[ir.Var, str] = {}
-        self.texts: dict[ir.Value, Text] = {}
-        self.sums: dict[ir.Value, tuple[Text, Text]] = {}
-        self.pending: dict[ir.Value, frozenset[ir.Var | ir.Array]] = {}
-        self.gathered: frozenset[ir.Var | ir.Array] = frozenset()
-        self.functions: set[str] = set()
-        self.lines: list[str] = []
-        self.depth, self.line = 1, 0
         self.here = kernel.body
 
     def _program_name(self, axis: int) -> str:
         named = [v for v in self.kernel.body.statements if isinstance(v, ir.Value) and v.op == "program"]
         return next((self.wanted[v] for v in named if v.attr == axis and v in self.wanted), f"program{axis}")
 
-    # --- what a dialect gives ----------------------------------------------------------------------------------------
-    @abstractmethod
+    def type_name(self, dtype: DType) -> str:
+        """The type of a value of that dtype."""
+        return self.dialect.type_name(self, dtype)
+
     def literal(self, value: float | int | bool, dtype: DType) -> Text:
         """A constant."""
+        return self.dialect.literal(self, value, dtype)
 
-    @abstractmethod
-    def read(self, array: ir.Array, at: Text, value: ir.Value) -> Text:
-        """Element `at` of an array, as a value of `value.dtype` (and width)."""
-
-    @abstractmethod
-    def write(self, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
-        """Writes the statement array[at] = value."""
-
-    @abstractmethod
-    def atomic(self, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
-        """The atomic of lang/atomics.py that `value` is, on element `at`: an expression that is the old element."""
-
-    def type_name(self, dtype: DType) -> str:
-        """The type of a value."""
-        cell = VALUES[self.dialect.column][dtype.name]
-        if isinstance(cell, Absent):
-            raise KernelError(f"kernel {self.kernel.name}: {cell.reason}")
-        return cell
-
-    # --- text --------------------------------------------------------------------------------------------------------
     def fail(self, line: int, message: str) -> KernelError:
         return KernelError(f"kernel {self.kernel.name}, line {line}: {message}")
 
@@ -180,8 +199,10 @@ class CFamilyWriter(ABC):
                 self.use(word)
         return function
 
-    def _method(self, prefix: str, name: str, line: int) -> Any:
-        method = getattr(self, f"{prefix}_{name}", None)
-        if method is None:
-            raise self.fail(line, f"{self.dialect.column} has no rule for the {prefix} {name}")
-        return method
+
+def type_name(ctx: Context, dtype: DType) -> str:
+    """The type of a value, by the dialect's column of lang/storage.py."""
+    cell = VALUES[ctx.dialect.column][dtype.name]
+    if isinstance(cell, Absent):
+        raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")
+    return cell

@@ -1,0 +1,765 @@
+"""The types of the ops as functions of arrays and tensors, camshaft.<op>. Written by scripts/stubs.py."""
+
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from camshaft.extent import Extent
+from camshaft.graph.tensor import Tensor
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+__all__ = [
+    "abs",
+    "add",
+    "argmax",
+    "argmin",
+    "attention",
+    "cast",
+    "ceil",
+    "clip",
+    "concat",
+    "copy",
+    "cos",
+    "divide",
+    "dot",
+    "embedding",
+    "equal",
+    "erf",
+    "exp",
+    "floor",
+    "floor_divide",
+    "gated_product",
+    "gather",
+    "gelu",
+    "gelu_erf",
+    "greater",
+    "greater_equal",
+    "isnan",
+    "kv_cache_quantize",
+    "kv_cache_update",
+    "layer_norm",
+    "less",
+    "less_equal",
+    "log",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "multiply",
+    "negate",
+    "not_equal",
+    "outer",
+    "power",
+    "prod",
+    "quantize_activations",
+    "quantized_matmul",
+    "reciprocal",
+    "remainder",
+    "repeat_penalty",
+    "residual_norm",
+    "residual_norm_q8",
+    "rms_norm",
+    "rms_norm_q8",
+    "rope",
+    "round",
+    "rounded_matmul",
+    "rsqrt",
+    "sample",
+    "sigmoid",
+    "silu",
+    "silu_multiply",
+    "silu_multiply_q8",
+    "sin",
+    "slice",
+    "softcap",
+    "softmax",
+    "split",
+    "sqrt",
+    "square",
+    "subtract",
+    "sum",
+    "tanh",
+    "transpose",
+    "trunc",
+    "where",
+]
+
+@overload
+def rms_norm(x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32") -> Any: ...
+@overload
+def rms_norm(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, eps: float, to: str = "f32", name: str | None = None
+) -> Tensor: ...
+@overload
+def layer_norm(x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float) -> Any: ...
+@overload
+def layer_norm(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, eps: float, name: str | None = None
+) -> Tensor: ...
+@overload
+def residual_norm(
+    a: ArrayLike,
+    b: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    eps: float,
+    to: str = "f32",
+) -> tuple[Any, Any]: ...
+@overload
+def residual_norm(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    to: str = "f32",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def softmax(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def matmul(
+    a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
+) -> Any: ...
+@overload
+def matmul(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    transpose_b: bool = False,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rounded_matmul(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, transpose_b: bool) -> Any: ...
+@overload
+def rounded_matmul(
+    a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, transpose_b: bool, name: str | None = None
+) -> Tensor: ...
+@overload
+def quantize_activations(x: ArrayLike, /, *, out: Array | None = None, group: int = 32, zero: int = 0) -> Any: ...
+@overload
+def quantize_activations(
+    x: Tensor | ArrayLike, /, *, group: int = 32, zero: int = 0, name: str | None = None
+) -> Tensor: ...
+@overload
+def quantized_matmul(x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def quantized_matmul(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def gated_product(
+    x: ArrayLike,
+    gate: ArrayLike,
+    up: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    sums: tuple[tuple[int, int], ...],
+) -> Any: ...
+@overload
+def gated_product(
+    x: Tensor | ArrayLike,
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    /,
+    *,
+    sums: tuple[tuple[int, int], ...],
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def embedding(ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def gather(x: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def gather(x: Tensor | ArrayLike, rows: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def transpose(x: ArrayLike, /, *, out: Array | None = None, axes: tuple[int, ...] | None = None) -> Any: ...
+@overload
+def transpose(x: Tensor | ArrayLike, /, *, axes: tuple[int, ...] | None = None, name: str | None = None) -> Tensor: ...
+@overload
+def slice(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    starts: tuple[int, ...],
+    sizes: tuple[int | None, ...],
+    steps: tuple[int, ...] | None = None,
+) -> Any: ...
+@overload
+def slice(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    starts: tuple[int, ...],
+    sizes: tuple[int | None, ...],
+    steps: tuple[int, ...] | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def silu_multiply(gate: ArrayLike, up: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
+@overload
+def silu_multiply(
+    gate: Tensor | ArrayLike, up: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None
+) -> Tensor: ...
+@overload
+def copy(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def copy(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def cast(x: ArrayLike, /, out: Array | None = None, *, to: str) -> Any: ...
+@overload
+def cast(x: Tensor | ArrayLike, /, *, to: str, name: str | None = None) -> Tensor: ...
+@overload
+def rope(
+    x: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    pairing: str,
+) -> Any: ...
+@overload
+def rope(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def kv_cache_update(
+    k_cache: ArrayLike,
+    v_cache: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    positions: ArrayLike,
+    slots: ArrayLike,
+    block_table: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    kv_heads: int,
+    head_dim: int,
+) -> None: ...
+@overload
+def kv_cache_update(
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
+    /,
+    *,
+    kv_heads: int,
+    head_dim: int,
+    name: str | None = None,
+) -> None: ...
+@overload
+def kv_cache_quantize(
+    k_codes: ArrayLike,
+    v_codes: ArrayLike,
+    k_scales: ArrayLike,
+    v_scales: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    positions: ArrayLike,
+    slots: ArrayLike,
+    block_table: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    kv_heads: int,
+    head_dim: int,
+) -> None: ...
+@overload
+def kv_cache_quantize(
+    k_codes: Tensor | ArrayLike,
+    v_codes: Tensor | ArrayLike,
+    k_scales: Tensor | ArrayLike,
+    v_scales: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
+    /,
+    *,
+    kv_heads: int,
+    head_dim: int,
+    name: str | None = None,
+) -> None: ...
+@overload
+def attention(
+    q: ArrayLike,
+    k_cache: ArrayLike,
+    v_cache: ArrayLike,
+    positions: ArrayLike,
+    slots: ArrayLike,
+    block_table: ArrayLike,
+    /,
+    *scales: ArrayLike,
+    out: Array | None = None,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+) -> Any: ...
+@overload
+def attention(
+    q: Tensor | ArrayLike,
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
+    /,
+    *scales: Tensor | ArrayLike,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def repeat_penalty(logits: ArrayLike, ids: ArrayLike, penalty: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def repeat_penalty(
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, penalty: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def sample(
+    logits: ArrayLike,
+    temperature: ArrayLike,
+    top_k: ArrayLike,
+    top_p: ArrayLike,
+    min_p: ArrayLike,
+    seed: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def sample(
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def subtract(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def subtract(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def multiply(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def multiply(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def divide(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def minimum(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def minimum(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def maximum(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def maximum(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def floor_divide(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def floor_divide(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def remainder(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def remainder(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def power(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def power(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def negate(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def negate(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def abs(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def abs(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def exp(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def exp(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def log(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def log(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def sqrt(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def sqrt(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def rsqrt(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def rsqrt(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def square(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def square(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def reciprocal(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def reciprocal(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def tanh(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def tanh(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def sigmoid(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def sigmoid(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def silu(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def silu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def gelu(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def gelu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def gelu_erf(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def gelu_erf(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def softcap(x: ArrayLike, /, out: Array | None = None, *, cap: float) -> Any: ...
+@overload
+def softcap(x: Tensor | ArrayLike, /, *, cap: float, name: str | None = None) -> Tensor: ...
+@overload
+def erf(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def erf(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def sin(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def sin(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def cos(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def cos(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def isnan(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def isnan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def ceil(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def ceil(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def trunc(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def trunc(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def floor(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def floor(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def round(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def round(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def equal(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def not_equal(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def not_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def less(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def less(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def less_equal(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def less_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def greater(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def greater(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def greater_equal(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def greater_equal(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def where(condition: ArrayLike, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def where(
+    condition: Tensor | ArrayLike, a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def clip(x: ArrayLike, low: ArrayLike, high: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def clip(
+    x: Tensor | ArrayLike, low: Tensor | ArrayLike, high: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def logical_and(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def logical_and(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def logical_or(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def logical_or(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def logical_xor(a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def logical_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def logical_not(x: ArrayLike, /, out: Array | None = None) -> Any: ...
+@overload
+def logical_not(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def sum(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Any: ...
+@overload
+def sum(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mean(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Any: ...
+@overload
+def mean(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def prod(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Any: ...
+@overload
+def prod(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def max(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Any: ...
+@overload
+def max(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def min(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Any: ...
+@overload
+def min(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def dot(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def dot(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def argmax(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int | None = -1, keepdims: bool = False, nan_first: bool = False
+) -> Any: ...
+@overload
+def argmax(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int | None = -1,
+    keepdims: bool = False,
+    nan_first: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def argmin(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int | None = -1, keepdims: bool = False, nan_first: bool = False
+) -> Any: ...
+@overload
+def argmin(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int | None = -1,
+    keepdims: bool = False,
+    nan_first: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def concat(*tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any: ...
+@overload
+def concat(*tensors: Tensor | ArrayLike, axis: int = 0, name: str | None = None) -> Tensor: ...
+@overload
+def split(
+    x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, sizes: tuple[int, ...], axis: int = 0
+) -> Any: ...
+@overload
+def split(
+    x: Tensor | ArrayLike, /, *, sizes: tuple[int, ...], axis: int = 0, name: str | None = None
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def outer(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def rms_norm_q8(
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    eps: float,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+) -> Any: ...
+@overload
+def rms_norm_q8(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def residual_norm_q8(
+    a: ArrayLike,
+    b: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    eps: float,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+) -> Any: ...
+@overload
+def residual_norm_q8(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def silu_multiply_q8(
+    gate: ArrayLike,
+    up: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+) -> Any: ...
+@overload
+def silu_multiply_q8(
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    /,
+    *,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...

@@ -1,0 +1,311 @@
+"""Builds functions in LLVM's IR: typed values, variables, and `if_`, `else_`, `loop` and `for_` as blocks of Python.
+
+It writes text: LLVM parses it faster than an IR of Python objects is made. Variables are allocas at the function's entry, which
+LLVM's passes turn into registers, so nothing here writes a phi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from camshaft.errors import KernelError
+
+VOID, PTR, I1, I32, I64, F32, F64 = "void", "ptr", "i1", "i32", "i64", "float", "double"
+_NBYTES = {I32: 4, I64: 8, PTR: 8}
+
+
+def _operator(opcode: str) -> Callable[[Value, Operand], Value]:
+    return lambda self, other: self.builder.op(opcode, self, other)
+
+
+class Value:
+    """An operand: LLVM's type and name or literal. Integers wrap; `//`, `%` and `>>` take them as unsigned."""
+
+    __slots__ = ("builder", "name", "type")
+    __add__, __sub__, __mul__ = _operator("add"), _operator("sub"), _operator("mul")
+    __floordiv__, __mod__, __rshift__ = _operator("udiv"), _operator("urem"), _operator("lshr")
+    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
+
+    def __init__(self, builder: Builder, kind: str, name: str) -> None:
+        self.builder, self.type, self.name = builder, kind, name
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+Operand: TypeAlias = Value | int
+
+
+class Variable:
+    """A place for one value of a type, read as `value` and written with `set`."""
+
+    __slots__ = ("at", "builder", "type")
+
+    def __init__(self, builder: Builder, kind: str, at: Value) -> None:
+        self.builder, self.type, self.at = builder, kind, at
+
+    @property
+    def value(self) -> Value:
+        return self.builder.load(self.type, self.at)
+
+    def set(self, value: Operand) -> None:
+        self.builder.store(self.builder.lift(value, self.type), self.at)
+
+
+def _comparison(predicate: str) -> Callable[[Builder, Value, Operand], Value]:
+    def compare(self: Builder, a: Value, b: Operand) -> Value:
+        return self.line(I1, f"icmp {predicate} {a}, {self.lift(b, a.type).name}")
+
+    return compare
+
+
+def _access(text: str, kind: str, atomic: str) -> str:
+    return f"atomic {text} {atomic}, align {_NBYTES[kind]}" if atomic else text
+
+
+class Module:
+    """Functions under construction, known to each other by name, and what they declare."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, str] = {}
+        self.declarations: dict[str, str] = {}
+        self._functions: list[str] = []
+
+    def declare(self, name: str, result: str, *types: str) -> None:
+        """A function of LLVM or of another module."""
+        self.results[name] = result
+        self.declarations[name] = f"declare {result} @{name}({', '.join(types)})"
+
+    def global_(self, name: str, kind: str, start: str) -> None:
+        """A variable of the module, reached as `Builder.address(name)`."""
+        self.declarations[name] = f"@{name} = internal global {kind} {start}"
+
+    def define(
+        self,
+        body: Callable[..., None],
+        result: str,
+        *types: str,
+        name: str = "",
+        linkage: str = "",
+        attributes: str = "",
+    ) -> None:
+        """The function that `body(builder, *parameters)` writes, named like `body` or `name`. A void one need not return."""
+        name = name or body.__name__
+        self.results[name] = result
+        builder = Builder(self)
+        parameters = [Value(builder, kind, builder.fresh()) for kind in types]
+        body(builder, *parameters)
+        head = " ".join(part for part in ("define", linkage, result) if part)
+        text = f"{head} @{name}({', '.join(map(str, parameters))}) {attributes}"
+        self._functions.append(f"{text} {{\n{builder.text(result)}}}\n")
+
+    def text(self) -> str:
+        return "\n".join([*self.declarations.values(), *self._functions])
+
+
+class Builder:
+    """Writes one function, block after block. Integers stand for constants of the type that is wanted."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.lines: list[str] = []
+        self.allocas: list[str] = []
+        self._count = 0
+        self._closed = False  # the last block ends with a jump or a return
+        self._if: tuple[str, int] | None = None  # that ended last: its `done`, and how many lines there were
+
+    # --- text --------------------------------------------------------------------------------------------------------
+    def fresh(self) -> str:
+        self._count += 1
+        return f"%v.{self._count}"
+
+    def label(self, prefix: str) -> str:
+        """A name for a block, to jump to and to `open` once."""
+        self._count += 1
+        return f"{prefix}.{self._count}"
+
+    def write(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def line(self, kind: str, text: str) -> Value:
+        """Writes an instruction and gives its result."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return Value(self, kind, name)
+
+    def text(self, result: str) -> str:
+        if not self._closed:
+            self.write("ret void" if result == VOID else "unreachable")
+        return "\n".join(["entry:", *self.allocas, *self.lines, ""])
+
+    # --- values ------------------------------------------------------------------------------------------------------
+    def const(self, kind: str, value: int | float) -> Value:
+        return Value(self, kind, str(value))
+
+    def null(self) -> Value:
+        return Value(self, PTR, "null")
+
+    def lift(self, value: Operand, kind: str) -> Value:
+        return value if isinstance(value, Value) else self.const(kind, value)
+
+    def op(self, opcode: str, a: Value, b: Operand) -> Value:
+        return self.line(a.type, f"{opcode} {a}, {self.lift(b, a.type).name}")
+
+    def cast(self, opcode: str, value: Value, kind: str) -> Value:
+        """`opcode` is LLVM's: zext, sext, trunc, sitofp, fptrunc, ptrtoint ..."""
+        return self.line(kind, f"{opcode} {value} to {kind}")
+
+    eq, ne = _comparison("eq"), _comparison("ne")
+    ult, ule = _comparison("ult"), _comparison("ule")
+    slt, sle = _comparison("slt"), _comparison("sle")
+
+    def is_null(self, pointer: Value) -> Value:
+        return self.eq(pointer, self.null())
+
+    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
+        """One of two values; two constants are i64."""
+        kind = next((x.type for x in (a, b) if isinstance(x, Value)), I64)
+        return self.line(kind, f"select {condition}, {self.lift(a, kind)}, {self.lift(b, kind)}")
+
+    def all(self, first: Value, *others: Value) -> Value:
+        for other in others:
+            first = first & other
+        return first
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+    def alloca(self, kind: str, align: int = 0) -> Value:
+        """Room on the stack for a value of the type, as long as the function runs."""
+        name = self.fresh()
+        self.allocas.append(f"  {name} = alloca {kind}" + (f", align {align}" if align else ""))
+        return Value(self, PTR, name)
+
+    def var(self, kind: str, start: Operand) -> Variable:
+        made = Variable(self, kind, self.alloca(kind))
+        made.set(start)
+        return made
+
+    def address(self, name: str) -> Value:
+        """Of a variable of the module."""
+        return Value(self, PTR, f"@{name}")
+
+    def element(self, pointer: Value, index: Operand, kind: str = I64) -> Value:
+        """The address of an element of an array of `kind`."""
+        return self.line(PTR, f"getelementptr {kind}, {pointer}, {self.lift(index, I64)}")
+
+    def load(self, kind: str, pointer: Value, atomic: str = "") -> Value:
+        """`atomic` is an ordering of LLVM's, or empty for an ordinary load."""
+        return self.line(kind, f"load {_access(f'{kind}, {pointer}', kind, atomic)}")
+
+    def store(self, value: Value, pointer: Value, atomic: str = "") -> None:
+        self.write(f"store {_access(f'{value}, {pointer}', value.type, atomic)}")
+
+    def fetch(self, opcode: str, pointer: Value, value: Value, ordering: str) -> Value:
+        """What lies there, to which `opcode` (add, sub) does `value` in one atomic step."""
+        return self.line(value.type, f"atomicrmw {opcode} {pointer}, {value} {ordering}")
+
+    def load_field(self, pointer: Value, offset_nbytes: int, kind: str = I64) -> Value:
+        return self.load(kind, self.element(pointer, offset_nbytes, "i8"))
+
+    def load_word(self, pointer: Value, index: Operand, kind: str = I64) -> Value:
+        """An element of an array of 64-bit words."""
+        return self.load(kind, self.element(pointer, index))
+
+    def store_word(self, value: Value, pointer: Value, index: Operand) -> None:
+        self.store(value, self.element(pointer, index))
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+    def call(self, name: str, *arguments: Value) -> Value:
+        """A function that the module defines or declares."""
+        return self._call(self.module.results[name], f"@{name}", arguments)
+
+    def call_at(self, function: Value, result: str, *arguments: Value, variadic: str = "") -> Value:
+        """A function by its address. `variadic`: the types that C declares before `...`."""
+        return self._call(result, function.name, arguments, f" ({variadic}, ...)" if variadic else "")
+
+    def intrinsic(self, name: str, result: str, *arguments: Value) -> Value:
+        """A function of LLVM, declared for these types."""
+        self.module.declare(name, result, *(a.type for a in arguments))
+        return self.call(name, *arguments)
+
+    def _call(self, result: str, callee: str, arguments: tuple[Value, ...], signature: str = "") -> Value:
+        text = f"call {result}{signature} {callee}({', '.join(map(str, arguments))})"
+        if result != VOID:
+            return self.line(result, text)
+        self.write(text)
+        return Value(self, VOID, "")
+
+    def smin(self, a: Value, b: Value) -> Value:
+        return self.intrinsic(f"llvm.smin.{a.type}", a.type, a, b)
+
+    def umin(self, a: Value, b: Value) -> Value:
+        return self.intrinsic(f"llvm.umin.{a.type}", a.type, a, b)
+
+    # --- control flow ------------------------------------------------------------------------------------------------
+    def open(self, label: str) -> None:
+        """Begins the block; what came before goes on into it."""
+        self.goto(label)
+        self.lines.append(f"{label}:")
+        self._closed = False
+
+    def goto(self, label: str) -> None:
+        self._close(f"br label %{label}")
+
+    def ret(self, value: Value | None = None) -> None:
+        self._close(f"ret {value or VOID}")
+
+    def _close(self, text: str) -> None:
+        """Ends the block, unless it has ended."""
+        if not self._closed:
+            self.write(text)
+        self._closed = True
+
+    def goto_if(self, condition: Value, label: str) -> None:
+        self._branch(condition, label, following := self.label("next"), following)
+
+    def goto_unless(self, condition: Value, label: str) -> None:
+        self._branch(condition, following := self.label("next"), label, following)
+
+    def _branch(self, condition: Value, yes: str, no: str, following: str) -> None:
+        self._close(f"br {condition}, label %{yes}, label %{no}")
+        self.open(following)
+
+    @contextmanager
+    def if_(self, condition: Value) -> Iterator[None]:
+        then, other, done = self.label("then"), self.label("else"), self.label("done")
+        self._branch(condition, then, other, then)
+        yield
+        self.goto(done)
+        self.open(other)
+        self.open(done)
+        self._if = done, len(self.lines)
+
+    @contextmanager
+    def else_(self) -> Iterator[None]:
+        """Right after an `if_`. KernelError anywhere else."""
+        if self._if is None or self._if[1] != len(self.lines):
+            raise KernelError("else_ must come right after an if_")
+        done, _ = self._if
+        del self.lines[-2:]  # back into the block of `else`: its jump, and `done`
+        yield
+        self.open(done)
+
+    @contextmanager
+    def loop(self) -> Iterator[str]:
+        """Again and again. Gives the label of what comes after, to jump to."""
+        head, done = self.label("loop"), self.label("done")
+        self.open(head)
+        yield done
+        self.goto(head)
+        self.open(done)
+
+    @contextmanager
+    def for_(self, start: Operand, stop: Operand) -> Iterator[Value]:
+        """Counts an i64 from start to stop, which are compared as signed."""
+        counter = self.var(I64, start)
+        with self.loop() as done:
+            i = counter.value
+            self.goto_unless(self.slt(i, stop), done)
+            yield i
+            counter.set(i + 1)

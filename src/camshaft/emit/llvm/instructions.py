@@ -1,0 +1,140 @@
+"""Values in LLVM IR: the rows of the instruction table, and values without one that need no other module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from camshaft.dtypes import i64
+from camshaft.emit.llvm import index
+from camshaft.emit.llvm.context import Context
+from camshaft.emit.llvm.dots import dot4 as dots
+from camshaft.emit.llvm.dots.lookup import shuffled
+from camshaft.emit.llvm.math import table
+from camshaft.emit.llvm.typed import Typed
+from camshaft.emit.llvm.values import Affine, Rep, integer, literal, scalar_type, vector_type
+from camshaft.emit.llvm.vectors import mask_type, splat, var_width, widened, width_of
+from camshaft.lang import ir
+from camshaft.lang.instructions import INSTRUCTIONS
+
+# --- rows of the table -----------------------------------------------------------------------------------------------
+
+
+def instruction(ctx: Context, value: ir.Value) -> Rep:
+    """What the target's column of the table says."""
+    typed, names = _operands(ctx, value)
+    return Rep(_lowered(ctx, value, typed, names), typed.n)
+
+
+def arithmetic(ctx: Context, value: ir.Value) -> Rep:
+    """An operation that keeps the pattern of the lanes' indexes where they have one."""
+    return _in_pattern(ctx, value) or instruction(ctx, value)
+
+
+def division(ctx: Context, value: ir.Value) -> Rep:
+    """The divisor is 1 in the lanes that are off: what they hold may be 0, on which a division stops the process."""
+    found = _in_pattern(ctx, value)
+    if found is not None:
+        return found
+    typed, names = _operands(ctx, value)
+    if ctx.mask is not None and ctx.reps[value.args[1]].n and not value.width:
+        typ, ones = typed.type_of(), splat(ctx, "1", value.dtype, typed.n)
+        names[1] = ctx.line(f"select {mask_type(ctx)} {ctx.mask}, {typ} {names[1]}, {typ} {ones}")
+    return Rep(_lowered(ctx, value, typed, names), typed.n)
+
+
+def cast(ctx: Context, value: ir.Value) -> Rep:
+    typed, (name,) = _operands(ctx, value)
+    return Rep(table.cast(typed, name, value.dtype), typed.n)
+
+
+def bitcast(ctx: Context, value: ir.Value) -> Rep:
+    typed, (name,) = _operands(ctx, value)
+    if scalar_type(value.args[0].dtype) == scalar_type(value.dtype):
+        return Rep(name, typed.n)
+    return Rep(typed.bitcast(name, value.dtype), typed.n)
+
+
+def select(ctx: Context, value: ir.Value) -> Rep:
+    condition, *chosen = reps = [ctx.reps[arg] for arg in value.args]
+    n = width_of(ctx, reps)
+    mask = f"<{n} x i1>" if condition.n > 1 else "i1"
+    a, b = (f"{vector_type(value.dtype, n)} {widened(ctx, rep, value.dtype, n)}" for rep in chosen)
+    return Rep(ctx.line(f"select {mask} {condition.name}, {a}, {b}"), n)
+
+
+def _operands(ctx: Context, value: ir.Value) -> tuple[Typed, list[str]]:
+    """The operands' names, all as wide as the widest of them, and a writer of the first one's dtype."""
+    reps = [ctx.reps[arg] for arg in value.args]
+    n = width_of(ctx, reps)
+    names = [widened(ctx, rep, arg.dtype, n) for rep, arg in zip(reps, value.args, strict=True)]
+    return ctx.typed(value.args[0].dtype, n), names
+
+
+def _in_pattern(ctx: Context, value: ir.Value) -> Rep | None:
+    if value.dtype != i64 or value.width:
+        return None
+    a, b = value.args
+    return index.PATTERNS[value.op](ctx, ctx.reps[a], ctx.reps[b])
+
+
+def _lowered(ctx: Context, value: ir.Value, typed: Typed, names: list[str]) -> str:
+    lowering = str(INSTRUCTIONS[value.op].column(ctx.target.column)[value.args[0].dtype.kind])
+    if lowering.startswith("expand:"):
+        name = lowering.removeprefix("expand:")
+        known = _BY_OPERANDS.get(name)
+        return known(typed, value, names) if known is not None else table.EXPANSIONS[name](typed, *names)
+    if lowering.startswith("llvm."):
+        return typed.call(lowering, *names)
+    return typed.op(lowering.removesuffix(" contract") if value.attr == ir.EXACT else lowering, *names)
+
+
+def _dot4(t: Typed, value: ir.Value, names: list[str]) -> str:
+    acc, a, b = names
+    return dots.dot4(t, acc, a, b, small=_bytes_below_128(value.args[1]))
+
+
+def _bytes_below_128(value: ir.Value) -> bool:
+    """Whether it is known of a word's bytes, as of 4-bit codes: a mask or a table leaves out their top bits."""
+    if value.op == "byte_lookup":
+        return all(word.op == "const" and not int(word.attr) & 0x80808080 for word in value.args[1:])
+    return value.op == "and" and any(a.op == "const" and not int(a.attr) & 0x80808080 for a in value.args)
+
+
+def _byte_lookup(t: Typed, value: ir.Value, names: list[str]) -> str:
+    """A table that is known is an operand of a shuffle, where the target has one."""
+    words, found = value.args[1:], None
+    if all(word.op == "const" for word in words):
+        found = shuffled(t, names[0], [int(word.attr) for word in words])
+    return table.EXPANSIONS["byte_lookup"](t, *names) if found is None else found
+
+
+# Expansions that use what is known of their operands.
+_BY_OPERANDS: dict[str, Callable[[Typed, ir.Value, list[str]], str]] = {"dot4": _dot4, "byte_lookup": _byte_lookup}
+
+
+# --- other values ----------------------------------------------------------------------------------------------------
+
+
+def const(ctx: Context, value: ir.Value) -> Rep:
+    return integer(int(value.attr)) if value.dtype == i64 else Rep(literal(value.attr, value.dtype))
+
+
+def lane(ctx: Context, value: ir.Value) -> Rep:
+    return integer(0) if ctx.lanes == 1 else Rep("", affine=Affine(integer(0), 1))
+
+
+def var_get(ctx: Context, value: ir.Value) -> Rep:
+    n = var_width(ctx, value.attr)
+    return Rep(ctx.line(f"load {vector_type(value.dtype, n)}, ptr {ctx.slots[value.attr]}"), n)
+
+
+def splat_value(ctx: Context, value: ir.Value) -> Rep:
+    return Rep(splat(ctx, ctx.reps[value.args[0]].name, value.dtype, value.width), value.width)
+
+
+def element(ctx: Context, value: ir.Value) -> Rep:
+    (vector,) = value.args
+    name = ctx.reps[vector].name
+    if vector.width == 1:
+        return Rep(name)
+    return Rep(ctx.line(f"extractelement {vector_type(vector.dtype, vector.width)} {name}, i64 {value.attr}"))

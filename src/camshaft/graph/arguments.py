@@ -1,0 +1,146 @@
+"""What an op's function on tensors is given, as the op takes it: arrays and numbers as constants, dtypes promoted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft import ops
+from camshaft.dtypes import as_dtype
+from camshaft.errors import ArrayOverflowError, ShapeError
+from camshaft.graph.tensor import Array, Tensor
+from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
+from camshaft.ops.op import Attrs, Op
+from camshaft.ops.parameters import AXES
+from camshaft.ops.spec import Dim, TensorSpec
+
+if TYPE_CHECKING:
+    from camshaft.graph.graph import Graph
+
+Given = Tensor | Array | int | float
+_ELEMENTWISE = frozenset(
+    name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an op is applied to, and what its one output becomes: `returned` its dtype, `shape` its shape (None: they stay)."""
+
+    graph: Graph
+    tensors: tuple[Tensor, ...]
+    attrs: Attrs
+    returned: Dtype | None = None
+    shape: tuple[Dim, ...] | None = None
+
+    def finish(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The outputs of the function."""
+        if self.returned is None and self.shape is None:
+            return outputs
+        made = outputs[0] if self.returned is None else cast(self.graph, outputs[0], self.returned)
+        return (made if self.shape is None else self.graph.reshape(made, self.shape),)
+
+
+def given_form(graph: Graph, op: Op, inputs: Sequence[Any], attrs: Attrs) -> Form:
+    """The form of a call. ShapeError for an input that is neither tensor nor array nor number."""
+    given = [_given(graph, op.name, x) for x in inputs]
+    named = _axes_named(op, attrs)
+    if op.name == "matmul" and len(given) == 2 and not named.get("transpose_b"):
+        return _product(graph, op, given, named)
+    if op.name in _ELEMENTWISE and not _fits(op, given, named):
+        dtypes, returned = resolve(op.name, tuple(_kind(x) for x in given), _accepting(op, named))
+        pairs = zip(given, dtypes, strict=True)
+        tensors = tuple(_tensor(graph, f"{op.name}.{i}", x, d) for i, (x, d) in enumerate(pairs))
+        return Form(graph, tensors, named, _unless_same(op, tensors, named, returned))
+    return Form(graph, tuple(_tensor(graph, f"{op.name}.{i}", x) for i, x in enumerate(given)), named)
+
+
+def cast(graph: Graph, x: Tensor, dtype: Dtype) -> Tensor:
+    """The tensor in this dtype."""
+    to = as_dtype(dtype)
+    return x if x.dtype == to else graph.apply(ops.get("cast"), (x,), {"to": to.name})[0]
+
+
+def _given(graph: Graph, op: str, value: Any) -> Given:
+    if isinstance(value, Tensor):
+        if value.graph is not graph:
+            raise ShapeError(f"{op}: got {value!r}; wanted tensors of this graph")
+        return value
+    found = operand(value)
+    if not isinstance(found, WEAK) and found.dtype.hasobject:
+        raise ShapeError(f"{op}: got {value!r}; wanted tensors, arrays and numbers")
+    return found
+
+
+def _axes_named(op: Op, attrs: Attrs) -> Attrs:
+    """`axes` for NumPy's `axis`, where the op names it so."""
+    if "axis" not in attrs or AXES not in op.parameters.attributes:
+        return attrs
+    return {"axes" if name == "axis" else name: value for name, value in attrs.items()}
+
+
+def _fits(op: Op, given: Sequence[Given], attrs: Attrs) -> bool:
+    """Whether the op takes these as they are."""
+    tensors = [x for x in given if isinstance(x, Tensor)]
+    return len(tensors) == len(given) and op.accepts(tuple(t.spec for t in tensors), attrs)
+
+
+def _kind(value: Given) -> Any:
+    if isinstance(value, Tensor):
+        return _plain(value)
+    return type(value) if isinstance(value, WEAK) else value.dtype
+
+
+def _plain(x: Tensor) -> Dtype:
+    """The dtype of a tensor's elements. ShapeError where it lies in blocks."""
+    if not x.spec.is_plain:
+        raise ShapeError(f"got {x}; wanted a plain tensor")
+    return x.spec.parts[0].dtype.numpy
+
+
+def _accepting(op: Op, attrs: Attrs) -> Callable[[Dtypes], bool]:
+    def accepts(dtypes: Dtypes) -> bool:
+        try:
+            specs = tuple(TensorSpec((1,), as_dtype(d)) for d in dtypes)
+        except ShapeError:  # a dtype that camshaft has not
+            return False
+        return op.accepts(specs, attrs)
+
+    return accepts
+
+
+def _unless_same(op: Op, tensors: Sequence[Tensor], attrs: Attrs, returned: Dtype | None) -> Dtype | None:
+    """The dtype that the output becomes, where it is another than the op's own."""
+    if returned is None:
+        return None
+    (made,) = op.outputs(tuple(t.spec for t in tensors), attrs)
+    return None if made.dtype == as_dtype(returned) else returned
+
+
+def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -> Tensor:
+    """The value as a tensor of this dtype, by default its own. ArrayOverflowError for a number that it cannot hold."""
+    if isinstance(value, Tensor):
+        return value if dtype is None else cast(graph, value, dtype)
+    try:
+        return graph.constant(name, np.asarray(value, dtype))
+    except OverflowError as error:
+        raise ArrayOverflowError(f"{name}: {error}") from error
+
+
+def _product(graph: Graph, op: Op, given: Sequence[Given], attrs: Attrs) -> Form:
+    """NumPy's matmul: a vector is a matrix of one row or column that the result lacks; dtypes that differ, or integers shorter
+    than the op's, are promoted where the op does not take them."""
+    a, b = (_tensor(graph, f"matmul.{i}", x) for i, x in enumerate(given))
+    returned, shape = None, None
+    if a.ndim == 1 or b.ndim == 1:
+        rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
+        a = graph.reshape(a, (1, *a.shape)) if a.ndim == 1 else a
+        b = graph.reshape(b, (*b.shape, 1)) if b.ndim == 1 else b
+        shape = (*(a if a.ndim > b.ndim else b).shape[:-2], *rows, *columns)
+    if a.spec.is_plain and b.spec.is_plain and not op.accepts((a.spec, b.spec), attrs):
+        computed, returned = product_dtypes(_plain(a), _plain(b))
+        a, b = (x if computed is None else cast(graph, x, computed) for x in (a, b))
+    return Form(graph, (a, b), attrs, returned, shape)

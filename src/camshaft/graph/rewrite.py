@@ -1,0 +1,189 @@
+"""Rewrites of a graph before it is lowered: the ops' rewrite rules, chains of elementwise ops, packed weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from camshaft import ops
+from camshaft.errors import ShapeError
+from camshaft.formats.blocks import BlockFormat
+from camshaft.graph.graph import Graph, Node, Tensor, readers, root
+from camshaft.ops.op import Op
+from camshaft.ops.quantized.packing import INTERLEAVED, interleaved
+from camshaft.ops.rule import Match, Rule, Stage
+from camshaft.ops.spec import TensorSpec
+from camshaft.settings import setting
+
+Place = Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]
+
+
+def prepare(graph: Graph, activations: str) -> Graph:
+    """The graph that is lowered. `activations` is 'q8' or 'f32'; CAMSHAFT_CHAINS=0 leaves elementwise ops single."""
+    graph = apply_rules(graph, *(stage for stage in Stage if activations == "q8" or not stage.needs_q8))
+    if setting("chains"):
+        from camshaft.graph.chains import fuse_chains  # it replays graphs by the Rewriter below
+
+        graph = fuse_chains(graph)
+    return pack_weights(graph)
+
+
+@functools.cache
+def rules_of(stage: Stage) -> Mapping[str, tuple[Rule, ...]]:
+    """The rules of a stage by the name of the op at which they start, in the order of the table of ops."""
+    found: dict[str, tuple[Rule, ...]] = {}
+    for rule in (rule for op in ops.all_ops() for rule in op.rules if rule.stage == stage):
+        for name in rule.roots:
+            found[name] = (*found.get(name, ()), rule)
+    return found
+
+
+def apply_rules(graph: Graph, *stages: Stage) -> Graph:
+    """The graph after the rules of these stages, one stage after the other."""
+    for stage in stages:
+        graph = _apply_stage(graph, stage)
+    return graph
+
+
+def _apply_stage(graph: Graph, stage: Stage) -> Graph:
+    """All rules match against the graph as it came; the first match of a use wins."""
+    rules, uses = rules_of(stage), _GraphUses(graph)
+    matches: dict[Node, Match] = {}
+    removed: set[Any] = set()
+    for node in graph.nodes:
+        match = next((m for rule in rules.get(node.op.name, ()) if (m := rule.find(node, uses)) is not None), None)
+        if match is None or node in removed or any(use in removed or use in matches for use in match.removed):
+            continue
+        matches[node] = match
+        removed.update(match.removed)
+    return _Replaying(graph, matches, removed).run() if matches else graph
+
+
+class _GraphUses:
+    """A graph as rules see it (ops/rule.py)."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._readers = readers(graph)
+        self._makers = {tensor: node for node in graph.nodes for tensor in node.outputs}
+        self._outputs = {root(tensor) for tensor in graph.outputs.values()}
+
+    def readers(self, value: Tensor) -> Sequence[Node]:
+        return self._readers.get(value, ())
+
+    def maker(self, value: Tensor) -> Node | None:
+        return self._makers.get(value)
+
+    def is_output(self, value: Tensor) -> bool:
+        return value in self._outputs
+
+
+class Rewriter:
+    """Replays a graph into a new one, node by node. `map` has the new tensor of each old one that was met."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.old, self.new = graph, Graph()
+        self.map: dict[Tensor, Tensor] = {}
+        for name, tensor in graph.inputs.items():
+            self.map[tensor] = self.new._once(self.new.inputs, name, replace(tensor, graph=self.new))
+        for name, tensor in graph.states.items():
+            self.map[tensor] = self.new.state(name, tensor.spec, tensor.device)
+
+    def respec(self, tensor: Tensor) -> TensorSpec:
+        """The spec of a constant in the new graph; packing overrides it."""
+        return tensor.spec
+
+    def get(self, tensor: Tensor) -> Tensor:
+        """The new graph's tensor for one of the old graph."""
+        found = self.map.get(tensor)
+        if found is None:
+            found = self.map[tensor] = self._carry(tensor)
+        return found
+
+    def _carry(self, tensor: Tensor) -> Tensor:
+        if tensor.kind == "view":
+            assert tensor.base is not None
+            return self.new.reshape(self.get(tensor.base), tensor.shape)
+        if tensor.kind == "constant":
+            assert tensor.source is not None
+            return self.new.constant(tensor.name, tensor.source, self.respec(tensor))
+        raise ShapeError(f"graph: {tensor.name} ({tensor.kind}) is read before it is made")
+
+    def carry_node(self, node: Node) -> None:
+        """Adds a node as it is."""
+        inputs = tuple(self.get(t) for t in node.inputs)
+        same = all(new.spec is old.spec for new, old in zip(inputs, node.inputs, strict=True))
+        with self.new.on(node.device):
+            if same:  # what infer said of these specs holds: half of a rewrite's time
+                outputs = self.new._add(node.op, inputs, node.attrs, node.name, [t.spec for t in node.outputs])
+            else:
+                outputs = self.new.apply(node.op, inputs, node.attrs, node.name)
+        self.map.update(zip(node.outputs, outputs, strict=True))
+
+    def end(self) -> Graph:
+        """The new graph, with the old one's results."""
+        for name, tensor in self.old.outputs.items():
+            self.new.output(name, self.get(tensor))
+        return self.new
+
+
+class _Replaying(Rewriter):
+    """Replays a graph with matches in place of the uses at which they start; also the Builder of ops/rule.py."""
+
+    def __init__(self, graph: Graph, matches: Mapping[Node, Match], removed: set[Any]) -> None:
+        super().__init__(graph)
+        self._matches, self._removed = matches, removed
+        self._made: dict[object, tuple[Tensor, ...]] = {}
+        self._device: str | None = None
+
+    def run(self) -> Graph:
+        for node in self.old.nodes:
+            if node in self._removed:
+                continue
+            match = self._matches.get(node)
+            if match is None:
+                self.carry_node(node)
+            else:
+                self._device = node.device
+                self.map.update(match.build(self))
+        return self.end()
+
+    def apply(self, op: Op | str, inputs: Sequence[Tensor], attrs: Mapping[str, Any], name: str) -> tuple[Tensor, ...]:
+        taken = tuple(t if t.graph is self.new else self.get(t) for t in inputs)
+        with self.new.on(self._device):
+            return self.new.apply(ops.get(op) if isinstance(op, str) else op, taken, attrs, name)
+
+    def once(self, op: Op | str, inputs: Sequence[Tensor], attrs: Mapping[str, Any], name: str) -> tuple[Tensor, ...]:
+        key = op if isinstance(op, str) else op.name, tuple(inputs), tuple(sorted(attrs.items())), self._device
+        if key not in self._made:
+            self._made[key] = self.apply(op, inputs, attrs, name)
+        return self._made[key]
+
+
+class _Packing(Rewriter):
+    def respec(self, tensor: Tensor) -> TensorSpec:
+        return packed_spec(tensor.spec)
+
+
+def packed_spec(spec: TensorSpec) -> TensorSpec:
+    """The spec that a constant of this one is packed to; itself where it is not packed, or is already."""
+    return interleaved(spec) if isinstance(spec.dtype, BlockFormat) and spec.layout is not INTERLEAVED else spec
+
+
+def pack_weights(graph: Graph) -> Graph:
+    """Constants in a block format become interleaved; their bytes are packed when the plan is bound."""
+    packing = _Packing(graph)
+    for node in graph.nodes:
+        packing.carry_node(node)
+    return packing.end()
+
+
+def packed_constants(graph: Graph) -> list[Tensor]:
+    """The constants that nodes read, in their order, as `pack_weights` lays them out."""
+    found = []
+    for tensor in dict.fromkeys(root(t) for node in graph.nodes for t in node.inputs):
+        if tensor.kind == "constant":
+            assert tensor.source is not None
+            found.append(Graph().constant(tensor.name, tensor.source, packed_spec(tensor.spec)))
+    return found

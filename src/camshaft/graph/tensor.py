@@ -1,0 +1,211 @@
+"""Tensor: a value in a graph, with NumPy's operators and indexing, each of which adds nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias
+
+import numpy as np
+
+from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16
+from camshaft.errors import ArrayTypeError, ShapeError
+from camshaft.formats.blocks import BlockFormat
+from camshaft.ops.spec import Dim, TensorSpec
+
+if TYPE_CHECKING:
+    from camshaft.graph.graph import Graph
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Kind = Literal["input", "constant", "state", "value", "view", "buffer"]
+
+
+class Source(Protocol):
+    """Where a constant's bytes come from: an array, or a tensor of a file that is read when the plan is bound."""
+
+    def data(self) -> Array:
+        """The bytes as uint8, row-major; the same memory whenever it is asked."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """A constant that is at hand, contiguous."""
+
+    array: Array
+
+    def data(self) -> Array:
+        return self.array.reshape(-1).view(np.uint8)
+
+
+Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
+
+
+def use(op: str, *inputs: object, **attrs: Any) -> Tensor:
+    """The one output of an op."""
+    from camshaft.graph.functions import function  # here: it needs Tensor
+
+    made: Tensor = function(op)(*inputs, **attrs)
+    return made
+
+
+def _left(op: str) -> Operator:
+    return lambda self, other: use(op, self, other)
+
+
+def _both(op: str) -> tuple[Operator, Operator]:
+    """An operator's method, and the one for a tensor on its right."""
+    return _left(op), lambda self, other: use(op, other, self)
+
+
+def _logic(sign: str, op: str) -> tuple[Operator, Operator]:
+    def check(values: Sequence[object]) -> Sequence[object]:
+        for value in values:
+            dtype = value.spec.dtype if isinstance(value, Tensor) else np.asarray(value).dtype
+            if dtype not in (boolean, boolean.numpy):
+                raise ArrayTypeError(f"{sign}: got {value!r}; wanted booleans, as there is no op on bits")
+        return values
+
+    return lambda self, other: use(op, *check((self, other))), lambda self, other: use(op, *check((other, self)))
+
+
+def _rounding(a: Tensor, b: Any) -> dict[str, Any]:
+    """A product of 16-bit floats is of their dtype, as NumPy has it; the op's own results are f32."""
+    same = a.dtype in (f16, bf16) and (b.dtype if isinstance(b, Tensor) else _dtype_of(b)) == a.dtype
+    return {"to": a.dtype.name} if same else {}
+
+
+def _dtype_of(value: Any) -> DType | None:
+    return as_dtype(value.dtype) if isinstance(value, np.ndarray) else None
+
+
+# What `**` with these numbers is, as NumPy has it for floats.
+_POWERS = {2: "square", 0.5: "sqrt"}
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value in a graph. Operators add nodes, with NumPy's broadcasting and promotion: a Python number takes the tensor's dtype.
+    `==` is such an operator too: `is` and hashes tell tensors apart. A view has the memory of `base`, from `offset_nbytes`
+    on. `device` names the one that an input, state or buffer lies on; None leaves that to the plan."""
+
+    spec: TensorSpec
+    name: str
+    kind: Kind
+    source: Source | None = None
+    base: Tensor | None = None
+    graph: Graph | None = field(default=None, repr=False)
+    device: str | None = None
+    offset_nbytes: int = 0
+
+    __array_ufunc__ = None  # array + tensor is the tensor's to compute
+    __hash__ = object.__hash__
+
+    __add__, __radd__ = _both("add")
+    __sub__, __rsub__ = _both("subtract")
+    __mul__, __rmul__ = _both("multiply")
+    __truediv__, __rtruediv__ = _both("divide")
+    __floordiv__, __rfloordiv__ = _both("floor_divide")
+    __mod__, __rmod__ = _both("remainder")
+    __and__, __rand__ = _logic("&", "logical_and")
+    __or__, __ror__ = _logic("|", "logical_or")
+    __xor__, __rxor__ = _logic("^", "logical_xor")
+    __lt__, __le__, __gt__, __ge__ = map(_left, ("less", "less_equal", "greater", "greater_equal"))
+    __eq__ = _left("equal")  # type: ignore[assignment]
+    __ne__ = _left("not_equal")  # type: ignore[assignment]
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType | BlockFormat:
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.spec.shape)
+
+    @property
+    def T(self) -> Tensor:
+        """The tensor with its axes turned round."""
+        return self if self.ndim < 2 else use("transpose", self)
+
+    def __repr__(self) -> str:
+        return f"the {self.kind} {self.name!r} {self.spec}"
+
+    def __neg__(self) -> Tensor:
+        return use("negate", self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return use("abs", self)
+
+    def __invert__(self) -> Tensor:
+        if self.dtype != boolean:
+            raise ArrayTypeError(f"~: got {self}; wanted booleans, as there is no op on bits")
+        return use("logical_not", self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return use("matmul", self, other, **_rounding(self, other))
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return use("matmul", other, self, **_rounding(self, other))
+
+    def __pow__(self, exponent: Any) -> Tensor:
+        short = _POWERS.get(exponent) if type(exponent) in (int, float) else None
+        floats = isinstance(self.dtype, DType) and self.dtype.is_float
+        return use(short, self) if short is not None and floats else use("power", self, exponent)
+
+    def __rpow__(self, base: Any) -> Tensor:
+        return use("power", base, self)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        from camshaft.graph.indexing import indexed  # here: it needs Tensor
+
+        return indexed(self, key)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same bytes in another shape: a view, which makes no thunk. One size may be -1. ShapeError where that cannot be."""
+        from camshaft.graph.indexing import reshaped  # here: it needs Tensor
+
+        return reshaped(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise ArrayTypeError(f"len() of {self}, which has no axis")
+        if not isinstance(self.shape[0], int):
+            raise ArrayTypeError(f"len() of {self}, whose first axis is known in each run only")
+        return self.shape[0]
+
+    def __iter__(self) -> NoReturn:
+        raise ArrayTypeError(f"{self} cannot be iterated over: it has no values yet; index it, or use split")
+
+    def __bool__(self) -> NoReturn:
+        raise ArrayTypeError(f"{self} has no truth value: it has no values yet; where() chooses between tensors")
+
+    if not TYPE_CHECKING:  # to a type checker a tensor is no array
+
+        def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+            raise ArrayTypeError(f"{self} is no array: it has no values yet; compile its graph and run the plan")
+
+
+def root(tensor: Tensor) -> Tensor:
+    """The tensor whose memory a view shows; itself if it is none."""
+    while tensor.base is not None:
+        tensor = tensor.base
+    return tensor
+
+
+def offset_nbytes(tensor: Tensor) -> int:
+    """Where a tensor begins in its root's memory."""
+    return tensor.offset_nbytes + (0 if tensor.base is None else offset_nbytes(tensor.base))
+
+
+def graph_of(tensor: Tensor) -> Graph:
+    """The graph that a tensor is of. ShapeError if it is of none."""
+    if tensor.graph is None:
+        raise ShapeError(f"{tensor} is of no graph; wanted a tensor of one")
+    return tensor.graph

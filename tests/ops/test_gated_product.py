@@ -1,0 +1,69 @@
+"""gated_product: which variant a CPU takes by its features, and that on AMX it still gives the bits of two products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import CpuDevice
+from camshaft.dtypes import f32
+from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.target import native_lanes
+from camshaft.ops.op import KernelVariant, NodeSpec, Op
+from camshaft.ops.quantized.samples import Case
+from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
+from tests.support.needs import require_level
+from tests.support.played_amx import device
+
+OP, PRODUCT, SILU = (ops.get(name) for name in ("gated_product", "quantized_matmul", "silu_multiply_q8"))
+
+
+def machine(level: str) -> CpuDevice:
+    """A CPU of that level, to ask and not to run."""
+    row = LEVELS[level]
+    return CpuDevice("cpu", "simd", native_lanes(row.features), row.features, row.architecture)
+
+
+def best(op: Op, node: NodeSpec, target: ops.Target) -> KernelVariant:
+    able = [v for v in op.variants if target.backend in v.backends and v.supports(node, target) is None]
+    return min(able, key=lambda variant: variant.cost(node, target))
+
+
+def specs_of(case: Case) -> tuple[TensorSpec, ...]:
+    return (*case.specs, case.specs[1])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_many_tokens_are_a_tile_where_no_unit_multiplies_bytes(level: str) -> None:
+    target, attrs, chosen = machine(level), {"sums": ((32, 0),)}, []
+    for tokens in (1, 64):
+        specs = specs_of(Case("Q4_1", tokens, tokens, 1536, 576, True, 0))
+        chosen.append(best(OP, NodeSpec(specs, OP.infer(specs, attrs), attrs), target).name)
+    has_unit = level in ("amx", "neon-i8mm", "neon-bf16")
+    assert chosen == ["apart", "apart" if has_unit else "tile"]
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+def test_on_amx_one_node_gives_every_bit_of_two_products(name: str) -> None:
+    require_level("avx512-bf16")  # for what is not played
+    gate, up = (Case(name, 29, 29, 96, 512, True, seed) for seed in (1, 2))
+    given, attrs = (gate.x, gate.packed(), up.packed()), {"sums": ((32, 0),)}
+    (apart,) = computed(OP, specs_of(gate), given, attrs)
+    products = [computed(PRODUCT, gate.specs, (gate.x, weights), {})[0] for weights in given[1:]]
+    y = TensorSpec(products[0].shape, f32)
+    (want,) = computed(SILU, (y, y), products, attrs | {"floats": False})
+    np.testing.assert_array_equal(apart, want)
+
+
+def computed(op: Op, specs: tuple[TensorSpec, ...], given: Sequence[np.ndarray], attrs: ops.Attrs) -> list[np.ndarray]:
+    """The op's outputs on a CPU with AMX, by the variant that its cost model would choose there."""
+    target, node = device(), NodeSpec(specs, op.infer(specs, attrs), attrs)
+    outputs = run_variant(best(op, node, target), node, target, given)
+    assert not [line for amx in target.players for line in amx.failed]
+    played = sum(amx.counts.get("tdpbsud.internal", 0) for amx in target.players)
+    assert (played > 0) == (op is not SILU)
+    return list(outputs[: len(node.outputs)])
