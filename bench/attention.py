@@ -1,9 +1,9 @@
-"""Attention: causal SDPA beside PyTorch and ONNX Runtime, one token over long caches in each form, prompts; shares of the roof.
+"""Benchmark attention: causal SDPA against PyTorch and ONNX Runtime, one token over long caches, prompts; with shares of peak.
 
 Run: python bench/attention.py [--threads 1 2] [--peer-python PYTHON] [--only WORD] [--json FILE]. The peers' Python needs torch,
-onnxruntime and onnx; without --peer-python camshaft runs alone. SDPA's sides take turns, each peer a process that sleeps on a
-pipe until its own (bench/attention_side.py). A case is a plan with many uses of attention, each over a cache of its own: for one
-token so many that they come from memory.
+onnxruntime and onnx; without --peer-python camshaft runs alone. SDPA runs in interleaved rounds; each peer is a process that
+blocks on a pipe in between (bench/attention_peer.py). A case is a plan with many uses of attention, each with its own cache: for
+one token so many that caches are read from memory.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ def sdpa(threads: int) -> ExecutionPlan:
 
 
 class Peer:
-    """A process that runs a library's SDPA when told. It leaves with its pipe."""
+    """A process that runs a library's SDPA on request and exits when its pipe closes."""
 
     def __init__(self, python: str, name: str, threads: int) -> None:
-        command = [python, str(Path(__file__).with_name("attention_side.py")), name, str(threads)]
+        command = [python, str(Path(__file__).with_name("attention_peer.py")), name, str(threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.name = self.answer()["version"]
 
@@ -163,7 +163,7 @@ class Peer:
 
 
 def beside_peers(options: argparse.Namespace, top: peak.MachinePeak) -> list[dict[str, Any]]:
-    """SDPA of camshaft and the peers, by turns: a row for each."""
+    """Measure SDPA of camshaft and the peers in interleaved rounds: a row for each."""
     names = PEERS if options.peer_python else ()
     peers = [Peer(options.peer_python, name, top.threads) for name in names]
     with sdpa(top.threads) as plan:
@@ -183,7 +183,7 @@ def beside_peers(options: argparse.Namespace, top: peak.MachinePeak) -> list[dic
 
 
 def row(case: Case, spent: rows.Spread, top: peak.MachinePeak) -> dict[str, Any]:
-    """A figure with its share of the roof: reading keys and values once, and arithmetic in f32."""
+    """A row with its share of peak: reading keys and values once, and arithmetic in f32."""
     nbytes = case.key_nbytes * case.keys
     return {
         "bench": "attention",
@@ -225,7 +225,7 @@ def report(made: Sequence[dict[str, Any]]) -> str:
         "microseconds: median (min to max)",
         "GB/s",
         "GFLOP/s",
-        "of the roof",
+        "of peak",
         "times the best peer",
     )
     lines = []
@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--calls", type=int, default=5, help="calls of a peer a turn")
-    parser.add_argument("--only", default="", help="only cases whose label has this in it")
+    parser.add_argument("--only", default="", help="only cases whose label contains this")
     parser.add_argument("--peer-python", help="a Python that has torch, onnxruntime and onnx")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

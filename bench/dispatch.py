@@ -1,10 +1,10 @@
-"""What a call of the dispatch table costs beside NumPy's, and ONNX Runtime's and torch's where they are: in turns.
+"""The cost of a call of the dispatch table, against NumPy and, if installed, ONNX Runtime and torch, interleaved.
 
     python bench/dispatch.py [--threads 1 2] [--rounds 60] [--json FILE]
 
-Each case runs all sides in short turns; a side's figure is the least of its rounds, and `ratio` is NumPy's least over camshaft's
-(above 1: camshaft is faster). Medians and the greatest are there too: on a machine with other work only the least says much.
-Threads are those of every side, so each count has a process of its own.
+Each case runs all peers in short interleaved rounds. The result is the minimum over rounds; `ratio` is NumPy's minimum over
+camshaft's (above 1: camshaft is faster). Medians and maxima are stored too, but on a busy machine only minima are reliable.
+Each number of threads runs in its own process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Call = Callable[[], object]
 # (elements of an add, ratio wanted on 1 thread, on 2), then (side of a square matmul, ratio wanted)
 ADDS = ((16, 1 / 0.35, 1 / 0.35), (1024, 1.0, 1.0), (16384, 1.0, 1.0), (262_144, 1.0, 1.0), (1_048_576, 1.0, 1.5))
 SQUARES = (64, 128, 256, 512, 1024, 2048)
-TURN_NS = 300_000
+ROUND_NS = 300_000
 # The second thread of NumPy's BLAS asks for work for about 100 ms after a product and takes a third of two cores meanwhile.
 SPIN_S = 0.15
 
@@ -33,10 +33,10 @@ SPIN_S = 0.15
 @dataclass(frozen=True)
 class Case:
     """Sides by name; each computes the same. `wanted`: the least ratio of NumPy's time to camshaft's, None where none is set.
-    `rest_s`: how long all rest before a side's turn."""
+    `rest_s`: pause before each measurement."""
 
     name: str
-    sides: dict[str, Call]
+    peers: dict[str, Call]
     wanted: float | None = None
     rest_s: float = 0.0
 
@@ -47,21 +47,21 @@ def add_case(n: int, wanted: float) -> Case:
 
     from camshaft import table
 
-    held = table()
+    dispatch_table = table()
     a, b, out = (np.ones(n, np.float32) for _ in range(3))
-    sides: dict[str, Call] = {
+    peers: dict[str, Call] = {
         "numpy": lambda: np.add(a, b, out=out),
-        "camshaft": lambda: held.add(a, b, out=out),
+        "camshaft": lambda: dispatch_table.add(a, b, out=out),
     }
     if find_spec("torch"):
         import torch
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
         x, y, z = (torch.from_numpy(v) for v in (a, b, out))
-        sides["torch"] = lambda: torch.add(x, y, out=z)
+        peers["torch"] = lambda: torch.add(x, y, out=z)
     if find_spec("onnxruntime") and find_spec("onnx"):
-        sides["onnxruntime"] = _onnx_add(a, b)
-    return Case(f"add {n}", sides, wanted)
+        peers["onnxruntime"] = _onnx_add(a, b)
+    return Case(f"add {n}", peers, wanted)
 
 
 def _onnx_add(a: Any, b: Any) -> Call:
@@ -83,18 +83,18 @@ def others(n: int) -> list[Case]:
 
     from camshaft import table
 
-    held = table()
+    dispatch_table = table()
     a, b, out = (np.ones(n, np.float32) for _ in range(3))
     wide = np.ones(2 * n, np.float32)[::2]
     return [
-        Case(f"add {n}, new", {"numpy": lambda: np.add(a, b), "camshaft": lambda: held.add(a, b)}),
+        Case(f"add {n}, new", {"numpy": lambda: np.add(a, b), "camshaft": lambda: dispatch_table.add(a, b)}),
         Case(
             f"add {n}, float",
-            {"numpy": lambda: np.add(a, 2.0, out=out), "camshaft": lambda: held.add(a, 2.0, out=out)},
+            {"numpy": lambda: np.add(a, 2.0, out=out), "camshaft": lambda: dispatch_table.add(a, 2.0, out=out)},
         ),
         Case(
             f"add {n}, strided",
-            {"numpy": lambda: np.add(a, wide, out=out), "camshaft": lambda: held.add(a, wide, out=out)},
+            {"numpy": lambda: np.add(a, wide, out=out), "camshaft": lambda: dispatch_table.add(a, wide, out=out)},
         ),
         Case(
             f"add {n}, table()",
@@ -109,18 +109,18 @@ def matmul_case(n: int) -> Case:
 
     from camshaft import table
 
-    held = table()
+    dispatch_table = table()
     rng = np.random.default_rng(0)
     a, b, out, ours = (rng.random((n, n), np.float32) for _ in range(4))
-    name = held.choice("matmul", a, b).variant.name
-    held.matmul(a, b, out=ours)
+    name = dispatch_table.choice("matmul", a, b).variant.name
+    dispatch_table.matmul(a, b, out=ours)
     if not np.allclose(ours, np.matmul(a, b, out=out), rtol=1e-4):
         raise RuntimeError(f"matmul {n}: {name} differs from NumPy")
-    sides: dict[str, Call] = {
+    peers: dict[str, Call] = {
         "numpy": lambda: np.matmul(a, b, out=out),
-        "camshaft": lambda: held.matmul(a, b, out=ours),
+        "camshaft": lambda: dispatch_table.matmul(a, b, out=ours),
     }
-    return Case(f"matmul {n} ({name})", sides, 1.0, 0.0 if os.environ["OMP_NUM_THREADS"] == "1" else SPIN_S)
+    return Case(f"matmul {n} ({name})", peers, 1.0, 0.0 if os.environ["OMP_NUM_THREADS"] == "1" else SPIN_S)
 
 
 def times(call: Call, n: int) -> float:
@@ -137,14 +137,14 @@ def empty_ns() -> float:
 
 
 def measure(case: Case, rounds: int, off: float) -> dict[str, Any]:
-    """All sides in turns of about TURN_NS."""
+    """Run all peers in interleaved rounds of about ROUND_NS each."""
     import rows
 
-    least = {name: times(call, 1) for name, call in case.sides.items()}
-    n = max(1, int(TURN_NS / max(min(times(call, 3) for call in case.sides.values()), 1)))
+    least = {name: times(call, 1) for name, call in case.peers.items()}
+    n = max(1, int(ROUND_NS / max(min(times(call, 3) for call in case.peers.values()), 1)))
     seen: dict[str, list[float]] = {name: [] for name in least}
     for _ in range(max(3, rounds if n > 1 and not case.rest_s else rounds // 4)):
-        for name, call in case.sides.items():
+        for name, call in case.peers.items():
             time.sleep(case.rest_s)
             call()
             seen[name].append(max(times(call, n) - off, 0.1))
@@ -173,7 +173,7 @@ def run_here(rounds: int) -> None:
 
 
 def run_threads(threads: int, rounds: int) -> list[dict[str, Any]]:
-    """The rows of a process in which every side has that many threads."""
+    """The rows of a process in which every peer has that many threads."""
     names = "CAMSHAFT_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
     environment = os.environ | dict.fromkeys(names, str(threads))
     command = [sys.executable, __file__, "--here", "--rounds", str(rounds)]

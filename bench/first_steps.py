@@ -1,4 +1,4 @@
-"""The steps of `camshaft generate` up to the first token, timed in a process of their own. Run by first_token.py.
+"""Time the steps of `camshaft generate` up to the first token, in one process; run by first_token.py.
 
 `python bench/first_steps.py MODEL PROMPT [THREADS]` prints a JSON object of seconds by step.
 """

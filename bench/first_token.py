@@ -1,9 +1,9 @@
-"""Seconds from the start of a process to its first token: cold (no kernel compiled, nothing proved) and warm, and where they go.
+"""Time from process start to first token, cold (empty cache) and warm, with its parts.
 
-Run: python bench/first_token.py [MODEL ...] [--threads N ...] [--repeat 5] [--peer-python PYTHON] [--json FILE]. Each figure is
-of fresh processes of `camshaft generate`; the parts are of other processes, which go the same way step by step. The cold ones
-have an empty cache folder; bytecode is compiled before, as an installation does. Where the Python that is named has
-llama-cpp-python, its first token of the same message is timed by turns with the warm ones (llama_first.py).
+Run: python bench/first_token.py [MODEL ...] [--threads N ...] [--repeat 5] [--peer-python PYTHON] [--json FILE]. Totals are of
+fresh `camshaft generate` processes; the parts are measured in other processes that take the same steps. Cold ones have an empty
+cache folder; bytecode is compiled before, as an installation does. If the peer's Python has llama-cpp-python, its time to first
+token for the same message is measured interleaved with the warm ones (llama_first.py).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ IMPORTED = (
 
 
 def environment(cache: str) -> dict[str, str]:
-    """This one with another cache folder, and with bytecode kept as it is for users."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """This environment with another cache folder, and with bytecode caching as users have it."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return kept | {"CAMSHAFT_CACHE_DIR": cache, "PYTHONPATH": paths}
+    return environment | {"CAMSHAFT_CACHE_DIR": cache, "PYTHONPATH": paths}
 
 
 def first_byte_s(command: Sequence[str], cache: str | None) -> float:
@@ -71,9 +71,9 @@ def parts(model: str, threads: int | None, cache: str) -> dict[str, float]:
 def import_seconds(command: Sequence[str], cache: str) -> dict[str, float]:
     """Seconds of the imports that matter, by -X importtime (which slows them), each with all that it imports first."""
     timed, pipe = [command[0], "-X", "importtime", *command[1:]], subprocess.PIPE
-    said = subprocess.run(timed, env=environment(cache), stdout=pipe, stderr=pipe, check=True, text=True).stderr
+    stderr = subprocess.run(timed, env=environment(cache), stdout=pipe, stderr=pipe, check=True, text=True).stderr
     found = {}
-    for line in said.splitlines():
+    for line in stderr.splitlines():
         fields = line.removeprefix("import time:").split("|")
         if len(fields) == 3 and fields[2].strip() in IMPORTED:
             found[fields[2].strip()] = int(fields[1]) / 1e6
@@ -112,8 +112,8 @@ def measure(options: argparse.Namespace, model: str, threads: int | None) -> lis
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         cold_parts = parts(model, threads, cache)
     medians = {name: rows.Spread.of([found[name] for found in warm_parts]).median for name in warm_parts[0]}
-    sides = [("cold", [cold], cold_parts), ("warm", warm, medians), ("llama-cpp-python", theirs, {})]
-    for name, seconds, spent in sides if theirs else sides[:2]:
+    kinds = [("cold", [cold], cold_parts), ("warm", warm, medians), ("llama-cpp-python", theirs, {})]
+    for name, seconds, spent in kinds if theirs else kinds[:2]:
         spread = rows.Spread.of(seconds)
         made.append(
             {

@@ -1,9 +1,8 @@
-"""Each op of a language model at the model's shapes: time, GB/s, GFLOP/s and share of the roof, one token and a prompt.
+"""Benchmark each op of a language model at the model's shapes: time, GB/s, GFLOP/s and share of peak.
 
-Run: python bench/kernels.py [MODEL] [--threads 1 2] [--tokens 1 512] [--only WORD] [--json FILE]. A case is a plan of its own
-with at least one use of the op per layer, each on weights or a cache of its own; the time is that of one use. For one token there
-are so many that weights and caches come from memory each time, as in the model. What lies in the processor's caches may exceed
-the roof, which is memory's.
+Run: python bench/kernels.py [MODEL] [--threads 1 2] [--tokens 1 512] [--only WORD] [--json FILE]. A case is a plan with at least
+one use of the op per layer, each on its own weights or cache; the time is that of one use. For one token there are so many uses
+that weights and caches are read from memory, as in the model. Operands in a processor cache may exceed 100 % of the memory peak.
 """
 
 from __future__ import annotations
@@ -291,7 +290,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 512], help=f"at most {CONTEXT}")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--only", default="", help="only ops and uses whose names have this in them")
+    parser.add_argument("--only", default="", help="only ops and uses whose names contain this")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.repeat < 1 or not all(1 <= tokens <= CONTEXT for tokens in options.tokens):
@@ -301,7 +300,7 @@ def main() -> None:
         n_vocab = Tokenizer.from_gguf(file.metadata).n_vocab
         model = Model(file, read_config(file.metadata, architecture(file.metadata).name, n_vocab))
         made = list(run(options, model))
-    header = ("threads", "tokens", "op", "variant", "microseconds", "GB/s", "GFLOP/s", "of the roof")
+    header = ("threads", "tokens", "op", "variant", "microseconds", "GB/s", "GFLOP/s", "of peak")
     print(rows.table(header, [line(r) for r in made]))
     rows.write(options.json, made)
 

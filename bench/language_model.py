@@ -1,4 +1,4 @@
-"""camshaft against llama.cpp on one model file: prompts read and tokens generated per second, by turns in one run.
+"""camshaft against llama.cpp on one model file: prompt and generation tokens per second, in interleaved rounds.
 
 Run: python bench/language_model.py [MODEL] [--threads 1 2] [--peer-python PYTHON] [--json FILE]. llama-cpp-python is the extra
 `bench`; --peer-python names an interpreter of another environment that has it. The rows of `python -m bench.compare` are made
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.compare.compare import run_stand
+from bench.compare.compare import run_suite
+from bench.compare.interleaved import Limits, starter
 from bench.compare.language_rows import of_file
 from bench.compare.model_files import Step
 from bench.compare.report import markdown_of
 from bench.compare.results import Results
 from bench.compare.suite import OURS
-from bench.compare.turns import Limits, starter
 from camshaft.models.pull import resolve_model
 
 
@@ -52,9 +52,9 @@ def main() -> None:
     path, results = resolve_model(options.model).resolve(), Results(options.json)
     for threads in options.threads:
         suite = of_file(path, threads, options.prompt_tokens, options.generate_tokens, options.sequences)
-        sides = tuple(side for side in suite.sides if side.name == OURS or not options.no_peer)
-        suite = replace(suite, sides=sides, pause_s=options.pause)
-        run_stand(suite, Limits(options.repeat), results, starter(options.peer_python), quietly)
+        peers = tuple(peer for peer in suite.peers if peer.name == OURS or not options.no_peer)
+        suite = replace(suite, peers=peers, pause_s=options.pause)
+        run_suite(suite, Limits(options.repeat), results, starter(options.peer_python), quietly)
     print(markdown_of(results.document()), end="")
 
 

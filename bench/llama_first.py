@@ -1,6 +1,6 @@
-"""What `camshaft generate` does, by llama-cpp-python: an answer to a message, streamed. Run by first_token.py; needs no camshaft.
+"""Answer a message with llama-cpp-python, streamed; run by first_token.py. Does not import camshaft.
 
-`python bench/llama_first.py MODEL PROMPT [THREADS]` prints the pieces as they come.
+`python bench/llama_first.py MODEL PROMPT [THREADS]` prints the pieces as they arrive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Loading: weights packed in GB/s of the file, format by format, and the memory that opening a model takes at most.
+"""Benchmark loading: weight packing in GB/s of the file by format, and the peak memory of opening a model.
 
-Run: python bench/loading.py [MODEL ...] [--threads 1 2] [--mbytes 256] [--repeat 5] [--json FILE]. The rates are of a file in the
-system's cache, packed into fresh memory, page faults and the giving back of pages included. The memory is the greatest of a
-process that opens the model, less that of one that imports camshaft and compiles a kernel.
+Run: python bench/loading.py [MODEL ...] [--threads 1 2] [--mbytes 256] [--repeat 5] [--json FILE]. Packing reads a file in the
+system's page cache and writes fresh memory; page faults and releasing pages are included. Memory is the peak of a process that
+opens the model, minus that of one that imports camshaft and compiles a kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import rows
 
-from bench.compare.sides.ours_loading import measure_memory
+from bench.compare.peers.ours_loading import measure_memory
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
@@ -80,7 +80,7 @@ def report(packed: Sequence[dict[str, Any]], memory: Sequence[dict[str, Any]]) -
         (r["format"], r["threads"], *(f"{r['GB/s'][key]:.3g}" for key in ("median", "min", "max"))) for r in packed
     ]
     keys = ("file_nbytes", "weights_nbytes", "cache_nbytes", "arena_nbytes", "peak_nbytes")
-    held = [(r["model"], *(f"{r[key] / 1e6:.1f}" for key in keys), f"{r['share']:.2f}") for r in memory]
+    memory_lines = [(r["model"], *(f"{r[key] / 1e6:.1f}" for key in keys), f"{r['share']:.2f}") for r in memory]
     heads = (
         "model",
         "file, MB",
@@ -91,7 +91,7 @@ def report(packed: Sequence[dict[str, Any]], memory: Sequence[dict[str, Any]]) -
         "share of file, cache, arena",
     )
     return "\n\n".join(
-        [rows.table(("format", "threads", "GB/s of the file", "min", "max"), lines), rows.table(heads, held)]
+        [rows.table(("format", "threads", "GB/s of the file", "min", "max"), lines), rows.table(heads, memory_lines)]
     )
 
 

@@ -1,9 +1,9 @@
-"""Matrix products in f32 and bf16, square, tall and flat, against NumPy, ONNX Runtime and torch, by turns in one run.
+"""Matrix products in f32 and bf16, square, tall and flat, against NumPy, ONNX Runtime and torch, in interleaved rounds.
 
 Run: python bench/matmul.py [--shapes 1024x1024x1024 16x4096x4096] [--dtypes f32 bf16] [--threads 1 2] [--peer-python PYTHON]
 [--peers NumPy torch onnxruntime] [--json FILE [--resume]]. A shape is m x k x n. `python -m bench.compare` makes its rows the
-same way (array_rows.py). Peers are processes of their own, and all rest before each turn, as their threads go on asking
-for work.
+same way (array_rows.py). Each peer runs in its own process, with a pause before each measurement, since worker
+threads spin for a while.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.compare.array_rows import NUMPY, NUMPY_CORE, ONNX, OTHERS, SQUARES, TORCH, product, sides
-from bench.compare.compare import run_stand
+from bench.compare.array_rows import NUMPY, NUMPY_CORE, ONNX, OTHERS, SQUARES, TORCH, array_peers, product
+from bench.compare.compare import run_suite
+from bench.compare.interleaved import Limits, starter
 from bench.compare.model_files import Step
 from bench.compare.report import markdown_of
 from bench.compare.results import Results, load
 from bench.compare.suite import Suite
-from bench.compare.turns import Limits, starter
 
 # Those of the comparison, and what writes, reads or sums most for what it computes.
 SHAPES = (*SQUARES, *OTHERS, (4096, 16, 4096), (4096, 4096, 16), (4096, 4096, 1))
@@ -62,8 +62,8 @@ def main() -> None:
         for dtype in options.dtypes:
             peers = [p for p in PEERS[dtype] if options.peers is None or p in options.peers]
             tasks = tuple(product(dtype, *shape) for shape in options.shapes)
-            suite = Suite("matmul", threads, sides(threads, *peers), tasks, pause_s=options.pause)
-            run_stand(suite, Limits(options.repeat), results, starter(options.peer_python), quietly)
+            suite = Suite("matmul", threads, array_peers(threads, *peers), tasks, pause_s=options.pause)
+            run_suite(suite, Limits(options.repeat), results, starter(options.peer_python), quietly)
     print(markdown_of(results.document()), end="")
 
 

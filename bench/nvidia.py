@@ -1,8 +1,8 @@
-"""NVIDIA GPUs: what ptxas makes of every kernel (no GPU needed), and, on a GPU, ops and a language model beside the CPU.
+"""NVIDIA GPUs: check every kernel with ptxas (no GPU needed), or time ops and a language model against the CPU on a GPU.
 
-Run: python bench/nvidia.py ptxas | ops | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of the
-kernels of every op's variants, for three generations. `ops`: nanoseconds by the GPU's events of each variant's greatest sample,
-the least of 20 runs. `model`: prompts read and tokens generated per second.
+Run: python bench/nvidia.py ptxas | ops | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of every
+variant's kernels, for three GPU generations. `ops`: nanoseconds, by GPU events, of each variant's largest sample, minimum of 20
+runs. `model`: prompt and generation tokens per second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What this machine can do at most: memory read, int8, bf16 and f32 multiply-adds; by kernels of the kernel language.
+"""Peak rates of this machine: memory reads, and int8, bf16 and f32 multiply-adds.
 
-Run: python bench/roof.py [--threads 1 2] [--json FILE]. Measures anew, by observe/machine_peak.py; nothing is stored.
+Run: python bench/peak.py [--threads 1 2] [--json FILE]. Measures with observe/machine_peak.py; stores nothing.
 """
 
 from __future__ import annotations

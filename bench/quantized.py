@@ -1,8 +1,8 @@
-"""Products of every block format: GB/s and Gop/s, shares of the roof, and ggml's of the same blocks beside it, by turns.
+"""Quantized products of every block format: GB/s, Gop/s and shares of peak, with ggml on the same blocks, interleaved.
 
 Run: python bench/quantized.py [--formats Q4_0 ...] [--shapes 4096x14336 ...] [--tokens 1 512] [--threads 1 2] [--peer-python
 PYTHON | --no-peer] [--json FILE]. Weights of up to 64 tokens are so many copies that they come from memory. The time of a product
-has the activations' quantization in it, once for all copies, on either side.
+includes quantizing the activations, once for all copies.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 import peak
 import rows
 
-from bench.compare import sides
-from bench.compare.process import SideProcess
-from bench.compare.suite import OURS, Side
+from bench.compare import peers as peer_modules
+from bench.compare.process import PeerProcess
+from bench.compare.suite import OURS, Peer
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.quantized.packing import PACKED_FORMATS
 
@@ -49,14 +49,14 @@ def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
                 yield {"format": name, "blocks": str(path), "m": m, "k": k, "n": n, "copies": copies}
 
 
-def processes(options: argparse.Namespace, threads: int) -> dict[str, SideProcess]:
-    """The sides that are up, by name."""
+def processes(options: argparse.Namespace, threads: int) -> dict[str, PeerProcess]:
+    """Start the peers, by name."""
     given: dict[str, Any] = {"threads": threads}
-    made = {OURS: Side(OURS, "ours_products:Products", given, peer=False)}
+    peers = {OURS: Peer(OURS, "ours_products:Products", given, peer_python=False)}
     if not options.no_peer:
-        ggml = str(Path(sides.__file__).with_name("ggml.py"))
-        made["ggml"] = Side("ggml", f"{Path(__file__).with_name('quantized_ggml.py')}:Blocks", given | {"ggml": ggml})
-    return {name: SideProcess(side, options.peer_python) for name, side in made.items()}
+        ggml = str(Path(peer_modules.__file__).with_name("ggml.py"))
+        peers["ggml"] = Peer("ggml", f"{Path(__file__).with_name('quantized_ggml.py')}:Blocks", given | {"ggml": ggml})
+    return {name: PeerProcess(peer, options.peer_python) for name, peer in peers.items()}
 
 
 def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[str, list[float]]) -> dict[str, Any]:
@@ -80,17 +80,17 @@ def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[
 
 
 def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Every product, side by side in each turn, after the roof and a turn that makes them ready."""
+    """Measure every product in interleaved rounds, after the machine's peak and a warm-up round."""
     up = processes(options, threads)
     try:
         wanted = list(orders(options, folder))
         taken: list[dict[str, list[float]]] = [{name: [] for name in up} for _ in wanted]
         top = peak.measure(threads)
-        for turn in range(-1, options.repeat):
+        for round_ in range(-1, options.repeat):
             for order, found in zip(wanted, taken, strict=True):
                 for name, process in up.items():
                     seconds = process.seconds(order)
-                    if turn >= 0:
+                    if round_ >= 0:
                         found[name].append(seconds)
                 require_equal(order, {name: process.check for name, process in up.items()})
         for order, found in zip(wanted, taken, strict=True):
@@ -101,10 +101,10 @@ def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterato
 
 
 def require_equal(order: dict[str, Any], checks: dict[str, float | None]) -> None:
-    """RuntimeError if the sides' results differ in their mean size by more than activations' quantizers do."""
+    """RuntimeError if the peers' results differ in mean magnitude by more than quantizing activations explains."""
     sizes = [size for size in checks.values() if size is not None]
     if max(sizes) > 1.02 * min(sizes):
-        raise RuntimeError(f"the sides compute different products of {order}: {checks}")
+        raise RuntimeError(f"the peers compute different products of {order}: {checks}")
 
 
 def line(r: dict[str, Any]) -> tuple[object, ...]:
@@ -129,7 +129,7 @@ def main() -> None:
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         made = [r for threads in options.threads for r in measured(options, threads, Path(folder))]
-    header = ("threads", "format", "weights", "tokens", "GB/s", "of the roof", "Gop/s", "of the roof")
+    header = ("threads", "format", "weights", "tokens", "GB/s", "of peak", "Gop/s", "of peak")
     print(rows.table((*header, "ggml GB/s", "ggml Gop/s", "times ggml"), [line(r) for r in made]))
     rows.write(options.json, made)
 

@@ -1,4 +1,4 @@
-"""ggml's products of blocks that lie in a file: a side of quantized.py, run by the peer's Python, which needs no camshaft."""
+"""ggml's quantized products of blocks from a file, the peer in quantized.py. Does not import camshaft."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TYPES |= {"Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}  # en
 
 class Blocks:
     """Orders: {"format", "blocks", "m", "k", "n", "copies"}: products of n tokens with so many weights one after the other, each
-    of the file `blocks` over and over. `ggml` is the path of camshaft's own side, which knows the library."""
+    of the file `blocks` over and over. `ggml` is the path of bench/compare/peers/ggml.py."""
 
     def __init__(self, threads: int, ggml: str) -> None:
-        spec = importlib.util.spec_from_file_location("ggml_side", ggml)
+        spec = importlib.util.spec_from_file_location("ggml_peer", ggml)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)

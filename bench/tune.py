@@ -1,9 +1,9 @@
-"""What tuning gains: each shape of a model's plans and the f32 product of 1024 x 1024, untuned and tuned, raced once more.
+"""Measure the gain of tuning: each shape of a model's plans and the f32 product of 1024 x 1024, before and after.
 
-Run: python bench/tune.py [MODEL] [--threads 2] [--again] [--only WORD] [--json FILE]. Shapes that nobody measured yet, or with
---again all, are tuned first, as `camshaft tune` does. Then the choice of the cost model and the one that selection makes of the
-stored measurements run by turns in new plans: times as fast is the least that the medians of rounds and the minima say. Where
-both are the same kernel there is nothing to race. `noise` is what the cost model's choice differs from itself in the same race.
+Run: python bench/tune.py [MODEL] [--threads 2] [--again] [--only WORD] [--json FILE]. Untuned shapes (with --again all) are tuned
+first, as `camshaft tune` does. Then the default choice and the tuned one run in new plans, in interleaved rounds: the speed-up is
+the lower of the median ratio over rounds and the ratio of minima. Where both are the same kernel nothing is measured. `noise` is
+how much the default choice differs from itself in the same rounds.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2", help="a name or the path of a .gguf")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="tune also what was measured before")
-    parser.add_argument("--only", default="", help="only ops whose names have this in them")
+    parser.add_argument("--only", default="", help="only ops whose names contain this")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(rows.facts_line(rows.machine()) + "\n", flush=True)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth.
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("full", max_examples=300, deadline=None)
+settings.load_profile("quick")
+
+SLOWEST = 6  # ops in the summary
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -19,7 +28,7 @@ def thunk_per_op() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A row per device of the table test: how many claims were proved, and which are absent and why."""
+    """A row per device of the table test: how many claims were proved, and which are absent and why. Then the slowest ops."""
     rows: dict[str, dict[str, str]] = {}
     for report in terminalreporter.stats.get("passed", ()):
         for key, value in report.user_properties:
@@ -30,3 +39,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{name}: {len(variant_cases) - len(absent)} kernels proved, {len(absent)} absent")
         for case, why in sorted(absent.items()):
             terminalreporter.write_line(f"  {case}: {why}")
+    slowest = seconds_by_op(terminalreporter).most_common(SLOWEST)
+    if slowest:
+        terminalreporter.write_line(f"slowest ops: {', '.join(f'{name} {n:.1f} s' for name, n in slowest)}")
+
+
+def seconds_by_op(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
+    """What tests whose first or second parameter is an op took, in sum."""
+    from camshaft.ops import NAMES
+
+    seconds: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", ()):
+        parameters = report.nodeid.partition("[")[2].split("-")[:2]
+        for name in set(parameters).intersection(NAMES):
+            seconds[name] += report.duration
+    return seconds

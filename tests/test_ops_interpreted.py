@@ -17,28 +17,31 @@ from camshaft.ops.op import Launch
 from camshaft.plan.compile import compile
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, check_sample, error_between, node_of
-from tests.support.samples import is_row
+from tests.support.samples import covering, is_row, smallest, usable, without
 
-MOST_ELEMENTS, SAMPLES = 3000, 14
+# Samples of a variant, the smallest: in the default run, of a row and of others; behind `full`.
+QUICK_ELEMENTS, QUICK, QUICK_OF_ROWS = 800, 3, 1
+FULL_ELEMENTS, FULL, FULL_OF_ROWS = 3000, 14, 3
 
 
-def _smallest(op, variant, backend):
-    device = cpu_device(backend)
-    usable = [s for s in op.samples() if variant.supports(node_of(op, s), device) is None]
-    small = sorted(usable, key=lambda s: sum(a.size for a in s.inputs))
+def _cases(op, variant, backend) -> list:
+    there = usable(op, variant, cpu_device(backend))
+    small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
+    quick = covering(op, smallest(small, len(small), QUICK_ELEMENTS), most=QUICK_OF_ROWS if is_row(op) else QUICK)
+    name = f"{op.name}-{variant.name}-{backend}"
     return [
-        s
-        for i, s in enumerate(small[: 3 if is_row(op) else SAMPLES])
-        if i == 0 or sum(a.size for a in s.inputs) <= MOST_ELEMENTS
+        pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)
+        for part, marks in ((quick, ()), (without(small, quick), pytest.mark.full))
+        for sample in part
     ]
 
 
 CASES = [
-    pytest.param(op, variant, backend, sample, id=f"{op.name}-{variant.name}-{backend}-{sample.name}")
+    case
     for op in ops.all_ops()
     for variant in op.variants
     for backend in sorted(variant.backends & {"scalar", "simd"})
-    for sample in _smallest(op, variant, backend)
+    for case in _cases(op, variant, backend)
 ]
 
 

@@ -16,7 +16,7 @@ from camshaft.settings import TABLE, Settings, settings, thread_count
 @pytest.mark.parametrize("text", ["0", "-1", "1025", "two", "1.5", "²", "9" * 5000, " 1"])
 def test_a_wrong_number_of_threads_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_THREADS", text)
-    with pytest.raises(SettingError, match=r"CAMSHAFT_THREADS=.*wanted a whole number from 1 to 1024"):
+    with pytest.raises(SettingError, match=r"CAMSHAFT_THREADS=.*wanted an integer from 1 to 1024"):
         settings()
 
 
@@ -80,11 +80,11 @@ def test_every_variable_that_the_sources_name_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "wanted"),
     [
-        ("DEBUG", "6", "a whole number from 0 to 5"),
+        ("DEBUG", "6", "an integer from 0 to 5"),
         ("VALIDATE", "yes", "0 or 1"),
         ("INTERPRET", "true", "0 or 1"),
-        ("OVERRIDE", "/not/there", "a folder that is there"),
-        ("TRACE", "/not/there/trace.json", "a file in a folder that is there"),
+        ("OVERRIDE", "/not/there", "an existing folder"),
+        ("TRACE", "/not/there/trace.json", "a file in an existing folder"),
         ("DUMP", __file__, "a folder"),
     ],
 )

@@ -1,4 +1,5 @@
-"""`python -m bench.compare`: camshaft beside its peers in one run, by turns. Rows are tables, sides are processes of their own.
+"""`python -m bench.compare`: measure camshaft and peer libraries in interleaved rounds of one run.
 
-rows of a group (language_rows.py, ...) -> stands of sides and tasks (stand.py) -> turns (turns.py) -> results, JSON and Markdown.
+Tables of rows (language_rows.py, ...) define suites of peers and tasks (suite.py); each peer runs in a process of its own
+(process.py); interleaved.py runs the rounds, results.py stores rows as JSON, report.py writes Markdown.
 """

@@ -1,4 +1,4 @@
-"""`python -m bench.compare`: camshaft measured beside other libraries."""
+"""`python -m bench.compare`: compare camshaft with other libraries."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from camshaft.settings import thread_count
 
 
 def threads_of(text: str | None) -> tuple[int, ...]:
-    """'1,2' as numbers; 1 and 2 where nothing is said."""
+    """Parse text such as '1,2'; the default is 1 and 2."""
     parts = (text or "1,2").split(",")
     if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
         raise SettingError(f"--threads {text}: wanted numbers from 1 up, such as 1,2")
     return tuple(dict.fromkeys(thread_count(int(part)) for part in parts))
 
 
-_Only = Annotated[str | None, typer.Option(metavar="GROUPS", help="Only these groups, such as models,executor.")]
-_Quick = Annotated[bool, typer.Option("--quick", help="2 rounds instead of 5.")]
-_Threads = Annotated[str | None, typer.Option(metavar="N", help="Numbers of workers, such as 1,2.")]
-_Results = Annotated[Path | None, typer.Option("--results", metavar="FILE", help="Keep the rows there, as JSON.")]
-_Markdown = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write the table there.")]
-_Resume = Annotated[bool, typer.Option("--resume", help="Continue with the rows that --results FILE holds.")]
-_PeerPython = Annotated[str | None, typer.Option(metavar="PYTHON", help="The Python that has the other libraries.")]
+_Only = Annotated[str | None, typer.Option(metavar="GROUPS", help="Run only these groups, such as models,executor.")]
+_Quick = Annotated[bool, typer.Option("--quick", help="Run 2 rounds instead of 5.")]
+_Threads = Annotated[str | None, typer.Option(metavar="N", help="Numbers of worker threads, such as 1,2.")]
+_Results = Annotated[Path | None, typer.Option("--results", metavar="FILE", help="Store the rows as JSON.")]
+_Markdown = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Continue with the rows in --results FILE.")]
+_PeerPython = Annotated[str | None, typer.Option(metavar="PYTHON", help="The Python that has the peer libraries.")]
 _AtMost = Annotated[
-    float | None, typer.Option("--at-most", metavar="S", min=0.0, help="Start nothing after S seconds.")
+    float | None, typer.Option("--at-most", metavar="S", min=0.0, help="Start no measurement after S seconds.")
 ]
 
 
@@ -50,16 +50,16 @@ def compare(
     at_most: _AtMost = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure camshaft beside other libraries: models, products, norms and more, in interleaved rounds.
+    """Compare camshaft with other libraries on models, matrix products, norms and more, in interleaved rounds.
 
-    Ctrl-C ends it with what was measured by then, and status 130."""
+    Ctrl-C reports what was measured so far and exits with status 130."""
     results_file, markdown_file, at_most_s = results, markdown, at_most
     from bench.compare.compare import QUICK_ROUNDS, Options, measure_groups, prepared
+    from bench.compare.interleaved import MORE_ROUNDS, ROUNDS, Limits, starter
     from bench.compare.report import markdown_of
-    from bench.compare.turns import MORE_ROUNDS, ROUNDS, Limits, starter
 
     if resume and results_file is None:
-        raise SettingError("--resume: wanted with it --results FILE, whose rows are gone on with")
+        raise SettingError("--resume: wanted together with --results FILE, whose rows it continues")
     for name, path in (("--results", results_file), ("--markdown", markdown_file)):
         _check_place(name, path)
     until = float("inf") if at_most_s is None else time.monotonic() + at_most_s
@@ -83,12 +83,12 @@ def compare(
 
 
 def _check_place(name: str, path: Path | None) -> None:
-    """SettingError where no file can be written: said before hours of measuring, not after."""
+    """Raise SettingError for an output path that cannot be written, before spending hours on measuring."""
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise SettingError(
-            f"{name} {path}: {'is a folder' if path.is_dir() else 'its folder is not there'}; wanted a file"
+            f"{name} {path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}; wanted a file"
         )
 
 

@@ -1,15 +1,15 @@
-"""compare(): runs the groups that were asked for and keeps what is measured. Below bench/compare/__main__.py."""
+"""Run the selected groups of suites and store the results."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.compare import groups, turns
+from bench.compare import groups, interleaved
+from bench.compare.interleaved import Limits, Measured, Start
 from bench.compare.model_files import Watch
 from bench.compare.results import Results, load
 from bench.compare.suite import Suite, Task
-from bench.compare.turns import Limits, Measured, Start
 from camshaft.observe import machine_peak
 
 QUICK_ROUNDS = 2
@@ -17,7 +17,7 @@ QUICK_ROUNDS = 2
 
 @dataclass(frozen=True)
 class Options:
-    """What to run. `only`: names of groups, None all; `path`: where rows are kept; `resume`: go on with those that lie there."""
+    """What to run. `only`: names of groups (None: all); `path`: file for the rows; `resume`: continue with its rows."""
 
     only: str | None = None
     threads: tuple[int, ...] = (1, 2)
@@ -27,7 +27,7 @@ class Options:
 
 
 def prepared(options: Options) -> Results:
-    """Nothing yet, or with `resume` what the file holds. ResultsError for a file that cannot be gone on with."""
+    """Empty results, or with `resume` those of the file. Raises ResultsError for a file that cannot be continued."""
     groups.chosen(options.only)
     if options.resume and options.path is not None and options.path.is_file():
         results = load(options.path)
@@ -38,18 +38,18 @@ def prepared(options: Options) -> Results:
 
 
 def measure_groups(options: Options, results: Results, start: Start, watch: Watch) -> None:
-    """Every stand of every chosen group, for every number of threads. What was measured is in `results` whenever this ends, by
-    Ctrl-C too."""
+    """Run every suite of the selected groups for each number of threads. `results` has what was measured, even after an
+    interrupt."""
     for group in groups.chosen(options.only).values():
         for threads in options.threads:
             for suite in group(threads, watch):
                 if options.limits.passed:
                     return
-                run_stand(suite, options.limits, results, start, watch)
+                run_suite(suite, options.limits, results, start, watch)
 
 
-def run_stand(suite: Suite, limits: Limits, results: Results, start: Start, watch: Watch) -> None:
-    """One stand, on top of what is known of its tasks; the roof is measured before the first of its group and threads."""
+def run_suite(suite: Suite, limits: Limits, results: Results, start: Start, watch: Watch) -> None:
+    """Add rounds to one suite. The machine's peak is measured before the first suite of each group and number of threads."""
     known = {task.name: results.measured(suite.group, task.name, suite.threads) for task in suite.tasks}
     first, others = suite.tasks[0].name, len(suite.tasks) - 1
     names = first + (f" and {others} more" if others else "")
@@ -57,9 +57,9 @@ def run_stand(suite: Suite, limits: Limits, results: Results, start: Start, watc
 
         def keep(task: Task, found: Measured) -> None:
             if found.answers or found.absent:
-                results.keep(suite, task, found)
+                results.store(suite, task, found)
             step(sum(m.rounds for m in known.values()), sum(max(m.rounds, limits.wanted(m)) for m in known.values()))
 
-        if any(m.rounds < limits.wanted(m) for m in known.values()) and not results.is_under_roof(suite):
-            results.see_roof(suite, machine_peak.measure(suite.threads))
-        turns.run(suite, known, limits, start, keep)
+        if any(m.rounds < limits.wanted(m) for m in known.values()) and not results.has_peak(suite):
+            results.add_peak(suite, machine_peak.measure(suite.threads))
+        interleaved.run(suite, known, limits, start, keep)

@@ -1,4 +1,4 @@
-"""Facts of the machine, spreads of repeats, JSON rows, tables: what the comparison and the scripts in bench/ share."""
+"""Machine facts, timing, JSON rows and Markdown tables for the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ from camshaft.selection.host_info import capabilities
 from camshaft.tune.rounds import Spread as Spread
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-TELLING = ("avx2", "avx512f", "avx512vnni", "avxvnni", "avx512bf16", "amx-int8", "neon", "dotprod", "i8mm", "sve")
+SHOWN_FEATURES = (
+    "avx2",
+    "avx512f",
+    "avx512vnni",
+    "avxvnni",
+    "avx512bf16",
+    "amx-int8",
+    "neon",
+    "dotprod",
+    "i8mm",
+    "sve",
+)
 
 
 def machine() -> dict[str, Any]:
-    """Facts that a figure means nothing without. None or "unknown" where the system does not tell."""
+    """Facts about the machine to store with each result. None or "unknown" if the system does not report one."""
     found = capabilities()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "cpu": found.cpu_name,
         "llvm_cpu": found.llvm_cpu,
         "architecture": found.architecture,
-        "features": [name for name in TELLING if name in found.features],
+        "features": [name for name in SHOWN_FEATURES if name in found.features],
         "lanes": found.lanes,
         "cores": found.cores,
         "usable_cores": found.threads,
@@ -47,7 +58,7 @@ def _is_virtual() -> bool | None:
 
 
 def seconds_per_call(call: Callable[[], object], repeats: int, least_s: float = 0.02) -> Spread:
-    """Seconds of one call: the mean over calls of `least_s` in all, `repeats` times, after one that does not count."""
+    """Seconds per call: the mean over windows of `least_s`, `repeats` times, after one warm-up call."""
     call()
     started = time.perf_counter()
     call()
@@ -63,20 +74,20 @@ def seconds_per_call(call: Callable[[], object], repeats: int, least_s: float = 
 
 
 def write(path: Path | None, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes the rows, each with the facts of the machine, to a JSON file if there is to be one."""
+    """Write the rows, each with the facts about the machine, to a JSON file if a path is given."""
     if path is not None:
         facts = machine()
         path.write_text(json.dumps([row | {"machine": facts} for row in rows], indent=1) + "\n", "utf-8")
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; figures are already text."""
+    """A Markdown table."""
     rows = [header, ["---"] * len(header), *lines]
     return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
 
 
 def facts_line(facts: dict[str, Any]) -> str:
-    """The machine in one line of text."""
+    """The machine as one line of text."""
     virtual = ", virtual" if facts["virtual"] else ""
     return (
         f"{facts['cpu']} ({facts['llvm_cpu']}{virtual}), {facts['usable_cores']} of {facts['cores']} cores, "

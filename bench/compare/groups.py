@@ -1,4 +1,4 @@
-"""GROUPS: which rows there are, by the name that `--only` takes, and what is wanted of a family's geometric mean."""
+"""GROUPS: the groups of rows by the name that `--only` takes, and the targets of geometric means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.compare.suite import Suite
 from camshaft.errors import CamshaftError
 
 Group = Callable[[int, Watch], Iterator[Suite]]
-"""The stands of a group for so many threads, each made when it is its turn."""
+"""Yields the suites of a group for a number of threads; each is created when it is about to run."""
 
 GROUPS: dict[str, Group] = {
     "models": language_rows.models,
@@ -30,11 +30,11 @@ WANTED_MEANS = {"f32 matmul": 1.0, "bf16 matmul": 1.0}
 
 
 class GroupError(CamshaftError):
-    """A group that does not exist."""
+    """An unknown group name."""
 
 
 def chosen(names: str | None) -> dict[str, Group]:
-    """Those of a text such as 'models,executor', all of them for None; in the table's order."""
+    """The groups in a text such as 'models,executor' (None: all), in the table's order."""
     wanted = [name.strip() for name in names.split(",")] if names is not None else list(GROUPS)
     unknown = [name for name in wanted if name not in GROUPS]
     if unknown or not wanted:

@@ -1,4 +1,4 @@
-"""Rows of language models: prompts, generating, sequences together, long contexts, beside a busy process; against llama.cpp."""
+"""Rows of language models against llama.cpp: prompt, generation, batches, long contexts, with a busy core."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.model_files import Watch, Work, random_qwen, requantized, smollm2, work_of
-from bench.compare.suite import OURS, Side, Suite, Target, Task
+from bench.compare.suite import OURS, Peer, Suite, Target, Task
 
 PROMPT, GENERATE = 512, 128
 LONG, AT_END = 4096, 32
 SEQUENCES = (2, 3, 4, 8, 16)
 FLOOR = 1.2
-WARM = 8  # tokens of a turn that does not count: all of 16 sequences would take llama.cpp 9 s
+WARM = 8  # tokens of the warm-up round; the full length of 16 sequences would take llama.cpp 9 s
 FORMATS = "formats"
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model's rows: a name for the table, its file, what is wanted of its prompt and of generating by number of threads."""
+    """A model's rows: name, file, and targets for prompt and generation (by number of threads)."""
 
     name: str
     file: Callable[[Watch], Path]
@@ -57,14 +57,14 @@ REQUANTIZED = (
 )
 
 
-def _stand(group: str, threads: int, work: Work, context: int, tasks: tuple[Task, ...], *, busy: bool = False) -> Suite:
+def _suite(group: str, threads: int, work: Work, context: int, tasks: tuple[Task, ...], *, busy: bool = False) -> Suite:
     """llama.cpp and camshaft with the model open."""
     given: dict[str, Any] = {"model": str(work.path), "threads": threads, "context": context}
-    sides = (
-        Side("llama.cpp", "llama_language:LlamaCpp", given),
-        Side(OURS, "ours_language:Camshaft", given, peer=False),
+    peers = (
+        Peer("llama.cpp", "llama_language:LlamaCpp", given),
+        Peer(OURS, "ours_language:Camshaft", given, peer_python=False),
     )
-    return Suite(group, threads, sides, tasks, busy)
+    return Suite(group, threads, peers, tasks, busy)
 
 
 def _prompt(name: str, work: Work, target: Target, n: int = PROMPT, **more: Any) -> Task:
@@ -88,38 +88,38 @@ def _both(group: str, model: Model, threads: int, watch: Watch) -> Suite:
     work = work_of(model.file(watch))
     wanted = model.generate.get(threads, Target())
     tasks = _prompt(model.name, work, model.prompt), _generate(model.name, work, wanted)
-    return _stand(group, threads, work, PROMPT + GENERATE + 1, tasks)
+    return _suite(group, threads, work, PROMPT + GENERATE + 1, tasks)
 
 
 def of_file(path: Path, threads: int, prompt: int, generate: int, together: Sequence[int]) -> Suite:
-    """The rows of any model's file, nothing wanted of them."""
+    """The rows of any model file, without targets."""
     work = work_of(path)
     tasks = [_prompt(path.stem, work, Target(), prompt), _generate(path.stem, work, Target(), generate)]
     tasks += [_together(path.stem, work, count, Target(), generate) for count in together]
-    return _stand("models", threads, work, prompt + generate * max(together, default=1) + 1, tuple(tasks))
+    return _suite("models", threads, work, prompt + generate * max(together, default=1) + 1, tuple(tasks))
 
 
 def models(threads: int, watch: Watch) -> Iterator[Suite]:
-    """The model that is the default, and one of mixed k-quants."""
+    """The default model, and one with mixed k-quants."""
     for model in (SMOLLM2, QWEN):
         yield _both("models", model, threads, watch)
 
 
 def formats(threads: int, watch: Watch) -> Iterator[Suite]:
-    """The default model requantized."""
+    """The default model in other quantizations."""
     for model in REQUANTIZED:
         yield _both(FORMATS, model, threads, watch)
 
 
 def sequences(threads: int, watch: Watch) -> Iterator[Suite]:
-    """Several that generate together, a run of the model a step."""
+    """Several sequences generated in one batch."""
     work = work_of(smollm2(watch))
     tasks = tuple(_together(SMOLLM2.name, work, count, Target(2.0)) for count in SEQUENCES)
-    yield _stand("sequences", threads, work, PROMPT + GENERATE * max(SEQUENCES) + 1, tasks)
+    yield _suite("sequences", threads, work, PROMPT + GENERATE * max(SEQUENCES) + 1, tasks)
 
 
 def context(threads: int, watch: Watch) -> Iterator[Suite]:
-    """A context of 4096: a prompt that fills it but for its end, and generating there, which goes on from that prompt."""
+    """A context of 4096: a prompt that nearly fills it, and generation at its end, which continues that prompt."""
     work = work_of(smollm2(watch))
     n = LONG - AT_END
     long = _prompt("context 4096,", work, Target(3.0), n, then=AT_END)
@@ -132,12 +132,12 @@ def context(threads: int, watch: Watch) -> Iterator[Suite]:
             f"generate {AT_END} at its end", going_on, "tokens/s", AT_END, Target(2.0), read, warm={"last": True} | warm
         ),
     )
-    yield _stand("context", threads, work, LONG + 1, tasks)
+    yield _suite("context", threads, work, LONG + 1, tasks)
 
 
 def busy(threads: int, watch: Watch) -> Iterator[Suite]:
-    """The default model while another process keeps a core busy: no worse than llama.cpp under the same load."""
+    """The default model while another process keeps a core busy; llama.cpp has the same load."""
     work = work_of(smollm2(watch))
     name, wanted = "beside a busy process,", Target(ratio=1.0)
     tasks = _prompt(name, work, wanted), _generate(name, work, wanted)
-    yield _stand("busy", threads, work, PROMPT + GENERATE + 1, tasks, busy=True)
+    yield _suite("busy", threads, work, PROMPT + GENERATE + 1, tasks, busy=True)

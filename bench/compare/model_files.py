@@ -1,4 +1,4 @@
-"""The model files of the comparison: pulled, made from random weights or requantized once, kept in the cache folder."""
+"""The model files of the comparison: pulled, generated or requantized once, and cached; and the work of running them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ TEXT = "The river rose for three days, and on the fourth the miller carried his 
 FOLDER = "compare"
 Step = Callable[[int, int], None]
 KINDS = {"F32": "f32", "F16": "bf16", "BF16": "bf16"}
-"""The roof of products with such weights; that of f16 is the one of 16 bits. Block formats have that of int8."""
+"""The kind of peak for matmuls with these weights (f16 uses that of bf16); block formats use int8."""
 LAST_TOKENS_ALONE = ("attn_output", "ffn_")
-"""Parts of the last layer that a prompt needs for its last token alone, whose operations count for nothing beside the others'."""
+"""Parts of the last layer that a prompt computes only for its last token; their operations are negligible."""
 Watch = Callable[[str], AbstractContextManager[Step]]
-"""Shows the progress of what takes a while, by its name."""
+"""A context manager that shows the progress of a named long operation."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the model's arithmetic is made of, by the file. `read_nbytes`: the weights that each token reads; `layer_weights`: how
-    many there are in the layers that each token of a prompt needs, by the kind of their products; `ids`: the text to read."""
+    """A model's work, derived from its file. `read_nbytes`: weights read per token; `layer_weights`: number of weights applied
+    to every prompt token, by kind of arithmetic; `ids`: a text to process."""
 
     path: Path
     config: ModelConfig
@@ -42,17 +42,17 @@ class Work:
     ids: tuple[int, ...]
 
     def text(self, n: int) -> list[int]:
-        """So many tokens."""
+        """Return `n` token ids."""
         return list((self.ids * (n // len(self.ids) + 1))[:n])
 
     def generate_nbytes(self, n: int, sequences: int = 1, after: int = 0) -> float:
-        """Bytes per token when generating `n` after so many: weights, which `sequences` share, and keys and values (f16) at the
-        mean length."""
+        """Bytes per token when generating `n` tokens after a context of `after`: weights, shared by `sequences`, and keys and
+        values (f16) at the mean length."""
         c = self.config
         return self.read_nbytes / sequences + 2.0 * c.n_layers * 2 * c.n_kv_heads * c.head_dim * (after + n / 2)
 
     def prompt_ops(self, n: int) -> dict[str, float]:
-        """Operations of a prompt of `n` by kind: weights of the layers once a token, and causal attention in f32."""
+        """Operations of a prompt of `n` tokens by kind: two per weight and token, and causal attention in f32."""
         c = self.config
         ops = {kind: 2.0 * n * count for kind, count in self.layer_weights.items()}
         attention = 4.0 * c.n_layers * c.n_heads * c.head_dim * (n / 2) * n
@@ -61,7 +61,7 @@ class Work:
 
 @cache
 def work_of(path: Path) -> Work:
-    """The model's work, and the ids of a text to read."""
+    """The work of a model, and token ids of a text."""
     with open_gguf(path) as file:
         tokenizer = Tokenizer.from_gguf(file.metadata)
         config = read_config(file.metadata, architecture(file.metadata).name, tokenizer.n_vocab)
@@ -83,7 +83,7 @@ def smollm2(watch: Watch) -> Path:
 
 
 def random_qwen(watch: Watch) -> Path:
-    """A file of Qwen2-0.5B's shape in Q4_K_M, of random weights: 397 MB, made in about a minute."""
+    """A file of Qwen2-0.5B's shape in Q4_K_M with random weights: 397 MB, generated in about a minute."""
     path = _folder() / "qwen2-0.5b-random.Q4_K_M.gguf"
     if not path.is_file():
         with watch(f"making {path.name}") as step:

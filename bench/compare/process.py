@@ -1,4 +1,4 @@
-"""The processes of a stand: a child per side that lives through all turns, asleep on a pipe, and what keeps a core busy."""
+"""Run each peer in a child process that serves all rounds and blocks on a pipe in between; keep a core busy."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.compare.suite import Side
+from bench.compare.suite import Peer
 from camshaft.errors import CamshaftError
 
-PROGRAM = Path(__file__).parent / "sides" / "side.py"
+PROGRAM = Path(__file__).parent / "peers" / "peer.py"
 ENDING_S = 30
 SPIN = "import os, sys\nif sys.argv[1:]: os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
-class SideError(CamshaftError):
-    """A side that is not there, or could not do what it was told."""
+class PeerError(CamshaftError):
+    """A peer that is not available, or failed at an order."""
 
 
-class SideProcess:
-    """The child that runs a side. SideError, in its own words, when it is absent, fails or ends. `check` is what it said of its
-    last result, where it says something."""
+class PeerProcess:
+    """The child process of a peer. Raises PeerError, with the peer's message, if it is absent, fails or exits. `check` is the
+    mean magnitude of its last result, if reported."""
 
     check: float | None
 
-    def __init__(self, side: Side, peer_python: str) -> None:
-        self.name, self.check = side.name, None
-        python = peer_python if side.peer else sys.executable
-        command = [python, str(PROGRAM), side.made_by, json.dumps(dict(side.given))]
+    def __init__(self, peer: Peer, peer_python: str) -> None:
+        self.name, self.check = peer.name, None
+        python = peer_python if peer.peer_python else sys.executable
+        command = [python, str(PROGRAM), peer.made_by, json.dumps(dict(peer.given))]
         pipe = subprocess.PIPE
         try:
             self.process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=surroundings(side), text=True
+                command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment_of(peer), text=True
             )
         except OSError as error:
-            raise SideError(f"{python}: {error.strerror or error}") from error
+            raise PeerError(f"{python}: {error.strerror or error}") from error
         try:
             self.about = self.answer()
         except BaseException:
@@ -47,31 +47,31 @@ class SideProcess:
             raise
 
     def answer(self) -> dict[str, Any]:
-        """The next line that it says."""
+        """The next line of the child's output."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SideError(f"its process ended with status {self.process.wait(ENDING_S)}")
-        said: dict[str, Any] = json.loads(line)
+            raise PeerError(f"its process ended with status {self.process.wait(ENDING_S)}")
+        answer: dict[str, Any] = json.loads(line)
         for bad in ("absent", "failed"):
-            if bad in said:
-                raise SideError(said[bad])
-        return said
+            if bad in answer:
+                raise PeerError(answer[bad])
+        return answer
 
     def seconds(self, order: Mapping[str, Any]) -> float:
-        """Carries the order out."""
+        """Execute an order and return its result in seconds."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(dict(order)) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise SideError(f"its process ended with status {self.process.wait(ENDING_S)}") from None
-        said = self.answer()
-        self.check = said.get("check")
-        return float(said["s"])
+            raise PeerError(f"its process ended with status {self.process.wait(ENDING_S)}") from None
+        answer = self.answer()
+        self.check = answer.get("check")
+        return float(answer["s"])
 
     def close(self) -> None:
-        """Lets the child end; one that does not is killed."""
+        """Close the pipe and wait for the child to exit; kill it after a timeout."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
@@ -84,15 +84,15 @@ class SideProcess:
             self.process.stdout.close()
 
 
-def surroundings(side: Side) -> dict[str, str]:
-    """The environment of a side: camshaft's own finds camshaft where this process did; a peer has its own packages."""
+def environment_of(peer: Peer) -> dict[str, str]:
+    """The environment of a peer. Camshaft's own process gets this process's import path; others use their own packages."""
     ours = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    return dict(os.environ) | ({} if side.peer else ours) | dict(side.environment)
+    return dict(os.environ) | ({} if peer.peer_python else ours) | dict(peer.environment)
 
 
 @contextmanager
 def busy_core(wanted: bool) -> Iterator[None]:
-    """Another process that does nothing but compute meanwhile, on the last core where a process can be held to one."""
+    """Keep the last core busy with another process during the block, where affinity is supported."""
     if not wanted:
         yield
         return

@@ -1,16 +1,16 @@
-"""Rows of one quantized product, a token's and a prompt's, against ggml's."""
+"""Rows of single quantized matrix products against ggml, for one token and for a prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from bench.compare.model_files import Watch
-from bench.compare.suite import OURS, Side, Suite, Target, Task
+from bench.compare.suite import OURS, Peer, Suite, Target, Task
 from camshaft.formats.blocks import BLOCK_FORMATS
 
 M, K = 4096, 14336
 FORMATS = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
-COPIES = 4  # a token's weights come from memory: 132 MB at the least
+COPIES = 4  # of the weights, at least 132 MB, so that a token's product reads them from memory
 TOKENS = 512
 
 
@@ -45,8 +45,8 @@ def _prompt(name: str) -> Task:
 
 
 def products(threads: int, watch: Watch) -> Iterator[Suite]:
-    """A stand a format: its weights are let go before the next one's."""
+    """One suite per format, so that its weights are freed before the next."""
     given = {"threads": threads}
-    sides = Side("ggml", "ggml:Products", given), Side(OURS, "ours_products:Products", given, peer=False)
+    peers = Peer("ggml", "ggml:Products", given), Peer(OURS, "ours_products:Products", given, peer_python=False)
     for name in FORMATS:
-        yield Suite("products", threads, sides, (_token(name), _prompt(name)))
+        yield Suite("products", threads, peers, (_token(name), _prompt(name)))

@@ -1,6 +1,6 @@
-"""A model of a known shape from random weights, to measure where no file of that shape is at hand. Its text is noise.
+"""Generate a model file of a known shape with random weights, for benchmarks without the real file.
 
-The vocabulary is that of an existing model, filled up with unused tokens; llama.cpp opens the file too.
+The vocabulary is that of an existing model, padded with unused tokens. llama.cpp can open the file too.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.gguf.write import NewTensor, Raw, unsigned, values_of, write_gguf
-from camshaft.models.quantize import Requantized, quantize
+from camshaft.models.quantize import QuantizationResult, quantize
 
 FLOAT32, STRING, ARRAY, INT32, UNUSED = 6, 8, 9, 5, 5
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder; `biases` on q, k and v, as Qwen2 has them."""
+    """Dimensions of a decoder; `biases` on q, k and v, as in Qwen2."""
 
     architecture: str
     layers: int
@@ -39,15 +39,15 @@ class Shape:
 
 
 SHAPES = {
-    # Qwen2-0.5B (Yang et al., 2024): 494 million weights, the embedding makes the logits
+    # Qwen2-0.5B (Yang et al., 2024): 494 million weights, tied embeddings
     "qwen2-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 151_936, 32_768, 1e6, biases=True),
 }
 
 
 def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Names and shapes, rows first."""
+    """Tensor names and shapes, rows first."""
     kv = shape.dim // shape.heads * shape.kv_heads
-    found: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (shape.vocabulary, shape.dim),
         "output_norm.weight": (shape.dim,),
     }
@@ -61,13 +61,13 @@ def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
         }
         vectors = {"attn_norm.weight": shape.dim, "ffn_norm.weight": shape.dim}
         vectors |= {f"{name}.bias": n for name, n in rows.items()} if shape.biases else {}
-        found |= {f"blk.{i}.{name}": size for name, size in parts.items()}
-        found |= {f"blk.{i}.{name}": (n,) for name, n in vectors.items()}
-    return found
+        shapes |= {f"blk.{i}.{name}": size for name, size in parts.items()}
+        shapes |= {f"blk.{i}.{name}": (n,) for name, n in vectors.items()}
+    return shapes
 
 
 def weights(name: str, size: tuple[int, ...], seed: int) -> Iterator[np.ndarray]:
-    """A tensor's bytes, in parts: ones for norms, zeros for biases, else a bell curve that keeps its operand's size."""
+    """A tensor's bytes in parts: ones for norms, zeros for biases, else normal values that preserve activation magnitudes."""
     row = BLOCK_FORMATS["F32" if len(size) == 1 else "F16"]
     if len(size) == 1:
         yield row.quantize(np.full((size[0], 1), name.endswith("norm.weight"), np.float32))
@@ -79,7 +79,7 @@ def weights(name: str, size: tuple[int, ...], seed: int) -> Iterator[np.ndarray]
 
 
 def keys_of(shape: Shape, vocabulary: dict[str, Raw], tokens: list[bytes], kinds: np.ndarray) -> dict[str, Raw]:
-    """The file's keys: the shape's, and a vocabulary filled up with unused tokens."""
+    """The file's metadata: the shape's dimensions, and the vocabulary padded with unused tokens."""
     missing = shape.vocabulary - len(tokens)
     tokens = tokens + [f"<unused {i}>".encode() for i in range(missing)]
     kinds = np.concatenate([kinds, np.full(missing, UNUSED, np.int32)])
@@ -99,16 +99,16 @@ def keys_of(shape: Shape, vocabulary: dict[str, Raw], tokens: list[bytes], kinds
 
 
 def write(shape: Shape, tokenizer: Path, out: Path) -> None:
-    """The model in F16, norms and biases in F32."""
+    """Write the model in F16, with norms and biases in F32."""
     with open_gguf(tokenizer) as file:
         tokens = [str(t).encode() for t in file.metadata["tokenizer.ggml.tokens"]]  # type: ignore[union-attr]
         kinds = np.asarray(file.metadata["tokenizer.ggml.token_type"], np.int32)
         keys = keys_of(shape, values_of(file.metadata), tokens, kinds)
-    made = [
+    tensors = [
         NewTensor(name, size, BLOCK_FORMATS["F32" if len(size) == 1 else "F16"], partial(weights, name, size, seed))
         for seed, (name, size) in enumerate(tensors_of(shape).items())
     ]
-    write_gguf(out, keys, made)
+    write_gguf(out, keys, tensors)
 
 
 def make(
@@ -117,8 +117,8 @@ def make(
     out: Path,
     file_type: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Requantized:
-    """The model in a file type of `camshaft quantize`; a file in its place is replaced. `progress` as of quantize."""
+) -> QuantizationResult:
+    """Write the model in a file type of `camshaft quantize`, replacing an existing file."""
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         plain = Path(folder) / "plain.gguf"
         write(shape, tokenizer, plain)

@@ -1,4 +1,4 @@
-"""The results as Markdown: a table per group, with spread, ratio to the best peer, share of the roof, and what was wanted."""
+"""Write results as Markdown: a table per group with spreads, ratios to the best peer, shares of peak, and targets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from bench.compare.figures import facts_line, table
 from bench.compare.suite import OURS
 
-HEADER = ("threads", "what", "camshaft", "peers", "times the best peer", "wanted", "of the roof", "wanted", "met")
+HEADER = ("threads", "what", "camshaft", "peers", "times the best peer", "wanted", "of peak", "wanted", "met")
 MEANS = ("threads", "geometric mean of", "times the best peer (least to most)", "wanted", "met")
 ROOFS = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s")
 
 
 def markdown_of(document: dict[str, Any]) -> str:
-    """All groups, in the order of their first row, below the machine and its roof."""
+    """The machine and its peak rates, then all groups in the order of their first row."""
     parts = [f"camshaft {document['source']}; {facts_line(document['machine'])}"]
     if document["roofs"]:
         lines = [[r["threads"], *(f"{v / 1e9:.4g}" for n, v in r.items() if n != "threads")] for r in document["roofs"]]
@@ -29,8 +29,8 @@ def markdown_of(document: dict[str, Any]) -> str:
 
 
 def line(row: dict[str, Any], usual: int | None = None) -> tuple[str, ...]:
-    """A row's cells. One with more rounds than `usual` says how many: its first ones were far apart."""
-    peers = [f"{name} {spread(side, row['unit'])}" for name, side in row["sides"].items() if name != OURS]
+    """A row's cells. Rows with more rounds than `usual`, because the first ones were noisy, state their number."""
+    peers = [f"{name} {spread(peer, row['unit'])}" for name, peer in row["sides"].items() if name != OURS]
     peers += [f"{name}: absent" for name in row["absent"] if name != OURS]
     ours = spread(row["sides"][OURS], row["unit"]) if OURS in row["sides"] else "failed"
     ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})" if "ratio" in row else ""
@@ -47,23 +47,23 @@ def line(row: dict[str, Any], usual: int | None = None) -> tuple[str, ...]:
     )
 
 
-def spread(side: dict[str, Any], unit: str) -> str:
-    """Median and range: '980.1 (791.5 to 1024)'."""
-    found = side[unit]
+def spread(peer: dict[str, Any], unit: str) -> str:
+    """Median and range, such as '980.1 (791.5 to 1024)'."""
+    found = peer[unit]
     return f"{found['median']:.4g} ({found['min']:.4g} to {found['max']:.4g})"
 
 
 def wanted(target: dict[str, Any], unit: str) -> str:
-    """Of ratio and figure."""
-    said = [f"{target['ratio']:g}"] if "ratio" in target else []
-    said += [f"{name} {ratio:g}" for name, ratio in target.get("against", {}).items()]
-    said += [f"never under {target['floor']:g}"] if "floor" in target else []
-    said += [f"{target['figure']:g} {unit}"] if "figure" in target else []
-    return ", ".join(said)
+    """The targets for ratio and figure as text."""
+    targets = [f"{target['ratio']:g}"] if "ratio" in target else []
+    targets += [f"{name} {ratio:g}" for name, ratio in target.get("against", {}).items()]
+    targets += [f"never under {target['floor']:g}"] if "floor" in target else []
+    targets += [f"{target['figure']:g} {unit}"] if "figure" in target else []
+    return ", ".join(targets)
 
 
 def result(met: dict[str, bool]) -> str:
-    """'yes', or what is missed."""
+    """'yes', or the targets that were missed."""
     missed = [name for name, is_met in met.items() if not is_met]
     if not met:
         return ""
@@ -71,17 +71,17 @@ def result(met: dict[str, bool]) -> str:
 
 
 def mean_line(row: dict[str, Any]) -> tuple[str, ...]:
-    """A geometric mean's cells."""
+    """The cells of a geometric mean."""
     ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
     met = {True: "yes", False: "no", None: ""}[row.get("met")]
     return str(row["threads"]), f"{row['n']} {row['family']}", ratio, f"{row.get('target', '')}", met
 
 
 def _absences(rows: list[dict[str, Any]]) -> list[str]:
-    """Each reason for an absent side once, with the rows that lack it."""
+    """Each reason for an absent peer once, with the number of rows affected."""
     reasons: dict[tuple[str, str], int] = {}
     for row in rows:
         for name, reason in row["absent"].items():
             reasons[name, reason] = reasons.get((name, reason), 0) + 1
-    said = [f"- {name}, in {n} row{'s' * (n > 1)}: {reason}" for (name, reason), n in reasons.items()]
-    return ["Absent:\n\n" + "\n".join(said)] if said else []
+    lines = [f"- {name}, in {n} row{'s' * (n > 1)}: {reason}" for (name, reason), n in reasons.items()]
+    return ["Absent:\n\n" + "\n".join(lines)] if lines else []

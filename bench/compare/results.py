@@ -1,4 +1,4 @@
-"""Results: what was measured, by row, in a JSON file that a later run goes on with. Between turns.py and report.py."""
+"""Results: rows of measurements in a JSON file that a later run can continue."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.figures import Spread, machine
+from bench.compare.interleaved import ROUNDS, Measured
 from bench.compare.suite import OURS, UNITS, Suite, Target, Task
-from bench.compare.turns import ROUNDS, Measured
 from camshaft.errors import CamshaftError
 from camshaft.observe.machine_peak import MachinePeak
 from camshaft.store.files import atomic_file
@@ -25,22 +25,22 @@ SAME = (
     "llvm_cpu",
     "usable_cores",
     "memory_nbytes",
-)  # of the machine's facts: rows of others are not gone on with
+)  # facts that must match to continue a file
 
 
 class ResultsError(CamshaftError):
-    """A file that is none of ours, or of another machine or commit."""
+    """A file that is not a results file, or from another machine or commit."""
 
 
 def source_version() -> str:
-    """The commit that this package's sources are at, with '-dirty' for changes, or the installed version."""
+    """The commit of this source tree, with '-dirty' for local changes, or the installed version."""
     here = Path(__file__)
     tracked = [
         "git",
         "ls-files",
         "--error-unmatch",
         here.name,
-    ]  # an environment may lie in a repository of somebody's own
+    ]  # fails where the installed package lies inside an unrelated repository
     described = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         for command in (tracked, described):
@@ -51,9 +51,9 @@ def source_version() -> str:
 
 
 def row_of(suite: Suite, task: Task, found: Measured, peak: MachinePeak | None) -> dict[str, Any]:
-    """A row as JSON: every side's answers and their spread in the task's unit, ratios to the best peer, what was wanted."""
+    """A row as JSON: each peer's measurements and spread in the task's unit, ratios to the best peer, targets."""
     unit = UNITS[task.unit]
-    sides = {
+    peers = {
         name: {
             **found.about.get(name, {}),
             "answers": [float(f"{value:.6g}") for value in values],
@@ -62,7 +62,7 @@ def row_of(suite: Suite, task: Task, found: Measured, peak: MachinePeak | None) 
         for name, values in found.answers.items()
     }
     row: dict[str, Any] = {"name": task.name, "group": suite.group, "threads": suite.threads, "unit": task.unit}
-    row |= {"family": task.family, "busy": suite.busy, "rounds": found.rounds, "sides": sides, "absent": found.absent}
+    row |= {"family": task.family, "busy": suite.busy, "rounds": found.rounds, "sides": peers, "absent": found.absent}
     row |= {"target": {name: value for name, value in asdict(task.target).items() if value not in (None, {})}}
     if task.nbytes or task.ops:
         row["work"] = {"nbytes": task.nbytes, "ops": dict(task.ops)}
@@ -70,7 +70,7 @@ def row_of(suite: Suite, task: Task, found: Measured, peak: MachinePeak | None) 
 
 
 def judged(task: Task, found: Measured, peak: MachinePeak | None) -> dict[str, Any]:
-    """Ratio to the best peer (of the medians, and the spread of the rounds' own), share of the roof, and whether each is met."""
+    """The ratio to the best peer (of medians, and the range over rounds), the share of peak, and which targets are met."""
     ours, unit = found.answers.get(OURS), UNITS[task.unit]
     if not ours:
         return {"met": {}}
@@ -90,12 +90,12 @@ def judged(task: Task, found: Measured, peak: MachinePeak | None) -> dict[str, A
 
 
 def roof_share(peak: MachinePeak, nbytes: float, ops: Mapping[str, float], seconds: float) -> float:
-    """The least time that the roof has for it over the time that it took."""
+    """The minimum time at the machine's peak rates over the measured time."""
     return round(peak.least_s(nbytes, ops) / seconds, 3)
 
 
-def under_roof(row: dict[str, Any], peak: MachinePeak) -> dict[str, Any]:
-    """A row as another roof has it."""
+def with_peak(row: dict[str, Any], peak: MachinePeak) -> dict[str, Any]:
+    """A row with its share recomputed for another peak."""
     if "work" not in row or OURS not in row["sides"]:
         return row
     share = roof_share(peak, **row["work"], seconds=statistics.median(row["sides"][OURS]["answers"]))
@@ -105,25 +105,25 @@ def under_roof(row: dict[str, Any], peak: MachinePeak) -> dict[str, Any]:
 
 
 def met(target: Target, made: dict[str, Any], figure: float, rate: bool) -> dict[str, bool]:
-    """Which of the targets that can be judged are met."""
-    said = {}
+    """Which targets are met, of those that can be judged."""
+    outcomes = {}
     for name, wanted, got in (
         ("ratio", target.ratio, made.get("ratio")),
         ("floor", target.floor, made.get("ratio")),
         ("share", target.share, made.get("roof_share")),
     ):
         if wanted is not None and got is not None:
-            said[name] = bool(got >= wanted)
-    said |= {
+            outcomes[name] = bool(got >= wanted)
+    outcomes |= {
         name: bool(made["ratios"][name] >= n) for name, n in target.against.items() if name in made.get("ratios", {})
     }
     if target.figure is not None:
-        said["figure"] = figure >= target.figure if rate else figure <= target.figure
-    return said
+        outcomes["figure"] = figure >= target.figure if rate else figure <= target.figure
+    return outcomes
 
 
 def means(rows: Iterable[dict[str, Any]], wanted: dict[str, float]) -> list[dict[str, Any]]:
-    """A geometric mean of ratios for each family and number of threads. `wanted` says its target by family."""
+    """The geometric mean of ratios per family and number of threads. `wanted` has the targets by family."""
     by_family: dict[tuple[str, str, int], list[float]] = {}
     for row in rows:
         if row["family"] and "ratio" in row:
@@ -141,8 +141,8 @@ def means(rows: Iterable[dict[str, Any]], wanted: dict[str, float]) -> list[dict
 
 @dataclass
 class Results:
-    """Rows by (group, name, threads), roofs by threads, and where they are kept; without a path they are not. `rounds`: how many
-    a row has that nothing disturbed."""
+    """Rows by (group, name, threads), peaks by threads, and the file to store them in, if any. `rounds` is the usual number of
+    rounds per row."""
 
     path: Path | None
     machine: dict[str, Any] = field(default_factory=machine)
@@ -153,63 +153,62 @@ class Results:
     rounds: int = ROUNDS
     seen: set[tuple[str, int]] = field(default_factory=set)
 
-    def is_under_roof(self, suite: Suite) -> bool:
-        """Whether the roof was measured for the stand's group and threads by this run."""
+    def has_peak(self, suite: Suite) -> bool:
+        """Whether this run has measured the peak for the suite's group and number of threads."""
         return (suite.group, suite.threads) in self.seen
 
-    def see_roof(self, suite: Suite, peak: MachinePeak) -> None:
-        """A roof measured for a stand: figure by figure the highest counts, for the rows that there are too. A neighbour's noise
-        once halved the only one that was measured."""
+    def add_peak(self, suite: Suite, peak: MachinePeak) -> None:
+        """Record a measured peak. The highest value of each rate counts, for existing rows too: noise only lowers it."""
         self.seen.add((suite.group, suite.threads))
         best = peak.best(self.peaks.get(suite.threads, peak))
         self.peaks[suite.threads] = best
-        self.rows = {key: under_roof(row, best) if key[2] == suite.threads else row for key, row in self.rows.items()}
+        self.rows = {key: with_peak(row, best) if key[2] == suite.threads else row for key, row in self.rows.items()}
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The results as JSON."""
         rows = list(self.rows.values())
         facts = {"schema": SCHEMA, "source": self.source, "machine": self.machine, "rounds": self.rounds}
         peaks = [asdict(self.peaks[n]) for n in sorted(self.peaks)]
         return facts | {"roofs": peaks, "rows": rows, "means": means(rows, self.wanted)}
 
     def save(self) -> None:
-        """Writes the file, whole or not at all."""
+        """Write the file atomically."""
         if self.path is not None:
             text = json.dumps(self.document(), indent=1) + "\n"
             with atomic_file(self.path) as out:
                 out.write(text.encode())
 
     def measured(self, group: str, name: str, threads: int) -> Measured:
-        """What the file knew of a row."""
+        """The measurements of a row so far."""
         row = self.rows.get((group, name, threads))
         if row is None:
             return Measured()
-        answers = {side: list(about["answers"]) for side, about in row["sides"].items()}
-        return Measured(answers, dict(row["absent"]), {side: _about(about) for side, about in row["sides"].items()})
+        answers = {peer: list(about["answers"]) for peer, about in row["sides"].items()}
+        return Measured(answers, dict(row["absent"]), {peer: _about(about) for peer, about in row["sides"].items()})
 
-    def keep(self, suite: Suite, task: Task, found: Measured) -> None:
-        """Puts a row in place of the one that was, and saves."""
+    def store(self, suite: Suite, task: Task, found: Measured) -> None:
+        """Replace a row and save the file."""
         self.rows[suite.group, task.name, suite.threads] = row_of(suite, task, found, self.peaks.get(suite.threads))
         self.save()
 
 
-def _about(side: dict[str, Any]) -> dict[str, Any]:
-    return {name: side[name] for name in ("version", "built_for") if name in side}
+def _about(peer: dict[str, Any]) -> dict[str, Any]:
+    return {name: peer[name] for name in ("version", "built_for") if name in peer}
 
 
 def load(path: Path) -> Results:
-    """The rows of an earlier run here. ResultsError for a file that is none of ours or from another machine or commit."""
+    """Load the rows of an earlier run. Raises ResultsError for another kind of file, machine or commit."""
     fresh = Results(path, machine(), source_version())
     try:
-        kept = json.loads(path.read_text("utf-8"))
-        if kept["schema"] != SCHEMA:
-            raise ResultsError(f"{path}: schema {kept['schema']}; wanted {SCHEMA}")
-        others = [name for name in SAME if kept["machine"][name] != fresh.machine[name]]
-        if others or kept["source"] != fresh.source:
-            what = f"machine ({', '.join(others)})" if others else f"source ({kept['source']}, here {fresh.source})"
+        stored = json.loads(path.read_text("utf-8"))
+        if stored["schema"] != SCHEMA:
+            raise ResultsError(f"{path}: schema {stored['schema']}; wanted {SCHEMA}")
+        others = [name for name in SAME if stored["machine"][name] != fresh.machine[name]]
+        if others or stored["source"] != fresh.source:
+            what = f"machine ({', '.join(others)})" if others else f"source ({stored['source']}, here {fresh.source})"
             raise ResultsError(f"{path}: was measured with another {what}; wanted the same to resume, or another file")
-        fresh.peaks = {row["threads"]: MachinePeak(**row) for row in kept["roofs"]}
-        fresh.rows = {(row["group"], row["name"], row["threads"]): row for row in kept["rows"]}
-    except (ValueError, KeyError, TypeError) as error:  # of JSON, of UTF-8, of what JSON says
-        raise ResultsError(f"{path}: holds no results of this command ({error!r:.80})") from error
+        fresh.peaks = {row["threads"]: MachinePeak(**row) for row in stored["roofs"]}
+        fresh.rows = {(row["group"], row["name"], row["threads"]): row for row in stored["rows"]}
+    except (ValueError, KeyError, TypeError) as error:  # invalid JSON or UTF-8, missing or wrong fields
+        raise ResultsError(f"{path}: is not a results file of this command ({error!r:.80})") from error
     return fresh

@@ -1,4 +1,4 @@
-"""Side, Task, Target, Stand: what is compared with what, on what order, and what is wanted of it. Tables of rows make these."""
+"""Suites: the peers to compare, the tasks that each of them does, and the targets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ OURS = "camshaft"
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side: its name in tables, the class that runs it ('module:Class' of sides/, or a file's), its arguments. `peer`: it
-    runs in the Python that has the peers; `environment` is added to this process's."""
+class Peer:
+    """A library to measure, camshaft included: its name in tables, its class ('module:Class' in peers/, or a file), arguments,
+    extra environment variables. `peer_python`: run it in the Python that has the peer libraries."""
 
     name: str
     made_by: str
     given: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    peer: bool = True
+    peer_python: bool = True
 
 
 @dataclass(frozen=True)
 class Unit:
-    """How an answer is shown: what a side gives (seconds, or bytes) as `scale` x amount / answer, or x answer / amount."""
+    """Converts a result (seconds or a ratio): `scale` x amount / result for a rate, else `scale` x result / amount."""
 
     name: str
     scale: float
@@ -47,8 +47,8 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Target:
-    """What is wanted, where it is: so many times the best peer, or certain peers (`against`), never under `floor`, such a share
-    of the roof, such a figure in the task's unit (at least of a rate, at most of a time)."""
+    """Targets, each optional: ratio to the best peer, or to certain peers (`against`); minimum ratio (`floor`); share of the
+    machine's peak; a figure in the task's unit (minimum for a rate, maximum for a time)."""
 
     ratio: float | None = None
     against: Mapping[str, float] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table. `amount` is what an order does (tokens, bytes, operations, thunks); `nbytes` and `ops` by kind are
-    what the roof is asked for; `warm` is an order for the turns that do not count, where the task's own takes too long; rows of
-    one `family` also have a geometric mean. `sides` names the ones that can do it, None all."""
+    """One row of the table. `amount` is the work of an order (tokens, bytes, operations, thunks); `nbytes` and `ops` by kind are
+    its work for the share of peak; `warm` is a shorter order for the warm-up round; rows of one `family` get a geometric mean.
+    `peers` names the peers that can do it (None: all)."""
 
     name: str
     order: Mapping[str, Any]
@@ -72,19 +72,19 @@ class Task:
     ops: Mapping[str, float] = field(default_factory=dict)
     warm: Mapping[str, Any] | None = None
     family: str = ""
-    sides: tuple[str, ...] | None = None
+    peers: tuple[str, ...] | None = None
 
-    def takes(self, side: str) -> bool:
-        return self.sides is None or side in self.sides
+    def takes(self, peer: str) -> bool:
+        return self.peers is None or peer in self.peers
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Sides that are up together, and the tasks that they do by turns. `busy`: beside a process that keeps one core busy."""
+    """Peers that run at the same time, and their tasks. `busy`: with another process that keeps one core busy."""
 
     group: str
     threads: int
-    sides: tuple[Side, ...]
+    peers: tuple[Peer, ...]
     tasks: tuple[Task, ...]
     busy: bool = False
     pause_s: float = 0.1

@@ -1,4 +1,4 @@
-"""DType: the element types of tensors and kernel values, one row each. Imported by every floor above."""
+"""DType: the element types of tensors and kernel values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from camshaft.errors import ShapeError
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: `kind` is 'f' float, 'i' signed, 'u' unsigned, 'b' boolean; `nbytes` its size in memory."""
+    """An element type. `kind` is 'f' float, 'i' signed, 'u' unsigned or 'b' boolean; `nbytes` is the size in memory."""
 
     name: str
     kind: str
@@ -55,7 +55,7 @@ _BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in DTYPES.values()}
 
 
 def as_dtype(value: object) -> DType:
-    """The DType of a DType, its name, a NumPy dtype or anything `numpy.dtype` takes. ShapeError if there is none."""
+    """Convert a DType, its name, a NumPy dtype or anything that `numpy.dtype` accepts. Raises ShapeError for other values."""
     if isinstance(value, DType):
         return value
     if isinstance(value, str) and value in DTYPES:

@@ -1,16 +1,16 @@
-"""Every error camshaft raises on purpose; each names what came and what was wanted. Imported by all, imports nothing."""
+"""Exceptions that camshaft raises. Messages name what came and what was wanted."""
 
 
 class CamshaftError(Exception):
-    """Base of all errors raised on purpose. A command prints its message on one line and exits with status 2."""
+    """Base class of camshaft's errors. A command prints the message on one line and exits with status 2."""
 
 
 class SettingError(CamshaftError):
-    """A setting or environment variable has a value that cannot be used."""
+    """A setting or environment variable has an invalid value."""
 
 
 class MissingExtraError(CamshaftError):
-    """An optional dependency is not installed; the message names the extra that brings it."""
+    """An optional dependency is not installed; the message names the extra that provides it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package '{package}': pip install 'camshaft[{extra}]'")
@@ -21,7 +21,7 @@ class StoreError(CamshaftError):
 
 
 class FormatError(CamshaftError):
-    """A file is damaged, hostile, or of a kind that camshaft does not read."""
+    """A file is damaged, malicious, or in an unsupported format."""
 
 
 class KernelError(CamshaftError):
@@ -29,11 +29,11 @@ class KernelError(CamshaftError):
 
 
 class VerifyError(CamshaftError):
-    """A kernel's IR is not well formed, or its execution reads or writes where it must not."""
+    """A kernel's IR is malformed, or its execution accesses memory out of bounds."""
 
 
 class ShapeError(CamshaftError):
-    """An op was given shapes, dtypes or attributes it does not take."""
+    """An op does not accept these shapes, dtypes or attributes."""
 
 
 class ArrayValueError(ShapeError, ValueError):
@@ -49,24 +49,24 @@ class ArrayOverflowError(ShapeError, OverflowError):
 
 
 class BackendError(CamshaftError):
-    """A backend is unknown, absent, or failed its proof."""
+    """A backend is unknown or unavailable, or failed validation."""
 
 
 class PlanError(CamshaftError):
-    """A graph cannot be turned into a plan, or a plan was run with the wrong inputs."""
+    """A graph cannot be compiled, or a plan was run with wrong inputs."""
 
 
 class ValidationError(CamshaftError):
-    """A thunk computed something else than its op's reference (CAMSHAFT_VALIDATE, CAMSHAFT_OVERRIDE)."""
+    """A thunk's result differs from its op's reference (CAMSHAFT_VALIDATE, CAMSHAFT_OVERRIDE)."""
 
 
 class ModelError(CamshaftError):
-    """A model is unknown, or its file lacks a tensor or a key that its architecture wants."""
+    """A model is unknown, or its file lacks a required tensor or key."""
 
 
 class ContextError(CamshaftError):
-    """More tokens than the context holds."""
+    """A request exceeds the context length or the number of sessions."""
 
 
 class DownloadError(CamshaftError):
-    """A model could not be fetched, or what came is not what was expected."""
+    """A model could not be downloaded, or the downloaded file is not the expected one."""

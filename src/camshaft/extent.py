@@ -1,4 +1,4 @@
-"""Extent: a size with an upper bound, fixed for one run."""
+"""Extent: a dimension with an upper bound, whose actual size is set per run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MAX_BOUND = 2**63 - 1
 
 @dataclass(frozen=True)
 class Extent:
-    """A run-time size from 0 to `bound` (an int64 in the plan's run block). Equal when name and bound are equal.
+    """A run-time size from 0 to `bound`, stored as int64 in the plan's run block. Equal if name and bound are equal.
 
-    It takes part in no arithmetic: what depends on it says so by name, and the executor reads its active value.
-    ShapeError when the name is empty or the bound is not a whole number from 1 to 2**63 - 1.
+    Extents support no arithmetic; the executor reads their active values. Raises ShapeError for an empty name or a bound that
+    is not an integer from 1 to 2**63 - 1.
     """
 
     name: str
@@ -22,8 +22,6 @@ class Extent:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise ShapeError(f"an Extent got the name {self.name!r}; wanted a string that is not empty")
+            raise ShapeError(f"an Extent got the name {self.name!r}; wanted a non-empty string")
         if isinstance(self.bound, bool) or not isinstance(self.bound, int) or not 1 <= self.bound <= MAX_BOUND:
-            raise ShapeError(
-                f"Extent {self.name!r} got the bound {self.bound!r}; wanted a whole number from 1 to 2**63-1"
-            )
+            raise ShapeError(f"Extent {self.name!r} got the bound {self.bound!r}; wanted an integer from 1 to 2**63-1")

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, kept from running while much is made that stays: graphs, plans, modules. Used at starts."""
+"""Pause Python's cyclic garbage collector while many long-lived objects are created (graphs, plans, modules)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Within it the collector does not run, if it was on: it would go through all that is made again and again.
+    """Disable the garbage collector in the block and restore its state afterwards.
 
-    Opening a model took 0.08 s of 0.45 for that.
+    Opening a model otherwise spends 0.08 s of 0.45 in collections that free nothing.
     """
     was_on = gc.isenabled()
     gc.disable()

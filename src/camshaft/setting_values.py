@@ -1,4 +1,4 @@
-"""What texts of the environment stand for: readers of words, numbers, sizes, files."""
+"""Parse the texts of environment variables: words, numbers, sizes, paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Refused(Exception):
-    """What was wanted instead of a value; settings.py makes a SettingError of it."""
+    """Raised for an invalid value; the message says what was wanted. settings.py turns it into a SettingError."""
 
 
 def words(text: str) -> str:
@@ -19,18 +19,18 @@ def words(text: str) -> str:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """A whole number from `low` to `high`."""
+    """Return a parser for integers from `low` to `high`."""
 
     def read(text: str) -> int:
         if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
-            raise Refused(f"a whole number from {low} to {high}")
+            raise Refused(f"an integer from {low} to {high}")
         return int(text)
 
     return read
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of some words."""
+    """Return a parser that accepts one of `choices`."""
 
     def read(text: str) -> str:
         if text not in choices:
@@ -41,28 +41,28 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def switch(text: str) -> bool:
-    """0 or 1."""
+    """Parse 0 or 1."""
     if text not in ("0", "1"):
         raise Refused("0 or 1")
     return text == "1"
 
 
 def folder(text: str) -> Path:
-    """A folder, or what can become one; one look, since every kernel that is loaded asks for the settings."""
+    """Parse the path of a folder that exists or can be created. A single stat: every kernel load reads the settings."""
     try:
         if not stat.S_ISDIR(stat_of(text).st_mode):
             raise Refused("a folder")
     except OSError:
-        pass  # not there yet, or not to be looked at: who makes it says so
+        pass  # missing or unreadable: creating it reports the error
     return Path(text)
 
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-LEAST_CACHE_NBYTES = 16 << 20  # one model's kernels take 0.5 MB, one object up to some hundred kB
+LEAST_CACHE_NBYTES = 16 << 20  # one model's kernels take 0.5 MB
 
 
 def size(text: str) -> int:
-    """Bytes, such as 512M."""
+    """Parse a size in bytes, such as 512M."""
     parts = re.fullmatch("([0-9]{1,12})([KMGT]?)", text)
     nbytes = int(parts[1]) * _UNITS.get(parts[2], 1) if parts else 0
     if not LEAST_CACHE_NBYTES <= nbytes <= 1 << 60:
@@ -71,14 +71,14 @@ def size(text: str) -> int:
 
 
 def existing_folder(text: str) -> Path:
-    """A folder that is there."""
+    """Parse the path of an existing folder."""
     if not Path(text).is_dir():
-        raise Refused("a folder that is there")
+        raise Refused("an existing folder")
     return Path(text)
 
 
 def file(text: str) -> Path:
-    """A file that is there or can be made."""
+    """Parse the path of a file that exists or can be created."""
     if Path(text).is_dir() or not Path(text).absolute().parent.is_dir():
-        raise Refused("a file in a folder that is there")
+        raise Refused("a file in an existing folder")
     return Path(text)

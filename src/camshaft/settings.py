@@ -1,4 +1,4 @@
-"""Every knob: one table, typed, read from the environment when a plan is built and never while it runs."""
+"""Settings from environment variables: a typed table, read when a plan is compiled and never while it runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from camshaft.setting_values import Refused, existing_folder, file, folder, one_
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment asks for; a row of TABLE says what each field means. `threads` None: every core this process may
-    run on."""
+    """The values of all settings; TABLE describes each field. `threads` None: every core available to this process."""
 
     cache_dir: Path
     backend: str | None
@@ -39,11 +38,11 @@ class Settings:
 
     @property
     def watched(self) -> bool:
-        """Whether plans are to be looked at while they are built or run (observe/instrument.py)."""
+        """Whether plans are to be instrumented (see observe/instrument.py)."""
         return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
 
 
-# emit/cpu_levels.py says what each of them has
+# emit/cpu_levels.py lists the features of each level.
 CPU_LEVELS = (
     *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
     *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),
@@ -52,8 +51,8 @@ CPU_LEVELS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A row: the variable, the field of Settings, what may stand there, what holds without it, what it does. `read` turns the
-    text into the value, `unset` gives the one without a text."""
+    """A setting: variable, field of Settings, allowed values, default, meaning. `read` parses the text; `unset` gives the
+    default value."""
 
     variable: str
     field: str
@@ -70,7 +69,7 @@ TABLE = (
         "cache_dir",
         "a folder",
         "the user's cache folder",
-        "Where kernels, evidence, measurements, schedules, headers and models are kept between runs.",
+        "Folder of the cache: compiled kernels, validation results, measurements, compiled plans, model headers, models.",
         folder,
         lambda: Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
     ),
@@ -78,16 +77,16 @@ TABLE = (
         "CAMSHAFT_BACKEND",
         "backend",
         "a backend's or device's name",
-        "the best one proved",
-        "The backend that plans are made for, as `--backend`; an error if it is absent.",
+        "the best validated one",
+        "Backend that plans are compiled for, like `--backend`; an error if it is unavailable.",
         words,
     ),
     Setting(
         "CAMSHAFT_THREADS",
         "threads",
         "1 to 1024",
-        "the cores this process may use",
-        "Workers of a plan.",
+        "the cores available to this process",
+        "Number of worker threads.",
         whole(1, 1024),
     ),
     Setting(
@@ -95,7 +94,7 @@ TABLE = (
         "activations",
         "auto, q8 or f32",
         "auto",
-        "How inputs of quantized products are kept; f32 keeps the KV cache in f32 too.",
+        "Data type of inputs of quantized matmuls; f32 also makes the KV cache f32 by default.",
         one_of("auto", "q8", "f32"),
         lambda: "auto",
     ),
@@ -104,17 +103,17 @@ TABLE = (
         "kv_cache",
         "auto, f16, bf16, f32, q8_0 or q4_0",
         "auto",
-        "How keys and values are kept; auto is f16, or f32 with f32 activations; q8_0 and q4_0 take 8.5 and 4.5 bits a number.",
+        "Data type of the KV cache; auto is f16, or f32 with f32 activations; q8_0 and q4_0 take 8.5 and 4.5 bits per number.",
         one_of("auto", "f16", "bf16", "f32", "q8_0", "q4_0"),
         lambda: "auto",
     ),
-    Setting("CAMSHAFT_CC", "c_compiler", "a command", "the first one found", "The C compiler of backend `c`.", words),
+    Setting("CAMSHAFT_CC", "c_compiler", "a command", "the first one found", "C compiler of the backend `c`.", words),
     Setting(
         "CAMSHAFT_CACHE_SIZE",
         "cache_nbytes",
         "a size from 16M up",
         "512M",
-        "The most bytes of compiled kernels that are kept.",
+        "Maximum size of the cache of compiled kernels.",
         size,
         lambda: Settings.cache_nbytes,
     ),
@@ -123,7 +122,7 @@ TABLE = (
         "tune",
         "0 or 1",
         "0",
-        "Plans measure their kernels at their exact shapes first, and keep what they find.",
+        "Plans measure their kernels at their exact shapes before they are compiled, and store the results.",
         switch,
         lambda: False,
     ),
@@ -132,7 +131,7 @@ TABLE = (
         "chains",
         "0 or 1",
         "1",
-        "Plans join elementwise ops that read each other's results to one kernel; 0 leaves each its own, with the same bits.",
+        "Fuse chains of elementwise ops into one kernel; 0 runs each op separately, with bit-equal results.",
         switch,
         lambda: True,
     ),
@@ -141,7 +140,7 @@ TABLE = (
         "beam",
         "1 to 64",
         "4",
-        "How many choices a search over tunables keeps at a time.",
+        "Beam width of the search over tunable parameters.",
         whole(1, 64),
         lambda: 4,
     ),
@@ -150,7 +149,7 @@ TABLE = (
         "debug",
         "0 to 5",
         "0",
-        "Says on stderr what a plan is and does, each level more than the one before; see the ladder below.",
+        "Print information on plans to stderr; each level adds to the one below, see the table of levels.",
         whole(0, 5),
         lambda: 0,
     ),
@@ -159,7 +158,7 @@ TABLE = (
         "dump",
         "a folder",
         "nothing is dumped",
-        "Writes each plan's schedule there, and each kernel's IR, emitted source and assembly.",
+        "Write each plan's schedule, and each kernel's IR, emitted source and assembly, to this folder.",
         folder,
     ),
     Setting(
@@ -167,7 +166,7 @@ TABLE = (
         "override",
         "a folder",
         "nothing is replaced",
-        "Kernels whose LLVM IR lies there, as CAMSHAFT_DUMP wrote it and a person edited it, run in place of camshaft's.",
+        "Replace kernels by LLVM IR from this folder, as written by CAMSHAFT_DUMP and edited by hand.",
         existing_folder,
     ),
     Setting(
@@ -175,7 +174,7 @@ TABLE = (
         "validate",
         "0 or 1",
         "0",
-        "Compares what each node computes with its op's reference and stops at the first that differs.",
+        "Compare the result of every node with the op's reference, and stop at the first difference.",
         switch,
         lambda: False,
     ),
@@ -184,7 +183,7 @@ TABLE = (
         "interpret",
         "0 or 1",
         "0",
-        "Runs kernels in the interpreter, every access checked, in place of machine code. Slow: for small plans.",
+        "Run kernels in the interpreter, which checks every access, instead of machine code. Slow; for small plans.",
         switch,
         lambda: False,
     ),
@@ -193,7 +192,7 @@ TABLE = (
         "trace",
         "a file",
         "nothing is traced",
-        "Writes what every worker did in every run there when the process ends, for Perfetto or chrome://tracing.",
+        "Write a trace of every run of every worker to this file at exit, for Perfetto or chrome://tracing.",
         file,
     ),
     Setting(
@@ -201,7 +200,7 @@ TABLE = (
         "cpu_features",
         "a level of CPU features",
         "all that the CPU has",
-        "Kernels of `cpu` and `cpu:c` use no instruction above that level (the levels are in backends.md); read once a process.",
+        "Highest level of CPU features that `cpu` and `cpu:c` kernels may use (see backends.md); read once per process.",
         one_of(*CPU_LEVELS),
     ),
 )
@@ -221,17 +220,17 @@ _ROWS = {row.field: row for row in TABLE}
 
 
 def setting(field: str) -> Any:
-    """One of them, for callers that cannot wait for all: 1 microsecond, all take 25. SettingError as of `settings`."""
+    """The value of one setting: 1 microsecond, where all settings take 25. Raises as `settings` does."""
     return _value(_ROWS[field])
 
 
 def settings() -> Settings:
-    """The settings of this moment, from the environment, by TABLE. SettingError names the variable and what was wanted."""
+    """Read all settings from the environment. Raises SettingError, naming the variable and the allowed values."""
     return Settings(**{row.field: _value(row) for row in TABLE})
 
 
 def thread_count(requested: int | None = None) -> int:
-    """How many workers to use: what was asked for, else CAMSHAFT_THREADS, else the cores this process may use."""
+    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, else the cores available to this process."""
     if requested is not None:
         if not isinstance(requested, int) or not 1 <= requested <= 1024:
             raise SettingError(f"threads={requested!r}: wanted 1 to 1024")

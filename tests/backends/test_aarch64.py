@@ -12,7 +12,7 @@ from camshaft.backends.cpu.compile import features_of
 from camshaft.validation.validate import node_of
 from tests.support.aarch64 import CPUS, EMULATOR, Executable, missing
 from tests.support.needs import require
-from tests.support.samples import spread
+from tests.support.samples import covering, is_row, samples, spread, without
 
 OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.variants)]
 # One executable for an op, or for a family of rows that share their kernels.
@@ -27,7 +27,10 @@ OF_SOME = {
     "whole": lambda cpu: "avx512vnni" in cpu.device.features,
 }
 FEWEST = 4  # samples that a variant is proved on, where there are so many
-# Samples of a variant in the default run, evenly apart and others on each CPU; all on each behind `soak`. A block format is a
+QUICK = 2  # ... in the default run
+# In the default run these, whose instructions depend on the CPU, run on each, all others on one in turn.
+ON_EACH = ("quantized_matmul", "matmul", "rounded_matmul")
+# Samples of a variant behind `full`, evenly apart and others on each CPU; all on each behind `soak`. A block format is a
 # kernel of its own.
 SAMPLES = {"quantized_matmul": 13, "matmul": 16, "attention": 13}
 # ... and of each row of a family: rows differ by the formula alone, and have no use for what CPUs differ in.
@@ -36,12 +39,22 @@ ROW_SAMPLES = {"cortex-a76": 3}
 
 def chosen(op, n: int | None, cpu) -> list:
     """`n` samples (None: all), and more where a variant takes few of those: matrix units want whole tiles."""
-    samples = list(op.samples())
-    found = samples if n is None else spread(samples, n, list(CPUS.values()).index(cpu))
+    found = list(samples(op.name))
+    return topped_up(op, found if n is None else spread(found, n, list(CPUS.values()).index(cpu)), FEWEST, cpu)
+
+
+def quick(op, cpu) -> list:
+    """Few samples, unlike each other."""
+    return topped_up(op, covering(op, samples(op.name), most=1 if is_row(op) else QUICK), QUICK, cpu)
+
+
+def topped_up(op, found, n, cpu) -> list:
+    """The samples, and others until each variant has `n`."""
+    found = list(found)
     for variant in op.variants:
-        there = [s for s in samples if "simd" in variant.backends and takes(variant, op, s, cpu)]
-        few = FEWEST - sum(takes(variant, op, s, cpu) for s in found)
-        found += [s for s in there if all(s is not f for f in found)][: max(few, 0)]
+        there = [s for s in samples(op.name) if "simd" in variant.backends and takes(variant, op, s, cpu)]
+        few = n - sum(takes(variant, op, s, cpu) for s in found)
+        found += covering(op, without(there, found), most=few) if few > 0 and not is_row(op) else []
     return found
 
 
@@ -59,10 +72,10 @@ def test_the_cpus_together_run_every_sample_of_attention_and_every_block_format(
 def prove(cpu, given, folder) -> Counter[tuple[str, str]]:
     """How many samples each variant of the ops, given with their samples, was proved on."""
     executable = Executable(cpu, folder)
-    for op, samples in given:
+    for op, tried in given:
         for variant in op.variants:
             if "simd" in variant.backends:
-                for sample in samples:
+                for sample in tried:
                     executable.add(op, variant, sample)
     proved: Counter[tuple[str, str]] = Counter()
     wrong = []
@@ -89,6 +102,25 @@ def objects(tmp_path_factory):
     return tmp_path_factory.mktemp("aarch64")
 
 
+QUICK_CASES = [
+    (group, name)
+    for i, group in enumerate(GROUPS)
+    for j, name in enumerate(CPUS)
+    if group in ON_EACH or i % len(CPUS) == j
+]
+
+
+@pytest.mark.parametrize(("group", "name"), QUICK_CASES)
+def test_each_variant_agrees_with_the_reference(group, name, objects) -> None:
+    folder = objects / f"quick-{group}-{name}"
+    folder.mkdir()
+    given = [(op, quick(op, CPUS[name])) for op in GROUPS[group]]
+    proved = prove(CPUS[name], given, folder)
+    for op, tried in given:
+        at_least(min(QUICK, len(tried)), op, proved, CPUS[name])
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", CPUS)
 @pytest.mark.parametrize("group", GROUPS)
 def test_variants_agree_with_the_reference(group, name, objects) -> None:
@@ -97,8 +129,8 @@ def test_variants_agree_with_the_reference(group, name, objects) -> None:
     n = ROW_SAMPLES.get(name, 1) if group in {m.rpartition(".")[2] for m in ops.TABLES} else None
     given = [(op, chosen(op, SAMPLES.get(op.name, n), CPUS[name])) for op in GROUPS[group]]
     proved = prove(CPUS[name], given, folder)
-    for op, samples in given:
-        at_least(min(FEWEST, len(samples)), op, proved, CPUS[name])
+    for op, tried in given:
+        at_least(min(FEWEST, len(tried)), op, proved, CPUS[name])
 
 
 @pytest.mark.soak

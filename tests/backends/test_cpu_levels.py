@@ -12,10 +12,11 @@ import pytest
 
 from camshaft.emit.cpu_levels import LEVELS
 from tests.support.needs import require_level
+from tests.support.quick import full
 
-# What few machines have is behind `soak`, and what this one runs anyway.
+# What few machines have is behind `soak`, and what most machines run anyway behind `full`.
 RUN = [
-    *("sse4", "avx2", "avx512"),
+    *("sse4", "avx2", full("avx512")),
     *(pytest.param(name, marks=pytest.mark.soak) for name in ("avx-vnni", "avx512-vnni", "avx512-bf16", "amx")),
 ]
 # One sample of each kind of kernel and block format, by the beginning and the end of its name.

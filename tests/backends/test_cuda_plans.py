@@ -12,6 +12,7 @@ from camshaft.backends import registry
 from camshaft.backends.cuda import device as cuda
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.played_cuda import played_driver
+from tests.support.quick import full
 
 
 @pytest.fixture
@@ -29,8 +30,9 @@ def fake(monkeypatch, tmp_path):
     cuda.absent.cache_clear()
 
 
-@pytest.mark.parametrize("activations", ["f32", "q8"])
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize(
+    ("name", "activations"), [full("llama", "f32"), ("llama", "q8"), ("qwen3", "f32"), full("qwen3", "q8")]
+)
 def test_tiny_models_agree_with_the_cpu_and_their_frozen_logits(name, activations, fake, tmp_path) -> None:
     ids, want = (part[:8] for part in tiny_logits(name))
     path = tiny_model(name, tmp_path)

@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Helpers for the tests of bench/compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sides of arrays compute what they say: camshaft's against NumPy's and against plain formulas; what the orders need is there."""
+"""Array peers compute the right results: camshaft's against NumPy's and plain formulas; orders have what they need."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bench.compare.array_rows import CHAINS, core_name, passes, product
-from bench.compare.sides.numpy_arrays import NumPy, operands
-from bench.compare.sides.ours_arrays import Camshaft
-from bench.compare.sides.ours_products import Products
+from bench.compare.peers.numpy_arrays import NumPy, operands
+from bench.compare.peers.ours_arrays import Camshaft
+from bench.compare.peers.ours_products import Products
 from bench.compare.suite import Task
 
 TASKS = (*passes(5, 96), product("f32", 7, 33, 18))

@@ -1,4 +1,4 @@
-"""`python -m bench.compare` from the command line: groups, threads, files, what stays after Ctrl-C. No side is started."""
+"""`python -m bench.compare` on the command line: groups, threads, files, interrupts. No peer is started."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from bench.compare import compare, groups, turns
+from bench.compare import compare, groups, interleaved
 from bench.compare.__main__ import app, threads_of
+from bench.compare.interleaved import Measured
 from bench.compare.model_files import Watch
-from bench.compare.suite import OURS, Side, Suite, Target, Task
-from bench.compare.turns import Measured
+from bench.compare.suite import OURS, Peer, Suite, Target, Task
 from camshaft.errors import SettingError
 from camshaft.observe.machine_peak import MachinePeak
 
 
 def made_up(threads: int, watch: Watch) -> Iterator[Suite]:
-    sides = Side("peer", "x:X"), Side(OURS, "x:X", peer=False)
-    yield Suite("made-up", threads, sides, (Task("a row", {}, "ns", 1, Target(ratio=2.0)),))
+    peers = Peer("peer", "x:X"), Peer(OURS, "x:X", peer_python=False)
+    yield Suite("made-up", threads, peers, (Task("a row", {}, "ns", 1, Target(ratio=2.0)),))
 
 
 def again(threads: int, watch: Watch) -> Iterator[Suite]:
@@ -32,9 +32,9 @@ def again(threads: int, watch: Watch) -> Iterator[Suite]:
 
 @pytest.fixture(autouse=True)
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One group, whose rounds take 1 second for camshaft and 3 for its peer; the roof is not measured."""
+    """One group, whose rounds take 1 second for camshaft and 3 for its peer; the peak is not measured."""
 
-    def run(suite: Suite, known: dict[str, Measured], limits: turns.Limits, start: object, keep: object) -> None:
+    def run(suite: Suite, known: dict[str, Measured], limits: interleaved.Limits, start: object, keep: object) -> None:
         for task in suite.tasks:
             found = known[task.name]
             found.answers = {"peer": [3.0] * limits.rounds, OURS: [1.0] * limits.rounds}
@@ -43,7 +43,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(groups, "GROUPS", {"made-up": made_up})
-    monkeypatch.setattr(turns, "run", run)
+    monkeypatch.setattr(interleaved, "run", run)
     monkeypatch.setattr(
         importlib.import_module("camshaft.observe.machine_peak"),
         "measure",
@@ -96,7 +96,7 @@ def test_threads_that_are_none(text: str) -> None:
 
 
 def test_groups_of_the_table_are_run_in_its_order() -> None:
-    assert compare.QUICK_ROUNDS < turns.ROUNDS
+    assert compare.QUICK_ROUNDS < interleaved.ROUNDS
     assert list(groups.chosen("made-up")) == ["made-up"]
 
 
@@ -104,8 +104,8 @@ def test_groups_of_the_table_are_run_in_its_order() -> None:
     ("arguments", "message"),
     [
         (["--threads", "1,5000"], "threads=5000: wanted 1 to 1024"),
-        (["--resume"], "--resume: wanted with it --results FILE"),
-        (["--results", "nowhere/rows.json"], "--results nowhere/rows.json: its folder is not there"),
+        (["--resume"], "--resume: wanted together with --results FILE"),
+        (["--results", "nowhere/rows.json"], "--results nowhere/rows.json: its folder does not exist"),
         (["--markdown", "."], "--markdown .: is a folder"),
     ],
 )
@@ -120,10 +120,10 @@ def test_a_file_that_is_no_text_is_not_gone_on_with(tmp_path: Path) -> None:
     rows.write_bytes(b"\xff\xfe")
     result = bench("--resume", "--results", str(rows))
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "holds no results of this command" in result.stderr
+    assert "is not a results file of this command" in result.stderr
 
 
-def test_the_roof_is_measured_for_each_group_and_the_best_one_shown(
+def test_the_peak_is_measured_for_each_group_and_the_best_one_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen: list[int] = []

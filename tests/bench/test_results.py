@@ -1,4 +1,4 @@
-"""Rows as JSON and as Markdown: units, ratios, shares, what is met; files that are gone on with and ones that are not."""
+"""Rows as JSON and Markdown: units, ratios, shares, targets; files that can and cannot be resumed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from bench.compare.interleaved import Measured
 from bench.compare.report import markdown_of
 from bench.compare.results import Results, ResultsError, load, means, row_of
 from bench.compare.suite import OURS, UNITS, Suite, Target, Task
-from bench.compare.turns import Measured
 from camshaft.observe.machine_peak import MachinePeak
 
 ROOF = MachinePeak(1, 1e9, 4e9, 2e9, 1e9)
-STAND = Suite("fake", 1, (), ())
+SUITE = Suite("fake", 1, (), ())
 FACTS = {
     "cpu": "a CPU",
     "llvm_cpu": "cpu",
@@ -49,7 +49,7 @@ def results(path: Path | None = None, **more: Any) -> Results:
 def test_a_row_tells_ratio_spread_share_and_what_is_met() -> None:
     wanted = Target(ratio=4.0, floor=2.0, share=0.5, figure=60.0)
     row = row_of(
-        STAND, task(target=wanted, nbytes=1e9), found([1.0, 2.0, 4.0], a=[6.0, 6.0, 6.0], b=[9.0, 9.0, 9.0]), ROOF
+        SUITE, task(target=wanted, nbytes=1e9), found([1.0, 2.0, 4.0], a=[6.0, 6.0, 6.0], b=[9.0, 9.0, 9.0]), ROOF
     )
     assert row["best_peer"] == "a"
     assert (row["ratio"], row["ratio_min"], row["ratio_max"]) == (3.0, 1.5, 6.0)
@@ -61,23 +61,23 @@ def test_a_row_tells_ratio_spread_share_and_what_is_met() -> None:
 
 def test_certain_peers_may_have_targets_of_their_own() -> None:
     wanted = Target(against={"a": 1.0, "b": 1.5, "c": 9.0})
-    row = row_of(STAND, task(target=wanted), found([2.0], a=[3.0], b=[2.5]), None)
+    row = row_of(SUITE, task(target=wanted), found([2.0], a=[3.0], b=[2.5]), None)
     assert row["ratios"] == {"a": 1.5, "b": 1.25}
     assert row["met"] == {"a": True, "b": False}
     assert row["target"] == {"against": {"a": 1.0, "b": 1.5, "c": 9.0}}
 
 
 def test_a_figure_that_is_a_time_is_met_from_below() -> None:
-    row = row_of(STAND, Task("add", {}, "ns", 100, Target(figure=15.0)), found([1.4e-6]), None)
+    row = row_of(SUITE, Task("add", {}, "ns", 100, Target(figure=15.0)), found([1.4e-6]), None)
     assert row["sides"][OURS]["ns"]["median"] == 14.0
     assert row["met"] == {"figure": True}
 
 
 def test_without_a_peer_there_is_no_ratio_and_without_camshaft_no_verdict() -> None:
-    alone = row_of(STAND, task(target=Target(ratio=2.0)), found([1.0]), ROOF)
+    alone = row_of(SUITE, task(target=Target(ratio=2.0)), found([1.0]), ROOF)
     assert "ratio" not in alone
     assert alone["met"] == {}
-    assert row_of(STAND, task(target=Target(ratio=2.0)), found(a=[1.0]), ROOF)["met"] == {}
+    assert row_of(SUITE, task(target=Target(ratio=2.0)), found(a=[1.0]), ROOF)["met"] == {}
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("GB/s", 2.0), ("us", 2.5e5), ("tokens/s", 2e9), ("x file", 0.25)])
@@ -96,7 +96,7 @@ def test_families_have_geometric_means() -> None:
 def test_the_file_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, wanted = tmp_path / "rows.json", task(target=Target(ratio=1.0), nbytes=1.0)
     first = results(path)
-    first.keep(STAND, wanted, found([0.123456, 2.0], a=[3.0, 3.0]))
+    first.store(SUITE, wanted, found([0.123456, 2.0], a=[3.0, 3.0]))
     monkeypatch.setattr("bench.compare.results.source_version", lambda: "abc")
     monkeypatch.setattr("bench.compare.results.machine", lambda: FACTS | {"load_average": 9.0})
     again = load(path)
@@ -112,7 +112,7 @@ def test_the_file_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"source": "def"}, "another source (def, here abc)"),
         ({"machine": FACTS | {"cpu": "another"}}, "another machine (cpu)"),
         ({"schema": 0}, "schema 0; wanted 1"),
-        ({"rows": [{}]}, "holds no results of this command"),
+        ({"rows": [{}]}, "is not a results file of this command"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, said: str) -> None:
@@ -128,7 +128,7 @@ def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_table_says_all_of_it() -> None:
     made = results(wanted={"f": 2.0})
     wanted = Target(ratio=2.0, floor=1.2, share=0.4)
-    made.keep(STAND, task(target=wanted, nbytes=1e9, family="f"), found([2.0, 2.0], a=[3.0, 3.0]))
+    made.store(SUITE, task(target=wanted, nbytes=1e9, family="f"), found([2.0, 2.0], a=[3.0, 3.0]))
     text = markdown_of(made.document())
     lines = text.splitlines()
     assert "camshaft abc; a CPU (cpu), 2 of 2 cores, avx2;" in lines[0]
@@ -143,24 +143,24 @@ def test_the_table_says_all_of_it() -> None:
     } == {11}
 
 
-def test_the_best_roof_counts_for_every_row() -> None:
+def test_the_best_peak_counts_for_every_row() -> None:
     made, wanted = results(), task(target=Target(share=0.6), nbytes=1e9, ops={"f32": 1.0})
     made.peaks.clear()
-    assert not made.is_under_roof(STAND)
-    made.see_roof(STAND, MachinePeak(1, 5e8, 1e9, 1e9, 9e9))
-    made.keep(STAND, wanted, found([2.0]))
+    assert not made.has_peak(SUITE)
+    made.add_peak(SUITE, MachinePeak(1, 5e8, 1e9, 1e9, 9e9))
+    made.store(SUITE, wanted, found([2.0]))
     assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (1.0, {"share": True})
-    made.see_roof(STAND, MachinePeak(1, 1e9, 1e8, 1e8, 1e9))
+    made.add_peak(SUITE, MachinePeak(1, 1e9, 1e8, 1e8, 1e9))
     assert made.peaks[1] == MachinePeak(1, 1e9, 1e9, 1e9, 9e9)
     assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (0.5, {"share": False})
-    made.see_roof(STAND, MachinePeak(1, 1e6, 1e6, 1e6, 1e6))
+    made.add_peak(SUITE, MachinePeak(1, 1e6, 1e6, 1e6, 1e6))
     assert made.rows["fake", "read", 1]["roof_share"] == 0.5, "a disturbed one changes nothing"
 
 
 def test_a_row_of_more_rounds_says_so() -> None:
     made = results(rounds=1)
-    made.keep(STAND, task(), found([1.0], a=[1.0]))
-    made.keep(STAND, Task("more", {}, "s", 1), found([1.0, 2.0, 1.0], a=[1.0, 1.0, 1.0]))
+    made.store(SUITE, task(), found([1.0], a=[1.0]))
+    made.store(SUITE, Task("more", {}, "s", 1), found([1.0, 2.0, 1.0], a=[1.0, 1.0, 1.0]))
     text = markdown_of(made.document())
     assert "| 1 | read | " in text
     assert "| 1 | more (3 rounds) | 1 (1 to 2) s |" in text

@@ -1,4 +1,4 @@
-"""The tables of rows: their sides can be found, names are unique, the roof's shares follow from the file."""
+"""The tables of rows: their peers exist, names are unique, shares of peak follow from the file."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_rows_are_well_made(group: str, threads: int, one_file: Path) -> None:
     assert suites
     for suite in suites:
         assert (suite.group, suite.threads) == (group, threads)
-        assert [side.peer for side in suite.sides if side.name == OURS] == [False]
-        assert all((PROGRAM.parent / f"{side.made_by.split(':')[0]}.py").is_file() for side in suite.sides)
+        assert [peer.peer_python for peer in suite.peers if peer.name == OURS] == [False]
+        assert all((PROGRAM.parent / f"{peer.made_by.split(':')[0]}.py").is_file() for peer in suite.peers)
         for task in suite.tasks:
             assert task.name not in names
             assert task.unit in UNITS

@@ -1,4 +1,4 @@
-"""A language model made of words, so that the commands are tested without a file and without kernels."""
+"""Fixtures with a fake language model, so that commands are tested without model files and kernels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FakeModel:
     closed = 0
     closed_sessions: ClassVar[list[int]] = []
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
-    plans = SimpleNamespace(origins={"prompt": "kept"})
+    plans = SimpleNamespace(origins={"prompt": "cached"})
     kv_cache = "f16"
     chat_template = FakeTemplate()
 

@@ -1,4 +1,4 @@
-"""`camshaft cache` and `camshaft cache clear`: what they show and remove, and what stands in their way."""
+"""`camshaft cache` and `camshaft cache clear`: output, removal, errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("CAMSHAFT_CACHE_SIZE", "16M")
     made = store()
     for key in KEYS[:3]:
-        made.kernels.keep(key, b"machine code")
+        made.kernels.put_object(key, b"machine code")
     for i, key in enumerate(KEYS):
         made.kernels.link(key, KEYS[i % 3])
     made.evidence.put(KEYS[0], {"verdicts": {}})
     made.kernels.object(KEYS[0])
     made.kernels.object("f" * 64)
-    made.settle()
+    made.flush_counters()
     (made.make_models_dir() / "hf").mkdir()
     (made.models_dir / "hf" / "a.gguf").write_bytes(bytes(1000))
     pull = made.models_dir / ".unfinished"
@@ -177,13 +177,13 @@ def test_doctor_on_a_full_disk_is_one_line_and_leaves_no_verdict(tmp_path: Path)
 
 def test_the_bound_is_held_over_processes(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each adds less than makes it list the store; the sum does."""
-    monkeypatch.setattr(objects, "_PART_LISTED", 1)
+    monkeypatch.setattr(objects, "_LIST_FRACTION", 1)
     monkeypatch.setattr(kept.objects, "max_nbytes", 3000)
     listings: list[object] = []
-    monkeypatch.setattr(kept.objects, "bound", lambda: listings.append(None))
+    monkeypatch.setattr(kept.objects, "evict", lambda: listings.append(None))
     for i in range(4):
         kept.objects.put(f"{i:064x}", bytes(917))
-        kept.settle()
+        kept.flush_counters()
     assert len(listings) == 1
 
 

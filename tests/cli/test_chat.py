@@ -1,4 +1,4 @@
-"""`camshaft chat`: each turn feeds the session only what it has not read."""
+"""`camshaft chat`: each turn processes only new tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`camshaft generate`: text as it comes, one JSON object, one line for an error, a quiet Ctrl-C."""
+"""`camshaft generate`: streamed text, JSON output, one-line errors, quiet Ctrl-C."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_json_is_one_object_with_the_documented_keys(cli: Any, lm: Any, model_fi
     timings = {"load_s": 0.5, "compile_s": 0.125, "first_token_s": 0.25}
     timings |= {"prompt_tokens_per_s": 100.0, "generated_tokens_per_s": 50.0}
     counts = {"model": "tiny", "backend": "simd", "threads": 2, "prompt_tokens": 3, "tokens": 2}
-    assert json.loads(result.stdout) == counts | {"plans": {"prompt": "kept"}, "text": "Hello", "timings": timings}
+    assert json.loads(result.stdout) == counts | {"plans": {"prompt": "cached"}, "text": "Hello", "timings": timings}
 
 
 def test_prompt_from_stdin_with_broken_utf8(cli: Any, lm: Any, model_file: str) -> None:

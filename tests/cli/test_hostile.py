@@ -1,4 +1,4 @@
-"""Hostile files, caches and limits through the real command: one line and status 2, or it simply works."""
+"""Malicious files, damaged caches and resource limits through the real command: a one-line error with status 2, or success."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_no_file_is_refused(cli: Any, tmp_path: Path) -> None:
     one_line(cli("pull", "nothing"), "unknown model 'nothing'; known: smollm2")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.gguf")
-        one_line(cli("generate", str(tmp_path / "pipe.gguf"), "-p", "x"), "is no regular file")
+        one_line(cli("generate", str(tmp_path / "pipe.gguf"), "-p", "x"), "is not a regular file")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,7 @@ def text_of(child: subprocess.Popen[str]) -> str:
     return str(json.loads(out)["text"])
 
 
+@pytest.mark.full
 def test_two_at_once_on_an_empty_cache_and_then_every_entry_damaged(tiny: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first, second = start(cache, tiny, "--json"), start(cache, tiny, "--json")

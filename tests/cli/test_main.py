@@ -1,4 +1,4 @@
-"""The script as a process: start-up, signals, pipes."""
+"""The command as a process: startup, signals, pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`camshaft ops`: the table of all ops, one in full, JSON, the page, and names that no op has."""
+"""`camshaft ops`: the table, one op in detail, JSON, the Markdown page, unknown names."""
 
 from __future__ import annotations
 

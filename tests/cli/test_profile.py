@@ -1,4 +1,4 @@
-"""`camshaft profile` on a tiny model: tables, JSON, the page, the trace."""
+"""`camshaft profile` on a tiny model: tables, JSON, HTML page, trace."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def known_roof(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """A roof that nobody has to measure; whether it was asked for anew, each time."""
+    """A roof that nobody has to measure; and whether each call asked to measure again."""
     asked: list[bool] = []
 
-    def peak(threads: int, *, anew: bool = False) -> MachinePeak:
-        asked.append(anew)
+    def peak(threads: int, *, remeasure: bool = False) -> MachinePeak:
+        asked.append(remeasure)
         return MachinePeak(threads, 1e10, 4e11, 5e10, 1e11)
 
     monkeypatch.setattr("camshaft.observe.machine_peak.machine_peak", peak)
@@ -39,7 +39,7 @@ def test_tables_by_op_and_part_are_printed_and_others_on_request(cli: Any, tiny:
     assert f"{tiny}, backend simd, threads 2" in shown
     assert "prompt of 5 tokens: " in shown
     assert "the token after 5: " in shown
-    assert shown.count("roof with 2 threads: 10.0 GB/s, int8 400, bf16 50, f32 100 Gop/s") == 2
+    assert shown.count("peak with 2 threads: 10.0 GB/s, int8 400, bf16 50, f32 100 Gop/s") == 2
     heads = [line.split()[0] for line in shown.splitlines() if line.split()[1:2] == ["thunks"]]
     assert heads == ["op", "part"] * 2
     more = cli("profile", tiny, *SHORT, "--phase", "generate", "--layers", "--thunks").stdout
@@ -56,7 +56,7 @@ def test_one_object_holds_all_of_it(cli: Any, tiny: str, known_roof: list[bool])
     assert prompt["runs"] == 2
     assert prompt["extents"]["tokens"] == 5
     assert len(prompt["thunks"]) == sum(row["n_thunks"] for row in prompt["ops"])
-    assert known_roof[0] is True, "--roof measures anew"
+    assert known_roof[0] is True, "--roof measures again"
     assert not any(known_roof[1:])
 
 
@@ -76,7 +76,10 @@ def test_a_page_and_a_trace_are_written(cli: Any, tiny: str, tmp_path: Path) -> 
     ("arguments", "said"),
     [
         (("--phase", "all"), "--phase all; wanted prompt, generate, both"),
-        (("--html", "/not/there/page.html"), "/not/there/page.html: wanted a file in a folder that is there"),
+        (
+            ("--html", "/not/there/page.html"),
+            "/not/there/page.html: not writable: it is a folder, or its folder does not exist",
+        ),
         (("--runs", "0"), "0 is not in the range"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`plan`, `doctor`, `bench`, `models`: what they print, for people and as one JSON object."""
+"""`plan`, `doctor`, `bench`, `models`: text and JSON output."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_doctor_tabulates_what_was_proved(
         assert line in words
     text = " ".join(word for line in words for word in line)
     assert "cuda no cuda here (" in text
-    assert "roof, 2 threads reads 47.1 GB/s; int8 1000, bf16 500, f32 200 G operations/s" in text
+    assert "peak, 2 threads reads 47.1 GB/s; int8 1000, bf16 500, f32 200 G operations/s" in text
     assert "tuned nothing yet: camshaft tune" in text
 
 

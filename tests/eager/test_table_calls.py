@@ -165,6 +165,7 @@ def leaks(call: Callable[[], object], watched: list[Any], n: int) -> tuple[list[
     return left, sys.getallocatedblocks() - blocks
 
 
+@pytest.mark.full
 def test_100_000_calls_leave_no_reference_behind() -> None:
     a, b, out = draw(16), draw(16), draw(16)
     m, product = draw(4, 4), draw(4, 4)

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from camshaft import table
@@ -51,7 +51,6 @@ def strided(draw: Any, shape: tuple[int, ...], dtype: Any, seed: int) -> np.ndar
     return values[(slice(None, None, -1),) * len(shape)] if kind == "-" and shape else values
 
 
-@settings(max_examples=100, deadline=None)
 @given(data=st.data(), name=st.sampled_from(FUNCTIONS), sizes=shapes(), dtype=st.sampled_from(DTYPES))
 def test_one_dtype_any_shapes_and_strides(data: Any, name: str, sizes: Any, dtype: Any) -> None:
     a, b = (data.draw(strided(shape, dtype, i)) for i, shape in enumerate(sizes))
@@ -65,7 +64,6 @@ def test_one_dtype_any_shapes_and_strides(data: Any, name: str, sizes: Any, dtyp
     np.testing.assert_array_equal(out, wanted)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(FUNCTIONS),
     first=st.sampled_from([*DTYPES, bool, int, float]),

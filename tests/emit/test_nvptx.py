@@ -17,6 +17,7 @@ from camshaft.lang.kernel import kernel as traced
 from tests.support.needs import require
 from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined
+from tests.support.quick import quick_of
 
 LANES = 128
 LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
@@ -76,7 +77,7 @@ def test_a_rounded_product_names_the_rounding_after_it() -> None:
     assert "fma" not in text
 
 
-@pytest.mark.parametrize("processor", sorted(GPU_TARGETS))
+@pytest.mark.parametrize("processor", quick_of(sorted(GPU_TARGETS), ["sm_80"]))
 def test_ptxas_takes_every_kernel(kernels, texts, processor) -> None:
     require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
     target = GPU_TARGETS[processor]

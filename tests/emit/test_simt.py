@@ -11,7 +11,7 @@ from camshaft.lang import ir
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, identity
 from camshaft.lang.simt.form import SimtKernel
 from camshaft.validation.validate import check_sample, node_of
-from tests.support.samples import is_row
+from tests.support.samples import covering, is_row, usable, without
 from tests.support.simulated_gpu import SimulatedDevice, simulated
 
 CASES = [
@@ -24,25 +24,35 @@ CASES = [
 MOST_FLOPS = 3e5
 
 
+def _small(op, variant) -> list:
+    return [s for s in usable(op, variant, SimulatedDevice()) if op.flops(node_of(op, s)) <= MOST_FLOPS]
+
+
+def _quick(op, variant) -> list:
+    return covering(op, _small(op, variant), most=1 if is_row(op) else 3)
+
+
 @pytest.mark.parametrize(("op", "variant"), CASES)
 def test_ops_agree_with_their_references_in_any_order_of_threads(op, variant) -> None:
-    tried = 0
-    for sample in op.samples():
-        node = node_of(op, sample)
-        if (
-            op.flops(node) > MOST_FLOPS
-            or tried == (3 if is_row(op) else 8)
-            or variant.supports(node, SimulatedDevice()) is not None
-        ):
-            continue
+    quick = _quick(op, variant)
+    assert quick, "no sample small enough"
+    _prove(op, variant, quick)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("op", "variant"), CASES)
+def test_more_samples_agree_too(op, variant) -> None:
+    _prove(op, variant, without(_small(op, variant)[: 3 if is_row(op) else 8], _quick(op, variant)))
+
+
+def _prove(op, variant, tried) -> None:
+    for sample in tried:
         first, second = (check_sample(op, variant, SimulatedDevice(64, seed), sample) for seed in (1, 2))
         assert first.max_error <= first.tolerance, f"{sample.name}: {first.max_error} above {first.tolerance}"
         for a, b in zip(first.outputs, second.outputs, strict=True):
             np.testing.assert_array_equal(
                 a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8), err_msg=sample.name
             )
-        tried += 1
-    assert tried, "no sample small enough"
 
 
 def _collective(op: str, attr, dtype, lanes: int, source=None) -> tuple[ir.Block, list[ir.Array]]:

@@ -20,6 +20,7 @@ from camshaft.lang.kernel import kernel
 from tests.support.emit_harness import trace
 from tests.support.needs import require
 from tests.support.ptxas import assemble, find_tool, joined
+from tests.support.quick import pairwise, quick_of
 from tests.support.simulated_gpu import simulated
 
 RNG = np.random.default_rng(11)
@@ -75,12 +76,16 @@ def direct_case(dtype, m, n, depth, transposed, first, to="f32"):
     return trace(direct, arrays, **constants), arrays
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("dtype", "to"), [("f16", "f32"), ("bf16", "bf16"), ("f16", "f16")])
 @pytest.mark.parametrize(
-    ("m", "n", "depth", "first"), [(16, 16, 16, 0), (48, 32, 80, 0), (32, 64, 32, 1), (16, 48, 16, 2)]
+    ("dtypes", "sizes", "transposed"),
+    pairwise(
+        [("f16", "f32"), ("bf16", "bf16"), ("f16", "f16")],
+        [(16, 16, 16, 0), (48, 32, 80, 0), (32, 64, 32, 1), (16, 48, 16, 2)],
+        [False, True],
+    ),
 )
-def test_products_from_the_device_s_memory(dtype, to, m, n, depth, first, transposed) -> None:
+def test_products_from_the_device_s_memory(dtypes, sizes, transposed) -> None:
+    (dtype, to), (m, n, depth, first) = dtypes, sizes
     made, arrays = direct_case(dtype, m, n, depth, transposed, first, to)
     assert native_tiles(made, 32)
     a, b = (x[first:, first:].astype(np.float64) for x in arrays[:2])
@@ -142,10 +147,16 @@ def staged_case(dtypes, rows, columns, depth, transposed, m=32, n=32, step=32):
     return trace(staged, arrays, grid=(-(-rows // m), -(-columns // n)), **constants), arrays
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("rows", "columns", "depth"), [(32, 32, 64), (33, 50, 70), (17, 72, 40), (64, 31, 33)])
-@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("f16", "f32")])
-def test_blocks_that_come_in_the_background(dtypes, rows, columns, depth, transposed) -> None:
+@pytest.mark.parametrize(
+    ("dtypes", "sizes", "transposed"),
+    pairwise(
+        [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("f16", "f32")],
+        [(32, 32, 64), (33, 50, 70), (17, 72, 40), (64, 31, 33)],
+        [False, True],
+    ),
+)
+def test_blocks_that_come_in_the_background(dtypes, sizes, transposed) -> None:
+    rows, columns, depth = sizes
     made, arrays = staged_case(dtypes, rows, columns, depth, transposed)
     programs = -(-rows // 32) * -(-columns // 32)
     want = arrays[0].astype(np.float64) @ (arrays[1].T if transposed else arrays[1]).astype(np.float64)
@@ -220,7 +231,7 @@ def test_the_instructions_are_there(dtype, transposed) -> None:
     assert "cp.async.ca.shared.global" in text_of(staged_case(("f32", "f32"), 33, 33, 33, transposed)[0])
 
 
-@pytest.mark.parametrize("processor", sorted(GPU_TARGETS))
+@pytest.mark.parametrize("processor", quick_of(sorted(GPU_TARGETS), ["sm_90a"]))
 def test_ptxas_takes_tiles_without_spills(processor) -> None:
     require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
     target, texts = GPU_TARGETS[processor], []

@@ -12,6 +12,7 @@ from camshaft.errors import KernelError
 from camshaft.lang.simt.form import to_simt
 from tests.emit.test_llvm_memory import add_one, copy, counted, gather_scatter, repeated, stored_values
 from tests.support.emit_harness import trace
+from tests.support.quick import quick_of
 from tests.support.wgsl_harness import TARGET, agree
 
 STORED = ["f16", "bf16", "f32", "i8", "u8", "i16", "u16", "i32", "u32", "bool"]
@@ -20,7 +21,7 @@ WITH_F16 = replace(TARGET, features=frozenset({"shader-f16"}))
 
 @pytest.mark.parametrize("target", [TARGET, WITH_F16], ids=["packed", "shader-f16"])
 @pytest.mark.parametrize("name", STORED)
-@pytest.mark.parametrize("n", [1, 3, 77])
+@pytest.mark.parametrize("n", quick_of([1, 3, 77], [3, 77]))
 def test_every_storage_dtype_is_read_and_written(name, n, target):
     x = stored_values(name, (2, n))
     (out,) = agree(copy, [x, np.zeros((2, n), x.dtype)], grid=(2,), n=n, target=target, widths=(1, 32))

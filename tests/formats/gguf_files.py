@@ -1,4 +1,4 @@
-"""GGUF files made for tests: good ones by the `gguf` package, bad ones byte by byte."""
+"""GGUF files for tests: valid ones by the `gguf` package, invalid ones byte by byte."""
 
 from __future__ import annotations
 

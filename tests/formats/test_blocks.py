@@ -1,4 +1,4 @@
-"""The block formats against `gguf`: numbers, sizes, and every element of random blocks."""
+"""Block formats against `gguf`: type numbers, sizes, and every element of random blocks."""
 
 import gguf
 import ml_dtypes

@@ -1,4 +1,4 @@
-"""Encoders against `gguf`, against what llama.cpp made of the same values (frozen), and against their own decoders."""
+"""Encoders against `gguf`, against llama.cpp's frozen results, and against their own decoders."""
 
 from __future__ import annotations
 

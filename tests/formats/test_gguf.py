@@ -1,4 +1,4 @@
-"""Good GGUF files: what the reader says about them, and that it does nothing before it is asked."""
+"""Valid GGUF files: metadata, tensors, and lazy reading."""
 
 from __future__ import annotations
 

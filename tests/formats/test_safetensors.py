@@ -67,7 +67,7 @@ def test_a_closed_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff" * 40, struct.pack("<Q", 2) + b"{}" + b"extra", b"GGUF"])
 def test_damaged_files(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "bad").write_bytes(data)
-    with pytest.raises(FormatError, match="is no safetensors file that can be read") as caught:
+    with pytest.raises(FormatError, match="is not a readable safetensors file") as caught:
         open_safetensors(tmp_path / "bad")
     assert str(caught.value).startswith(str(tmp_path / "bad"))
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A tiny model for the tests of sessions and generation; every test gives back what it took."""
+"""A tiny model for tests of sessions and generation; every test releases what it opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""generate_batch: each sequence says what it says alone, in fewer runs; places, ends and errors."""
+"""generate_batch: the text of each sequence as if alone, in fewer runs; slots, ends, errors."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Runs:
     """The sizes of a model's runs, by who was asked."""
 
     def __init__(self, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.together: list[int] = []
+        self.decode_steps: list[int] = []
         self.others: list[int] = []
-        run, together = lm.plans.run, lm.plans.run_together
+        run, decode = lm.plans.run, lm.plans.run_decode
         monkeypatch.setattr(lm.plans, "run", lambda ids, *rest: (self.others.append(len(ids)), run(ids, *rest))[1])
         monkeypatch.setattr(
-            lm.plans, "run_together", lambda ids, *rest: (self.together.append(len(ids)), together(ids, *rest))[1]
+            lm.plans, "run_decode", lambda ids, *rest: (self.decode_steps.append(len(ids)), decode(ids, *rest))[1]
         )
 
 
@@ -58,7 +58,7 @@ def test_prompts_share_a_run_and_every_step_is_one(lm: LanguageModel, monkeypatc
     runs = Runs(lm, monkeypatch)
     lm.generate_batch([PROMPTS[0], PROMPTS[1], PROMPTS[3]], max_tokens=6, sampling=GREEDY, ignore_eos=True).texts()
     assert runs.others == [5 + 3 + 7]
-    assert runs.together == [3] * 5
+    assert runs.decode_steps == [3] * 5
 
 
 def test_a_prompt_longer_than_a_run_goes_through_in_parts(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A language model on a device with memory of its own, by a fake one: the same tokens, and the cache stays there."""
+"""A language model on a fake device with its own memory: equal tokens, and the cache stays on the device."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from camshaft.errors import BackendError
 from camshaft.plan.memory.device_memory import DeviceArray
 from tests.support.fake_device import FakeDevice, pass_for_null
 from tests.support.fixtures import tiny_model
+from tests.support.quick import full
 
 PROMPT = [3, 5, 7, 11, 2]
 CONTEXT = 64
@@ -34,8 +35,12 @@ def tokens(path: Path, backend: str | None, activations: str, sampling: Sampling
         return [one.ids, two.ids, again.ids]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(temperature=0.8, seed=5, repeat_penalty=1.1)])
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+GREEDY, DRAWN = Sampling(temperature=0.0), Sampling(temperature=0.8, seed=5, repeat_penalty=1.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"), [("llama", GREEDY), full("llama", DRAWN), full("qwen3", GREEDY), ("qwen3", DRAWN)]
+)
 def test_a_device_says_what_simd_says(fake: FakeDevice, name: str, sampling: Sampling, tmp_path: Path) -> None:
     path = tiny_model(name, tmp_path)
     assert tokens(path, "null", "f32", sampling) == tokens(path, "simd", "f32", sampling)

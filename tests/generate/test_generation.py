@@ -1,4 +1,4 @@
-"""What a generation yields: pieces up to a stop string, finish reasons, whole characters, the same text for a seed."""
+"""Generation: stop strings, finish reasons, complete characters, equal text for equal seeds."""
 
 from __future__ import annotations
 

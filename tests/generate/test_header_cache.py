@@ -1,4 +1,4 @@
-"""Model files opened by what is kept of their headers: the same file and tokens, until the header or the entry changes."""
+"""Cached model headers give the same file and tokens, until the header or the entry changes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def written(folder: Path, keys: Any, name: str = "vocabulary.gguf") -> Path:
 def kept(path: Path) -> ModelFile:
     """The file, opened a second time after its header was kept."""
     first = open_model_file(path)
-    assert not first.is_known
-    first.keep(first.tokenizer())
+    assert not first.from_cache
+    first.save(first.tokenizer())
     return open_model_file(path)
 
 
@@ -49,7 +49,7 @@ def kept(path: Path) -> ModelFile:
 def test_a_known_file_is_the_file(folder: Path, kind: str) -> None:
     path = written(folder, KINDS[kind])
     known, read = kept(path), open_gguf(path)
-    assert known.is_known
+    assert known.from_cache
     assert (known.file.version, known.file.header_nbytes) == (read.version, read.header_nbytes)
     assert dict(known.file.metadata.entries) == dict(read.metadata.entries)
     ours, wanted = known.tokenizer(), Tokenizer.from_gguf(read.metadata)
@@ -63,7 +63,7 @@ def test_a_known_file_is_the_file(folder: Path, kind: str) -> None:
 def test_tensors_lie_where_they_lay(folder: Path) -> None:
     path = tiny_model("llama", folder)
     known, read = kept(path), open_gguf(path)
-    assert known.is_known
+    assert known.from_cache
     assert list(known.file.tensors) == list(read.tensors)
     for name, tensor in read.tensors.items():
         ours = known.file.tensors[name]
@@ -94,7 +94,7 @@ def test_a_changed_header_is_read_anew_under_the_same_key(folder: Path) -> None:
     path.write_bytes(content)
     after = open_model_file(path)
     assert after.key == before.key
-    assert not after.is_known
+    assert not after.from_cache
     assert (before.tokenizer().eos_id, after.tokenizer().eos_id) == (0, 1)
 
 
@@ -107,9 +107,9 @@ def test_what_changed_while_it_was_open_is_not_kept(folder: Path) -> None:
     with path.open("r+b") as file:
         file.seek(end)
         file.write(b"\1")
-    opened.keep(tokenizer)
+    opened.save(tokenizer)
     after = open_model_file(path)
-    assert (tokenizer.eos_id, after.is_known, after.tokenizer().eos_id) == (0, False, 1)
+    assert (tokenizer.eos_id, after.from_cache, after.tokenizer().eos_id) == (0, False, 1)
 
 
 def test_of_a_file_that_became_shorter_nothing_is_kept(folder: Path) -> None:
@@ -119,9 +119,9 @@ def test_of_a_file_that_became_shorter_nothing_is_kept(folder: Path) -> None:
     tokenizer = opened.tokenizer()
     whole = path.read_bytes()
     os.truncate(path, 1)
-    opened.keep(tokenizer)
+    opened.save(tokenizer)
     path.write_bytes(whole)
-    assert not open_model_file(path).is_known
+    assert not open_model_file(path).from_cache
 
 
 def test_a_longer_file_has_another_key(folder: Path) -> None:
@@ -130,14 +130,14 @@ def test_a_longer_file_has_another_key(folder: Path) -> None:
     with path.open("ab") as file:
         file.write(bytes(32))
     after = open_model_file(path)
-    assert (after.key == before.key, after.is_known) == (False, False)
+    assert (after.key == before.key, after.from_cache) == (False, False)
 
 
 def test_other_sources_of_camshaft_read_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(folder, KINDS["byte-level"])
     kept(path)
     monkeypatch.setattr(header_cache, "program_digest", lambda: "another")
-    assert not open_model_file(path).is_known
+    assert not open_model_file(path).from_cache
 
 
 @pytest.mark.parametrize("place", [70, 200, -5])
@@ -148,11 +148,11 @@ def test_a_damaged_entry_is_said_and_made_again(folder: Path, place: int) -> Non
     content = bytearray(entry.path.read_bytes())
     content[place] ^= 0xFF
     entry.path.write_bytes(content)
-    with pytest.warns(UserWarning, match="is made anew: its entry was damaged"):
+    with pytest.warns(UserWarning, match="is rebuilt: its entry was damaged"):
         opened = open_model_file(path)
-    assert not opened.is_known
-    opened.keep(opened.tokenizer())
-    assert open_model_file(path).is_known
+    assert not opened.from_cache
+    opened.save(opened.tokenizer())
+    assert open_model_file(path).from_cache
 
 
 def test_a_store_that_takes_nothing_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +163,8 @@ def test_a_store_that_takes_nothing_says_so(folder: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ObjectStore, "put", full)
     opened = open_model_file(path)
-    with pytest.warns(UserWarning, match="is not kept: the disk is full"):
-        opened.keep(opened.tokenizer())
+    with pytest.warns(UserWarning, match="was not cached: the disk is full"):
+        opened.save(opened.tokenizer())
 
 
 def test_a_broken_file_is_still_one_error(folder: Path) -> None:
@@ -185,12 +185,12 @@ def test_bytes_come_back_as_they_were(folder: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from camshaft.generate.known_files import ModelFile, open_model_file
+from camshaft.generate.header_cache import ModelFile, open_model_file
 for _ in range(20):
     opened = open_model_file(Path(sys.argv[1]))
     tokenizer = opened.tokenizer()
     assert tokenizer.decode(tokenizer.encode("a word or two")) == "a word or two"
-    ModelFile(opened.file, None, False, opened.key, opened.digest).keep(tokenizer)
+    ModelFile(opened.file, None, False, opened.key, opened.digest).save(tokenizer)
 """
 
 
@@ -202,4 +202,4 @@ def test_two_processes_keep_it_at_once(folder: Path) -> None:
     said = [child.communicate(timeout=120)[1] for child in children]
     assert (said, [child.returncode for child in children]) == ([b"", b""], [0, 0])
     assert len(list(store().headers.entries())) == 1
-    assert open_model_file(path).is_known
+    assert open_model_file(path).from_cache

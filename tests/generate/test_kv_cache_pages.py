@@ -1,4 +1,4 @@
-"""Pages of the KV cache: small until the tokens that are held are worth huge ones, and the same bytes after."""
+"""KV cache pages: small until the tokens in use justify huge ones, with unchanged content."""
 
 from __future__ import annotations
 

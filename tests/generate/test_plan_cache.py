@@ -1,4 +1,4 @@
-"""Plans that are kept between starts: they give what plans made anew give, and hold while nothing that they rest on changes."""
+"""Cached plans give the results of compiled ones, and are invalidated when any dependency changes."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def said(path: Path) -> list[Any]:
         return [texts, [generation.ids for generation in alone], batch, lm.logits(IDS).tobytes()]
 
 
-def runs_kept(path: Path) -> bool:
+def runs_cached(path: Path) -> bool:
     """Whether a prompt is run by a plan out of the store."""
     with opened(path) as lm:
         with lm.session() as session:
             session.process(IDS)
-        return isinstance(lm.plans._plan("prompt"), CachedPlan) and not lm.plans._ground
+        return isinstance(lm.plans._plan("prompt"), CachedPlan) and not lm.plans._compiled
 
 
 def test_what_is_kept_gives_the_bits_of_plans_made_anew(kept: Store, path: Path) -> None:
-    assert runs_kept(path)
+    assert runs_cached(path)
     again = said(path)
     kept.schedules.clear()
-    assert not runs_kept(path)
+    assert not runs_cached(path)
     kept.schedules.clear()
     assert said(path) == again
 
@@ -86,9 +86,9 @@ def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path)
     with opened(path) as lm:
         with lm.session() as session:
             first = session.process(IDS)
-        assert lm.plans.origins == {"prompt": "kept"}
+        assert lm.plans.origins == {"prompt": "cached"}
         assert "quantized_matmul" in lm.plans.prompt.explain()
-        assert lm.plans.origins == {"prompt": "ground"}
+        assert lm.plans.origins == {"prompt": "compiled"}
         with lm.session() as session:
             np.testing.assert_array_equal(session.process(IDS), first)
         assert lm.plans.prompt.bound.active[lm.plans.prompt_tokens] == len(IDS)
@@ -99,16 +99,16 @@ def test_a_plan_that_cannot_be_kept_says_why(kept: Store, path: Path, monkeypatc
     monkeypatch.setattr("camshaft.plan.cached.serialize.MOST_ALONG_NBYTES", 0)
     with opened(path) as lm:
         lm.logits(IDS)
-        assert lm.plans.origins["prompt"].startswith("ground; cannot be kept: the const")
+        assert lm.plans.origins["prompt"].startswith("compiled; cannot be cached: the const")
     assert not list(kept.schedules.entries())
 
 
 def test_a_damaged_plan_is_made_anew(kept: Store, path: Path) -> None:
     for entry in kept.schedules.entries():
         entry.path.write_bytes(entry.path.read_bytes()[:-9] + b"elsewhere")
-    with pytest.warns(UserWarning, match="'prompt' is made anew: its entry was damaged"):
-        assert not runs_kept(path)
-    assert runs_kept(path)
+    with pytest.warns(UserWarning, match="'prompt' is rebuilt: its entry was damaged"):
+        assert not runs_cached(path)
+    assert runs_cached(path)
     kept.schedules.clear()
 
 
@@ -118,20 +118,20 @@ def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path
         data = kept.schedules.get(key)
         assert data is not None
         kept.schedules.put(key, data.replace(b'"format": 1', b'"format": 0'))
-    with pytest.warns(UserWarning, match="'prompt' is made anew: a kept plan of format 0; wanted 1"):
-        assert not runs_kept(path)
+    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a kept plan of format 0; wanted 1"):
+        assert not runs_cached(path)
     kept.schedules.clear()
 
 
 def test_a_lost_kernel_is_not_run(kept: Store, path: Path) -> None:
     """In a new process: this one has its kernels in memory."""
     kept.kernels.objects.clear()
-    assert started(path)["n_ground"] > 0
+    assert started(path)["n_compiled"] > 0
 
 
 @pytest.mark.parametrize("what", ["evidence", "measurements", "program", "settings", "threads", "registered"])
 def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    assert runs_kept(path)
+    assert runs_cached(path)
     if what == "evidence":
         kept.evidence.put("0" * 64, {"of": "something"})
     elif what == "measurements":
@@ -143,7 +143,7 @@ def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: py
     elif what == "registered":
         monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
     with opened(path, threads=1 if what == "threads" else 2) as lm:
-        assert not isinstance(lm.plans._kept("prompt"), CachedPlan)
+        assert not isinstance(lm.plans._cached_plan("prompt"), CachedPlan)
 
 
 def test_a_plan_does_not_outlive_proofs_that_were_removed(kept: Store, path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_plan_does_not_outlive_proofs_that_were_removed(kept: Store, path: Pat
     try:
         with opened(path) as lm:
             list(lm.generate(IDS, max_tokens=3, sampling=SAMPLINGS[0], ignore_eos=True))
-            assert lm.plans.kept._made
+            assert lm.plans.plan_cache._new
             kept.schedules.clear()
             kept.evidence.objects.clear()
         assert list(kept.schedules.entries()) == []
@@ -176,9 +176,9 @@ def test_what_is_asked_for_later_is_no_part_of_what_is_kept(
             monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
         else:
             stack.enter_context(backend("simd"))
-        assert lm.plans._kept("single") is None
-        lm.plans.kept.add("single", lm.plans.prompt, lm.plans._memory())
-        assert lm.plans.kept._made == set()
+        assert lm.plans._cached_plan("single") is None
+        lm.plans.plan_cache.add("single", lm.plans.prompt, lm.plans._memory())
+        assert lm.plans.plan_cache._new == set()
 
 
 def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
@@ -214,7 +214,7 @@ def test_a_kept_plan_does_what_every_runnable_does(kept: Store, path: Path) -> N
 
 def test_watched_plans_are_made_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_VALIDATE", "1")
-    assert not runs_kept(path)
+    assert not runs_cached(path)
 
 
 def test_bytes_come_back_as_they_were(kept: Store) -> None:
@@ -252,9 +252,9 @@ from camshaft.cli import main
 from camshaft import LanguageModel
 with LanguageModel(sys.argv[1], threads=2, context=32, sessions=2) as lm:
     lm.logits([1, 5, 9, 12, 3, 7, 7, 2])
-    n_ground = len(lm.plans._ground)
+    n_compiled = len(lm.plans._compiled)
     modules = [name for name in sys.modules]
-print(json.dumps({"n_ground": n_ground, "modules": modules}))
+print(json.dumps({"n_compiled": n_compiled, "modules": modules}))
 """
 
 
@@ -268,5 +268,5 @@ def started(path: Path) -> dict[str, Any]:
 
 def test_a_warm_start_imports_no_more_than_it_runs(kept: Store, path: Path) -> None:
     found = started(path)
-    assert found["n_ground"] == 0
+    assert found["n_compiled"] == 0
     assert [name for name in found["modules"] if name.startswith(NOT_IMPORTED)] == []

@@ -1,4 +1,4 @@
-"""Profiles of a language model: both plans, their extents, the conversation beside them undisturbed; validated whole."""
+"""Profiles of a language model: both plans, their extents, no effect on a running conversation; validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling: every field is checked by name, and rows of the sampling ops' inputs are filled as they say."""
+"""Sampling: every field is checked by name, and the sampling ops' inputs are filled correctly."""
 
 from __future__ import annotations
 

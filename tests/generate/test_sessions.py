@@ -1,4 +1,4 @@
-"""Sessions: each keeps its own tokens, processes only new ones and gives its place back."""
+"""Sessions keep their own tokens, process only new ones and release their slots."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_earlier_generation_ends_when_its_session_begins_another(lm: Language
         first = session.generate(A, max_tokens=4, sampling=GREEDY, ignore_eos=True)
         next(first)
         second = session.generate(B, max_tokens=2, sampling=GREEDY, ignore_eos=True)
-        with pytest.raises(ContextError, match="begun another"):
+        with pytest.raises(ContextError, match="started another"):
             list(first)
         list(second)
     assert second.ids == _generated(lm, [*A, *first.ids, *B], 2)
@@ -324,8 +324,8 @@ def test_a_session_that_closes_while_another_takes_a_block_keeps_both_apart(lm: 
         other.process(B)
         cache._free_blocks, before = Closing(cache._free_blocks), cache._free_blocks
         session.process(A)
-        assert cache.states["block_table"][session._slot, 0] == cache._held[session._slot][0]
-        assert cache._held[session._slot][0] not in list(cache._free_blocks)
+        assert cache.states["block_table"][session._slot, 0] == cache._blocks[session._slot][0]
+        assert cache._blocks[session._slot][0] not in list(cache._free_blocks)
         cache._free_blocks = list(cache._free_blocks)
         other.close()
     assert sorted(cache._free_blocks) == sorted({*before, *cache._free_blocks})
@@ -382,7 +382,7 @@ def test_more_memory_than_there_is_is_refused_before_anything_as_long_is_made(
     monkeypatch.setattr("camshaft.generate.kv_cache.late_huge_pages", none_left)
     monkeypatch.setattr("camshaft.models.rope_scaling.Rotations.data", data)
     for most in (1, 1 << 40):
-        monkeypatch.setattr("camshaft.generate.kv_cache.MOST_UNASKED", most)
+        monkeypatch.setattr("camshaft.generate.kv_cache.EAGER_FROM_BLOCKS", most)
         with pytest.raises(ContextError, match=f"no memory for 2 sessions of {CONTEXT} tokens"):
             LanguageModel(tiny_path, threads=2, context=CONTEXT, sessions=2)
 

@@ -13,9 +13,9 @@ from camshaft.formats.gguf.file import open_gguf
 from tests.support import float64_llama as reference
 from tests.support.fixtures import Dequantized, llama_cpp_top
 from tests.support.models import require_default_model
+from tests.support.quick import full
 
 GREEDY = Sampling(greedy=True)
-N_RUNS = 20
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_f32_activations_are_within_5e_4_everywhere(exact_logits: np.ndarray, tr
     assert worst < 5e-4
 
 
-@pytest.mark.parametrize("chunk", [None, 1], ids=["prompt", "token by token"])
+@pytest.mark.parametrize("chunk", [pytest.param(None, id="prompt"), full(1, id="token by token")])
 def test_the_usual_mode_stays_close(usual: LanguageModel, truth: np.ndarray, ids: list[int], chunk: int | None) -> None:
     logits = usual.logits(ids, chunk=chunk)
     divergence = reference.kl_divergence(truth, logits).mean()
@@ -79,7 +79,7 @@ def test_llama_cpp_agrees(mode: str, request: pytest.FixtureRequest, ids: list[i
     assert reference.top_divergence(frozen["log_probabilities"], frozen["ids"], logits).mean() <= 0.01
 
 
-@pytest.mark.parametrize("chunk", [7, 1])
+@pytest.mark.parametrize("chunk", [7, full(1)])
 def test_chunks_agree_with_the_prompt_at_once(
     exact: LanguageModel, exact_logits: np.ndarray, ids: list[int], chunk: int
 ) -> None:
@@ -95,6 +95,7 @@ def test_one_run_over_the_whole_prompt_agrees_too(
     assert np.abs(last[0] - exact_logits[-1]).max() < 2e-4
 
 
+@pytest.mark.full
 def test_a_prompt_longer_than_one_run_holds_goes_through_in_several(path: Path, ids: list[int]) -> None:
     with LanguageModel(path, threads=2, context=640, activations="f32", sessions=1) as lm, lm.session() as session:
         assert lm.plans.prompt_tokens.bound == 512
@@ -115,9 +116,10 @@ def _say(lm: LanguageModel, ids: list[int]) -> tuple[list[int], bytes]:
     return generation.ids, lm.logits(ids).tobytes() + single.tobytes()
 
 
-def test_threads_and_repetition_change_no_bit(path: Path, usual: LanguageModel, ids: list[int]) -> None:
+@pytest.mark.parametrize("runs", [5, full(20)])
+def test_threads_and_repetition_change_no_bit(path: Path, usual: LanguageModel, ids: list[int], runs: int) -> None:
     wanted = _say(usual, ids[:48])
-    for _ in range(N_RUNS - 1):
+    for _ in range(runs - 1):
         assert _say(usual, ids[:48]) == wanted
     for threads in (1, 5):
         with LanguageModel(path, threads=threads, context=320, sessions=2) as lm:

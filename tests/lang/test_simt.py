@@ -20,31 +20,29 @@ from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch
 from camshaft.validation import run
-from camshaft.validation.validate import check_sample, node_of
-from tests.support.samples import is_row
+from camshaft.validation.validate import check_sample
+from tests.support.samples import is_row, smallest, usable, without
 
-MOST_ELEMENTS, SAMPLES = 1200, 3
-WIDTHS = (1, 2, 8, 32)
+# Samples of a variant, the smallest: in the default run, and behind `full` of a row and of others.
+QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 3, 1
+# Threads: one takes as many steps as there are elements, so the default run has it for rows of families only.
+QUICK_WIDTHS, WIDTHS = (8, 32), (1, 2, 8, 32)
 
 
-def smallest(op, variant):
-    device = cpu_device("simd")
-    usable = [s for s in op.samples() if variant.supports(node_of(op, s), device) is None]
-    small = sorted(usable, key=lambda s: sum(a.size for a in s.inputs))
+def _cases(op, variant) -> list:
+    there = usable(op, variant, cpu_device("simd"))
+    small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
+    quick = smallest(small, 1 if is_row(op) else 2, QUICK_ELEMENTS)
+    few = quick if is_row(op) else []
+    parts = (few, WIDTHS, ()), (without(quick, few), QUICK_WIDTHS, ()), (without(small, few), WIDTHS, pytest.mark.full)
     return [
-        s
-        for i, s in enumerate(small[: 1 if is_row(op) else SAMPLES])
-        if i == 0 or sum(a.size for a in s.inputs) <= MOST_ELEMENTS
+        pytest.param(op, variant, sample, widths, id=f"{op.name}-{variant.name}-{sample.name}", marks=marks)
+        for part, widths, marks in parts
+        for sample in part
     ]
 
 
-CASES = [
-    pytest.param(op, variant, sample, id=f"{op.name}-{variant.name}-{sample.name}")
-    for op in ops.all_ops()
-    for variant in op.variants
-    if "simd" in variant.backends
-    for sample in smallest(op, variant)
-]
+CASES = [case for op in ops.all_ops() for v in op.variants if "simd" in v.backends for case in _cases(op, v)]
 
 
 def agree(kernel_ir, arrays, scalars, lanes, programs=None):
@@ -61,9 +59,9 @@ def agree(kernel_ir, arrays, scalars, lanes, programs=None):
 class BothForms:
     """Stands in for a compiled kernel: interprets both forms at each width and leaves what they agree on."""
 
-    def __init__(self, launch, made, device) -> None:
+    def __init__(self, launch, made, widths) -> None:
         self._ir = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
-        self._made, self.address = made, 0  # code of a host device, as far as dispatch asks
+        self._made, self._widths, self.address = made, widths, 0  # code of a host device, as far as dispatch asks
 
     def __call__(self, args: int, first: int, last: int) -> None:
         arrays = self._made.arrays
@@ -76,19 +74,19 @@ class BothForms:
         ]
         scalars = [ctypes.c_int64.from_address(at).value for at in block[len(arrays) :]]
         vectors = any(isinstance(item, ir.Value) and item.width for item in ir.walk(self._ir.body))
-        for lanes in (1,) if vectors else WIDTHS:
+        for lanes in (1,) if vectors else self._widths:
             result = agree(self._ir, views, scalars, lanes, range(first, last))
         for view, new in zip(views, result, strict=True):
             if view.flags.writeable:
                 view[...] = new
 
 
-@pytest.mark.parametrize(("op", "variant", "sample"), CASES)
-def test_threads_do_what_lanes_do(op, variant, sample, monkeypatch) -> None:
+@pytest.mark.parametrize(("op", "variant", "sample", "widths"), CASES)
+def test_threads_do_what_lanes_do(op, variant, sample, widths, monkeypatch) -> None:
     native = run.compile_launch
 
     def substitute(launch, made, device):
-        return BothForms(launch, made, device) if isinstance(launch, Launch) else native(launch, made, device)
+        return BothForms(launch, made, widths) if isinstance(launch, Launch) else native(launch, made, device)
 
     monkeypatch.setattr(run, "compile_launch", substitute)
     found = check_sample(op, variant, cpu_device("simd"), sample)

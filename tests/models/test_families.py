@@ -1,4 +1,4 @@
-"""Tiny random models of every family against transformers' frozen logits, and what breaks them when it is taken away."""
+"""Tiny random models of every family against frozen logits of transformers, and the effect of removing parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model files that are well-formed GGUF and wrong all the same: each is refused in one line that names the thing."""
+"""Well-formed GGUF files with wrong models are refused in one line that names the cause."""
 
 from __future__ import annotations
 

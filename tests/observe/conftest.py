@@ -1,4 +1,4 @@
-"""Lets the tests of observe/ import their helpers by name; no setting of the caller's reaches them; each op has its thunk."""
+"""Fixtures for tests of observe/: helpers importable by name, settings unset, one thunk per op."""
 
 import sys
 from pathlib import Path

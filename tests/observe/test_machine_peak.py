@@ -1,4 +1,4 @@
-"""The roof: kept per machine and number of threads, the higher of two measurements; measured by kernels that compute right."""
+"""Machine peak: stored per machine and thread count, the higher of two measurements, correct kernels."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_a_roof_is_measured_once_with_that_of_one_thread(measured: list[int]) ->
 
 def test_measuring_anew_keeps_the_higher_figures(measured: list[int]) -> None:
     first = machine_peak(1)
-    assert machine_peak(1, anew=True) == first, "the second measurement was lower"
+    assert machine_peak(1, remeasure=True) == first, "the second measurement was lower"
     assert len(measured) == 2
 
 
 def test_a_document_of_another_version_counts_for_nothing(measured: list[int]) -> None:
     machine_peak(1)
-    store().evidence.put(peaks._key(), {"roofs": [{"threads": 1}, 7]})
+    store().evidence.put(peaks._key(), {"peaks": [{"threads": 1}, 7]})
     assert stored_peaks() == ()
     assert machine_peak(1).threads == 1
 
@@ -82,7 +82,7 @@ def run(source, x, out, dtypes, **constants) -> None:
     bind(*make_schedule([thunk]), buffers=dict(zip(buffers, (x, out), strict=True)), threads=1).run()
 
 
-@pytest.mark.parametrize(("streams", "ahead"), peaks._WAYS)
+@pytest.mark.parametrize(("streams", "ahead"), peaks._READ_PATTERNS)
 def test_reading_reads_every_word(streams: int, ahead: int) -> None:
     x, out = peaks._ones(u32, 4, kernels.PIECE, kernels.WIDTH), peaks._ones(u32, 4, kernels.WIDTH)
     x[:] = np.random.default_rng(0).integers(0, 2**32, x.shape)

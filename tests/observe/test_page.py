@@ -1,4 +1,4 @@
-"""The page of a profile in a real headless browser: what it draws, that it works, and that it asks nobody for anything."""
+"""The HTML page in a real headless browser: plots, interaction, no network access."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_tables_pictures_tabs_and_tooltips_work(profiles: dict[str, Profile], tm
     assert found["near"][0] > 0
     assert 0 < found["near"][1] - found["near"][0] < 0.2 * two.timeline.total_ns
     assert "GFLOP/s" in found["told"]
-    assert "of the roof" in found["told"]
+    assert "of peak" in found["told"]
     assert (int(found["first"]), int(found["second"])) == tuple((p.timeline.programs > 0).sum() for p in (two, one))
     assert 0 < found["drawn"] <= int(found["second"])
     assert (found["tabs"], found["chosen"]) == (list(profiles), ["false", "true"])
@@ -173,7 +173,7 @@ def test_a_plan_on_a_device_alone_is_drawn_without_roof_and_times(
     assert seen["notes"] == "fake:0 has no clock for its thunks: their times are unknown"
     assert seen["lanes"] == ["worker 0", "fake:0", "fake:1"]
     assert (seen["roof"], seen["rows"]) == (0, len(found.thunks))
-    assert "There is no roof" in seen["hint"]
+    assert "No peak rates" in seen["hint"]
     assert set(seen["spaces"]) == set(found.arena_nbytes)
 
 

@@ -1,4 +1,4 @@
-"""Profiles: rows by thunk, op, part and layer, what they add up to, and work at the active extents."""
+"""Profiles: rows by thunk, op, part and layer, their sums, and work at the active extents."""
 
 from __future__ import annotations
 
@@ -157,13 +157,15 @@ def test_a_run_over_its_roof_is_noted() -> None:
         run = made.bound.timed()
         assert profile_of(made, [run], ROOF).notes == ()
         (note,) = profile_of(made, [run], replace(ROOF, read_bytes_per_s=1e3)).notes
-    assert "over the roof of 0.0: operands lay in a cache, or the roof was measured while the machine was busy" in note
+    assert (
+        "above the measured peak of 0.0: operands came from a cache, or the peak was measured on a busy machine" in note
+    )
 
 
 def test_a_tables_name_and_the_number_of_runs_are_checked() -> None:
     with plan() as made:
         made.run(x=X)
-        with pytest.raises(SettingError, match="0 runs after 3; wanted 1 or more"):
+        with pytest.raises(SettingError, match="0 runs after 3 warm-up runs; wanted 1 or more"):
             made.profile(runs=0)
         with pytest.raises(SettingError, match="a profile by 'model'; wanted thunk, op, part, layer"):
             made.profile(runs=1).by("model")

@@ -1,4 +1,4 @@
-"""Traces: the fields that Chrome's trace format wants of each event, bars inside of their run, waits between them."""
+"""Traces: required fields of Chrome's format, bars inside their run, waits in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CAMSHAFT_VALIDATE: every node compared with its reference, on real data of a quantized model too; faults found and named."""
+"""CAMSHAFT_VALIDATE: every node is compared with its reference, on a quantized model too; faults are named."""
 
 from __future__ import annotations
 

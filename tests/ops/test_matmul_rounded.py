@@ -24,6 +24,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.selection.select import select
 from camshaft.validation.run import run_variant
+from tests.support.quick import pairwise
 
 VARIANTS = {v.name: v for v in OP.variants}
 BF16, F16 = ml_dtypes.bfloat16, np.float16
@@ -57,10 +58,12 @@ def both(arrays: list[np.ndarray], to: str, attrs: dict, rows: Extent | None = N
     return [node(specs, attrs), node(specs, {**attrs, "to": to})]
 
 
-@pytest.mark.parametrize(("dtype", "transposed"), [(BF16, False), (BF16, True), (F16, False)])
-@pytest.mark.parametrize("shape", [(67, 530, 150), (3, 530, 131)])
-@pytest.mark.parametrize(("name", "values"), WAYS)
-def test_the_bits_are_those_of_f32_sums_rounded(name, values, dtype, shape, transposed) -> None:
+@pytest.mark.parametrize(
+    ("way", "stored", "shape"),
+    pairwise(WAYS, [(BF16, False), (BF16, True), (F16, False)], [(67, 530, 150), (3, 530, 131)]),
+)
+def test_the_bits_are_those_of_f32_sums_rounded(way, stored, shape) -> None:
+    (name, values), (dtype, transposed) = way, stored
     a, b = operands(*shape, dtype)
     arrays, attrs = [a, b.T.copy() if transposed else b], {"transpose_b": True} if transposed else {}
     if transposed and values:

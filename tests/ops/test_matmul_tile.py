@@ -14,6 +14,7 @@ from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.quick import full
 from tests.support.simulated_gpu import LIMITS, SimulatedDevice
 
 OP = ops.get("matmul")
@@ -37,8 +38,16 @@ def sample(dtypes, m, k, n, transposed, batch=()) -> Sample:
     return Sample(f"{dtypes} {m}x{k}x{n}", pair, {"transpose_b": transposed})
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("f16", "bf16")])
+@pytest.mark.parametrize(
+    ("dtypes", "transposed"),
+    [
+        (("f16", "f16"), False),
+        (("bf16", "bf16"), True),
+        full(("f16", "f16"), True),
+        full(("bf16", "bf16"), False),
+        *(full((a, b), transposed) for a, b in (("f32", "f32"), ("f16", "bf16")) for transposed in (False, True)),
+    ],
+)
 def test_sizes_astride_tiles_and_blocks(dtypes, transposed) -> None:
     for i, (m, k, n) in enumerate(SHAPES):
         device = SimulatedDevice((32, 128)[i % 2], seed=m)
@@ -85,7 +94,7 @@ def test_who_cannot_have_it_says_why() -> None:
     assert {"scalar", "simd", "c", "blas"}.isdisjoint(TILE.backends)
 
 
-@pytest.mark.parametrize("dtypes", [("f32", "f32"), ("bf16", "bf16")])
+@pytest.mark.parametrize("dtypes", [full(("f32", "f32")), ("bf16", "bf16")])
 def test_every_value_of_a_tunable_is_right_or_refused(dtypes) -> None:
     given, target, tried = sample(dtypes, 70, 40, 130, True), SimulatedDevice(), 0
     assert TILE.tunables is not None

@@ -13,7 +13,7 @@ from camshaft.lang.kernel import kernel
 from camshaft.ops.elementwise import chain
 from camshaft.ops.kernels import stores
 from camshaft.ops.op import Sample
-from camshaft.validation.run import OTHER_GROUND, run_variant
+from camshaft.validation.run import UNALIGNED_NAN, run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.emit_harness import agree, trace
 
@@ -50,8 +50,8 @@ def test_no_bit_depends_on_streaming_or_on_where_memory_begins(name, columns, mo
     node, found = node_of(op, sample), []
     for least in (0, 1 << 60):
         monkeypatch.setattr(stores, "LEAST_NBYTES", least)
-        for ground in ((), (OTHER_GROUND,)):
-            found.append(run_variant(op.variants[0], node, cpu_device("simd"), sample.inputs, {}, *ground))
+        for memory_fill in ((), (UNALIGNED_NAN,)):
+            found.append(run_variant(op.variants[0], node, cpu_device("simd"), sample.inputs, {}, *memory_fill))
     for outputs in found[1:]:
         for a, b in zip(found[0], outputs, strict=True):
             np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))

@@ -269,7 +269,7 @@ def test_inputs_and_states_lie_where_the_graph_places_them(fakes: Fakes) -> None
         assert [t.name for t in plan.bound.schedule.thunks] == ["x → host", "kept → host", "add"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples // 5)
 @given(programs(), st.integers(1, 3), st.booleans())
 def test_random_graphs_split_over_devices_give_the_bytes_of_one(
     nodes: list[tuple[str, int, int, int]], n_outputs: int, unified: bool

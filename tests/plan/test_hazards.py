@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_kernels import add, buffer, thunk
 from random_graphs import groups, interpret, memory_for, thunk_lists
@@ -43,7 +43,6 @@ def lives(thunks: Sequence[Thunk], temporary: Buffer) -> range:
 
 
 @given(thunk_lists())
-@settings(max_examples=300, deadline=None)
 def test_live_temporaries_never_overlap(thunks: list[Thunk]) -> None:
     memory = plan_memory(thunks)
     temporaries = [b for b in buffers_of(thunks) if b.lifetime is Lifetime.TEMP]
@@ -59,7 +58,6 @@ def test_live_temporaries_never_overlap(thunks: list[Thunk]) -> None:
 
 
 @given(thunk_lists())
-@settings(max_examples=300, deadline=None)
 def test_every_hazard_has_a_wait_between(thunks: list[Thunk]) -> None:
     schedule, memory = make_schedule(thunks)
     for group in groups(thunks, schedule.waits):
@@ -69,7 +67,6 @@ def test_every_hazard_has_a_wait_between(thunks: list[Thunk]) -> None:
 
 
 @given(thunk_lists(), st.data())
-@settings(max_examples=300, deadline=None)
 def test_no_wait_can_be_spared_and_each_one_spared_is_noticed(thunks: list[Thunk], data: st.DataObject) -> None:
     schedule, memory = make_schedule(thunks)
     waits = [index for index, wait in enumerate(schedule.waits) if wait]
@@ -80,7 +77,6 @@ def test_no_wait_can_be_spared_and_each_one_spared_is_noticed(thunks: list[Thunk
 
 
 @given(thunk_lists())
-@settings(max_examples=200, deadline=None)
 def test_sharing_memory_adds_no_wait(thunks: list[Thunk]) -> None:
     schedule, _ = make_schedule(thunks)
     apart, end = {}, 0
@@ -90,7 +86,6 @@ def test_sharing_memory_adds_no_wait(thunks: list[Thunk]) -> None:
 
 
 @given(thunk_lists(), st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
 def test_any_order_between_waits_gives_the_same_bytes(thunks: list[Thunk], seed: int) -> None:
     schedule, memory = make_schedule(thunks)
     in_order = memory_for(schedule.buffers, None, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import interpret, memory_for, thunk_lists
 
@@ -28,7 +28,6 @@ def ordered(thunks: list[Thunk], keep: Callable[[int, int], bool]) -> list[set[i
 
 
 @given(thunk_lists(), st.sampled_from(SYNCS), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
 def test_any_order_that_the_strategy_allows_gives_the_same_bytes(thunks: list[Thunk], sync: str, seed: int) -> None:
     """The nodes come shuffled; their dependencies alone, or with bytes, bring back an order that gives program order's bytes."""
     after = ordered(thunks, lambda a, b: True)
@@ -55,7 +54,6 @@ def test_any_order_that_the_strategy_allows_gives_the_same_bytes(thunks: list[Th
 
 
 @given(thunk_lists(), st.data())
-@settings(max_examples=200, deadline=None)
 def test_a_dependency_that_is_left_out_is_refused_where_no_other_way_orders_it(
     thunks: list[Thunk], data: st.DataObject
 ) -> None:

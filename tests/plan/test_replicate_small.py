@@ -114,7 +114,7 @@ def built(nodes: list[tuple[int, int, int]]) -> Graph:
     return graph
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 5)
 @given(nodes=graphs())
 def test_any_mixture_gives_one_workers_bytes(nodes: list[tuple[int, int, int]]) -> None:
     given_ = {f"x{i}": RNG.normal(size=(1, 64 if i < 2 else 8192)).astype(np.float32) for i in range(4)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_kernels import kernel
 from random_graphs import Bytes, interpret, run_program, thunk_lists
@@ -107,7 +107,6 @@ def memory_of(buffers: Sequence[Buffer], plan: MemoryPlan | None) -> dict[Buffer
 
 
 @given(st.data(), placed_lists(), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
 def test_any_order_that_waits_and_segments_allow_gives_the_same_bytes(
     data: st.DataObject, thunks: list[Thunk], seed: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""What variants from other packages answer and how they are registered: held to its types, each fault one clear line."""
+"""Answers and registration of external variants are checked; each fault is a clear one-line error."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ def fail(node: NodeSpec, target: object) -> Any:
     ("how", "words"),
     [
         ({"supports": fail}, "^add/mine: supports raised IndexError: list index out of range$"),
-        ({"supports": lambda node, target: False}, "^add/mine: supports gave False; wanted None, or in words why not$"),
-        ({"supports": lambda node, target: True}, "^add/mine: supports gave True; wanted None"),
+        (
+            {"supports": lambda node, target: False},
+            "^add/mine: supports returned False; wanted None or the reason as text$",
+        ),
+        ({"supports": lambda node, target: True}, "^add/mine: supports returned True; wanted None"),
     ],
 )
 def test_a_truth_is_no_reason(how: dict[str, Any], words: str) -> None:
@@ -57,7 +60,7 @@ def test_a_camshaft_error_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("found", [float("nan"), float("inf"), -1.0, None, "3"])
 def test_a_cost_can_be_compared(found: Any) -> None:
-    with pytest.raises(BackendError, match=r"^add/mine: cost gave .*; wanted nanoseconds, 0 or more$"):
+    with pytest.raises(BackendError, match=r"^add/mine: cost returned .*; wanted nanoseconds, 0 or more$"):
         cost_on(ADD, replace(OWN, name="mine", cost=lambda node, target: found), NODE, device("cpu"))
     assert cost_on(ADD, replace(OWN, cost=lambda node, target: 3), NODE, device("cpu")) == 3.0
 

@@ -1,4 +1,4 @@
-"""What the machine claims: plain values that `doctor` can print, None where the system does not tell."""
+"""Host detection: plain values, None for what the system does not report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dispatcher from outside with faults: what can compute nothing, what has no name, what it returns in place of an error."""
+"""Faulty external dispatchers: without methods, without a name, with wrong return values."""
 
 from __future__ import annotations
 
@@ -57,8 +57,11 @@ def test_what_is_no_dispatcher_is_refused(dispatcher: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (lambda a, b, out: a.array + b.array, "it gave ndarray; wanted None, an error or its text, and the result in"),
-        (lambda a, b, out: False, "it gave bool; wanted None"),
+        (
+            lambda a, b, out: a.array + b.array,
+            "it returned ndarray; wanted None, an exception or text, and the result in",
+        ),
+        (lambda a, b, out: False, "it returned bool; wanted None"),
         (lambda a, b, out: "not today", "not today"),
         (lambda a, b, out: ValueError("nor tomorrow"), "nor tomorrow"),
     ],

@@ -1,4 +1,4 @@
-"""Measurements: kept by shape, found by the nearest site, merged among processes, dropped when a kernel changed or fails."""
+"""Measurements: stored by shape, looked up by nearest site, merged among processes, dropped when a kernel changes or fails."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_measurement_is_found_again_by_another_process() -> None:
     other = Measurements(store())  # as a process that starts now reads it
     assert other.ns(MATMUL, case_of(MATMUL, TILED, "simd", node), node) == 500.0
     assert other.ns(MATMUL, case_of(MATMUL, LANES, "simd", node), node) is None
-    kept = other.kept()
+    kept = other.summary()
     assert (kept.n_measurements, kept.n_sites) == (1, 1)
     assert kept.newest is not None
 
@@ -135,16 +135,16 @@ def test_a_changed_kernel_drops_its_measurements_with_a_warning(proved: None, mo
     other = measurement(MATMUL, TILED.with_values({"rows": 4}), "simd", product(16, 16, 16), 50.0, 1)
     measurements().add([tuned, other])
     monkeypatch.setattr(cases, "_source_digest", lambda module, sources: "changed")
-    with pytest.warns(UserWarning, match="dropped: its kernel changed since") as caught:
+    with pytest.warns(UserWarning, match="dropped the stored .*: its kernel changed since") as caught:
         choice = select.select(MATMUL, node, "simd")
     assert choice.variant.values == {}
     assert choice.reason.startswith("estimated")
     assert len(caught) == 1  # whatever variants, values and sizes: one line for all
-    assert " and 3 more dropped" in str(caught[0].message)
-    assert measurements().kept().n_measurements == 0
+    assert " and 3 more: its kernel" in str(caught[0].message)
+    assert measurements().summary().n_measurements == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Measurements(store()).kept().n_measurements == 0
+        assert Measurements(store()).summary().n_measurements == 0
 
 
 def test_a_stored_choice_that_proves_no_longer_is_dropped_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_stored_choice_that_proves_no_longer_is_dropped_with_a_warning(monkeyp
         }
 
     monkeypatch.setattr(select, "prove", prove)
-    with pytest.warns(UserWarning, match="matmul tiled rows=4 dropped: failed: planted"):
+    with pytest.warns(UserWarning, match="matmul tiled rows=4: failed: planted"):
         choice = select.select(MATMUL, node, "simd")
     assert choice.variant.label == "tiled"
     assert {m.values for m in measurements().at(MATMUL, node)} == {""}
@@ -190,7 +190,7 @@ def test_what_threads_and_processes_add_is_merged() -> None:
     mine, theirs = Measurements(store()), Measurements(store())
     nodes = [product(size, size, size) for size in range(1, 33)]
     rows = [measurement(MATMUL, TILED, "simd", node, 1.0, 1) for node in nodes]
-    theirs.kept()  # has read the empty document
+    theirs.summary()  # has read the empty document
     halves = [
         threading.Thread(target=lambda half=half: [mine.add([m]) for m in half]) for half in (rows[::2], rows[1::2])
     ]
@@ -199,7 +199,7 @@ def test_what_threads_and_processes_add_is_merged() -> None:
     for thread in halves:
         thread.join()
     theirs.add([measurement(MATMUL, LANES, "simd", nodes[0], 1.0, 1)])
-    assert theirs.kept().n_measurements == 33
+    assert theirs.summary().n_measurements == 33
 
 
 def test_nobody_writes_between_anothers_reading_and_writing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_nobody_writes_between_anothers_reading_and_writing(monkeypatch: pytest.
     monkeypatch.setattr(mine, "_read", slow_read)
     mine.add(rows[:1])
     others.join(30)
-    assert Measurements(store()).kept().n_measurements == 2
+    assert Measurements(store()).summary().n_measurements == 2
 
 
 def test_new_times_of_a_site_take_the_place_of_its_backends_old_ones() -> None:
@@ -234,7 +234,7 @@ def test_new_times_of_a_site_take_the_place_of_its_backends_old_ones() -> None:
 def test_clear_counts_and_forgets() -> None:
     keep(product(64, 64, 64), tiled=100.0, lanes=200.0)
     assert measurements().clear() == 2
-    assert measurements().kept().n_measurements == Measurements(store()).kept().n_measurements == 0
+    assert measurements().summary().n_measurements == Measurements(store()).summary().n_measurements == 0
 
 
 def test_rows_of_another_version_are_left_out() -> None:
@@ -244,4 +244,4 @@ def test_rows_of_another_version_are_left_out() -> None:
     assert document is not None
     row = document["measurements"][0]
     store().measurements.put(key, {"measurements": [row, row | {"colour": "red"}, 7]})
-    assert Measurements(store()).kept().n_measurements == 1
+    assert Measurements(store()).summary().n_measurements == 1

@@ -1,4 +1,4 @@
-"""What a package from outside can add: a device by an entry point, a kernel for an op, a dispatcher (tests/data/outside)."""
+"""Extensions by an external package (tests/data/outside): a device, a kernel for an op, a dispatcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides take effect or fail with the reason; they follow the context, then the process, then the environment."""
+"""Overrides take effect or fail with a reason; the order is context, process, environment."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_backend_is_refused_when_all_that_it_claims_failed_its_proof(cache: Pa
     validation_cache().add({first: ValidationResult(first.op, first.variant, "scalar", "proved", "")})
     assert override.check_override("scalar") == "scalar", "one is right"
     validation_cache().add(failed)
-    wanted = f"'scalar' failed its proof: all {len(failed)} kernels did; {first.op}/{first.variant}: error 1 above 0"
+    wanted = f"'scalar' failed validation: all {len(failed)} kernels did; {first.op}/{first.variant}: error 1 above 0"
     with pytest.raises(BackendError, match=re.escape(wanted)):
         override.check_override("scalar")
     assert override.check_override("simd") == "simd"

@@ -1,4 +1,4 @@
-"""What goes on beside a proof: kernels that are compiled ahead, and claims that are foreseen, judged in the same go."""
+"""Kernels are compiled during validation, and foreseen cases are validated in the same run."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_what_is_foreseen_is_proved_in_the_same_go(
 ) -> None:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path))
     rounds: list[list[str]] = []
-    judge = proof._judge
+    judge = proof._validate
 
     def counted(variant_cases, timeout_s, progress):
         rounds.append([c.op for c in variant_cases])
         return judge(variant_cases, timeout_s, progress)
 
-    monkeypatch.setattr(proof, "_judge", counted)
+    monkeypatch.setattr(proof, "_validate", counted)
     (choice,) = select.choose([SILU], "simd", foreseen=lambda: [ADD])
     assert (choice.op.name, rounds) == ("silu", [["add", "silu"]])
     added = select.select(*ADD, "simd")
@@ -67,7 +67,7 @@ def test_kernels_of_others_are_not_compiled_before_their_proof(compiled: list[st
     node = NodeSpec((TensorSpec((33,), f32),), (TensorSpec((33,), f32),), {})
     case = case_of(planted_faults.OP, planted_faults.OP.variants[0], "simd", node)
     choice = select.Choice(planted_faults.OP, planted_faults.OP.variants[0], "simd", cpu_device(), "", ())
-    with select._beside([(case, choice, node)], list, [case]):
+    with select._precompile([(case, choice, node)], list, [case]):
         pass
     assert compiled == []
 

@@ -1,4 +1,4 @@
-"""Selection: only proved variants win; a measurement overrules the estimate; every loser has its reason."""
+"""Selection: only proved variants win, measurements overrule estimates, every loser has a reason."""
 
 from __future__ import annotations
 

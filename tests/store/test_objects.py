@@ -1,4 +1,4 @@
-"""The object store: what is put is got, whole or not at all, within its bound, and nothing that others made."""
+"""The object store: atomic entries, its size bound, foreign and damaged entries."""
 
 from __future__ import annotations
 
@@ -142,11 +142,11 @@ def test_a_folder_in_an_entrys_place_is_named(store: ObjectStore) -> None:
 @posix_only
 def test_a_file_in_the_folders_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="is no folder; wanted one"):
+    with pytest.raises(StoreError, match="is not a folder; wanted a folder"):
         ObjectStore(tmp_path / "file", 1000).put(KEY, b"x")
     with pytest.raises(StoreError, match="cannot be read: Not a directory"):
         ObjectStore(tmp_path / "file", 1000).get(KEY)
-    with pytest.raises(StoreError, match="the folder cannot be made or used"):
+    with pytest.raises(StoreError, match="the folder cannot be created or used"):
         ObjectStore(tmp_path / "file" / "objects", 1000).put(KEY, b"x")
 
 
@@ -244,7 +244,7 @@ def test_what_a_dead_process_left_unfinished_is_removed_after_a_day(store: Objec
     old.write_bytes(b"half")
     young.write_bytes(b"half")
     os.utime(old, (time.time() - 100_000,) * 2)
-    store.bound()
+    store.evict()
     assert not old.exists()
     assert young.exists()
 
@@ -257,9 +257,9 @@ def test_what_a_living_process_may_use_is_not_evicted(tmp_path: Path) -> None:
         age(
             store, key, 5000 + objects.TOUCH_SECONDS + 100 * (2 - i) - 50
         )  # only the first two are older than what it used
-    store.bound()
+    store.evict()
     assert files_of(tmp_path) == keys(8)[2:]
-    ObjectStore(tmp_path, 5000).bound()
+    ObjectStore(tmp_path, 5000).evict()
     assert files_of(tmp_path) == keys(8)[4:]
 
 
@@ -293,7 +293,7 @@ def test_clear_leaves_what_is_being_written_and_what_is_no_entry(store: ObjectSt
 
 def test_a_clear_between_a_writers_steps_costs_it_nothing(store: ObjectStore) -> None:
     store.put(OTHER, b"x")
-    with files.atomic_file(store.path(KEY), beside=store.root) as file:
+    with files.atomic_file(store.path(KEY), temporary_in=store.root) as file:
         file.write(b"all")
         store.clear()
     assert files_of(store.root) == [KEY]

@@ -1,4 +1,4 @@
-"""The kernel cache between processes: eight at once on an empty one, another machine's entries, damage, leases."""
+"""The kernel cache among processes: eight at once on an empty cache, foreign entries, damage, leases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from camshaft.backends.cpu import device, loaded
 from camshaft.backends.cpu.compile import host_target
 from camshaft.store.objects import Counts, ObjectStore
-from camshaft.store.process_lock import LEASE_PREFIX, Living, locked
+from camshaft.store.process_lock import LEASE_PREFIX, ProcessLeases, locked
 from camshaft.store.store import store
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationCache
@@ -130,35 +130,35 @@ def test_a_first_key_that_leads_nowhere_is_made_good(cache: Path, monkeypatch: p
 HOLDS = """
 import sys
 from pathlib import Path
-from camshaft.store.living import Living
-living = Living(Path(sys.argv[1]))
-living.hold()
+from camshaft.store.process_lock import ProcessLeases
+leases = ProcessLeases(Path(sys.argv[1]))
+leases.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_lease_counts_while_its_process_lives(tmp_path: Path) -> None:
-    living = Living(tmp_path)
-    assert living.oldest() is None
+    leases = ProcessLeases(tmp_path)
+    assert leases.oldest() is None
     other = child(tmp_path, "-c", HOLDS, str(tmp_path))
     assert other.stdout is not None
     other.stdout.readline()
     (lease,) = tmp_path.glob(LEASE_PREFIX + "*")
     os.utime(lease, (time.time() - 5000,) * 2)
-    living.hold()
-    assert living.oldest() == lease.stat().st_mtime
+    leases.acquire()
+    assert leases.oldest() == lease.stat().st_mtime
     other.kill()
     other.communicate()
-    assert (living.oldest() or 0) > time.time() - 60
+    assert (leases.oldest() or 0) > time.time() - 60
     assert not lease.exists()
-    living.release()
+    leases.release()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_eviction_spares_what_another_living_process_may_use(tmp_path: Path) -> None:
-    living = Living(tmp_path / "state")
-    objects = ObjectStore(tmp_path / "objects", 5000, begin=living.hold, living_since=living.oldest)
+    leases = ProcessLeases(tmp_path / "state")
+    objects = ObjectStore(tmp_path / "objects", 5000, begin=leases.acquire, living_since=leases.oldest)
     keys = [f"{i:032x}" for i in range(6)]
     for i, key in enumerate(keys):
         ObjectStore(objects.root, 1 << 20).put(key, bytes(1000))
@@ -166,20 +166,20 @@ def test_eviction_spares_what_another_living_process_may_use(tmp_path: Path) -> 
     other = child(tmp_path, "-c", HOLDS, str(tmp_path / "state"))
     assert other.stdout is not None
     other.stdout.readline()
-    (lease,) = living.folder.glob(LEASE_PREFIX + "*")
+    (lease,) = leases.folder.glob(LEASE_PREFIX + "*")
     os.utime(lease, (time.time() - 5000,) * 2)  # as if it had lived for so long
-    objects.bound()
+    objects.evict()
     assert [objects.path(key).exists() for key in keys] == [False, True, True, True, True, True]
     other.kill()
     other.communicate()
-    objects.bound()
+    objects.evict()
     assert sum(objects.path(key).exists() for key in keys) == 4
 
 
 def test_a_store_without_leases_serves_as_well(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that may only be read."""
     adds(7, ("one",))
-    store().living.release()
+    store().leases.release()
     for path in (cache / "state").iterdir():
         path.unlink()
     (cache / "state").rmdir()
@@ -198,7 +198,7 @@ def test_a_file_system_without_locks_serves_as_well(cache: Path, monkeypatch: py
     assert adds(7, ("one",)) == [7]
     with store().locked("evidence"):
         pass
-    store().settle()
+    store().flush_counters()
     assert store().counters.read()["objects"].misses == 1
     assert list((cache / "state").glob(LEASE_PREFIX + "*")) == []
 
@@ -223,24 +223,24 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_takes_a_lease_of_its_own(tmp_path: Path) -> None:
-    living = Living(tmp_path)
-    living.hold()
+    leases = ProcessLeases(tmp_path)
+    leases.acquire()
     process = os.fork()
     if process == 0:
-        living.hold()
+        leases.acquire()
         os._exit(len(list(tmp_path.glob(LEASE_PREFIX + "*"))))
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
-    living.oldest()
+    leases.oldest()
     assert len(list(tmp_path.glob(LEASE_PREFIX + "*"))) == 1
 
 
 def test_a_process_that_ends_settles_what_it_counted(cache: Path) -> None:
     adds(7, ("one", "another"))
-    store().settle()
-    store().settle()  # again: there is nothing left to add
+    store().flush_counters()
+    store().flush_counters()  # again: there is nothing left to add
     assert store().counters.read()["objects"] == Counts(1, 1, entries(cache, "objects")[0].stat().st_size)
-    (store().living.folder / "counters").write_bytes(b"{]")
+    (store().leases.folder / "counters").write_bytes(b"{]")
     assert store().counters.read() == {}
     adds(8, ("one",))
-    store().settle()
+    store().flush_counters()
     assert store().counters.read()["objects"].misses == 1

@@ -1,4 +1,4 @@
-"""The store as a whole: one per cache folder, documents, the folder of models."""
+"""The store: one per cache folder, documents, the folder of models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_folder_of_models_is_made_when_asked_for(tmp_path: Path, monkeypatch
 def test_a_folder_of_models_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(StoreError, match="models: the folder cannot be made: "):
+    with pytest.raises(StoreError, match="models: the folder cannot be created: "):
         store().make_models_dir()
 
 
@@ -71,5 +71,5 @@ def test_what_is_no_document_is_removed(tmp_path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("document", [{"x": object()}, {"x": float("nan")}])
 def test_what_json_cannot_hold_is_refused(documents: DocumentStore, document: dict[str, object]) -> None:
-    with pytest.raises(StoreError, match="cannot be kept as JSON"):
+    with pytest.raises(StoreError, match="cannot be stored as JSON"):
         documents.put(KEY, document)

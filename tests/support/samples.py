@@ -1,34 +1,110 @@
-"""Which samples a table test tries where each costs much: few of a family's row, as rows share their kernels' frame."""
+"""Which of an op's samples a test tries: all together they are many, and most of them repeat each other's dtypes and shapes.
+
+A quick test takes samples that cover every feature (dtype, block format, rank, size against a vector's, attribute, NaN) of those
+there are; what is left is marked `full`. The choice follows from the samples alone, so it is the same in every run.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator, Sequence
 from math import gcd
 
+import numpy as np
+
 from camshaft import ops
-from camshaft.ops.op import Op, Sample
+from camshaft.ops.op import KernelVariant, Op, Sample
+from camshaft.validation.validate import node_of
+from tests.support import quick
 
 # Rows that stand for their families: every shape, every dtype.
 STANDING = ("add", "sum")
+Feature = tuple[object, ...]
 
 
 def is_row(op: Op) -> bool:
-    """Whether few of the op's samples will do."""
+    """Whether few of the op's samples will do: rows of a family share their kernels' frame."""
     return any(op.name in rows for rows in ops.TABLES.values()) and op.name not in STANDING
+
+
+@functools.cache
+def samples(name: str) -> tuple[Sample, ...]:
+    """An op's samples, made once a process."""
+    return tuple(ops.get(name).samples())
+
+
+@functools.cache
+def _features(name: str) -> dict[int, frozenset[Feature]]:
+    """Of each sample, by its id: `samples` keeps them alive."""
+    op = ops.get(name)
+    return {id(sample): frozenset(_found(op, sample)) for sample in samples(name)}
+
+
+def _found(op: Op, sample: Sample) -> Iterator[Feature]:
+    node = node_of(op, sample)
+    for place, specs in (("input", node.inputs), ("output", node.outputs)):
+        for i, spec in enumerate(specs):
+            yield place, i, spec.dtype.name, spec.layout.name, len(spec.shape)
+    for i, spec in enumerate(node.inputs):
+        for axis, size in enumerate(spec.shape):
+            bound = size if isinstance(size, int) else size.bound
+            partial = not isinstance(size, int) and sample.extents.get(size, bound) < bound
+            yield i, axis, _size_class(bound), partial
+    for i, array in enumerate(sample.inputs):
+        yield i, "contiguous", array.flags.c_contiguous
+        yield i, "finite", array.dtype.kind != "f" or bool(np.isfinite(array.astype(np.float64)).all())
+    for key, value in sample.attrs.items():
+        if not callable(value):
+            yield key, _size_class(value) if type(value) is int and value > 1 else repr(value)
+
+
+def _size_class(n: int) -> str:
+    """How a size lies to vectors of 16, the greatest that a CPU has, and to a tile."""
+    if n < 16:
+        return {0: "none", 1: "one"}.get(n, "part of a vector")
+    return ("whole " if n % 16 == 0 else "ragged ") + ("vectors" if n < 256 else "tiles")
+
+
+def covering(op: Op, among: Sequence[Sample], most: int | None = None) -> list[Sample]:
+    """Samples that show every feature of those given, few and with few elements; the first `most` of them."""
+    shown = [set(_features(op.name)[id(s)]) for s in among]
+    return [among[i] for i in quick.covering(shown, [_elements(s) for s in among], most)]
+
+
+def usable(op: Op, variant: KernelVariant, device) -> list[Sample]:
+    """The samples that a variant takes on a device."""
+    return [s for s in samples(op.name) if variant.supports(node_of(op, s), device) is None]
+
+
+def smallest(some: Sequence[Sample], n: int, most_elements: int) -> list[Sample]:
+    """The `n` with the fewest elements, up to so many elements; one, whatever it has."""
+    by_size = sorted(some, key=_elements)
+    return by_size[:1] + [s for s in by_size[1:n] if _elements(s) <= most_elements]
+
+
+def _elements(sample: Sample) -> int:
+    return sum(a.size for a in sample.inputs)
+
+
+def without(some: Sequence[Sample], others: Sequence[Sample]) -> list[Sample]:
+    """Those that are not among the others."""
+    left_out = {id(s) for s in others}
+    return [s for s in some if id(s) not in left_out]
 
 
 def in_turn(op: Op) -> list[Sample]:
     """All samples: the first and the last before those between, so that few of them are unlike."""
-    first, *rest = op.samples()
+    first, *rest = samples(op.name)
     return [first, *rest[-1:], *rest[:-1]]
 
 
-def spread(samples: list[Sample], n: int, turn: int) -> list[Sample]:
+def spread(some: list[Sample], n: int, turn: int) -> list[Sample]:
     """`n` of the samples, evenly apart, in each turn others until all had theirs.
 
     Samples come in short cycles (block format, activations, tokens): a step without a common divisor meets each phase, and going
     on where the last turn ended meets others.
     """
-    if n >= len(samples):
-        return samples
-    step = next(s for s in range(len(samples) // n + 1, 2 * len(samples)) if gcd(s, len(samples)) == 1)
-    return [samples[(turn * n + i + 1) * step % len(samples)] for i in range(n)]
+    if n >= len(some):
+        return some
+    step = next(s for s in range(len(some) // n + 1, 2 * len(some)) if gcd(s, len(some)) == 1)
+    return [some[(turn * n + i + 1) * step % len(some)] for i in range(n)]

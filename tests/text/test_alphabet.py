@@ -1,4 +1,4 @@
-"""Bytes and characters: the byte-level alphabet, and UTF-8 that may be broken."""
+"""The byte-level alphabet, and decoding of invalid UTF-8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates: what they render, what they may refer to, and what they must not do."""
+"""Chat templates: rendering, available variables, sandbox restrictions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_time_of_day() -> None:
     ],
 )
 def test_a_refusal_is_one_line(source: str) -> None:
-    with pytest.raises(ModelError, match="chat template refused") as caught:
+    with pytest.raises(ModelError, match="chat template failed") as caught:
         ChatTemplate(source).render(HELLO)
     assert "\n" not in str(caught.value)
 

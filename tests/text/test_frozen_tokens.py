@@ -1,4 +1,4 @@
-"""Tokens of over 200 awkward strings, equal to llama.cpp's: frozen ones, and live where the oracle is installed."""
+"""Tokens of over 200 difficult strings equal llama.cpp's: frozen ones, and live if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short texts are merged as the library merges them, whatever the vocabulary."""
+"""Merges of short texts equal the library's for any vocabulary."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_the_lowest_rank_goes_first_and_then_the_leftmost() -> None:
 
 
 def test_a_merge_that_makes_no_token_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.merges: 'a b' makes no token"):
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.merges: the result of 'a b' is not a token"):
         read_ranks(["a b"], {"a": 0, "b": 1})

@@ -1,4 +1,4 @@
-"""How each pre-tokenizer cuts text into words."""
+"""The words into which each pre-tokenizer splits text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text out of tokens one by one."""
+"""The streaming detokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer on vocabularies small enough to work out by hand; llama.cpp gives the same ids."""
+"""The tokenizer on vocabularies small enough to check by hand; llama.cpp gives the same ids."""
 
 from __future__ import annotations
 

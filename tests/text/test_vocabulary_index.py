@@ -1,4 +1,4 @@
-"""Strings of a vocabulary looked up in its file: as dicts of all of them would be."""
+"""Vocabulary look-ups in the mapped file equal those of dicts."""
 
 from __future__ import annotations
 

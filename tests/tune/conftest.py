@@ -1,4 +1,4 @@
-"""A cache folder of its own, with no override and no tuning asked for."""
+"""Fixtures for tuning tests: a cache folder, no override, tuning off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks through the plans' executor: what they run and on what; how long it takes is nobody's business here."""
+"""Benchmarks through the plan executor: what they run and on which inputs; timings are not checked."""
 
 from __future__ import annotations
 

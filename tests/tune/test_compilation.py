@@ -1,4 +1,4 @@
-"""What children are asked, and nodes as they are spelled for them."""
+"""Compilation in child processes, and nodes as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nodes_come_back_as_they_were() -> None:
 
 def test_a_layout_that_nobody_knows_is_refused() -> None:
     odd = TensorSpec((4,), f32, Layout("odd", lambda spec: (("data", f32, spec.bounds),)))
-    with pytest.raises(BackendError, match="its layout is unknown to tuning"):
+    with pytest.raises(BackendError, match="tuning does not support its layout"):
         node_json(NodeSpec((odd,), (), {}))
     with pytest.raises(BackendError, match=r"an attribute .* of set is unknown"):
         node_json(NodeSpec((), (), {"names": {1}}))

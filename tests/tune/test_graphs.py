@@ -1,4 +1,4 @@
-"""What graphs use is tuned once per shape, when a plan asks for it; the ladder leaves no shape in between without a neighbour."""
+"""Graphs are tuned once per shape; the ladder gives every shape between a neighbour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning a node with planted faults: what is slow, wrong, hangs or crashes is never chosen, and is reported."""
+"""Tuning a node with planted faults: slow, wrong, hanging or crashing candidates are reported and never chosen."""
 
 from __future__ import annotations
 

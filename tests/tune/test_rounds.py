@@ -1,4 +1,4 @@
-"""Warm-up, rounds and giving up, on samples that are played; nothing here looks at a clock."""
+"""Warm-up, rounds and early stopping on fake samples."""
 
 from __future__ import annotations
 

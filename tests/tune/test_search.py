@@ -1,4 +1,4 @@
-"""The beam search on played times: it walks, keeps its width, drops what cannot be had, and stops under the noise."""
+"""The beam search on fake timings: steps, width, impossible choices, stopping below the noise."""
 
 from __future__ import annotations
 

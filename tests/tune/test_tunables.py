@@ -1,4 +1,4 @@
-"""The tunables that ops declare: every value, one at a time, is refused with a reason or right on the op's samples."""
+"""The tunables of ops: every value, one at a time, is refused with a reason or right on the op's samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache folder and override fixtures that tests of validation, selection and eager calls share."""
+"""Fixtures for tests of validation, selection and eager calls: a cache folder and a reset override."""
 
 from tests.support.dispatch_fixtures import cache, no_children, no_override
 

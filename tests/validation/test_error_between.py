@@ -1,4 +1,4 @@
-"""error_between: what validation measures, at scales where squares of float64 would overflow or vanish."""
+"""error_between at magnitudes where float64 squares overflow or vanish."""
 
 from __future__ import annotations
 

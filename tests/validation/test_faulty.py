@@ -1,4 +1,4 @@
-"""Wrong kernels from a package of somebody else (tests/data/faulty): each is found and told of, never chosen; the next one is."""
+"""Wrong kernels of an external package (tests/data/faulty) are detected, reported and never chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted faults are found, whatever they do to the process that runs them; evidence is kept and read again."""
+"""Planted faults are detected whatever they do to the child process; results are stored and reused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_planted_fault_is_found_and_nothing_else(cache: Path) -> None:
     assert "sample 'n=1'" in reasons["wrong_in_last_ragged_element"]
     assert "wrote outside of its tensor" in reasons["writes_past_its_output"]
     for name in ("adds_to_what_lay_there", "right_on_cache_lines_only", "wrong_every_second_time"):
-        assert reasons[name].endswith("in sample 'n=16, run again on NaN and off a cache line'")
+        assert reasons[name].endswith("in sample 'n=16, run again on NaN-filled, unaligned memory'")
     assert reasons["hangs"] == "hung: silent for 4 s in sample 'n=16'"
     assert reasons["crashes"].startswith("twice crashed its process: ")
     assert reasons["exits"] == "twice crashed its process: exit status 7 in sample 'n=16'"
@@ -99,7 +99,7 @@ def test_an_interrupted_proof_goes_on_where_it_was(
     cache: Path, forgetful: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Verdicts are kept as they come, not at the end."""
-    monkeypatch.setattr(proof, "_KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(proof, "_STORE_EVERY_S", 0.0)
     monkeypatch.setattr(proof, "thread_count", lambda: 1)
 
     def interrupt(done: int, total: int) -> None:

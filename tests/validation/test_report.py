@@ -1,4 +1,4 @@
-"""A validation in the large: tallies by family, absences by reason, failures with evidence, and what would help."""
+"""Summaries for doctor: tallies by family, absences by reason, failures, advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a proof is keyed by: every emitter file that a backend's kernels pass through, wherever it lies."""
+"""A case's digest covers every emitter file of its backend."""
 
 from __future__ import annotations
 

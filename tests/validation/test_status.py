@@ -1,4 +1,4 @@
-"""What is known of each op's variants: claims, evidence, and what was not tried; the rows of the list that ops answer."""
+"""The status of variants from stored results: proved, in part, failed, absent, not tried."""
 
 from __future__ import annotations
 

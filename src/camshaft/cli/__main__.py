@@ -1,4 +1,4 @@
-"""The start of the command line: the script `camshaft`, `python -m camshaft` and `python -m camshaft.cli`."""
+"""Entry point of the command line: the script `camshaft`, `python -m camshaft` and `python -m camshaft.cli`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Entry point of all three. The version alone is told without typer and the commands, which take 60 ms to import."""
+    """Run the command line. `--version` is answered before typer and the commands are imported, which takes 60 ms."""
     if sys.argv[1:] == ["--version"]:
         from camshaft.version import __version__
 

@@ -1,4 +1,4 @@
-"""`camshaft bench`: how fast a model runs here."""
+"""`camshaft bench`: measure a model's prompt and generation speed and its time to first token."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from camshaft.cli.progress import Bar
 from camshaft.cli.run import command
 from camshaft.cli.show import print_columns, print_json
 
-_PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Length of the prompt.")]
+_PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Prompt length in tokens.")]
 _GenerateTokens = Annotated[int, typer.Option(min=2, metavar="N", help="Tokens to generate.")]
-_Repeat = Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each; median, least and most are shown.")]
-_Sequences = Annotated[int, typer.Option(min=1, metavar="N", help="Also measure N sequences generating together.")]
+_Repeat = Annotated[int, typer.Option(min=1, metavar="N", help="Runs per measurement; prints median, min and max.")]
+_Sequences = Annotated[int, typer.Option(min=1, metavar="N", help="Also measure N sequences generated in one batch.")]
 _ROWS = {
     "prompt_tokens_per_s": "prompt, tokens/s",
     "generated_tokens_per_s": "generating, tokens/s",
@@ -40,19 +40,19 @@ def bench(
 ) -> None:
     """Measure how fast a model runs.
 
-    Prompt processing, generation, and the time from the start of a process to the first token of its text."""
+    Measures prompt processing, generation, and the time from process start to the first token."""
     given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
-    report = _measured(model, prompt_tokens, generate_tokens, repeat, sequences, given)
+    report = _measure(model, prompt_tokens, generate_tokens, repeat, sequences, given)
     if json:
         print_json(report)
     else:
         _print(report)
 
 
-def _measured(
+def _measure(
     model: str, prompt_tokens: int, generate_tokens: int, repeat: int, sequences: int, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What was asked and what came out, for the model opened as `given` says."""
+    """Measure the model and return the settings and the results."""
     from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
@@ -62,16 +62,16 @@ def _measured(
         if sequences > 1:
             with Bar(f"measuring {sequences} sequences", unit="runs") as progress:
                 speed |= benchmark_together(lm, sequences, generate_tokens, repeat, progress)
-        who = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
+        identity = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
     with Bar("measuring the first token", unit="runs") as progress:
         first = first_token(model, repeat, progress, **given)
-    asked = {
+    settings = {
         "prompt_tokens": prompt_tokens,
         "generate_tokens": generate_tokens,
         "repeat": repeat,
         "sequences": sequences,
     }
-    return who | asked | speed | first
+    return identity | settings | speed | first
 
 
 def _print(report: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""`camshaft cache`: what is kept between runs, and `camshaft cache clear`, which removes it."""
+"""`camshaft cache`: show the contents of the on-disk cache; `camshaft cache clear`: remove them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _Kinds = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KIND]...",
-        help="objects, evidence, measurements, schedules, headers or models; by default all but models.",
+        help="objects, evidence, measurements, schedules, headers or models; default: all except models.",
     ),
 ]
 
 
 @app.callback(invoke_without_command=True)
 def cache(context: typer.Context, json: options.Json = False) -> None:
-    """Show what is kept between runs, and how often it served.
+    """Show the size of the cache and its hit counts.
 
-    Compiled kernels (objects), proofs (evidence), measurements, finished schedules, what is known of model files' headers,
-    and models; how often something was found there (hits) or had to be made (misses)."""
+    Kinds: compiled kernels (objects), validation results (evidence), kernel timings (measurements), compiled plans (schedules),
+    parsed model headers (headers), and models."""
     if context.invoked_subcommand is None:
         _show(json)
     elif json:
@@ -35,19 +35,19 @@ def cache(context: typer.Context, json: options.Json = False) -> None:
 @command
 def _show(json: bool) -> None:
     from camshaft.store.store import store
-    from camshaft.store.usage import n_living, usage
+    from camshaft.store.usage import n_processes, usage
 
-    kept = store()
-    rows, living = usage(kept), n_living(kept)
+    cache_store = store()
+    rows, n_users = usage(cache_store), n_processes(cache_store)
     if json:
-        print_json({"cache_dir": kept.root, "processes": living, "kinds": {row.kind: row for row in rows}})
+        print_json({"cache_dir": cache_store.root, "processes": n_users, "kinds": {row.kind: row for row in rows}})
         return
     table: list[tuple[object, ...]] = [("", "entries", "size", "at most", "hits", "misses")]
     for row in rows:
         most = "" if row.max_nbytes is None else size(row.max_nbytes)
         table.append((row.kind, row.n_entries, size(row.nbytes), most, _shown(row.hits), _shown(row.misses)))
     print_columns(table, right=frozenset({1, 2, 3, 4, 5}))
-    print(f"{kept.root}, in use by {living} {'process' if living == 1 else 'processes'}")
+    print(f"{cache_store.root}, in use by {n_users} {'process' if n_users == 1 else 'processes'}")
 
 
 def _shown(count: int | None) -> object:
@@ -57,15 +57,14 @@ def _shown(count: int | None) -> object:
 @app.command()
 @command
 def clear(kinds: _Kinds = None, json: options.Json = False) -> None:
-    """Remove compiled kernels, evidence, measurements, schedules and headers, which are made again when they are needed; models
-    only when they are asked for by name."""
+    """Remove cached data. Everything except models is rebuilt when needed; models are removed only if named."""
     from camshaft.store import usage
     from camshaft.store.store import store
 
-    kept = store()
-    removed = usage.clear(kept, kinds or usage.REBUILT)
+    cache_store = store()
+    removed = usage.clear(cache_store, kinds or usage.REBUILT)
     if json:
-        print_json({"cache_dir": kept.root, "removed": {row.kind: row for row in removed}})
+        print_json({"cache_dir": cache_store.root, "removed": {row.kind: row for row in removed}})
         return
     print_columns(
         [(row.kind, f"{row.n_entries} removed", size(row.nbytes)) for row in removed], right=frozenset({1, 2})

@@ -1,4 +1,4 @@
-"""`camshaft chat`: a conversation whose KV cache is kept, so that each turn processes only what is new."""
+"""`camshaft chat`: an interactive conversation that reuses its KV cache from turn to turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chat(
     activations: options.Activations = None,
     kv_cache: options.KVCache = None,
 ) -> None:
-    """Talk with a model. Ctrl-C stops an answer, Ctrl-D ends the conversation."""
+    """Chat with a model. Ctrl-C stops an answer, Ctrl-D ends the conversation."""
     sampling = options.sampling(
         greedy=greedy or None,
         temperature=temperature,
@@ -49,11 +49,11 @@ def chat(
 
 
 def _prompt() -> str:
-    """What a person at a terminal sees before a line; nothing for a pipe."""
+    """The input prompt: "> " on a terminal, empty for a pipe."""
     if not sys.stdin.isatty():
         return ""
     if importlib.util.find_spec("readline"):
-        importlib.import_module("readline")  # line editing for input(); Windows has its own
+        importlib.import_module("readline")  # line editing in input(); built in on Windows
     return "> "
 
 
@@ -66,7 +66,7 @@ def _converse(conversation: Conversation) -> None:
             if prompt:
                 print()
             return
-        except KeyboardInterrupt:  # on a terminal it clears the line
+        except KeyboardInterrupt:  # on a terminal, discard the line
             if not prompt:
                 raise
             print()
@@ -76,7 +76,7 @@ def _converse(conversation: Conversation) -> None:
 
 
 def _answer(conversation: Conversation, text: str) -> None:
-    """Stream one answer. Ctrl-C ends it."""
+    """Stream one answer. Ctrl-C stops it."""
     pieces = conversation.say(text)
     try:
         stream(pieces)

@@ -1,4 +1,4 @@
-"""`camshaft devices`: every device that there is or could be here, with its limits, or why it is absent."""
+"""`camshaft devices`: list the devices with their limits, or the reason why one is unavailable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from camshaft.cli.show import print_columns, print_json
 def devices(json: options.Json = False) -> None:
     """List the devices that plans can run on.
 
-    With limits and features, and the reason where one is absent."""
+    Shows limits and features, and why a device is unavailable."""
     from camshaft.backends.registry import devices as every_device
 
     rows = every_device()

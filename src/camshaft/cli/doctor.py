@@ -1,4 +1,4 @@
-"""`camshaft doctor`: what this machine claims, what was proved on it, what it can do at most, and how to get more."""
+"""`camshaft doctor`: report hardware, validated kernels, measured peak rates and optional installs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 @command
 def doctor(json: options.Json = False) -> None:
-    """Show the machine and what was proved on it.
+    """Show this machine and validate every kernel on it.
 
-    Proves everything that was not proved yet, which takes minutes the first time. It may be interrupted: what was proved by then
-    is kept, and the next one goes on from there."""
+    The first run takes minutes. It may be interrupted: results so far are stored, and the next run continues from there."""
     from camshaft.observe.machine_peak import stored_peaks
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.measurements import measurements
@@ -34,35 +33,35 @@ def doctor(json: options.Json = False) -> None:
     machine = capabilities()
     with Bar("proving kernels", unit="kernels") as progress:
         backends = validate_backends(progress=progress)
-    found = {
+    report = {
         "families": families(backends),
         "absences": absences(backends),
         "failures": failures(backends),
         "advice": advice(backends),
         "roofs": stored_peaks(),
-        "measurements": measurements().kept(),
+        "measurements": measurements().summary(),
     }
     if json:
         about = {"versions": _versions(), "machine": machine, "cache_dir": machine.cache_dir}
-        print_json(about | {"backends": backends} | found)
+        print_json(about | {"backends": backends} | report)
     else:
-        _print(machine, backends, found)
+        _print(machine, backends, report)
 
 
-def _print(machine: RuntimeCapabilities, backends: Mapping[str, BackendValidation], found: Mapping[str, Any]) -> None:
+def _print(machine: RuntimeCapabilities, backends: Mapping[str, BackendValidation], report: Mapping[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(found["roofs"], found["measurements"]))):
+    for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(report["roofs"], report["measurements"]))):
         _section(console, title, lines)
-    _print_families(console, found["families"], [name for name, b in backends.items() if b.results])
-    _section(console, "Failed", [(f"{f.op} {f.variant} on {f.backend}", f.reason) for f in found["failures"]])
-    _section(console, "Absent", [_absence(a) for a in found["absences"]])
-    _section(console, "To get more", [(a.command, a.brings) for a in found["advice"]])
+    _print_families(console, report["families"], [name for name, b in backends.items() if b.results])
+    _section(console, "Failed", [(f"{f.op} {f.variant} on {f.backend}", f.reason) for f in report["failures"]])
+    _section(console, "Absent", [_absence(a) for a in report["absences"]])
+    _section(console, "To get more", [(a.command, a.brings) for a in report["advice"]])
 
 
 def _section(console: Console, title: str, lines: list[tuple[str, str]]) -> None:
-    """A title, and lines of a name and a text that is wrapped beside it; nothing for no lines."""
+    """Print a title and a table of (name, text) lines with wrapped text; nothing if there are no lines."""
     from rich.padding import Padding
     from rich.table import Table
 
@@ -78,21 +77,21 @@ def _section(console: Console, title: str, lines: list[tuple[str, str]]) -> None
     console.print()
 
 
-def _machine(found: RuntimeCapabilities) -> list[tuple[str, str]]:
-    caches = [f"{name.upper()} {_binary(n)}" for name, n in found.cache_nbytes.items() if n]
-    memory = "unknown" if found.memory_nbytes is None else size(found.memory_nbytes)
-    made = [b for b in found.blas if b.absent is None]
-    libraries = [f"{b.name} {b.version or ''} for {b.used_by}".replace("  ", " ") for b in made]
+def _machine(report: RuntimeCapabilities) -> list[tuple[str, str]]:
+    caches = [f"{name.upper()} {_binary(n)}" for name, n in report.cache_nbytes.items() if n]
+    memory = "unknown" if report.memory_nbytes is None else size(report.memory_nbytes)
+    usable = [b for b in report.blas if b.absent is None]
+    libraries = [f"{b.name} {b.version or ''} for {b.used_by}".replace("  ", " ") for b in usable]
     versions = ", ".join(f"{name} {version}" for name, version in _versions().items() if name != "platform")
     return [
-        ("CPU", f"{found.cpu_name or 'unknown'} ({found.llvm_cpu}, {found.architecture})"),
-        ("cores", f"{found.cores}, {found.threads} workers, {found.lanes} lanes of f32"),
+        ("CPU", f"{report.cpu_name or 'unknown'} ({report.llvm_cpu}, {report.architecture})"),
+        ("cores", f"{report.cores}, {report.threads} workers, {report.lanes} lanes of f32"),
         ("memory", "; ".join([memory, ", ".join(caches)]) if caches else memory),
-        ("features", " ".join(sorted(found.features))),
+        ("features", " ".join(sorted(report.features))),
         ("BLAS", ", ".join(libraries) or "none"),
-        ("versions", f"{versions}, LLVM {found.llvm_version}"),
+        ("versions", f"{versions}, LLVM {report.llvm_version}"),
         ("system", _versions()["platform"]),
-        ("cache", found.cache_dir),
+        ("cache", report.cache_dir),
     ]
 
 
@@ -100,18 +99,18 @@ def _binary(nbytes: int) -> str:
     return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
 
 
-def _speed(machine_peaks: tuple[Any, ...], kept: Any) -> list[tuple[str, str]]:
-    """The measured roof and how much was tuned, or the commands that do it."""
-    rows = [(f"roof, {r.threads} {'thread' if r.threads == 1 else 'threads'}", _roof(r)) for r in machine_peaks]
+def _speed(machine_peaks: tuple[Any, ...], tuning: Any) -> list[tuple[str, str]]:
+    """Measured peak rates and tuning state, or the commands that measure them."""
+    rows = [(f"peak, {r.threads} {'thread' if r.threads == 1 else 'threads'}", _peak(r)) for r in machine_peaks]
     if not rows:
-        rows = [("roof", "not measured yet: camshaft profile does it")]
-    if not kept.n_measurements:
+        rows = [("peak", "not measured yet: camshaft profile measures it")]
+    if not tuning.n_measurements:
         return [*rows, ("tuned", "nothing yet: camshaft tune [MODEL] measures kernels")]
-    when = time.strftime("%Y-%m-%d", time.localtime(kept.newest))
-    return [*rows, ("tuned", f"{kept.n_sites} shapes by {kept.n_measurements} measurements, the last on {when}")]
+    when = time.strftime("%Y-%m-%d", time.localtime(tuning.newest))
+    return [*rows, ("tuned", f"{tuning.n_sites} shapes, {tuning.n_measurements} measurements, the last on {when}")]
 
 
-def _roof(peak: Any) -> str:
+def _peak(peak: Any) -> str:
     rates = {"int8": peak.int8_ops_per_s, "bf16": peak.bf16_ops_per_s, "f32": peak.f32_ops_per_s}
     peaks = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in rates.items())
     return f"reads {peak.read_bytes_per_s / 1e9:.1f} GB/s; {peaks} G operations/s"
@@ -156,7 +155,7 @@ def _versions() -> dict[str, str]:
 
 
 def _version(package: str) -> str:
-    import importlib.metadata  # 15 ms, which no other command should pay
+    import importlib.metadata  # 15 ms, not needed by other commands
 
     try:
         return importlib.metadata.version(package)

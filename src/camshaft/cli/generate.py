@@ -1,4 +1,4 @@
-"""`camshaft generate`: stream a model's continuation of, or answer to, a prompt."""
+"""`camshaft generate`: stream a model's answer to a prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import Generation, LanguageModel
 
 _Prompt = Annotated[str, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads it from stdin.")]
-_Raw = Annotated[bool, typer.Option("--raw", help="Take the prompt as it is, without the model's chat template.")]
+_Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as is, without the model's chat template.")]
 
 
 @command
@@ -41,7 +41,7 @@ def generate(
     kv_cache: options.KVCache = None,
     json: options.Json = False,
 ) -> None:
-    """Generate text from a prompt, streamed as it comes."""
+    """Generate text from a prompt and stream it."""
     sampling = options.sampling(
         greedy=greedy or None,
         temperature=temperature,
@@ -63,7 +63,7 @@ def generate(
 
 
 def stream(pieces: Iterable[str]) -> None:
-    """Print text pieces as they come, ending the last line, before an error's too."""
+    """Print text pieces as they arrive. End the last line, even if an error interrupts it."""
     last = ""
     try:
         for last in pieces:
@@ -78,7 +78,7 @@ def stream(pieces: Iterable[str]) -> None:
 
 
 def _prompt_text(prompt: str) -> str:
-    """The prompt in well-formed Unicode: bytes of the command line that are no UTF-8 become U+FFFD."""
+    """The prompt as valid Unicode: bytes that are not UTF-8 become U+FFFD."""
     data = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
     return data.decode("utf-8", "replace")
 

@@ -1,4 +1,4 @@
-"""The app: its commands and what holds for all of them. The other files of this folder are one command each."""
+"""The command-line application: registers the commands, handles usage errors, signals and standard streams."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typer.core import TyperGroup
 from camshaft.cli.run import FAILED, INTERRUPTED
 from camshaft.version import __version__
 
-# click's UsageError, which some versions of typer carry a copy of.
+# click's UsageError; some versions of typer bundle their own copy of click.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 class _Group(TyperGroup):
-    """The commands, with a usage error told in one line."""
+    """A command group that reports a usage error in one line on stderr."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
@@ -37,7 +37,7 @@ class _Group(TyperGroup):
 
 
 def _one_line(error: Any) -> str:
-    """What is wrong and where to look it up; the whole help where no command was named."""
+    """The error in one line with a pointer to the help; the full help if no command was given."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error.format_message())
     text = " ".join(error.format_message().split()).rstrip(".")
@@ -45,7 +45,7 @@ def _one_line(error: Any) -> str:
     return f"camshaft: {text[:1].lower()}{text[1:]}; see '{path} --help'"
 
 
-# Each is a file of this folder with a function of its name; `cache` has commands of its own.
+# Each name is a module of this package with a function of the same name; `cache` is an app with subcommands.
 COMMANDS = (
     *("pull", "models", "generate", "chat", "bench", "plan", "profile", "tune", "quantize", "devices", "doctor", "ops"),
     "cache",
@@ -53,9 +53,9 @@ COMMANDS = (
 
 
 def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
-    """The app with the commands of these names; only their files are imported."""
-    # Plain help and tracebacks: rich's would add 0.1 s to the start and boxes to every error.
-    made = typer.Typer(
+    """Return an app with the commands of these names. Imports only their modules."""
+    # Plain help and tracebacks: rich would add 0.1 s to startup and draw boxes around errors.
+    application = typer.Typer(
         name="camshaft",
         cls=_Group,
         help="Run language models from GGUF files, with kernels compiled for this machine.",
@@ -63,16 +63,16 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
-        callback=_top,  # without one, an app of one command would take no command's name
+        context_settings={"help_option_names": ["-h", "--help"]},  # inherited by the commands
+        callback=_top,  # without a callback, an app with one command would not take the command's name
     )
     for name in names:
         module = importlib.import_module(f"camshaft.cli.{name}")
         if name == "cache":
-            made.add_typer(module.app, name=name)
+            application.add_typer(module.app, name=name)
         else:
-            made.command(name)(getattr(module, name))
-    return made
+            application.command(name)(getattr(module, name))
+    return application
 
 
 def _print_version(wanted: bool) -> None:
@@ -92,11 +92,11 @@ def _top(
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _whole()
+    return _full_app()
 
 
 @functools.cache
-def _whole() -> typer.Typer:
+def _full_app() -> typer.Typer:
     return make_app()
 
 
@@ -105,7 +105,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Gives a standard stream that the caller closed to the null device, before another file takes its number."""
+    """Replace each closed standard stream with the null device, so that no other file gets its descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
@@ -114,21 +114,21 @@ def _open_closed_streams() -> None:
 def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """One line, without the place in camshaft that says it."""
+    """A warning as one line, without file name and line number."""
     return f"camshaft: {message}\n"
 
 
 def main() -> None:
-    """Runs the command that sys.argv names, as a process of its own."""
+    """Run the command named in sys.argv."""
     warnings.formatwarning = _warning
     _open_closed_streams()
-    for name in ("SIGTERM", "SIGHUP"):  # unwound like Ctrl-C, so that temporary files go
+    for name in ("SIGTERM", "SIGHUP"):  # exit by an exception, like Ctrl-C, so that temporary files are removed
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _stop)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character gets a "?"
+        if isinstance(stream, io.TextIOWrapper):  # print "?" for characters that the terminal cannot encode
             stream.reconfigure(errors="replace")
-    asked = sys.argv[1:2]  # all commands are read for help and errors alone: 15 ms
-    app = make_app(asked) if asked and asked[0] in COMMANDS else _whole()
+    names = sys.argv[1:2]
+    app = make_app(names) if names and names[0] in COMMANDS else _full_app()  # importing one command saves 15 ms
     app(prog_name="camshaft")

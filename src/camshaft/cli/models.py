@@ -1,4 +1,4 @@
-"""`camshaft models`: what lies in the cache."""
+"""`camshaft models`: list the models in the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`camshaft ops`: every op, what it claims, and how its claims stand on this machine; `camshaft ops NAME`: one in full."""
+"""`camshaft ops`: list the ops and the validation status of their kernels; `camshaft ops NAME`: show one in detail."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from camshaft.cli.show import plain, print_columns, print_json, print_tree
 if TYPE_CHECKING:
     from camshaft.validation.status import OpOverview, VariantStatus
 
-_Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Show these ops in full.")]
-_Markdown = Annotated[bool, typer.Option("--markdown", help="Print the page docs/ops.md, which holds for any machine.")]
+_Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Show these ops in detail.")]
+_Markdown = Annotated[bool, typer.Option("--markdown", help="Print the machine-independent page docs/ops.md.")]
 
 
 @command
 def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = False) -> None:
-    """Show every op and how many of its kernels are proved here.
+    """List the ops and the validation status of their kernels.
 
-    With names, those ops in full. Proves nothing: doctor does."""
+    With names, show those ops in detail. Runs no validation; 'camshaft doctor' does."""
     if markdown:
         from camshaft.ops.catalog import page
 
@@ -36,14 +36,14 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
         print_json({"ops": [_plain(row) for row in rows]})
     elif names:
         for row in rows:
-            _print_whole(row)
+            _print_op(row)
     else:
         _print_all(rows)
 
 
 def _plain(row: OpOverview) -> dict[str, Any]:
-    whole: dict[str, Any] = plain(row.entry)
-    return whole | {"standings": plain(row.standings)}
+    entry: dict[str, Any] = plain(row.entry)
+    return entry | {"standings": plain(row.standings)}
 
 
 def _print_all(rows: Sequence[OpOverview]) -> None:
@@ -58,14 +58,16 @@ def _print_all(rows: Sequence[OpOverview]) -> None:
     room = max(shutil.get_terminal_size().columns - taken, 12)
     print_columns([[*line[:-1], _cut(line[-1], room)] for line in table], right=frozenset(range(1, len(used) + 1)))
     if "not tried" in used or "in part" in used:
-        print("'camshaft doctor' proves what was not tried, and all kinds of inputs of what was proved in part.")
+        print(
+            "'camshaft doctor' validates kernels that were not tried, and the remaining samples of those tried in part."
+        )
 
 
 def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room - 3] + "..."
 
 
-def _print_whole(row: OpOverview) -> None:
+def _print_op(row: OpOverview) -> None:
     entry = row.entry
     print(f"{entry.name}: {entry.formula}")
     about = {"family": entry.family, "dtypes": entry.dtypes, "gradient": entry.gradient, "fused": entry.fused}

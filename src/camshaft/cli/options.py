@@ -1,4 +1,6 @@
-"""Options that several commands share, and what they turn into. Only typer is imported before a command runs."""
+"""Command-line options shared by several commands, and the objects built from them.
+
+Imports only typer at module level, to keep startup short."""
 
 from __future__ import annotations
 
@@ -19,53 +21,53 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A name (pulled on first use), hf:OWNER/REPO/FILE or the path of a .gguf."),
+    typer.Argument(metavar="MODEL", help="A model name (pulled on first use), hf:OWNER/REPO/FILE, or a .gguf path."),
 ]
 Backend = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Backend or device to run on (camshaft devices lists them); by default the best one proved here.",
+        help="Backend or device to run on (see 'camshaft devices'); default: the best validated one.",
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Workers; by default the cores this process may use.")
+    int | None, typer.Option(metavar="N", min=1, help="Worker threads; default: the cores available to this process.")
 ]
-Context = Annotated[int, typer.Option(metavar="N", min=1, help="Most tokens a conversation can hold.")]
+Context = Annotated[int, typer.Option(metavar="N", min=1, help="Context length: maximum tokens per conversation.")]
 Activations = Annotated[
     str | None,
-    typer.Option(metavar="auto|q8|f32", help="How activations are kept; f32 also keeps the KV cache in f32."),
+    typer.Option(metavar="auto|q8|f32", help="Data type of activations; f32 also makes the KV cache f32 by default."),
 ]
 KVCache = Annotated[
     str | None,
     typer.Option(
         metavar="auto|f16|bf16|f32|q8_0|q4_0",
-        help="How keys and values are kept; auto is f16, or f32 with f32 activations; q8_0 and q4_0 take the least memory.",
+        help="Data type of the KV cache; auto is f16, or f32 with f32 activations; q8_0 and q4_0 use the least memory.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
-MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", metavar="N", min=1, help="Most tokens to generate.")]
-Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", metavar="N", min=1, help="Maximum tokens to generate.")]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Always pick the most probable token.")]
 Temperature = Annotated[
-    float | None, typer.Option(metavar="X", min=0.0, help="Flattens (over 1) or sharpens (under 1) the choice.")
+    float | None, typer.Option(metavar="X", min=0.0, help="Sampling temperature: below 1 sharpens, above 1 flattens.")
 ]
-TopK = Annotated[int | None, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")]
+TopK = Annotated[int | None, typer.Option(metavar="N", min=0, help="Sample from the N most probable tokens; 0: all.")]
 TopP = Annotated[
-    float | None, typer.Option(metavar="X", help="Choose among the likeliest that make up X in sum: above 0, up to 1.")
+    float | None, typer.Option(metavar="X", help="Sample from the fewest tokens with total probability X (0 < X <= 1).")
 ]
 MinP = Annotated[
-    float | None, typer.Option(metavar="X", min=0.0, max=1.0, help="Drop what is under X times the likeliest.")
+    float | None, typer.Option(metavar="X", min=0.0, max=1.0, help="Drop tokens less probable than X times the best.")
 ]
 RepeatPenalty = Annotated[
     float | None,
-    typer.Option(metavar="X", help="Over 1: makes tokens seen lately less likely. Above 0; 1 does nothing."),
+    typer.Option(metavar="X", help="Above 1: make recently generated tokens less probable; 1: no effect."),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="The same seed gives the same text.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Random seed; the same seed gives the same text.")]
 
 DEFAULT_CONTEXT = 2048
-# Commands hold one conversation: of the 8 that the library makes room for each layer's cache begins on huge pages of its own, and
-# the first tokens took 246 MB and up to 0.4 s for them.
-OWN_SESSIONS = 1
+# A command runs one conversation. The library's default of 8 sessions would reserve a cache for each:
+# 246 MB more, and up to 0.4 s until the first token.
+COMMAND_SESSIONS = 1
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -73,7 +75,7 @@ __all__ = ["DEFAULT_CONTEXT", "DEFAULT_MODEL"]
 
 
 def sampling(**given: Any) -> Sampling:
-    """Sampling from the options that were given; the others keep the library's defaults."""
+    """Return a Sampling from the options that are set; the others keep the library's defaults."""
     _import_numpy()
     from camshaft.generate.sampling import Sampling
 
@@ -81,7 +83,7 @@ def sampling(**given: Any) -> Sampling:
 
 
 def open_model(model: str, *, context: int, **given: Any) -> LanguageModel:
-    """The model ready to run, pulled first (with a progress bar) if need be."""
+    """Open a model for inference; pull it first, with a progress bar, if it is not in the cache."""
     from camshaft.models.pull import resolve_model
 
     with Bar(f"pulling {model}") as progress:
@@ -90,12 +92,12 @@ def open_model(model: str, *, context: int, **given: Any) -> LanguageModel:
     with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
         from camshaft.generate.language_model import LanguageModel
 
-        return LanguageModel(model, context=context, **{"sessions": OWN_SESSIONS} | _given(given))
+        return LanguageModel(model, context=context, **{"sessions": COMMAND_SESSIONS} | _given(given))
 
 
 def _import_numpy() -> None:
-    """Imports NumPy with one thread of its BLAS library, which otherwise starts one per core and has them spin: 12 ms here. The
-    commands that open a model multiply through it at most by one thread each; processes that they start choose for themselves."""
+    """Import NumPy with a single BLAS thread: saves 12 ms, since OpenBLAS starts a spinning thread per core at import.
+    Child processes are unaffected."""
     if "numpy" in sys.modules or _BLAS_THREADS in os.environ:
         return
     os.environ[_BLAS_THREADS] = "1"

@@ -1,4 +1,4 @@
-"""`camshaft plan`: what was ground for a model: thunks, waits, memory."""
+"""`camshaft plan`: show the compiled plan of a model: thunks, waits, memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def plan(
     kv_cache: options.KVCache = None,
     json: options.Json = False,
 ) -> None:
-    """Show the schedule ground for a model.
+    """Show the compiled plan of a model.
 
-    Each thunk with the variant chosen and why, where it waits for earlier ones, and the memory it all takes."""
+    Lists each thunk with the chosen kernel variant, the reason, and whether it waits for earlier thunks; then memory use."""
     given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
     with options.open_model(model, context=context, **given) as lm:
         description = lm.describe_plan()
         if json:
-            who = {"model": lm.name, "backend": lm.backend, "threads": lm.threads, "kv_cache": lm.kv_cache}
-            print_json(who | _report(description))
+            identity = {"model": lm.name, "backend": lm.backend, "threads": lm.threads, "kv_cache": lm.kv_cache}
+            print_json(identity | _report(description))
         else:
             _print(description, lm.kv_cache)
 

@@ -1,4 +1,4 @@
-"""`camshaft profile`: where a model's time goes, by op, part and thunk; as a page with pictures, or for Perfetto."""
+"""`camshaft profile`: measure where a model's time goes, as tables, an HTML page or a Perfetto trace."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from camshaft.observe.profile import Profile
     from camshaft.observe.rows import Row
 
-_PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Length of the prompt.")]
+_PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Prompt length in tokens.")]
 _Phase = Annotated[str, typer.Option(metavar="prompt|generate|both", help="What to profile.")]
-_Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each; medians are shown.")]
-_Thunks = Annotated[bool, typer.Option("--thunks", help="Show every thunk too.")]
-_Layers = Annotated[bool, typer.Option("--layers", help="Show every layer too.")]
-_Roof = Annotated[bool, typer.Option("--roof", help="Measure the machine's roof anew first (some seconds).")]
-_Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page: timeline, roofline, arena, tables.")]
-_Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace that Perfetto opens.")]
+_Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs per phase; the medians are shown.")]
+_Thunks = Annotated[bool, typer.Option("--thunks", help="Also list every thunk.")]
+_Layers = Annotated[bool, typer.Option("--layers", help="Also list every layer.")]
+_Roof = Annotated[bool, typer.Option("--roof", help="Measure the machine's peak rates again (takes seconds).")]
+_Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write an HTML page: timeline, roofline, arena, tables.")
+]
+_Trace = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto.")]
 
 
 @command
@@ -45,8 +47,8 @@ def profile(
 ) -> None:
     """Show where a model's time goes.
 
-    Time, rates and share of the machine's roof by op and by part of the model, and what workers waited, for reading a prompt
-    and for generating a token after it."""
+    Shows time, throughput and share of the machine's peak by op and by part of the model, and how long workers waited, for
+    prompt processing and for generating one token."""
     from camshaft.generate.profiling import profile_model
     from camshaft.observe.machine_peak import machine_peak as measured
 
@@ -55,59 +57,61 @@ def profile(
     given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
     with options.open_model(model, context=context, **given) as lm, Bar(f"profiling {model}", unit="runs") as progress:
         if peak:
-            measured(lm.threads, anew=True)
-        found = profile_model(lm, prompt_tokens, phase, runs, progress)
-        who = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
+            measured(lm.threads, remeasure=True)
+        profiles = profile_model(lm, prompt_tokens, phase, runs, progress)
+        identity = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
     if html is not None:
-        _write_page(html, found, who)
+        _write_page(html, profiles, identity)
     if trace is not None:
-        _write_trace(trace, found)
+        _write_trace(trace, profiles)
     if json:
-        print_json(who | {"profiles": {title: p.report() for title, p in found.items()}})
+        print_json(identity | {"profiles": {title: p.report() for title, p in profiles.items()}})
     else:
-        print("{model}, backend {backend}, threads {threads}".format_map(who))
-        for title, each in found.items():
+        print("{model}, backend {backend}, threads {threads}".format_map(identity))
+        for title, each in profiles.items():
             _print(title, each, ["op", "part", *["layer"] * layers, *["thunk"] * thunks])
 
 
 def _check_folders(*paths: Path | None) -> None:
-    """SettingError, before anything is measured, for a file that could not be written afterwards."""
+    """Raise SettingError for an output path that cannot be written, before spending time on measuring."""
     from camshaft.errors import SettingError
 
     for path in paths:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise SettingError(f"{path}: wanted a file in a folder that is there")
+            raise SettingError(f"{path}: not writable: it is a folder, or its folder does not exist")
 
 
-def _write_page(path: Path, found: dict[str, Profile], who: dict[str, object]) -> None:
+def _write_page(path: Path, profiles: dict[str, Profile], identity: dict[str, object]) -> None:
     from camshaft.observe.page import page
     from camshaft.selection.host_info import capabilities
 
-    facts = {name: str(value) for name, value in {**who, "CPU": capabilities().cpu_name or "unknown"}.items()}
-    path.write_text(page(Path(str(who["model"])).name, facts, found), "utf-8")
+    facts = {name: str(value) for name, value in {**identity, "CPU": capabilities().cpu_name or "unknown"}.items()}
+    path.write_text(page(Path(str(identity["model"])).name, facts, profiles), "utf-8")
 
 
-def _write_trace(path: Path, found: dict[str, Profile]) -> None:
+def _write_trace(path: Path, profiles: dict[str, Profile]) -> None:
     import json
 
     from camshaft.observe.trace import profile_trace
 
-    path.write_text(json.dumps(profile_trace(found)), "utf-8")
+    path.write_text(json.dumps(profile_trace(profiles)), "utf-8")
 
 
-def _print(title: str, found: Profile, tables: list[str]) -> None:
-    print(f"\n{title}: {found.total_ns / 1e6:.3f} ms (median of {found.runs}, least {found.fastest_ns / 1e6:.3f})")
-    waits = ", ".join(f"{w.name} {w.waited_ns / 1e3:.0f} us" for w in found.workers)
-    print(f"{len(found.thunks)} thunks; at waits {found.waited_share:.1%} of the workers' time: {waits}")
-    if found.peak is not None:
-        r = found.peak
+def _print(title: str, profiles: Profile, tables: list[str]) -> None:
+    print(
+        f"\n{title}: {profiles.total_ns / 1e6:.3f} ms (median of {profiles.runs}, least {profiles.fastest_ns / 1e6:.3f})"
+    )
+    waits = ", ".join(f"{w.name} {w.waited_ns / 1e3:.0f} us" for w in profiles.workers)
+    print(f"{len(profiles.thunks)} thunks; at waits {profiles.waited_share:.1%} of the workers' time: {waits}")
+    if profiles.peak is not None:
+        r = profiles.peak
         kinds = ", ".join(f"{kind} {r.ops_per_s(kind) / 1e9:.0f}" for kind in ("int8", "bf16", "f32"))
-        print(f"roof with {r.threads} threads: {r.read_bytes_per_s / 1e9:.1f} GB/s, {kinds} Gop/s")
-    for note in found.notes:
+        print(f"peak with {r.threads} threads: {r.read_bytes_per_s / 1e9:.1f} GB/s, {kinds} Gop/s")
+    for note in profiles.notes:
         print(note)
     for what in tables:
-        rows: list[tuple[object, ...]] = [(what, "thunks", "us", "share", "GB/s", "GFLOP/s", "of roof", "waited us")]
-        rows += [_row(row) for row in found.by(what)]
+        rows: list[tuple[object, ...]] = [(what, "thunks", "us", "share", "GB/s", "GFLOP/s", "of peak", "waited us")]
+        rows += [_row(row) for row in profiles.by(what)]
         print()
         print_columns(rows, right=frozenset(range(1, 8)))
 

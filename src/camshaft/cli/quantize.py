@@ -1,4 +1,4 @@
-"""`camshaft quantize`: a model's file again in another file type."""
+"""`camshaft quantize`: convert a model file to another quantization."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from camshaft.cli.progress import Bar
 from camshaft.cli.run import command
 from camshaft.cli.show import print_json
 
-_In = Annotated[str, typer.Argument(metavar="IN", help="A name, hf:OWNER/REPO/FILE or the path of a .gguf.")]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; it appears when it is whole.")]
+_In = Annotated[str, typer.Argument(metavar="IN", help="A model name, hf:OWNER/REPO/FILE, or a .gguf path.")]
+_Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
 _Type = Annotated[
-    str, typer.Argument(metavar="TYPE", help="Q4_0, Q8_0, Q4_K_M, Q6_K, F16, ...; a wrong one lists all.")
+    str, typer.Argument(metavar="TYPE", help="Q4_0, Q8_0, Q4_K_M, Q6_K, F16, ...; an unknown type lists all.")
 ]
-_Pure = Annotated[bool, typer.Option("--pure", help="One format for every matrix, the output's too.")]
-_Force = Annotated[bool, typer.Option("--force", help="Replace OUT where it is there.")]
+_Pure = Annotated[bool, typer.Option("--pure", help="Use one block format for every matrix, including the output.")]
+_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 
 
 @command
@@ -33,7 +33,7 @@ def quantize(
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
-    """Write a model again in another file type, such as Q4_K_M."""
+    """Convert a model to another quantization, such as Q4_K_M."""
     from camshaft.models import pull
     from camshaft.models.quantization_mix import mix_named
     from camshaft.models.quantize import quantize
@@ -43,12 +43,12 @@ def quantize(
     with Bar(f"pulling {source}") as progress:
         path = pull.resolve_model(source, progress)
     with Bar(f"quantizing to {file_type.upper()}", unit="weights") as progress:
-        made = quantize(path, out, file_type, pure=pure, force=force, threads=threads, progress=progress)
+        result = quantize(path, out, file_type, pure=pure, force=force, threads=threads, progress=progress)
     if json:
-        print_json(made)
+        print_json(result)
         return
-    formats = ", ".join(f"{n} {name}" for name, n in made.n_tensors.items())
-    before, after = made.nbytes_before / 1e6, made.nbytes / 1e6
+    formats = ", ".join(f"{n} {name}" for name, n in result.n_tensors.items())
+    before, after = result.nbytes_before / 1e6, result.nbytes / 1e6
     print(
-        f"{made.path}: {after:.1f} MB of {before:.1f} MB in {time.perf_counter() - started:.1f} s; tensors: {formats}"
+        f"{result.path}: {after:.1f} MB of {before:.1f} MB in {time.perf_counter() - started:.1f} s; tensors: {formats}"
     )

@@ -1,4 +1,4 @@
-"""How a command ends: one line and a status for each kind of failure. Wraps every command of this folder."""
+"""Turn the exceptions of a command into a one-line message and an exit status."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MOVE = "CAMSHAFT_CACHE_DIR"
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
-    """A command whose errors are one line on stderr (status 2), whose Ctrl-C is quiet (130) and which a closed pipe
-    ends without a word. Anything else is a bug of ours and keeps its traceback."""
+    """Decorate a command: a camshaft or OS error prints one line (status 2), Ctrl-C exits quietly (130), a closed pipe
+    exits silently (1). Any other exception is a bug and keeps its traceback."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -29,7 +29,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             function(*args, **kwargs)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit complains
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents an error from the flush at exit
             raise typer.Exit(1) from None
         except (CamshaftError, OSError) as error:
             fail(error)
@@ -41,7 +41,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def fail(error: Exception) -> NoReturn:
-    """Print `error` as one line and end with status 2."""
+    """Print `error` as one line on stderr and exit with status 2."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, StoreError) and _MOVE not in text and str(setting("cache_dir").absolute()) in text:
         text += f" ({_MOVE} moves the cache)"

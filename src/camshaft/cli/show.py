@@ -1,4 +1,4 @@
-"""Plain printing for people and programs: aligned columns, sizes, one JSON object. Used by every command."""
+"""Print values for people (aligned columns, wrapped text, sizes) and for programs (JSON)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 
 def print_json(value: object) -> None:
-    """Print `value` (dataclasses and all) as one JSON object on one line."""
+    """Print `value`, which may contain dataclasses, as one JSON object on one line."""
     print(json.dumps(plain(value)))
 
 
 def plain(value: object) -> Any:
-    """`value` with dataclasses, mappings, sets, enums and paths turned into what JSON has; TypeError for the rest."""
+    """Convert `value` to JSON types: dataclasses, mappings, sets, enums, paths. Raises TypeError for anything else."""
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if value is None or isinstance(value, str | int | float | bool):
@@ -37,7 +37,7 @@ def plain(value: object) -> Any:
 
 
 def print_columns(rows: Sequence[Sequence[object]], *, right: frozenset[int] = frozenset()) -> None:
-    """Print `rows` with their columns aligned (those of `right` to the right), two spaces apart."""
+    """Print `rows` as aligned columns, two spaces apart; the columns in `right` are right-aligned."""
     texts = [[str(cell) for cell in row] for row in rows]
     if not texts:
         return
@@ -48,8 +48,7 @@ def print_columns(rows: Sequence[Sequence[object]], *, right: frozenset[int] = f
 
 
 def print_tree(value: object, indent: int = 0) -> None:
-    """Print nested mappings (see `plain`) as indented `name  value` lines, long values wrapped; lists of mappings as
-    columns."""
+    """Print nested mappings as indented `name  value` lines with long values wrapped, and lists of mappings as columns."""
     items = plain(value)
     width = max((len(name) for name, item in items.items() if not _is_nested(item)), default=0)
     for name, item in items.items():
@@ -66,7 +65,7 @@ def print_tree(value: object, indent: int = 0) -> None:
 
 
 def size(nbytes: int) -> str:
-    """`nbytes` for people: 98.4 MB."""
+    """`nbytes` as text, such as "98.4 MB"."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= factor:
             return f"{nbytes / factor:.1f} {unit}"
@@ -74,7 +73,7 @@ def size(nbytes: int) -> str:
 
 
 def _is_nested(item: Any) -> bool:
-    """A mapping, or a list of mappings with the same names."""
+    """True for a non-empty mapping, or a list of mappings with the same keys."""
     if isinstance(item, list):
         return bool(item) and all(isinstance(row, dict) and row and row.keys() == item[0].keys() for row in item)
     return isinstance(item, dict) and bool(item)

@@ -1,4 +1,4 @@
-"""`camshaft tune`: measures kernels on this machine, searches their tunables, and keeps what was found for later plans."""
+"""`camshaft tune`: measure kernels, search their tunable parameters, and store the results for later plans."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 _Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]", help="A model whose kernels to tune; without one, a ladder of shapes of many ops."
+        metavar="[MODEL]", help="The model whose kernels to tune; default: a ladder of shapes of common ops."
     ),
 ]
-_Only = Annotated[str, typer.Option(metavar="WORD", help="Only ops whose names have this in them.")]
+_Only = Annotated[str, typer.Option(metavar="WORD", help="Tune only ops whose names contain WORD.")]
 _Sessions = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         min=1,
-        help="Most conversations of a model at once; by default 1, as commands have, and the library's 8.",
+        help="Number of concurrent sessions to tune for; default: both 1 (the commands) and 8 (the library).",
     ),
 ]
-_Again = Annotated[bool, typer.Option("--again", help="Also shapes that were measured before.")]
+_Again = Annotated[bool, typer.Option("--again", help="Also tune shapes that were measured before.")]
 
 
 @command
@@ -46,9 +46,9 @@ def tune(
     again: _Again = False,
     json: options.Json = False,
 ) -> None:
-    """Measure kernels here and search for better ones.
+    """Measure kernels on this machine and search for faster ones.
 
-    Every plan made later uses what is found. A few seconds a shape; the machine should do nothing else meanwhile."""
+    Later plans use the results. Takes a few seconds per shape; run nothing else meanwhile."""
     from camshaft.tune.graphs import is_measured, tune_uses
     from camshaft.tune.rounds import BenchmarkConfig
 
@@ -60,17 +60,17 @@ def tune(
         "threads": threads,
     }
     uses = [use for use in _uses(model, sessions, given) if only in use.op.name]
-    left = [use for use in uses if again or not is_measured(use)]
+    remaining = [use for use in uses if again or not is_measured(use)]
     with Bar(f"tuning {model or 'a ladder of shapes'}", unit="shapes") as progress:
-        found = tune_uses(left, BenchmarkConfig(threads=threads), progress)
+        tuned = tune_uses(remaining, BenchmarkConfig(threads=threads), progress)
     if json:
-        print_json({"model": model, "shapes": len(uses), "measured_before": len(uses) - len(left), "tuned": found})
+        print_json({"model": model, "shapes": len(uses), "measured_before": len(uses) - len(remaining), "tuned": tuned})
     else:
-        _print(found, len(uses) - len(left))
+        _print(tuned, len(uses) - len(remaining))
 
 
 def _uses(model: str | None, sessions: int | None, given: dict[str, Any]) -> list[Use]:
-    """What is to be measured: a ladder of shapes, or what the model runs with as many sessions."""
+    """The op uses to measure: a ladder of shapes, or those of a model with each number of sessions."""
     from camshaft.generate.language_model import DEFAULT_SESSIONS
     from camshaft.selection.override import check_override, get_backend_override
     from camshaft.tune.ladder import ladder
@@ -78,31 +78,32 @@ def _uses(model: str | None, sessions: int | None, given: dict[str, Any]) -> lis
     override = get_backend_override() if given["backend"] is None else check_override(given["backend"])
     if model is None:
         return ladder(override)
-    counts = (options.OWN_SESSIONS, DEFAULT_SESSIONS) if sessions is None else (sessions,)
+    counts = (options.COMMAND_SESSIONS, DEFAULT_SESSIONS) if sessions is None else (sessions,)
     return list({use.key: use for n in counts for use in _of_model(model, override, n, given)}.values())
 
 
 def _of_model(model: str, override: str | None, sessions: int, given: dict[str, Any]) -> list[Use]:
-    """What both plans of the model use. The sizes of its cache are part of a shape, so they are those that will be run. The
-    model is closed again, so that its memory does not disturb."""
+    """The op uses of both of the model's plans. Closes the model afterwards, so that its memory does not disturb timings.
+
+    The shapes include the KV cache's size, so `sessions` must be the number used later."""
     from camshaft.tune.graphs import uses_of
 
     with options.open_model(model, sessions=sessions, **given) as lm:
         return uses_of([lm.plans.prompt.graph, lm.plans.single.graph], override)
 
 
-def _print(found: list[Tuned], measured_before: int) -> None:
+def _print(tuned: list[Tuned], measured_before: int) -> None:
     if measured_before:
-        print(f"{measured_before} shapes were measured before (--again measures them anew)")
+        print(f"{measured_before} shapes were measured before (--again measures them again)")
     rows: list[tuple[object, ...]] = [("op", "shape", "before", "us", "after", "us", "times as fast")]
-    for t in found:
+    for t in tuned:
         before, after = (f"{ns / 1000:.4g}" for ns in (t.before_ns, t.after_ns))
         gain = f"{t.gain:.2f}" if t.after != t.before else ""
         rows.append((t.op, t.shape, t.before, before, "" if t.after == t.before else t.after, after, gain))
-    if found:
+    if tuned:
         print_columns(rows, right=frozenset({3, 5, 6}))
-    for t in found:
+    for t in tuned:
         for failure in t.failures:
-            print(f"{t.op} of {t.shape}: {failure.candidate} does not count: {failure.reason}")
-    better = [t.gain for t in found if t.after != t.before]
-    print(f"{len(found)} shapes tuned, {len(better)} of them faster now")
+            print(f"{t.op} of {t.shape}: {failure.candidate} was rejected: {failure.reason}")
+    better = [t.gain for t in tuned if t.after != t.before]
+    print(f"{len(tuned)} shapes tuned, {len(better)} improved")

@@ -1,4 +1,4 @@
-"""Small unpacking helpers for packed blocks."""
+"""Unpack bit fields of quantized blocks."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Records = npt.NDArray[np.void]  # one structured record per block
 
-# The 16 values of the non-linear 4-bit types (IQ4_NL, IQ4_XS), and FP4 E2M1 doubled (MXFP4; minus zero is plus zero).
+# Values of the non-linear 4-bit types (IQ4_NL, IQ4_XS), and of FP4 E2M1 times two (MXFP4; minus zero becomes zero).
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 
 
 def packed(*fields: tuple[Any, ...]) -> np.dtype[np.void]:
-    """A block's layout: little-endian fields (name, type[, shape]) one after the other, without padding."""
+    """The dtype of a block: little-endian fields (name, type[, shape]) without padding."""
     return np.dtype(list(fields), align=False)
 
 
 def bit_fields(data: Bytes, n_bits: int) -> Bytes:
-    """uint8 [..., m] to uint8 [..., 8 / n_bits, m]: the bytes' fields of n_bits (1, 2 or 4), lowest first."""
+    """uint8 [..., m] to uint8 [..., 8 / n_bits, m]: the fields of n_bits (1, 2 or 4) of each byte, lowest first."""
     shifts = np.arange(0, 8, n_bits, dtype=np.uint8)[:, None]
     return (data[..., None, :] >> shifts) & np.uint8((1 << n_bits) - 1)
 
 
 def as_float(field: npt.NDArray[Any]) -> Floats:
-    """A field of every block, [n, ...], as float32 with a last axis of 1 for a field that is one number."""
+    """A field of every block, [n, ...], as float32; a scalar field gets a last axis of 1."""
     values = field.astype(np.float32)
     return values[:, None] if values.ndim == 1 else values

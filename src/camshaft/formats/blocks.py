@@ -1,4 +1,4 @@
-"""BLOCK_FORMATS: every element and block type a file can hold, a row each."""
+"""BLOCK_FORMATS: the table of all element types and block formats of tensors in files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from camshaft.formats.quants import k_encode, simple_encode
 from camshaft.formats.quants import k_quants as k
 from camshaft.formats.quants import simple as small
 
-_CHUNK_ELEMENTS = 1 << 17  # so that the temporaries of a chunk stay in the cache
-_MOST = 65504.0  # a block's scale and minimum are f16
+_CHUNK_ELEMENTS = 1 << 17  # keeps a chunk's temporaries in the cache
+_MAX_F16 = 65504.0  # scales and minima of blocks are f16
 
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How elements lie in a file: `block_size` of them in `block_nbytes` bytes.
+    """The encoding of elements in a file: `block_size` elements in `block_nbytes` bytes.
 
-    `dtype` is set for plain types (block_size 1). `layout` names the fields of a block (a packed little-endian NumPy
-    dtype), `decode` turns such records [n] into float32 [n, block_size] and `encode` turns them back; None for a type
-    that camshaft does not read, or write, yet. `ggml_id` is the type's number in GGUF, None where GGUF has none.
+    `dtype` is set for plain types (block_size 1). `layout` is the packed little-endian NumPy dtype of a block; `decode` turns
+    such records [n] into float32 [n, block_size], `encode` does the reverse; None if unsupported. `ggml_id` is the type's number
+    in GGUF, or None.
     """
 
     name: str
@@ -40,28 +40,28 @@ class BlockFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each element stands alone, in a dtype."""
+        """Whether the elements are of a plain dtype rather than in blocks."""
         return self.dtype is not None
 
     @property
     def is_readable(self) -> bool:
-        """Whether camshaft can decode this type."""
+        """Whether camshaft can decode this format."""
         return self.decode is not None
 
     def row_nbytes(self, n_elements: int) -> int:
-        """Bytes of a row of n_elements. FormatError when they are no whole number of blocks."""
+        """Bytes of a row of n_elements. Raises FormatError unless they are a multiple of the block size."""
         if n_elements % self.block_size:
             raise FormatError(f"a row of {n_elements} elements: {self.name} wants a multiple of {self.block_size}")
         return n_elements // self.block_size * self.block_nbytes
 
     def require_readable(self) -> None:
-        """FormatError, naming the type, when camshaft does not read it."""
+        """Raise FormatError, naming the format, if camshaft cannot decode it."""
         if not self.is_readable:
             known = ", ".join(name for name, row in BLOCK_FORMATS.items() if row.is_readable)
             raise FormatError(f"{self.name} is a block type camshaft does not read yet; it reads {known}")
 
     def records(self, blocks: Bytes) -> Records:
-        """uint8 [n_blocks, block_nbytes] as records [n_blocks] with the fields of `layout`; a view where contiguous."""
+        """uint8 [n_blocks, block_nbytes] as records [n_blocks] with the fields of `layout`; a view if contiguous."""
         self.require_readable()
         assert self.layout is not None
         if blocks.dtype != np.uint8 or blocks.ndim != 2 or blocks.shape[1] != self.block_nbytes:
@@ -71,19 +71,19 @@ class BlockFormat:
         return np.ascontiguousarray(blocks).reshape(-1).view(self.layout)
 
     def dequantize(self, blocks: Bytes) -> Floats:
-        """uint8 [n_blocks, block_nbytes] to float32 [n_blocks, block_size]. FormatError for a type not read yet."""
+        """uint8 [n_blocks, block_nbytes] to float32 [n_blocks, block_size]. Raises FormatError for an unsupported format."""
         records = self.records(blocks)
         assert self.decode is not None
         values = np.empty((len(records), self.block_size), np.float32)
         step = max(1, _CHUNK_ELEMENTS // self.block_size)
-        with np.errstate(invalid="ignore", over="ignore"):  # hostile scales: infinity and NaN come out as such
+        with np.errstate(invalid="ignore", over="ignore"):  # malicious scales may give infinity or NaN
             for first in range(0, len(records), step):
                 values[first : first + step] = self.decode(records[first : first + step])
         return values
 
     def quantize(self, values: Floats) -> Bytes:
-        """float32 [n_blocks, block_size] to uint8 [n_blocks, block_nbytes]. FormatError for a type not written yet, and for
-        values that are no numbers: no block can hold an infinity or a NaN."""
+        """float32 [n_blocks, block_size] to uint8 [n_blocks, block_nbytes]. Raises FormatError for an unsupported format, and
+        for infinities and NaN, which blocks cannot represent."""
         if self.encode is None:
             known = ", ".join(name for name, row in BLOCK_FORMATS.items() if row.encode)
             raise FormatError(f"{self.name} is a type that camshaft does not write; it writes {known}")
@@ -91,8 +91,10 @@ class BlockFormat:
             raise FormatError(
                 f"{self.name} of {values.dtype} {list(values.shape)}; wanted float32 [n, {self.block_size}]"
             )
-        if not self.is_plain and not (np.abs(values) <= _MOST).all():
-            raise FormatError(f"{self.name} of a value that is infinite, NaN or over {_MOST:g}: no f16 scale holds it")
+        if not self.is_plain and not (np.abs(values) <= _MAX_F16).all():
+            raise FormatError(
+                f"{self.name} of a value that is infinite, NaN or over {_MAX_F16:g}: no f16 scale holds it"
+            )
         blocks = np.empty((len(values), self.block_nbytes), np.uint8)
         step = max(1, _CHUNK_ELEMENTS // self.block_size)
         for first in range(0, len(values), step):
@@ -109,7 +111,7 @@ def _plain(name: str, ggml_id: int, dtype: DType) -> BlockFormat:
     little = dtype.numpy if dtype is dtypes.bf16 else dtype.numpy.newbyteorder("<")
 
     def encode(values: Floats) -> Records:
-        with np.errstate(over="ignore"):  # f16 of 1e6 is infinity, as everywhere
+        with np.errstate(over="ignore"):  # values beyond f16 become infinity
             return values.astype(little)
 
     return BlockFormat(name, ggml_id, 1, dtype.nbytes, dtype, little, _decode_plain, encode if dtype.is_float else None)
@@ -166,13 +168,13 @@ _ROWS = (
 BLOCK_FORMATS: dict[str, BlockFormat] = {row.name: row for row in _ROWS}
 _BY_GGML_ID: dict[int | None, BlockFormat] = {row.ggml_id: row for row in _ROWS}
 
-# Numbers that ggml has given up; a file holding one was made by an old or experimental tool.
+# Type numbers that ggml has retired; only old or experimental tools wrote them.
 _RETIRED = {4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 _RETIRED |= {36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8"}
 
 
 def by_ggml_id(ggml_id: int) -> BlockFormat:
-    """The row with this GGUF type number. FormatError for a number that is retired or unknown."""
+    """The format with this GGUF type number. Raises FormatError for a retired or unknown number."""
     row = _BY_GGML_ID.get(ggml_id)
     if row is not None:
         return row

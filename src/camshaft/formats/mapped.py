@@ -1,4 +1,4 @@
-"""MappedFile: a file's bytes through mmap, and a Cursor over them that never reads past the end."""
+"""MappedFile: a memory-mapped file, and Cursor: a bounds-checked reader over it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
 def shown(text: str, limit: int = 80) -> str:
-    """Text from a file, fit for one line of an error message: quoted, escaped, cut to `limit` characters."""
+    """Text from a file for an error message: quoted, escaped, cut to `limit` characters."""
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def path_for_messages(path: str | os.PathLike[str]) -> str:
-    """The path as it is, or quoted and escaped where it would break a line."""
+    """The path, quoted and escaped if it has characters that would break a line."""
     name = os.fspath(path)
     return name if name.isprintable() else repr(name)
 
 
 def require_ordinary_file(path: str | os.PathLike[str]) -> None:
-    """FormatError when there is no such file, or it is a folder, a pipe, a device (which opening would wait for)."""
+    """Raise FormatError unless the path is a regular file (opening a pipe or device could block)."""
     name = path_for_messages(path)
     try:
         mode = os.stat(path).st_mode
@@ -38,7 +38,7 @@ def require_ordinary_file(path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise FormatError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not stat.S_ISREG(mode):
-        raise FormatError(f"{name}: is {'a folder' if stat.S_ISDIR(mode) else 'no ordinary file'}; wanted a file")
+        raise FormatError(f"{name}: is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}; wanted a file")
 
 
 def _map(path: str | os.PathLike[str]) -> mmap.mmap:
@@ -49,10 +49,10 @@ def _map(path: str | os.PathLike[str]) -> mmap.mmap:
 
 
 class MappedFile:
-    """The bytes of one file, read-only. `path` is fit for messages."""
+    """The bytes of one file, read-only. `path` is escaped for messages."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Maps the file. FormatError when it is missing, unreadable, empty or no ordinary file."""
+        """Map the file. Raises FormatError if it is missing, unreadable, empty or not a regular file."""
         self.path = path_for_messages(path)
         require_ordinary_file(path)
         try:
@@ -67,66 +67,66 @@ class MappedFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file is as long as when it was mapped: bytes past the end of a shorter one end the process."""
+        """Whether the file still has the mapped size: reading past the end of a truncated file kills the process."""
         return self.mapping().size() == self.size
 
     def close(self) -> None:
-        """Lets the file go. Arrays handed out before stay valid: the last of them ends the mapping."""
+        """Close the file. Arrays returned before stay valid; the last one ends the mapping."""
         self._map = None
 
     def mapping(self) -> mmap.mmap:
-        """The mmap. FormatError once closed."""
+        """The mmap object. Raises FormatError once closed."""
         if self._map is None:
             raise FormatError(f"{self.path}: the file was closed; wanted it open while its tensors are read")
         return self._map
 
     def bytes(self, offset: int, nbytes: int) -> bytes:
-        """A copy of a range that is known to lie in the file."""
+        """Copy a range. The caller has checked that it lies in the file."""
         return self.mapping()[offset : offset + nbytes]
 
     def view(self, offset: int, nbytes: int) -> Bytes:
-        """A range that is known to lie in the file, as read-only uint8 [nbytes] without a copy."""
+        """A range as read-only uint8 [nbytes] without a copy. The caller has checked that it lies in the file."""
         return np.frombuffer(self.mapping(), np.uint8, nbytes, offset)
 
-    def expect(self, offset: int, nbytes: int) -> None:
-        """Has the system read a range soon, where it takes such advice."""
+    def prefetch(self, offset: int, nbytes: int) -> None:
+        """Advise the operating system to read a range soon, if supported."""
         self._advise("MADV_WILLNEED", offset, nbytes)
 
     def release(self, offset: int, nbytes: int) -> None:
-        """Lets the pages of a range go, where the system takes such advice: whoever reads them again finds them in the file."""
+        """Advise the operating system to drop a range's pages, if supported; later reads load them from the file again."""
         self._advise("MADV_DONTNEED", offset, nbytes)
 
     def _advise(self, advice: str, offset: int, nbytes: int) -> None:
         start, end = offset // mmap.PAGESIZE * mmap.PAGESIZE, min(offset + nbytes, self.size)
         if self._map is not None and hasattr(mmap, advice) and end > start:
-            with suppress(OSError):  # advice that a file system does not take
+            with suppress(OSError):  # not supported by the file system
                 self._map.madvise(getattr(mmap, advice), start, end - start)
 
 
-def short_string_places(data: mmap.mmap | bytes, position: int, n_strings: int) -> list[int] | None:
-    """Where strings (length u64, bytes) lie from `position` on, and the place after the last. None unless all of them are
-    shorter than 256 bytes and lie in `data`: of such ones, as vocabularies hold, a byte tells the length.
+def short_string_offsets(data: mmap.mmap | bytes, position: int, n_strings: int) -> list[int] | None:
+    """The offsets of consecutive strings (u64 length, bytes) from `position` on, and the end of the last one. None unless all
+    lie in `data` and are shorter than 256 bytes.
 
-    These loops are what opening a large vocabulary costs: 50 ns a string, where unpacking each length takes 130.
+    Fast path for vocabularies: reading only the low byte of each length takes 50 ns per string, unpacking it takes 130.
     """
-    places = []
+    offsets = []
     try:
         for _ in range(n_strings):
-            places.append(position)
+            offsets.append(position)
             position += 8 + data[position]
     except IndexError:
         return None
     if position > len(data):
         return None
-    octets, lengths = np.frombuffer(data, np.uint8), np.array(places, np.int64)
+    octets, lengths = np.frombuffer(data, np.uint8), np.array(offsets, np.int64)
     if any(octets[lengths + i].any() for i in range(1, 8)):
         return None
-    places.append(position)
-    return places
+    offsets.append(position)
+    return offsets
 
 
 class Cursor:
-    """Reads numbers and names one after the other; whatever would pass the end is a FormatError that names it."""
+    """Reads numbers and strings sequentially. Raises FormatError, naming the item, before reading past the end."""
 
     def __init__(self, file: MappedFile) -> None:
         self.file = file
@@ -141,7 +141,7 @@ class Cursor:
         raise FormatError(f"{self.file.path}: {message}")
 
     def require(self, nbytes: int, what: str) -> None:
-        """FormatError unless nbytes are left."""
+        """Raise FormatError unless nbytes remain."""
         if nbytes > self.remaining:
             self.fail(f"truncated: {what} wants {nbytes} bytes at {self.position}, the file has {self.remaining} left")
 
@@ -162,7 +162,7 @@ class Cursor:
         return self._number(_U64, what)
 
     def count(self, what: str, item_nbytes: int, limit: int | None = None) -> int:
-        """A u64 that counts items of at least item_nbytes each: no more than the rest of the file can hold."""
+        """Read a u64 count of items of at least item_nbytes each. Raises FormatError if they cannot fit into the file."""
         n_items = self.u64(what)
         if n_items * item_nbytes > self.remaining:
             self.fail(f"{what} is {n_items}; the {self.remaining} bytes that follow cannot hold so many")
@@ -171,7 +171,7 @@ class Cursor:
         return n_items
 
     def name(self, what: str, limit: int) -> str:
-        """A length and that many bytes of UTF-8, 1 to `limit`."""
+        """Read a length and a UTF-8 string of 1 to `limit` bytes."""
         nbytes = self.u64(f"the length of {what}")
         if not 1 <= nbytes <= limit:
             self.fail(f"{what} is {nbytes} bytes long; wanted 1 to {limit}")
@@ -183,10 +183,10 @@ class Cursor:
             self.fail(f"{what} at byte {start} is not UTF-8: {self._data[start : min(self.position, start + 40)]!r}")
 
     def skip_strings(self, n_strings: int, what: str) -> None:
-        """Passes over strings (length u64, bytes) without decoding them."""
-        places = short_string_places(self._data, self.position, n_strings)
-        if places is not None:
-            self.position = places[-1]
+        """Skip strings (u64 length, bytes) without decoding them."""
+        offsets = short_string_offsets(self._data, self.position, n_strings)
+        if offsets is not None:
+            self.position = offsets[-1]
             return
         unpack, data, position = _U64.unpack_from, self._data, self.position
         try:

@@ -1,4 +1,4 @@
-"""safetensors files through the library of that name (extra 'safetensors'), as the FileTensors that gguf.py gives."""
+"""Read safetensors files through the safetensors library (extra 'safetensors')."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file, shown
 from camshaft.formats.tensor import FileTensor
 
-# Types that camshaft does not read from such files yet: elements and bytes of the smallest whole piece.
+# Dtypes that camshaft cannot decode: (elements, bytes) of the smallest unit.
 _UNREAD = {
     "BOOL": (1, 1),
     "U8": (1, 1),
@@ -63,7 +63,7 @@ class SafetensorsFile:
         return read
 
     def close(self) -> None:
-        """Lets the file go; arrays handed out before stay valid."""
+        """Close the file. Arrays returned before stay valid."""
         if self._handle is not None:
             self._handle.__exit__(None, None, None)
         self._handle = None
@@ -81,10 +81,10 @@ def _format(name: str) -> BlockFormat:
 
 
 def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
-    """Opens a safetensors file; a tensor is read when its data is asked for.
+    """Open a safetensors file. Tensors are read on demand.
 
-    MissingExtraError without the library. FormatError, one line, for a file that is missing or damaged; a tensor of a
-    type not read yet is an error only when its data is asked for.
+    Raises MissingExtraError without the library, FormatError for a missing or damaged file. A tensor of an unsupported dtype
+    raises only when its data is read.
     """
     try:
         library = importlib.import_module("safetensors")
@@ -95,5 +95,5 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
     try:
         handle = library.safe_open(os.fspath(path), framework="np")
     except (library.SafetensorError, OSError) as error:
-        raise FormatError(f"{name}: is no safetensors file that can be read: {shown(str(error), 160)}") from error
+        raise FormatError(f"{name}: is not a readable safetensors file: {shown(str(error), 160)}") from error
     return SafetensorsFile(name, handle.__enter__())

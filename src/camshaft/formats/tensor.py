@@ -1,4 +1,4 @@
-"""FileTensor: one tensor of an open file, whatever the file's kind."""
+"""FileTensor: a tensor in an open GGUF or safetensors file, read on demand."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from camshaft.formats.mapped import MappedFile, shown
 
 @dataclass(frozen=True, eq=False)
 class FileTensor:
-    """A tensor's name, shape (NumPy order: the last axis is contiguous), format and bytes. Nothing is read before
-    `data`, `blocks`, `array` or `dequantize` is called; each raises FormatError when the file was closed or the format
-    is one camshaft does not read yet. `mapped`: the file that `data` is a view of, and where it begins there."""
+    """A tensor's name, shape (row-major), format and size. `data`, `blocks`, `array` and `dequantize` read it; each raises
+    FormatError if the file is closed or the format unsupported. `mapped` is the file and offset that `data` is a view of, if
+    any."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,11 +31,11 @@ class FileTensor:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether `data` gives the mapped file itself, not a copy."""
+        """Whether `data` returns a view of the mapped file rather than a copy."""
         return self.mapped is not None
 
     def data(self) -> Bytes:
-        """The bytes as they lie in the file: read-only uint8 [nbytes], for GGUF a view of the mapped file."""
+        """The raw bytes: read-only uint8 [nbytes]; for GGUF a view of the mapped file."""
         try:
             self.format.require_readable()
         except FormatError as error:
@@ -48,7 +48,7 @@ class FileTensor:
         return self.data().reshape(*self.shape[:-1], last // self.format.block_size, self.format.block_nbytes)
 
     def array(self) -> npt.NDArray[Any]:
-        """The elements of a plain format in their own dtype, [*shape]; FormatError for a quantized one."""
+        """The elements of a plain format in its dtype, [*shape]. Raises FormatError for a quantized one."""
         data = self.data()
         if not self.format.is_plain or self.format.layout is None:
             raise FormatError(f"{self.path}: tensor {shown(self.name)} is {self.format.name}; wanted a plain dtype")

@@ -1,7 +1,7 @@
-"""Batch: several sequences that generate together, one run of the model a step. Made by LanguageModel.generate_batch.
+"""Continuous batching: generate several sequences together, with one run of the model per step.
 
-Every step takes one token of each sequence that generates and, while prompts wait, as much of them as a run holds. A sequence
-that ends gives its place to the next one.
+Each step processes one token of every generating sequence and as many prompt tokens as fit. When a sequence ends, the next
+waiting prompt takes its slot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Sequence:
-    """One sequence: the tokens that are not in the cache yet, those that are, and the token drawn last."""
+    """One sequence: `pending` tokens are not in the KV cache yet, `history` is; `drawn` is the last sampled token."""
 
     index: int
     sampler: Sampler
@@ -35,10 +35,10 @@ class _Sequence:
 
 
 class Batch:
-    """An iterator of (index of the prompt, piece of its text), as they come. `generations` has one Generation per prompt, with
-    its ids, finish reason and timings. A sequence whose context is full ends with the reason 'length'.
+    """An iterator of (prompt index, text piece). `generations` has one Generation per prompt, with its token ids, finish reason
+    and timings. A sequence whose context is full ends with the reason 'length'.
 
-    Closing it, or leaving its `with` block, ends what is not over.
+    Closing it, or leaving its `with` block, ends all remaining sequences.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Batch:
         samplers: Sequence[Sampler],
         max_tokens: int,
         stop: Sequence[str],
-        ended: frozenset[int],
+        end_tokens: frozenset[int],
     ) -> None:
-        """A sequence per prompt (token ids); `ended` are the tokens that end one."""
-        self._model, self._ended = model, ended
+        """Prepare a sequence per prompt (token ids). `end_tokens` are the token ids that end a sequence."""
+        self._model, self._end_tokens = model, end_tokens
         self._active: list[_Sequence] = []
         self._pieces: deque[tuple[int, str]] = deque()
         pairs = enumerate(zip(prompts, samplers, strict=True))
@@ -77,14 +77,14 @@ class Batch:
         raise StopIteration
 
     def texts(self) -> list[str]:
-        """Generates all there is and gives each prompt's text."""
+        """Generate everything and return the text of each prompt."""
         texts = [""] * len(self.generations)
         for i, piece in self:
             texts[i] += piece
         return texts
 
     def close(self) -> None:
-        """Ends every sequence here; closing twice is allowed."""
+        """End all sequences; may be called twice."""
         for sequence in (*self._active, *self._waiting):
             sequence.generation.close()
         self._waiting.clear()
@@ -99,7 +99,7 @@ class Batch:
         self.close()
 
     def _take(self, sequence: _Sequence) -> int | None:
-        return None if sequence.drawn in self._ended else sequence.drawn
+        return None if sequence.drawn in self._end_tokens else sequence.drawn
 
     def _release(self, sequence: _Sequence) -> None:
         slot, sequence.slot = sequence.slot, None
@@ -108,7 +108,7 @@ class Batch:
         self._active = [s for s in self._active if s is not sequence]
 
     def _step(self) -> None:
-        """One run of the model, and a token for each sequence that has none of its prompt left."""
+        """Run the model once; sample a token for each sequence whose prompt is fully processed."""
         with self._model.lock:
             self._model.check_open()
             self._admit()
@@ -118,7 +118,7 @@ class Batch:
             self._advance(sequence)
 
     def _admit(self) -> None:
-        """Starts waiting sequences while the cache has places. ContextError if others hold them all."""
+        """Give free slots to waiting sequences. Raises ContextError if other sessions hold all slots."""
         cache = self._model.plans.cache
         while self._waiting and (cache.n_free or not self._active):
             sequence = self._waiting[0]
@@ -127,7 +127,7 @@ class Batch:
             sequence.generation.begin()
 
     def _parts(self) -> list[tuple[_Sequence, list[int]]]:
-        """What goes into this run of each sequence: tokens being generated first, then prompts in order, as far as fits."""
+        """Choose the tokens of this run: generating sequences first, then prompts in order, while there is room."""
         plans = self._model.plans
         room, rows, parts = plans.prompt_tokens.bound, plans.logit_rows.bound, []
         for sequence in sorted(self._active, key=lambda s: len(s.pending) > 1):
@@ -142,11 +142,11 @@ class Batch:
         return parts
 
     def _run(self, parts: list[tuple[_Sequence, list[int]]]) -> list[_Sequence]:
-        """Runs the parts and draws a token for each sequence that is through with what it had; gives those."""
+        """Run the parts and sample a token for each sequence without pending tokens left; return those sequences."""
         plans = self._model.plans
         ids: list[int] = []
         positions: list[int] = []
-        slots, rows, through = [], [], []
+        slots, rows, completed = [], [], []
         for sequence, part in parts:
             assert sequence.slot is not None
             start = len(sequence.history)
@@ -156,36 +156,36 @@ class Batch:
             slots += [sequence.slot] * len(part)
             if len(part) == len(sequence.pending):
                 rows.append(len(ids) - 1)
-                through.append(sequence)
+                completed.append(sequence)
         if len(rows) == len(ids):
-            plans.run_together(ids, positions, slots)
+            plans.run_decode(ids, positions, slots)
         else:
             plans.run(ids, positions, slots, rows)
         for sequence, part in parts:
             sequence.history += part
             del sequence.pending[: len(part)]
-        tokens = self._model.samplers.draw([s.sampler for s in through], [s.history for s in through])
-        for sequence, token in zip(through, tokens, strict=True):
+        tokens = self._model.samplers.draw([s.sampler for s in completed], [s.history for s in completed])
+        for sequence, token in zip(completed, tokens, strict=True):
             sequence.drawn, sequence.pending = token, [token]
-        return through
+        return completed
 
     def _advance(self, sequence: _Sequence) -> None:
-        """The drawn token into the sequence's text; its end, where it comes to one."""
+        """Append the drawn token to the sequence's text, and end the sequence if it is complete."""
         generation = sequence.generation
-        self._keep(sequence, generation.advance())
+        self._emit(sequence, generation.advance())
         if generation.finish_reason is None and generation.is_full:
-            self._keep(sequence, generation.advance())
+            self._emit(sequence, generation.advance())
 
     def _finish(self, sequence: _Sequence) -> None:
-        self._keep(sequence, sequence.generation.finish("length"))
+        self._emit(sequence, sequence.generation.finish("length"))
 
-    def _keep(self, sequence: _Sequence, piece: str) -> None:
+    def _emit(self, sequence: _Sequence, piece: str) -> None:
         if piece:
             self._pieces.append((sequence.index, piece))
 
 
 def check_prompts(prompts: Sequence[list[int]], context: int) -> None:
-    """ContextError, naming the prompt, for one that is empty or does not fit."""
+    """Raise ContextError, naming the prompt, if one is empty or exceeds the context."""
     for i, ids in enumerate(prompts):
         if not ids:
             raise ContextError(f"prompt {i} is empty: it has no tokens to start from")

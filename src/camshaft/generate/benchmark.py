@@ -1,4 +1,4 @@
-"""How fast a language model runs: tokens per second in this process, first tokens of fresh ones (`camshaft bench`)."""
+"""Benchmark a language model: tokens per second in this process, time to first token in fresh processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import GenerationTimings, LanguageModel
 
 Step = Callable[[int, int], None]
-"""Called with (runs done, runs in all)."""
+"""Called with (runs done, total runs)."""
 
 _TEXT = (
     "A mill by the river ground corn for nine villages, and each of them sent one child to learn the miller's trade. "
@@ -27,7 +27,7 @@ _TEXT = (
 
 
 def english(lm: LanguageModel, n_tokens: int) -> list[int]:
-    """So many tokens of English."""
+    """Return `n_tokens` token ids of English text."""
     text = lm.tokenize(_TEXT)
     return (text * (n_tokens // len(text) + 1))[:n_tokens]
 
@@ -35,22 +35,26 @@ def english(lm: LanguageModel, n_tokens: int) -> list[int]:
 def benchmark(
     lm: LanguageModel, prompt_tokens: int, generate_tokens: int, repeat: int, step: Step
 ) -> dict[str, Spread]:
-    """Rates of reading `prompt_tokens` of English and of generating `generate_tokens` after one token, one run of each
-    uncounted, then `repeat` of each, by turns."""
+    """Measure prompt processing of `prompt_tokens` tokens and generation of `generate_tokens` tokens after one token.
+
+    The two alternate for `repeat` runs, after one warm-up run of each."""
     prompt = english(lm, prompt_tokens)
-    reading, writing = [], []
+    prompt_rates, generation_rates = [], []
     for run in range(repeat + 1):
         step(run, repeat + 1)
-        reading.append(_run(lm, prompt, 1).prompt_tokens_per_s)
-        writing.append(_run(lm, prompt[:1], generate_tokens).generated_tokens_per_s)
+        prompt_rates.append(_run(lm, prompt, 1).prompt_tokens_per_s)
+        generation_rates.append(_run(lm, prompt[:1], generate_tokens).generated_tokens_per_s)
     step(repeat + 1, repeat + 1)
-    return {"prompt_tokens_per_s": Spread.of(reading[1:]), "generated_tokens_per_s": Spread.of(writing[1:])}
+    return {
+        "prompt_tokens_per_s": Spread.of(prompt_rates[1:]),
+        "generated_tokens_per_s": Spread.of(generation_rates[1:]),
+    }
 
 
 def benchmark_together(
     lm: LanguageModel, sequences: int, generate_tokens: int, repeat: int, step: Step
 ) -> dict[str, Spread]:
-    """Tokens per second of `sequences` that generate `generate_tokens` each, together, after one token; one run uncounted."""
+    """Measure the total tokens per second of `sequences` sequences generated in a batch, after one warm-up run."""
     start = lm.tokenize(_TEXT)[:1]
     rates = []
     for run in range(repeat + 1):
@@ -72,20 +76,20 @@ def _run(lm: LanguageModel, ids: list[int], max_tokens: int) -> GenerationTiming
 
 
 def first_token(model: str, repeat: int, step: Step, **options: str | int | None) -> dict[str, Spread]:
-    """Seconds from the start of `camshaft generate` to its first byte: cold (nothing cached, no kernel compiled, no
-    backend proved; once) and warm (`repeat` times)."""
+    """Measure the seconds from the start of `camshaft generate` to its first byte of output: once cold (empty cache: no
+    compiled kernels, no validation results), then `repeat` times warm."""
     command = [sys.executable, "-m", "camshaft.cli", "generate", str(resolve_model(model).resolve())]
     command += ["--raw", "-p", _TEXT, "-n", "8", "--greedy"]
     for name, value in options.items():
         command += [] if value is None else ["--" + name.replace("_", "-"), str(value)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         env = os.environ | {"CAMSHAFT_CACHE_DIR": cache}
-        taken = []
+        seconds = []
         for run in range(repeat + 1):
             step(run, repeat + 1)
-            taken.append(_first_byte_s(command, env))
+            seconds.append(_first_byte_s(command, env))
     step(repeat + 1, repeat + 1)
-    return {"first_token_cold_s": Spread.of(taken[:1]), "first_token_warm_s": Spread.of(taken[1:])}
+    return {"first_token_cold_s": Spread.of(seconds[:1]), "first_token_warm_s": Spread.of(seconds[1:])}
 
 
 def _first_byte_s(command: list[str], env: dict[str, str]) -> float:
@@ -95,8 +99,8 @@ def _first_byte_s(command: list[str], env: dict[str, str]) -> float:
         assert child.stdout is not None
         child.stdout.read(1)
         elapsed_s = time.perf_counter() - started
-        _, complaint = child.communicate()
+        _, stderr = child.communicate()
     if child.returncode:
-        lines = complaint.decode("utf-8", "replace").strip().splitlines()
-        raise ModelError(f"a fresh process failed: {lines[-1] if lines else child.returncode}")
+        lines = stderr.decode("utf-8", "replace").strip().splitlines()
+        raise ModelError(f"a benchmark process failed: {lines[-1] if lines else child.returncode}")
     return elapsed_s

@@ -1,4 +1,4 @@
-"""Conversation: messages of a user and a model over one session, so that each turn processes only what is new."""
+"""Conversation: chat messages over one session; each turn processes only the new tokens."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ if TYPE_CHECKING:
 
 
 class Conversation:
-    """Messages and the session that has read them.
+    """Chat messages and the session whose KV cache holds them.
 
-    The chat template is rendered over all messages each turn; what the session has read already is the front of that text and
-    is cut off. Where it is not (a template that rewrites old turns, an answer stopped half way), a new session reads
-    everything again. ModelError if the model has no chat template.
+    Each turn renders the chat template over all messages; the prefix that the session has processed is cut off. If it is not a
+    prefix (the template rewrites old turns, or an answer was interrupted), a new session processes everything. Raises
+    ModelError if the model has no chat template.
     """
 
     def __init__(self, lm: LanguageModel, sampling: Sampling | None = None, max_tokens: int = 512) -> None:
         self._lm, self._sampling, self._max_tokens = lm, sampling or Sampling(), max_tokens
         self.messages: list[dict[str, str]] = []
         self._session = lm.session()
-        self._read = ""
+        self._processed = ""
 
     def say(self, text: str) -> Generator[str]:
-        """Sends a message and gives the answer's pieces as they come. An answer stopped half way keeps what was said."""
+        """Send a message and yield the answer's pieces. An interrupted answer stays in the messages as far as it got."""
         self.messages.append({"role": "user", "content": text})
         rendered = self._lm.chat_template.render(self.messages, add_generation_prompt=True)
-        if not rendered.startswith(self._read):
-            self._forget()
+        if not rendered.startswith(self._processed):
+            self._restart()
         pieces: list[str] = []
-        new = rendered[len(self._read) :]
+        new = rendered[len(self._processed) :]
         generation = self._session.generate(new, max_tokens=self._max_tokens, sampling=self._sampling, raw=True)
-        whole = False
+        complete = False
         try:
             for piece in generation:
                 pieces.append(piece)
                 yield piece
-            whole = True
+            complete = True
         finally:
             self.messages.append({"role": "assistant", "content": "".join(pieces)})
-            if whole:
-                self._read = rendered + "".join(pieces)
+            if complete:
+                self._processed = rendered + "".join(pieces)
             else:
-                self._forget()
+                self._restart()
 
-    def _forget(self) -> None:
+    def _restart(self) -> None:
         self._session.close()
-        self._session, self._read = self._lm.session(), ""
+        self._session, self._processed = self._lm.session(), ""
 
     def close(self) -> None:
-        """Gives the session's place in the cache back."""
+        """Release the session's slot in the KV cache."""
         self._session.close()

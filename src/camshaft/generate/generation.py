@@ -1,4 +1,4 @@
-"""Generation: the pieces of a text as they come, with stop strings, a finish reason and timings. Made by a Session."""
+"""Generation: an iterator of text pieces with stop strings, a finish reason and timings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class GenerationTimings:
-    """Seconds to the first token (prompt processing included), and rates; a rate of nothing is 0."""
+    """Seconds to the first token, prompt processing included, and token rates; 0 if nothing was measured."""
 
     first_token_s: float
     prompt_tokens_per_s: float
@@ -23,44 +23,44 @@ class GenerationTimings:
 
 
 def check_max_tokens(max_tokens: int) -> None:
-    """SettingError for what is no whole number from 0 up."""
+    """Raise SettingError unless `max_tokens` is an integer of 0 or more."""
     if not isinstance(max_tokens, int) or max_tokens < 0:
         raise SettingError(f"max_tokens {max_tokens!r}; wanted a whole number, 0 or more")
 
 
 def stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
-    """One string or several, as several."""
+    """Return one or several stop strings as a tuple."""
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 class StopStrings:
-    """Lets text through up to the first stop string, holding back what may be the start of one."""
+    """Pass text through up to the first stop string; buffer text that may be the start of one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(s for s in stop if s)
-        self._held = ""
+        self._buffer = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """The text that is safe to show, and whether a stop string came."""
-        self._held += text
-        found = min((i for s in self._stop if (i := self._held.find(s)) >= 0), default=-1)
-        if found >= 0:
-            return self._held[:found], True
-        keep = max((n for s in self._stop for n in range(1, len(s)) if self._held.endswith(s[:n])), default=0)
-        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        """Add text; return the text that is safe to show, and whether a stop string was reached."""
+        self._buffer += text
+        end = min((i for s in self._stop if (i := self._buffer.find(s)) >= 0), default=-1)
+        if end >= 0:
+            return self._buffer[:end], True
+        keep = max((n for s in self._stop for n in range(1, len(s)) if self._buffer.endswith(s[:n])), default=0)
+        shown, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
         return shown, False
 
     def flush(self) -> str:
-        """What was held back and turned out to be text."""
-        held, self._held = self._held, ""
-        return held
+        """Return the buffered text at the end of the generation."""
+        text, self._buffer = self._buffer, ""
+        return text
 
 
 class Generation:
-    """An iterator of text pieces. When it ends, `finish_reason` says why: 'stop' (an end token or a stop string) or 'length'.
+    """An iterator of text pieces. At its end `finish_reason` is 'stop' (end token or stop string) or 'length'.
 
-    `tokens` counts what was generated, the end token not; `ids` are those tokens. One that is closed or fails before its end
-    has no finish reason.
+    `ids` are the generated tokens without the end token, `tokens` their number. If closed early or after an error,
+    `finish_reason` is None.
     """
 
     def __init__(
@@ -70,24 +70,24 @@ class Generation:
         detokenizer: Detokenizer,
         stop: Sequence[str],
         max_tokens: int,
-        ended: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.finish_reason: FinishReason | None = None
         self.ids: list[int] = []
         self._next_token: Callable[[], int | None] | None = next_token
         self._text, self._stop, self._max_tokens = detokenizer, StopStrings(stop), max_tokens
-        self._ended = ended
+        self._on_end = on_end
         self._started = self._first = self._last = 0.0
 
     @property
     def tokens(self) -> int:
-        """How many tokens were generated so far."""
+        """The number of tokens generated so far."""
         return len(self.ids)
 
     @property
     def timings(self) -> GenerationTimings:
-        """Of what has happened so far."""
+        """The timings so far."""
         first = self._first - self._started if self._first else 0.0
         later = self._last - self._first
         return GenerationTimings(
@@ -98,11 +98,11 @@ class Generation:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has as many tokens as it may."""
+        """Whether max_tokens are generated."""
         return self.tokens >= self._max_tokens
 
     def begin(self) -> None:
-        """Starts the clock, where that is before the first token is asked for."""
+        """Start the clock; by default it starts with the first token."""
         self._started = time.perf_counter()
 
     def __iter__(self) -> Iterator[str]:
@@ -120,13 +120,13 @@ class Generation:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration here; closing twice is allowed."""
-        ended, self._ended, self._next_token = self._ended, None, None
-        if ended is not None:
-            ended()
+        """End the iteration; may be called twice."""
+        on_end, self._on_end, self._next_token = self._on_end, None, None
+        if on_end is not None:
+            on_end()
 
     def advance(self) -> str:
-        """One token further: the text that it completes, which may be none; once it is over, always none."""
+        """Generate one token and return the text that it completes, possibly empty; always empty after the end."""
         if self._next_token is None:
             return ""
         self._started = self._started or time.perf_counter()
@@ -143,7 +143,7 @@ class Generation:
         return piece
 
     def finish(self, reason: FinishReason) -> str:
-        """Ends it for a reason: the text that was held back."""
+        """End the generation and return the buffered text."""
         self._end(reason)
         rest, stopped = self._stop.push(self._text.flush())
         return rest if stopped else rest + self._stop.flush()

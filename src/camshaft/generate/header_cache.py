@@ -1,7 +1,7 @@
-"""Model files opened by what the store knows of their headers, and what is kept of new ones.
+"""Open model files with cached header indexes, and cache the index of new files.
 
-The key has a header's first bytes and camshaft's own files; what is kept counts when all of the header has the digest that stands
-there, so a changed file is read anew.
+An entry's key covers the header's first bytes and camshaft's own files. It is used only if the digest of the whole header
+matches, so a changed file is parsed again.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from camshaft.text.vocabulary_index import StringsIndex, VocabularyIndex, indexe
 
 @dataclass(frozen=True)
 class ModelFile:
-    """An open file; `index` of its vocabulary, where one was kept; `is_known`: its header came out of the store; `key` there;
-    `digest` of the header when it was opened."""
+    """An open model file. `from_cache` tells whether its header was cached under `key`; `index` is the vocabulary's index if
+    cached; `digest` is the header's digest when it was opened."""
 
     file: GGUFFile
     index: VocabularyIndex | None
-    is_known: bool
+    from_cache: bool
     key: str
     digest: str
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer in the file. ModelError as Tokenizer.from_gguf's."""
+        """The file's tokenizer. Raises ModelError as Tokenizer.from_gguf does."""
         if self.index is None:
             return Tokenizer.from_gguf(self.file.metadata)
         return Tokenizer(indexed_vocabulary(self.index, self.file.metadata))
 
-    def keep(self, tokenizer: Tokenizer) -> None:
-        """Keeps what was read of a header that was new, while the file is open; nothing where somebody wrote into it meanwhile.
-        A store that cannot be used keeps nothing."""
-        if self.is_known or self.file.mapped.closed or not self.file.mapped.is_whole:
+    def save(self, tokenizer: Tokenizer) -> None:
+        """Cache the header of a newly parsed file; skipped if the file changed or is closed. Warns if the store fails."""
+        if self.from_cache or self.file.mapped.closed or not self.file.mapped.is_whole:
+            return
             return
         index, header = make_index(tokenizer.vocabulary, self.file.metadata), known_header(self.file)
         if header.digest != self.digest:
@@ -54,25 +54,25 @@ class ModelFile:
         try:
             store().headers.put(self.key, data)
         except StoreError as error:
-            warnings.warn(f"what was read of {self.file.path} is not kept: {error}", stacklevel=2)
+            warnings.warn(f"the header of {self.file.path} was not cached: {error}", stacklevel=2)
 
 
 def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
-    """Opens a GGUF file. FormatError as open_gguf's."""
+    """Open a GGUF file. Raises FormatError as open_gguf does."""
     mapped = MappedFile(path)
     key = hashlib.sha256(f"{program_digest()}|{probe(mapped)}".encode()).hexdigest()
-    data = store().headers.get(key, f"what is kept of the header of {mapped.path}")
+    data = store().headers.get(key, f"the cached header of {mapped.path}")
     if data is not None:
         header, index = from_bytes(data)
-        known = open_known(mapped, header)
-        if known is not None:
-            return ModelFile(known, index, True, key, header.digest)
+        cached = open_known(mapped, header)
+        if cached is not None:
+            return ModelFile(cached, index, True, key, header.digest)
     file = read_header(mapped)
     return ModelFile(file, None, False, key, header_digest(mapped, file.header_nbytes))
 
 
 def to_bytes(header: HeaderIndex, index: VocabularyIndex | None) -> bytes:
-    """As the store has it: the length of a JSON text, the text, the index's arrays."""
+    """Serialize as: the length of a JSON document, the document, the arrays of the index."""
     tables = [] if index is None else [index.tokens, index.merges]
     arrays = [array for table in tables for array in (table.starts, table.table)]
     known = None if index is None else {"facts": index.facts, "controls": index.controls}
@@ -83,7 +83,7 @@ def to_bytes(header: HeaderIndex, index: VocabularyIndex | None) -> bytes:
 
 
 def from_bytes(data: bytes) -> tuple[HeaderIndex, VocabularyIndex | None]:
-    """What `to_bytes` was given: its key has camshaft's own files, and the store its digest."""
+    """Restore what `to_bytes` serialized. The store has verified the digest, and the key covers camshaft's version."""
     end = 8 + int.from_bytes(data[:8], "little")
     document = json.loads(data[8:end])
     arrays = []

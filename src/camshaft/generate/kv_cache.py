@@ -1,7 +1,7 @@
-"""KVCache: the memory of keys and values in blocks of 16 tokens, and which sequence holds which. Sessions own slots of it.
+"""KVCache: the paged memory of keys and values, in blocks of 16 tokens, with a block table per sequence slot.
 
-Its arrays are states of the model's plans. Memory is reserved for every slot and, on the host, touched only as tokens come:
-in small pages first, in huge ones once the tokens that are held take more than a TLB reaches in small ones.
+Its arrays are states of the model's plans. Address space is reserved for every slot; on the host, pages are touched only as
+tokens arrive. They start as small pages and become huge pages once the tokens exceed the reach of the TLB.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from camshaft.plan.memory.device_memory import DeviceArray
 
 BLOCK_TOKENS = 16
-KINDS = ("keys", "values", "key_scales", "value_scales")  # of a layer; scales of quantized caches only
+KINDS = ("keys", "values", "key_scales", "value_scales")  # arrays of a layer; scales only for quantized caches
 ALIGNMENT = 64
-# Of tokens that are held, from which on the pages are huge: two thirds of what Zen 4's TLB reaches in small ones. Each layer's
-# first block lies on huge pages of its own, so the first token touches all of them, for up to 140 ms here.
+# Bytes of tokens in use from which huge pages pay. Below that they cost: each layer's first block lies on a huge page of its
+# own, so the first token would touch all of them (up to 140 ms).
 HUGE_FROM_NBYTES = 8 << 20
-# Blocks, 67 million tokens, beyond which the memory is asked for first: a context of 2^26 for 31 sessions took 23 GB of lists and
-# rotations before it was refused.
-MOST_UNASKED = 1 << 22
+# From this many blocks (67 million tokens) the memory is allocated first, so that an impossible size fails
+# before the block lists and rotation tables are built.
+EAGER_FROM_BLOCKS = 1 << 22
 Array = np.ndarray[Any, Any]
 
 
 class KVCache:
-    """`states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N` [blocks, kv_heads, 16, head_dim]
-    and the `block_table` [slots, blocks a sequence]. `form` is an element type, or the block format of a quantized cache, which
-    has `key_scales.N` and `value_scales.N` too (ops/attention/kv_cache_quantize.py). With a `device`, keys and values lie there;
-    the table is the host's."""
+    """The KV cache of one model. `states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N`
+    [blocks, kv_heads, 16, head_dim] and `block_table` [slots, blocks per sequence]. `form` is a dtype, or the block format of a
+    quantized cache, which adds `key_scales.N` and `value_scales.N` (see ops/attention/kv_cache_quantize.py). With a `device`
+    the keys and values are in its memory; the block table is in host memory."""
 
     def __init__(
         self, config: ModelConfig, context: int, form: DType | str, n_slots: int, device: Device | None = None
     ) -> None:
         self.context, self.n_slots, self._device = context, n_slots, device
-        self._enlarge: Callable[[], None] | None = None  # of memory whose pages are small yet
+        self._enlarge: Callable[[], None] | None = None  # turns small pages into huge ones, once
         self.blocks_per_slot = -(-context // BLOCK_TOKENS)
         table = TensorSpec((n_slots, self.blocks_per_slot), i32)
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
@@ -53,91 +53,91 @@ class KVCache:
         heads, dim = config.n_kv_heads, config.head_dim
         self.specs = {"block_table": table}
         for layer in range(config.n_layers):
-            made = (
+            layer_specs = (
                 _plain(form, n_blocks, heads, dim)
                 if isinstance(form, DType)
                 else _quantized(form, n_blocks, heads, dim)
             )
-            self.specs |= {f"{kind}.{layer}": spec for kind, spec in zip(KINDS, made, strict=False)}
-        if n_blocks > MOST_UNASKED and device is None:
-            _ = self.states  # MemoryError now, before lists as long
+            self.specs |= {f"{kind}.{layer}": spec for kind, spec in zip(KINDS, layer_specs, strict=False)}
+        if n_blocks > EAGER_FROM_BLOCKS and device is None:
+            _ = self.states  # raises MemoryError before lists of that length are built
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
         self._free_slots = list(range(n_slots - 1, -1, -1))
-        self._held: dict[int, list[int]] = {}
+        self._blocks: dict[int, list[int]] = {}  # of each open slot
 
     @cached_property
     def states(self) -> dict[str, Array | DeviceArray]:
-        """The memory of every spec, made when it is first asked for. BackendError when the device has too little."""
-        made: dict[str, Array | DeviceArray] = {"block_table": self.table}
-        specs = {name: spec for name, spec in self.specs.items() if name not in made}
+        """The memory of every spec, allocated on first use. Raises BackendError if the device has too little."""
+        arrays: dict[str, Array | DeviceArray] = {"block_table": self.table}
+        specs = {name: spec for name, spec in self.specs.items() if name not in arrays}
         if self._device is not None:
             from camshaft.plan.memory.device_memory import DeviceArray
 
-            return made | {name: DeviceArray.zeros(self._device, spec) for name, spec in specs.items()}
+            return arrays | {name: DeviceArray.zeros(self._device, spec) for name, spec in specs.items()}
         spans = [-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs.values()]
         (pool, self._enlarge), first = late_huge_pages(sum(spans)), 0
         for (name, spec), span in zip(specs.items(), spans, strict=True):
-            made[name] = _view(pool[first : first + spec.nbytes], spec)
+            arrays[name] = _view(pool[first : first + spec.nbytes], spec)
             first += span
-        return made
+        return arrays
 
     @property
     def session_nbytes(self) -> int:
-        """Bytes of keys and values of one full context."""
+        """Bytes of keys and values of one session with a full context."""
         total = sum(spec.nbytes for name, spec in self.specs.items() if name != "block_table")
         return total // self.n_slots
 
     @property
     def n_free(self) -> int:
-        """How many slots nobody holds."""
+        """The number of free slots."""
         return len(self._free_slots)
 
     def open_slot(self) -> int:
-        """A free sequence slot. ContextError when all are taken."""
+        """Take a free slot. Raises ContextError if there is none."""
         try:
-            slot = self._free_slots.pop()  # one step: sessions may open in several threads
+            slot = self._free_slots.pop()  # atomic: sessions may be opened in several threads
         except IndexError:
             raise ContextError(
-                f"all {self.n_slots} sessions of this model are open; close one, or give more with sessions="
+                f"all {self.n_slots} sessions of this model are open; close one, or open the model with a larger sessions="
             ) from None
-        self._held[slot] = []
+        self._blocks[slot] = []
         return slot
 
     def close_slot(self, slot: int) -> None:
-        """Gives the slot and its blocks back; closing twice is allowed."""
-        held = self._held.pop(slot, None)
-        if held is not None:
-            self._free_blocks += held[::-1]
+        """Free the slot and its blocks; may be called twice."""
+        blocks = self._blocks.pop(slot, None)
+        if blocks is not None:
+            self._free_blocks += blocks[::-1]
             self._free_slots.append(slot)
 
     def close(self) -> None:
-        """Lets go of the memory. Slots may still be closed."""
-        for held in self.states.values():
-            if not isinstance(held, np.ndarray):
-                held.close()
+        """Release the memory. Slots may still be closed afterwards."""
+        for array in self.states.values():
+            if not isinstance(array, np.ndarray):
+                array.close()
         self.states.clear()
         self._enlarge = None
 
     def reserve(self, slot: int, n_tokens: int) -> None:
-        """Makes room for positions 0 to n_tokens - 1. ContextError past the context, or for a slot closed meanwhile."""
+        """Reserve blocks for positions 0 to n_tokens - 1. Raises ContextError beyond the context or for a closed slot."""
         if n_tokens > self.context:
             raise ContextError(
                 f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise --context"
             )
-        held, table = self._held.get(slot), self.table
-        if held is None:
+        blocks, table = self._blocks.get(slot), self.table
+        if blocks is None:
             raise ContextError("the session is closed")
-        while len(held) * BLOCK_TOKENS < n_tokens:
-            block = self._free_blocks.pop()  # one step: sessions may close in several threads
-            table[slot, len(held)] = block
-            held.append(block)
-        self._enlarge_in_time()
+        while len(blocks) * BLOCK_TOKENS < n_tokens:
+            block = self._free_blocks.pop()  # atomic: sessions may be closed in several threads
+            table[slot, len(blocks)] = block
+            blocks.append(block)
+        self._enlarge_pages()
 
-    def _enlarge_in_time(self) -> None:
-        """Makes the memory's pages huge once the blocks that are held are worth it."""
+    def _enlarge_pages(self) -> None:
+        """Switch to huge pages once the blocks in use take HUGE_FROM_NBYTES."""
         n_blocks = self.n_slots * self.blocks_per_slot
-        n_held = n_blocks - len(self._free_blocks)
-        if self._enlarge is not None and n_held * self.session_nbytes >= HUGE_FROM_NBYTES * self.blocks_per_slot:
+        n_used = n_blocks - len(self._free_blocks)
+        if self._enlarge is not None and n_used * self.session_nbytes >= HUGE_FROM_NBYTES * self.blocks_per_slot:
             enlarge, self._enlarge = self._enlarge, None
             enlarge()
 
@@ -148,10 +148,10 @@ def _plain(dtype: DType, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpe
 
 
 def _quantized(form: str, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, ...]:
-    from camshaft.ops.attention.kv_cache_quantize import GROUP, cache_specs  # here: a plain cache needs no op
+    from camshaft.ops.attention.kv_cache_quantize import GROUP, cache_specs  # only quantized caches import the op
 
     if dim % GROUP:
-        raise SettingError(f"a KV cache of {form} for heads of {dim}; it wants a multiple of {GROUP}: take f16")
+        raise SettingError(f"a {form} KV cache for a head size of {dim}; wanted a multiple of {GROUP}: use f16")
     return tuple(cache_specs(form, n_blocks, heads, dim))
 
 

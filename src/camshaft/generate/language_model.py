@@ -1,4 +1,4 @@
-"""LanguageModel: a GGUF file made ready to run: text in, text or logits out. The first user's way into camshaft."""
+"""LanguageModel: load a GGUF model, generate text with it, and compute logits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEFAULT_SESSIONS = 8
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds: `load_s` opening the file and its tokenizer, `compile_s` grinding the prompts' plan, packing weights included."""
+    """Seconds: `load_s` to open the file and tokenizer, `compile_s` to compile the prompt plan and pack weights."""
 
     load_s: float
     compile_s: float
@@ -52,7 +52,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class PlanDescription:
-    """What was ground for single tokens: thunks, whether each waits, and bytes."""
+    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use."""
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
@@ -63,12 +63,17 @@ class PlanDescription:
 
 
 class LanguageModel:
-    """A model and its plans. Thread-safe: runs of several sessions take turns. A context manager that closes itself.
+    """A language model ready for inference. Thread-safe: concurrent sessions run one at a time. A context manager.
 
-    `path_or_name` is a .gguf file or a name that `camshaft pull` knows; `context` the most tokens of a session; `sessions` the
-    most sessions open at once; `activations` 'auto' and 'q8' quantize the inputs of quantized products to 8 bits and keep the
-    KV cache in f16, 'f32' keeps both in f32; `kv_cache` keeps the cache otherwise: 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits a
-    number) or 'q4_0' (4.5). ModelError, FormatError or BackendError say what is wrong with a file or backend.
+    path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
+    backend: name of a backend or device; None uses the override, else the CPU.
+    threads: worker threads; None uses all available cores.
+    context: maximum tokens per session.
+    activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'f32' keeps both f32.
+    kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
+    sessions: maximum number of open sessions.
+
+    Raises ModelError, FormatError or BackendError for an unusable file or backend.
     """
 
     def __init__(
@@ -108,7 +113,7 @@ class LanguageModel:
                     backend=backend,
                     threads=self.threads,
                 )
-                self.tokenizer = self._model_file.tokenizer()  # beside the loading of a kept plan's weights
+                self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()
                 self.plans.prepare()
         except MemoryError as error:
@@ -119,16 +124,16 @@ class LanguageModel:
         except BaseException:
             self._file.close()
             raise
-        self.samplers = SamplerPlans(self.plans.logits, backend, self.threads, self.plans.kept)
+        self.samplers = SamplerPlans(self.plans.logits, backend, self.threads, self.plans.plan_cache)
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The file's chat template. ModelError if it has none."""
+        """The file's chat template. Raises ModelError if it has none."""
         return ChatTemplate.from_gguf(self._file.metadata, self.tokenizer.vocabulary.tokens)
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Token ids of a text; each byte that is no UTF-8 counts as one U+FFFD."""
+        """Token ids of a text. Each byte that is not valid UTF-8 counts as U+FFFD."""
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -136,7 +141,7 @@ class LanguageModel:
         return self.tokenizer.decode(ids)
 
     def prompt_ids(self, prompt: str | Sequence[int], *, raw: bool, first: bool = True) -> list[int]:
-        """A prompt's tokens: ids as they are, raw text tokenized, other text as a user's message in the chat template."""
+        """Token ids of a prompt: ids are checked; text is tokenized as is if `raw`, else as a user message of the template."""
         if not isinstance(prompt, str):
             if not hasattr(prompt, "__iter__"):
                 raise SettingError(f"the prompt came as {type(prompt).__name__}; wanted a text or a list of token ids")
@@ -162,11 +167,11 @@ class LanguageModel:
         raw: bool = False,
         ignore_eos: bool = False,
     ) -> Generation:
-        """Generates after `prompt` in a session of its own, which ends with the iteration.
+        """Generate text after `prompt`, in a new session that ends with the iteration.
 
-        `prompt` is a message (the chat template is applied unless `raw`) or token ids; `stop` strings end the text before
-        them; `ignore_eos` goes on past the end token. ContextError if the prompt does not fit the context, or the context
-        fills up while generating.
+        `prompt` is a message (the chat template is applied unless `raw`) or token ids. The text ends before any `stop` string;
+        `ignore_eos` continues past the end token. Raises ContextError if the prompt does not fit the context, or if the context
+        fills up.
         """
         ids = self.prompt_ids(prompt, raw=raw)
         session = self.session()
@@ -186,56 +191,56 @@ class LanguageModel:
         raw: bool = False,
         ignore_eos: bool = False,
     ) -> Batch:
-        """Generates after every prompt, all together: an iterator of (index of the prompt, piece of text); `.texts()` gives all.
+        """Generate text after every prompt in one batch: an iterator of (prompt index, text piece), or `.texts()` for all.
 
-        Each sequence gets what `generate` would give it, but shares the reading of the weights. As many as the model has
-        sessions for run at once, the others wait. `sampling`: one for all, or one per prompt. Errors as generate's.
+        Each sequence gets the same text as from `generate`, but a step reads the weights once for all. At most `sessions`
+        sequences run at once; the others wait. `sampling` is one Sampling for all, or one per prompt. Raises as `generate`.
         """
         if isinstance(prompts, str):
             raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
         each = [self.prompt_ids(prompt, raw=raw) for prompt in prompts]
         check_prompts(each, self.context)
         check_max_tokens(max_tokens)
-        given = (
+        samplings = (
             [sampling or Sampling()] * len(each) if sampling is None or isinstance(sampling, Sampling) else [*sampling]
         )
-        if len(given) != len(each):
-            raise SettingError(f"{len(given)} samplings for {len(each)} prompts; wanted one, or one per prompt")
+        if len(samplings) != len(each):
+            raise SettingError(f"{len(samplings)} samplings for {len(each)} prompts; wanted one, or one per prompt")
         self.check_open()
-        ended = frozenset[int]() if ignore_eos else self.tokenizer.eos_ids
-        return Batch(self, each, [self.sampler(s) for s in given], max_tokens, stop_strings(stop), ended)
+        end_tokens = frozenset[int]() if ignore_eos else self.tokenizer.eos_ids
+        return Batch(self, each, [self.sampler(s) for s in samplings], max_tokens, stop_strings(stop), end_tokens)
 
     def session(self) -> Session:
-        """A conversation of its own. ContextError when `sessions` are open already."""
+        """Open a session. Raises ContextError if `sessions` are open already."""
         self.check_open()
         return Session(self)
 
     def check_open(self) -> None:
-        """ModelError if the model was closed."""
+        """Raise ModelError if the model is closed."""
         if self._closed:
             raise ModelError(f"the model {self.name} is closed")
 
     def conversation(self, *, sampling: Sampling | None = None, max_tokens: int = 512) -> Conversation:
-        """Turns of a user and the model through the chat template, each processing only what is new: `say(text)`."""
+        """Start a conversation: `say(text)` applies the chat template and processes only the new tokens."""
         return Conversation(self, sampling, max_tokens)
 
     def sampler(self, sampling: Sampling) -> Sampler:
-        """A sampler over this model's logits. SettingError for what is no Sampling."""
+        """A sampler over this model's logits. Raises SettingError unless `sampling` is a Sampling."""
         if not isinstance(sampling, Sampling):
             raise SettingError(f"sampling came as {type(sampling).__name__}; wanted a camshaft.Sampling")
         with self.lock:
             return Sampler(self.samplers.plan(sampling), sampling)
 
     def logits(self, token_ids: Sequence[int], *, chunk: int | None = None) -> Array:
-        """float32 [n, vocab]: the logits after each of n tokens, through the plans that generate. `chunk` tokens a run.
+        """Return the logits after each of n tokens, f32 [n, vocab], in runs of `chunk` tokens.
 
-        ContextError for no tokens, more than the context holds, or an id that the vocabulary does not have.
+        Raises ContextError for an empty list, more tokens than the context, or an id outside the vocabulary.
         """
         with self.lock, self.session() as session:
             return session.process(self._checked(token_ids), every_row=True, chunk=chunk)
 
     def describe_plan(self) -> PlanDescription:
-        """The plan for single tokens, and the memory of all."""
+        """Describe the plan for single tokens, and the memory use of all plans."""
         bound = self.plans.single.bound
         return PlanDescription(
             bound.schedule.thunks,
@@ -247,13 +252,13 @@ class LanguageModel:
         )
 
     def close(self) -> None:
-        """Lets go of plans, weights and file. Closing twice is allowed."""
+        """Release plans, weights and file; may be called twice."""
         with self.lock:
             self._closed = True
             try:
                 self.samplers.close()
                 self.plans.close()
-                self._model_file.keep(self.tokenizer)
+                self._model_file.save(self.tokenizer)
             finally:
                 self._file.close()
 
@@ -266,7 +271,7 @@ class LanguageModel:
         self.close()
 
 
-# A forked child has none of the parent's threads, one of which may hold a lock.
+# In a forked child another thread of the parent may have held a lock, so each model gets a new one.
 _models: weakref.WeakSet[LanguageModel] = weakref.WeakSet()
 
 

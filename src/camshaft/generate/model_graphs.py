@@ -1,4 +1,4 @@
-"""The graphs of a language model's plans, over one file and one KV cache."""
+"""Build the graphs of a language model from its file, for given numbers of tokens and logit rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from camshaft.ops.spec import Dim
 
 
 class ModelGraphs:
-    """Makes the graph for so many tokens. ModelError for an architecture without a row, or a file that lacks its tensors."""
+    """Graphs over one file and KV cache. Raises ModelError for an unsupported architecture or a missing tensor."""
 
     def __init__(self, file: GGUFFile, config: ModelConfig, cache: KVCache, length: Extent) -> None:
         self._file, self._config, self._cache, self._length = file, config, cache, length
@@ -23,7 +23,7 @@ class ModelGraphs:
         self._rope = Rotations(file.metadata, file.tensors, config, length.bound)
 
     def graph(self, tokens: Dim, rows: Dim | None) -> Graph:
-        """From token ids to `logits` of `rows` of the tokens; of all where that is None."""
+        """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens)."""
         graph = Graph()
         table = graph.state("block_table", self._cache.specs["block_table"])
         caches = [self._layer_cache(graph, layer) for layer in range(self._config.n_layers)]

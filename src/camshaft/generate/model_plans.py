@@ -1,10 +1,12 @@
-"""The plans of a language model: for prompts of any length up to a bound, single tokens, a token of each of a few sequences.
+"""Compile, cache and run the plans of a language model.
 
-A prompt's plan gives the logits of one row, so that the last layer past its attention and the output's product are a single
-token's; another, made when it is first wanted, those of several.
+- prompt: up to PROMPT_TOKENS tokens, logits of the last one only
+- rows: as prompt, with the logits of several tokens
+- single: one token
+- decode.N: one token of each of up to N sequences
 
-They share all memory. On a device with memory of its own, the KV cache and the logits lie there; token ids and the block table
-are copied in.
+Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with memory of its own the KV
+cache and logits are there; token ids and the block table are copied in.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ if TYPE_CHECKING:
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
 
-PROMPT_TOKENS = 512  # the prompt plan's bound; longer prompts go through it in chunks
-MOST_TOGETHER = 16  # sequences with a plan of their own; more go through the prompt plan
-LOGIT_ROWS = 64  # the most positions whose logits one run gives
+PROMPT_TOKENS = 512  # longer prompts run in chunks
+MAX_DECODE_SEQUENCES = 16  # more sequences run through the prompt plan
+LOGIT_ROWS = 64  # maximum positions with logits per run
 Array = np.ndarray[Any, Any]
 
 
 class ModelPlans:
-    """Runs tokens of any sequences through the model. `logits` [LOGIT_ROWS, vocab] is where both plans leave their result;
-    `device` is None where that is the host's memory."""
+    """The plans of one model. Every plan writes its result to `logits` [LOGIT_ROWS, vocab]. `device` is None if the memory is
+    the host's."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class ModelPlans:
                 f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
             )
         self.config, self.context, self.threads = config, context, threads
-        self.device = _away(backend)
+        self.device = _device_with_memory(backend)
         self.cache = KVCache(config, context, form, n_slots, self.device)
         self.weights = Weights()
         self.length = Extent("length", context)
@@ -72,40 +74,40 @@ class ModelPlans:
         self._file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
-        self.kept = PlanCache(file, facts, self.weights, use=backend is None)
-        self._revived: dict[str, CachedPlan | None] = {}
-        self._together: dict[int, Extent] = {}
-        self._ground: dict[str, ExecutionPlan] = {}
-        self._kept("prompt")
+        self.plan_cache = PlanCache(file, facts, self.weights, use=backend is None)
+        self._cached: dict[str, CachedPlan | None] = {}
+        self._decode_extents: dict[int, Extent] = {}
+        self._compiled: dict[str, ExecutionPlan] = {}
+        self._cached_plan("prompt")
 
     def prepare(self) -> None:
-        """Grinds the plan of prompts where none was kept."""
-        if self._kept("prompt") is not None:
+        """Compile the prompt plan if it is not cached."""
+        if self._cached_plan("prompt") is not None:
             return
-        # The graph before any memory: a file whose tensors do not fit its metadata fails here.
+        # Build the graph before allocating: a file whose tensors contradict its metadata fails here.
         graph = self._graph("prompt")
         if self.device is None:
             from camshaft.graph.rewrite import packed_constants
 
-            self._memory()  # more than the system ever gives is refused here, not after a table of rotations of its length
+            self._memory()  # fails early on an impossible size, before tables of that length are built
             self.weights.begin(packed_constants(graph), self.threads)
-        self._grind("prompt", graph)
-        self.kept.flush()
+        self._compile("prompt", graph)
+        self.plan_cache.flush()
 
     @property
     def prompt(self) -> ExecutionPlan:
-        """The plan for prompts, ground when it is asked for where a kept one runs."""
-        return self._ground_plan("prompt")
+        """The compiled plan for prompts; compiles it even if a cached plan runs."""
+        return self._compiled_plan("prompt")
 
     @property
     def single(self) -> ExecutionPlan:
-        """The plan for single tokens, ground when it is first wanted: the first token of a prompt needs none."""
-        return self._ground_plan("single")
+        """The compiled plan for single tokens."""
+        return self._compiled_plan("single")
 
-    def _ground_plan(self, name: str) -> ExecutionPlan:
-        return self._ground[name] if name in self._ground else self._grind(name, self._graph(name))
+    def _compiled_plan(self, name: str) -> ExecutionPlan:
+        return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
-    def _grind(self, name: str, graph: Graph) -> ExecutionPlan:
+    def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
         from camshaft.plan.compile import compile_all
 
         memory = self._memory()
@@ -118,33 +120,32 @@ class ModelPlans:
             memory=memory,
             foreseen=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
         )
-        self._ground[name] = plan
-        self.kept.add(name, plan, memory)
+        self._compiled[name] = plan
+        self.plan_cache.add(name, plan, memory)
         return plan
 
-    def _kept(self, name: str) -> CachedPlan | None:
-        if name not in self._revived:
-            self._revived[name] = self.kept.get(name, self._memory)
-        return self._revived[name]
+    def _cached_plan(self, name: str) -> CachedPlan | None:
+        if name not in self._cached:
+            self._cached[name] = self.plan_cache.get(name, self._memory)
+        return self._cached[name]
 
     def _plan(self, name: str) -> ExecutionPlan | CachedPlan:
-        """The plan that runs: one that was ground here, else the kept one, else one ground now."""
-        return self._ground.get(name) or self._kept(name) or self._ground_plan(name)
+        """The plan to run: a compiled one if there is one, else a cached one, else one compiled now."""
+        return self._compiled.get(name) or self._cached_plan(name) or self._compiled_plan(name)
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where the plans that ran or were asked for came from, by name: 'kept' is out of the store, 'ground' made here, with the
-        reason where it cannot be kept."""
-        kept = dict.fromkeys((name for name, plan in self._revived.items() if plan is not None), "kept")
-        why = {name: f"ground; cannot be kept: {reason}" for name, reason in self.kept.refused.items()}
-        return kept | dict.fromkeys(self._ground, "ground") | why
+        """The origin of each plan by name: 'cached' or 'compiled', with the reason if it cannot be cached."""
+        cached = dict.fromkeys((name for name, plan in self._cached.items() if plan is not None), "cached")
+        refused = {name: f"compiled; cannot be cached: {reason}" for name, reason in self.plan_cache.refused.items()}
+        return cached | dict.fromkeys(self._compiled, "compiled") | refused
 
     def _memory(self) -> dict[str, Any]:
         return self.cache.states | {"logits": self.logits}
 
     @cached_property
     def logits(self) -> Array | DeviceArray:
-        """Where all plans leave their result."""
+        """The output memory of all plans."""
         spec = TensorSpec((self.logit_rows.bound, self.config.vocab_size), f32)
         if self.device is not None:
             from camshaft.plan.memory.device_memory import DeviceArray
@@ -154,7 +155,7 @@ class ModelPlans:
 
     @cached_property
     def _graphs(self) -> ModelGraphs:
-        from camshaft.generate.model_graphs import ModelGraphs  # here: a start that finds its plans makes no graph
+        from camshaft.generate.model_graphs import ModelGraphs  # not needed if all plans are cached
 
         return ModelGraphs(self._file, self.config, self.cache, self.length)
 
@@ -163,24 +164,24 @@ class ModelPlans:
             "prompt": (self.prompt_tokens, 1),
             "rows": (self.prompt_tokens, self.logit_rows),
             "single": (1, None),
-            **{_together(most): (tokens, None) for most, tokens in self._together.items()},
+            **{_decode_name(size): (tokens, None) for size, tokens in self._decode_extents.items()},
         }
         return self._graphs.graph(*sizes[name])
 
     def run(
         self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
     ) -> Array | DeviceRows:
-        """One run over up to `prompt_tokens` tokens: f32 [len(rows), vocab], a view that holds until the next run; `copy()`
-        fetches it where it is a device's.
+        """Run up to `prompt_tokens` tokens; return logits f32 [len(rows), vocab], a view that is valid until the next run
+        (`copy()` fetches it from a device).
 
-        `rows` are indexes into the tokens. The caller has reserved room in the cache for every position.
+        `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position.
         """
         n, n_rows = len(ids), len(rows)
         name = "rows" if n_rows > 1 else "single" if n == n_rows else "prompt"
         plan = self._plan(name)
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         if name != "single":
-            plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # a part of a prompt asks for none, and one is made
+            plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # the plan computes at least one row
             plan.set_extent(self.prompt_tokens, n)
         if name == "rows":
             plan.set_extent(self.logit_rows, n_rows)
@@ -193,16 +194,16 @@ class ModelPlans:
 
         return DeviceRows(self.logits, n_rows)
 
-    def run_together(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
-        """One run over one token of each of several sequences; their logits are the first rows of `logits`."""
+    def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
+        """Run one token of each of several sequences; their logits are the first rows of `logits`."""
         n = len(ids)
-        if n == 1 or n > MOST_TOGETHER:
+        if n == 1 or n > MAX_DECODE_SEQUENCES:
             self.run(ids, positions, slots, range(n))
             return
-        most = 1 << (n - 1).bit_length()
-        tokens = self._together.setdefault(most, Extent("together", most))
-        # The plan of the next power of two of tokens, made when it is first wanted: its variants are those of few tokens.
-        plan = self._plan(_together(most))
+        size = 1 << (n - 1).bit_length()
+        # One plan per power of two: the best kernel variants depend on the number of tokens.
+        tokens = self._decode_extents.setdefault(size, Extent("decode", size))
+        plan = self._plan(_decode_name(size))
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         plan.set_extent(tokens, n)
         plan.set_extent(self.length, max(positions) + 1)
@@ -210,15 +211,15 @@ class ModelPlans:
         plan.bound.run()
 
     def close(self) -> None:
-        """Keeps what was made, and lets go of all plans, their weights and the cache's memory."""
-        self.kept.flush()
-        for plan in self._ground.values():
+        """Save new plans to the cache; release all plans, weights and the KV cache."""
+        self.plan_cache.flush()
+        for plan in self._compiled.values():
             plan.close()
-        for revived in self._revived.values():
-            if revived is not None:
-                revived.close()
-        self._ground.clear()
-        self._revived.clear()
+        for cached in self._cached.values():
+            if cached is not None:
+                cached.close()
+        self._compiled.clear()
+        self._cached.clear()
         self.weights.clear()
         self.cache.close()
         logits: Any = self.__dict__.get("logits")
@@ -226,16 +227,16 @@ class ModelPlans:
             logits.close()
 
 
-def _together(most: int) -> str:
-    return f"together.{most}"
+def _decode_name(size: int) -> str:
+    return f"decode.{size}"
 
 
-def _away(backend: str | None) -> Device | None:
-    """The device of that name if it has memory of its own."""
+def _device_with_memory(backend: str | None) -> Device | None:
+    """The named device if it has its own memory, else None."""
     if backend is None:
         return None
     from camshaft.backends.device import HOST
     from camshaft.backends.registry import device
 
-    found = device(backend)
-    return None if found.space == HOST else found
+    named = device(backend)
+    return None if named.space == HOST else named

@@ -1,7 +1,7 @@
-"""The plans of a model in the store: read when they are wanted, kept when the model is closed.
+"""Cache a model's compiled plans in the store: load them on demand, save new ones when the model is closed.
 
-A plan's key stands for all that grinding it would look at: camshaft's own files, Python, NumPy and LLVM, the CPU, the model's
-metadata and table of tensors, settings, and every proof and measurement that is kept. Whatever differs, the plan is made anew.
+A plan's key covers everything that compilation depends on: camshaft's files, Python, NumPy and LLVM versions, the CPU, the
+model's metadata and tensor table, settings, and all stored validation results and measurements.
 """
 
 from __future__ import annotations
@@ -29,109 +29,110 @@ if TYPE_CHECKING:
     from camshaft.plan.execution_plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
-# Settings that say where and how much is kept, and others that a plan's caller passes on.
-_NO_MATTER = ("cache_dir", "cache_nbytes", "threads", "c_compiler", "beam")
-_MOST_NBYTES = 256  # of a value: of the vocabulary only its size matters
-_NO_PART = ("tokenizer.chat_template",)
+# Settings that do not affect a plan, or that the caller passes as facts.
+_IRRELEVANT_SETTINGS = ("cache_dir", "cache_nbytes", "threads", "c_compiler", "beam")
+_MAX_VALUE_NBYTES = 256  # of a metadata value; plans depend only on the vocabulary's size
+_IRRELEVANT_KEYS = ("tokenizer.chat_template",)
 
 
 class PlanCache:
-    """The kept plans of one model by name. `facts` are the caller's: what its graphs depend on besides the file."""
+    """The cached plans of one model by name. `facts` describes what its graphs depend on besides the file."""
 
     def __init__(self, file: GGUFFile, facts: str, weights: Weights, *, use: bool) -> None:
         self._file, self._weights = file, weights
-        self._use = use and _may_be_kept()
-        self._asked = _settings()
-        self._facts = "|".join((facts, program_digest(), _model(file), self._asked)) if self._use else ""
+        self._use = use and _is_cacheable()
+        self._settings = _settings()
+        self._facts = "|".join((facts, program_digest(), _model(file), self._settings)) if self._use else ""
         self._before = _state() if self._use else ("", "")
-        self._data: dict[str, bytes] = {}  # of plans that were read or made
-        self._made: set[str] = set()
-        self.refused: dict[str, str] = {}  # why a plan that was made cannot be kept
+        self._data: dict[str, bytes] = {}  # serialized plans, loaded or new
+        self._new: set[str] = set()
+        self.refused: dict[str, str] = {}  # plan name -> the reason why it cannot be cached
 
     def get(self, name: str, memory: Callable[[], Mapping[str, Any]]) -> CachedPlan | None:
-        """The plan of that name bound to this memory, or None: there is none that holds now."""
+        """Load the named plan and bind it to `memory`; None if there is no valid entry."""
         data = (
-            store().schedules.get(self._key(name, self._before), f"the kept plan {name!r}") if self._holds() else None
+            store().schedules.get(self._key(name, self._before), f"the cached plan {name!r}")
+            if self._is_valid()
+            else None
         )
         if data is None:
             return None
         try:
             plan = revive(from_bytes(data), memory(), self._weights, self._file.tensors)
         except PlanError as error:
-            warnings.warn(f"the kept plan {name!r} is made anew: {error}", stacklevel=2)
+            warnings.warn(f"the cached plan {name!r} is rebuilt: {error}", stacklevel=2)
             return None
         if plan is not None:
             self._data[name] = data
         return plan
 
     def add(self, name: str, plan: ExecutionPlan, memory: Mapping[str, Any]) -> None:
-        """Remembers a plan that was made, for `flush`."""
-        if not self._holds():
+        """Remember a compiled plan until `flush`."""
+        if not self._is_valid():
             return
-        from camshaft.plan.cached.serialize import kept_of  # here: a start that finds its plans makes none
+        from camshaft.plan.cached.serialize import kept_of  # not needed if all plans are cached
 
-        made = kept_of(plan, memory, self._weights)
-        if isinstance(made, str):
-            self.refused[name] = made
+        serialized = kept_of(plan, memory, self._weights)
+        if isinstance(serialized, str):
+            self.refused[name] = serialized
             return
-        self._data[name] = to_bytes(made)
-        self._made.add(name)
+        self._data[name] = to_bytes(serialized)
+        self._new.add(name)
 
     def flush(self) -> None:
-        """Keeps what was made, under what is proved now. Nothing where somebody measured meanwhile, since other kernels may win
-        then, or removed proofs, which the plans would outlive. A store that cannot be used keeps nothing, and later starts make
-        their plans again."""
-        if not self._made:
+        """Save the new plans under the present validation results. Warns if the store fails.
+
+        Saves nothing if measurements were added meanwhile (another kernel may win now) or proofs were removed."""
+        if not self._new:
             return
         try:
-            self._keep(_state())
+            self._save(_state())
         except StoreError as error:
-            warnings.warn(f"plans are not kept: {error}", stacklevel=2)
-        self._made.clear()
+            warnings.warn(f"plans were not cached: {error}", stacklevel=2)
+        self._new.clear()
 
-    def _keep(self, now: tuple[str, str]) -> None:
-        from camshaft.validation.evidence import validation_cache  # here: what was made has imported it
+    def _save(self, now: tuple[str, str]) -> None:
+        from camshaft.validation.evidence import validation_cache  # imported already by the compilation
 
-        if now[1] != self._before[1] or not validation_cache().is_kept():
+        if now[1] != self._before[1] or not validation_cache().is_stored():
             return
-        for name in self._data if now != self._before else self._made:
+        for name in self._data if now != self._before else self._new:
             store().schedules.put(self._key(name, now), self._data[name])
         self._before = now
 
-    def _holds(self) -> bool:
-        """Whether plans may be kept, and what is asked for is still what the key says."""
-        return self._use and _may_be_kept() and _settings() == self._asked
+    def _is_valid(self) -> bool:
+        """Whether plans may be cached and the settings still match the key."""
+        return self._use and _is_cacheable() and _settings() == self._settings
 
     def _key(self, name: str, state: tuple[str, str]) -> str:
         return hashlib.sha256("|".join((name, self._facts, *state)).encode()).hexdigest()
 
 
-def _may_be_kept() -> bool:
-    """Not where plans are watched or tuned while they are made, or where somebody has registered kernels of their own or asked
-    for a backend."""
-    asked, ops, override = settings(), sys.modules.get("camshaft.ops"), sys.modules.get("camshaft.selection.override")
+def _is_cacheable() -> bool:
+    """False while plans are instrumented or tuned, with kernels registered by the user, or with a backend override."""
+    current, ops, override = settings(), sys.modules.get("camshaft.ops"), sys.modules.get("camshaft.selection.override")
     if override is not None and override.get_backend_override() is not None:
         return False
-    return not (asked.watched or asked.tune or (ops is not None and ops.has_registered()))
+    return not (current.watched or current.tune or (ops is not None and ops.has_registered()))
 
 
 def _state() -> tuple[str, str]:
-    """What stands for every proof that is kept, and for every measurement."""
-    kept = store()
-    return kept.evidence.objects.digest(), kept.measurements.objects.digest()
+    """Digests of all stored validation results and measurements."""
+    current = store()
+    return current.evidence.objects.digest(), current.measurements.objects.digest()
 
 
 def _settings() -> str:
-    asked = settings()
-    return ",".join(f"{name}={value}" for name, value in sorted(vars(asked).items()) if name not in _NO_MATTER)
+    values = sorted(vars(settings()).items())
+    return ",".join(f"{name}={value}" for name, value in values if name not in _IRRELEVANT_SETTINGS)
 
 
 def _model(file: GGUFFile) -> str:
-    """The metadata but for long arrays (the vocabulary) and the table of tensors. Of rotations' factors the bytes too."""
+    """Digest of the metadata without long arrays, the tensor table, and the bytes of the rope frequency factors."""
     digest = hashlib.sha256()
     for key in file.metadata:
-        if key not in _NO_PART:
-            digest.update(f"{key}|{file.metadata.type_id(key)}|".encode() + file.metadata.raw(key, _MOST_NBYTES))
+        if key not in _IRRELEVANT_KEYS:
+            digest.update(f"{key}|{file.metadata.type_id(key)}|".encode() + file.metadata.raw(key, _MAX_VALUE_NBYTES))
     for name, tensor in file.tensors.items():
         digest.update(f"{name}|{tensor.shape}|{tensor.format.name}|{tensor.nbytes}|{tensor.is_mapped}\n".encode())
     if "rope_freqs.weight" in file.tensors:
@@ -141,7 +142,7 @@ def _model(file: GGUFFile) -> str:
 
 @functools.cache
 def program_digest() -> str:
-    """Camshaft's files by size and time, and what else makes code."""
+    """Digest of camshaft's source files (size and time), and of the versions of Python, NumPy and LLVM."""
     root = Path(__file__).parent.parent
     rows = sorted(_sources(str(root)))
     return hashlib.sha256(f"{FORMAT}|{sys.version}|{np.__version__}|{host_target()!r}|{rows}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Sampler: draws tokens from the model's logits on the model's device, by small plans over the same memory."""
+"""Sample tokens on the model's device, with small plans over its logits."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     Plan: TypeAlias = ExecutionPlan | CachedPlan
 
 Array = np.ndarray[Any, Any]
-# Whether the likeliest is taken, and how many of the latest tokens are penalized.
+# (greedy, number of recent tokens that are penalized)
 Kind: TypeAlias = tuple[bool, int]
 
 
 def kind_of(sampling: Sampling) -> Kind:
-    """What of a Sampling its plan depends on."""
+    """The part of a Sampling that its plan depends on."""
     return sampling.is_greedy, sampling.repeat_last_n if sampling.has_penalty else 0
 
 
 def sampling_graph(kind: Kind, rows: Dim, vocab_size: int) -> Graph:
-    """logits [rows, vocab_size] and a Sampling's inputs, as its kind wants them, to `token` [rows]."""
-    from camshaft.graph import functions as F  # here: a start that finds its plans makes no graph
+    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows]."""
+    from camshaft.graph import functions as F  # not needed if the plans are cached
     from camshaft.graph.graph import Graph
 
     greedy, penalized = kind
@@ -54,19 +54,19 @@ def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
 
 
 class SamplerPlans:
-    """Compiles what a Sampling asks for once: argmax or sample, with the repeat penalty or without."""
+    """Compiles each kind of sampling once: argmax or sampling, with or without repeat penalty."""
 
-    def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, kept: PlanCache) -> None:
-        self._logits, self._backend, self._threads, self._kept = logits, backend, threads, kept
+    def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, plan_cache: PlanCache) -> None:
+        self._logits, self._backend, self._threads, self._plan_cache = logits, backend, threads, plan_cache
         self._rows = Extent("rows", logits.shape[0])
         self._plans: dict[tuple[Kind, Dim], Plan] = {}
 
     def plan(self, sampling: Sampling) -> Plan:
-        """The plan from the first row of logits to `token`."""
+        """The plan from the first row of `logits` to a token."""
         return self._plan(kind_of(sampling), 1)
 
     def draw(self, samplers: Sequence[Sampler], histories: Sequence[Sequence[int]]) -> list[int]:
-        """A token for each of the first rows of logits, by the row's own sampler; `histories` are the tokens before them."""
+        """Draw a token from each of the first rows of `logits` with its sampler; `histories` are the preceding tokens."""
         tokens: dict[Kind, Array] = {}
         for kind in {s.kind for s in samplers}:
             plan = self._plan(kind, self._rows)
@@ -83,28 +83,28 @@ class SamplerPlans:
         key = kind, rows
         if key not in self._plans:
             name, memory = f"sampler.{kind}.{rows}", {"logits": self._logits}
-            found = self._kept.get(name, lambda: memory)
-            if found is None:
-                made = self._compile(kind, rows)
-                self._kept.add(name, made, memory)
-            self._plans[key] = found or made
+            cached = self._plan_cache.get(name, lambda: memory)
+            if cached is None:
+                compiled = self._compile(kind, rows)
+                self._plan_cache.add(name, compiled, memory)
+            self._plans[key] = cached or compiled
         return self._plans[key]
 
     def _compile(self, kind: Kind, rows: Dim) -> ExecutionPlan:
-        from camshaft.plan.compile import compile  # here: a start that finds its plans makes none
+        from camshaft.plan.compile import compile  # not needed if the plans are cached
 
         graph = sampling_graph(kind, rows, self._logits.shape[1])
         threads = 1 if rows == 1 else self._threads
         return compile(graph, backend=self._backend, threads=threads, memory={"logits": self._logits})
 
     def close(self) -> None:
-        """Lets go of every plan."""
+        """Release every plan."""
         for plan in self._plans.values():
             plan.close()
 
 
 class Sampler:
-    """One generation's draws. The same Sampling with a seed draws the same tokens from the same logits."""
+    """The random draws of one generation. Equal seeds and logits give equal tokens."""
 
     def __init__(self, plan: Plan, sampling: Sampling) -> None:
         self._plan, self._sampling = plan, sampling
@@ -112,14 +112,14 @@ class Sampler:
         self.kind, self.step = kind_of(sampling), 0
 
     def draw(self, history: Sequence[int]) -> int:
-        """The next token from the logits of the last run; `history` are the tokens before it."""
+        """Draw the next token from the logits of the last run; `history` are the preceding tokens."""
         self.fill(self._plan, 0, history)
         self.step += 1
         self._plan.bound.run()
         return int(self._plan.outputs["token"][0])
 
     def fill(self, plan: Plan, row: int, history: Sequence[int]) -> None:
-        """Writes this sampler's row of every input but the logits: other samplers use the same plan."""
+        """Write this sampler's row of every input except the logits; other samplers share the plan."""
         for name, values in plan.inputs.items():
             if name != "logits":
                 values[row] = self._input(name, values, history)

@@ -1,4 +1,4 @@
-"""Session: one conversation's place in the KV cache and its position. Made by LanguageModel.session()."""
+"""Session: one conversation's slot in the KV cache and its position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Session:
-    """Tokens already in the cache are never processed again. Closing gives its place back, and so does dropping it."""
+    """Generates text and processes tokens; tokens in the cache are never processed again. Closing it frees the slot."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -28,8 +28,8 @@ class Session:
         self._slot = model.plans.cache.open_slot()
         self._open = True
         self.position = 0  # tokens in the cache
-        self._pending: list[int] = []  # given or sampled, not yet in the cache
-        self._turn = 0  # generations begun
+        self._pending: list[int] = []  # prompt or sampled tokens that are not in the cache yet
+        self._turn = 0  # number of generations started
         self.history: list[int] = []  # the tokens in the cache
 
     def generate(
@@ -42,7 +42,7 @@ class Session:
         raw: bool = False,
         ignore_eos: bool = False,
     ) -> Generation:
-        """Appends the prompt to what the session holds and generates; an earlier generation ends.
+        """Append the prompt to the session and generate. Ends an earlier generation.
 
         See LanguageModel.generate.
         """
@@ -59,13 +59,13 @@ class Session:
         *,
         owned: bool = False,
     ) -> Generation:
-        """Generates after token ids; an `owned` session closes when the iteration ends."""
+        """Generate after token ids. An `owned` session is closed when the iteration ends."""
         model = self._model
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
         check_max_tokens(max_tokens)
         sampler = model.sampler(sampling or Sampling())
-        ended = frozenset[int]() if ignore_eos else model.tokenizer.eos_ids
+        end_tokens = frozenset[int]() if ignore_eos else model.tokenizer.eos_ids
         text = model.tokenizer.stream(at_start=self.position == 0 and not self._pending and not ids)
         self._pending += ids
         self._turn += 1
@@ -75,10 +75,10 @@ class Session:
             with model.lock:
                 self._check_open()
                 if turn != self._turn:
-                    raise ContextError("this generation is over: its session has begun another")
+                    raise ContextError("this generation is over: its session has started another one")
                 self._process_pending()
                 token = sampler.draw(self.history)
-            if token in ended:
+            if token in end_tokens:
                 return None
             self._pending = [token]
             return token
@@ -94,15 +94,15 @@ class Session:
         if n_tokens == 0:
             raise ContextError("the prompt is empty: it has no tokens to start from")
         if self.position + n_tokens > self._model.context:
-            held = f" after {self.position} that the session holds" if self.position else ""
+            used = f" after {self.position} that the session holds" if self.position else ""
             raise ContextError(
-                f"the prompt has {n_tokens} tokens{held}; the context is {self._model.context}: shorten it or raise --context"
+                f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise --context"
             )
 
     def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
-        """Puts tokens into the cache, after those that wait.
+        """Append tokens to the cache, after any pending ones.
 
-        Gives the last one's logits, or with `every_row` all of theirs, f32 [n, vocab] (a copy).
+        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
         """
         with self._model.lock:
             self._check_open()
@@ -122,7 +122,7 @@ class Session:
         return np.concatenate(rows) if every_row else rows[-1]
 
     def _process_pending(self) -> None:
-        """As process, a run at a time: after an interrupt what is left is still pending."""
+        """Process the pending tokens run by run; after an interrupt the rest is still pending."""
         plans = self._model.plans
         plans.cache.reserve(self._slot, self.position + len(self._pending))
         while self._pending:
@@ -138,7 +138,7 @@ class Session:
         return logits
 
     def close(self) -> None:
-        """Gives the session's place in the cache back; closing twice is allowed."""
+        """Free the session's slot in the cache; may be called twice."""
         if self._open:
             self._open = False
             self._model.plans.cache.close_slot(self._slot)

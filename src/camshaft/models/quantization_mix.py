@@ -1,7 +1,7 @@
-"""Which tensor of a model gets which block format: a row per file type.
+"""The block format of each tensor in a quantized model, by file type (Q4_K_M, Q8_0, ...).
 
-A row has a base format and exceptions by the tensor's part of the model; they are llama.cpp's (llama-quant.cpp), without an
-importance matrix, so that a file of one name weighs the same here and there.
+A file type has a base format and exceptions by the tensor's role. The table is that of llama.cpp (llama-quant.cpp) without an
+importance matrix, so that files of one type have the same size in both.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor stands: its layer of n_layers, and of the model the query heads per KV head and the experts."""
+class TensorPosition:
+    """A tensor's layer of n_layers, and the model's query heads per KV head and number of experts."""
 
     layer: int
     n_layers: int
@@ -25,12 +25,12 @@ class Place:
     n_experts: int = 0
 
 
-Rule: TypeAlias = Callable[[Place], str | None]
+Rule: TypeAlias = Callable[[TensorPosition], str | None]
 
 
 @dataclass(frozen=True)
 class Mix:
-    """A file type: its number in GGUF, the format of most tensors, and the parts that get another one (None: no other)."""
+    """A file type: its number in GGUF, the format of most tensors, and rules for others by role (a rule may return None)."""
 
     file_type: int
     base: str
@@ -38,26 +38,26 @@ class Mix:
 
 
 def _always(name: str) -> Rule:
-    return lambda place: name
+    return lambda position: name
 
 
 def _first(share: int, name: str) -> Rule:
-    return lambda place: name if place.layer < place.n_layers // share else None
+    return lambda position: name if position.layer < position.n_layers // share else None
 
 
-def _wanting_bits(place: Place) -> bool:
-    """The first and last eighth of the layers, and every third between."""
-    i, n = place.layer, place.n_layers
+def _needs_more_bits(position: TensorPosition) -> bool:
+    """The first and last eighth of the layers, and every third layer between."""
+    i, n = position.layer, position.n_layers
     return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
 
 
-def _where_wanted(name: str) -> Rule:
-    return lambda place: name if _wanting_bits(place) else None
+def _where_needed(name: str) -> Rule:
+    return lambda position: name if _needs_more_bits(position) else None
 
 
 def _shared_heads(name: str, otherwise: str | None = None) -> Rule:
-    """V is small where four query heads or more share a head: it can afford more bits."""
-    return lambda place: name if place.queries_per_head >= 4 else otherwise
+    """More bits for V where at least four query heads share a KV head: V is small then."""
+    return lambda position: name if position.queries_per_head >= 4 else otherwise
 
 
 _IQ4 = {"attn_v": _shared_heads("Q5_K"), "ffn_down": _first(8, "Q5_K")}
@@ -83,8 +83,8 @@ MIXES: dict[str, Mix] = {
         12,
         "Q3_K",
         {
-            "attn_v": lambda place: "Q5_K" if place.layer < 2 else "Q4_K",
-            "ffn_down": lambda place: "Q5_K" if place.layer < place.n_layers // 16 else "Q4_K",
+            "attn_v": lambda position: "Q5_K" if position.layer < 2 else "Q4_K",
+            "ffn_down": lambda position: "Q5_K" if position.layer < position.n_layers // 16 else "Q4_K",
             "attn_output": _always("Q4_K"),
             "attn_qkv": _always("Q4_K"),
         },
@@ -95,55 +95,57 @@ MIXES: dict[str, Mix] = {
         {name: _always("Q5_K") for name in ("attn_v", "ffn_down", "attn_output")} | {"attn_qkv": _always("Q4_K")},
     ),
     "Q4_K_S": Mix(
-        14, "Q4_K", {"attn_v": lambda place: "Q5_K" if place.layer < 4 else None, "ffn_down": _first(8, "Q5_K")}
+        14, "Q4_K", {"attn_v": lambda position: "Q5_K" if position.layer < 4 else None, "ffn_down": _first(8, "Q5_K")}
     ),
     "Q4_K_M": Mix(
         15,
         "Q4_K",
-        {"attn_v": _where_wanted("Q6_K"), "ffn_down": _where_wanted("Q6_K"), "attn_qkv": _always("Q5_K")},
+        {"attn_v": _where_needed("Q6_K"), "ffn_down": _where_needed("Q6_K"), "attn_qkv": _always("Q5_K")},
     ),
     "Q5_K_S": Mix(16, "Q5_K"),
     "Q5_K_M": Mix(
         17,
         "Q5_K",
-        {"attn_v": _where_wanted("Q6_K"), "ffn_down": _where_wanted("Q6_K"), "attn_qkv": _always("Q6_K")},
+        {"attn_v": _where_needed("Q6_K"), "ffn_down": _where_needed("Q6_K"), "attn_qkv": _always("Q6_K")},
     ),
     "Q6_K": Mix(18, "Q6_K"),
 }
 
-# Rows that are no multiple of a format's 256 get the next one of blocks of 32.
+# Substitutes with blocks of 32 for rows whose length is not a multiple of 256.
 _NARROW = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 
-# Small matrices that decide much (routing) or are no operand of a product (convolutions, positions): they stay as they are.
-_KEPT = re.compile(
+# Not quantized: small matrices with a large effect (routing), and tensors that no matmul reads (convolutions, positions).
+_NOT_QUANTIZED = re.compile(
     r"_norm\.weight$|ffn_gate_inp|ssm_conv1d|shortconv\.conv|position_embd|token_types|attn_rel_b|time_mix_"
 )
 
 
 def mix_named(name: str) -> Mix:
-    """The row of a file type, whatever its case. FormatError with the list for an unknown name."""
+    """The row of a file type, ignoring case. Raises FormatError, listing all types, for an unknown name."""
     if name.upper() not in MIXES:
         raise FormatError(f"no file type {name!r}; wanted one of {', '.join(MIXES)}")
     return MIXES[name.upper()]
 
 
 def part_of(name: str) -> tuple[str, int]:
-    """The part of the model that a tensor is, and its layer: 'blk.3.attn_v.weight' is attn_v of 3."""
-    found = re.fullmatch(r"blk\.(\d+)\.(\w+?)(_exps|_shexp)?\.weight", name)
-    return (found[2], int(found[1])) if found else (name.removesuffix(".weight"), 0)
+    """A tensor's role and layer: 'blk.3.attn_v.weight' gives ('attn_v', 3)."""
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+?)(_exps|_shexp)?\.weight", name)
+    return (match[2], int(match[1])) if match else (name.removesuffix(".weight"), 0)
 
 
 def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor takes part: a matrix (or a stack of them) that products read."""
-    return name.endswith(".weight") and len(shape) >= 2 and not _KEPT.search(name)
+    """Whether a tensor is quantized: a weight matrix, or a stack of them, that matmuls read."""
+    return name.endswith(".weight") and len(shape) >= 2 and not _NOT_QUANTIZED.search(name)
 
 
-def format_for(mix: Mix, name: str, row: int, place: Place, *, is_output: bool, pure: bool = False) -> BlockFormat:
-    """The format of a tensor with rows of `row` elements. `is_output`: it makes the logits; `pure`: the base for all."""
+def format_for(
+    mix: Mix, name: str, row: int, position: TensorPosition, *, is_output: bool, pure: bool = False
+) -> BlockFormat:
+    """The format of a tensor with rows of `row` elements. `is_output`: it computes the logits; `pure`: always the base."""
     base = BLOCK_FORMATS[mix.base]
     wanted = mix.base
     if not base.is_plain and not pure:
-        wanted = _output(base, row) if is_output else _exception(mix, name, place) or mix.base
+        wanted = _output(base, row) if is_output else _exception(mix, name, position) or mix.base
     if row % BLOCK_FORMATS[wanted].block_size:
         wanted = _NARROW.get(wanted, "F16")
     if row % BLOCK_FORMATS[wanted].block_size:
@@ -155,11 +157,11 @@ def _output(base: BlockFormat, row: int) -> str:
     return "Q8_0" if base.name == "Q8_0" or row % base.block_size else "Q6_K"
 
 
-def _exception(mix: Mix, name: str, place: Place) -> str | None:
+def _exception(mix: Mix, name: str, position: TensorPosition) -> str | None:
     part = part_of(name)[0]
-    if part in ("attn_v", "attn_k") and place.n_experts == 8:
-        return "Q8_0"  # 128 times smaller than the experts
-    if part == "attn_output" and place.n_experts == 8 and mix.base in ("Q2_K", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS"):
+    if part in ("attn_v", "attn_k") and position.n_experts == 8:
+        return "Q8_0"  # small: 1/128 of the experts' size
+    if part == "attn_output" and position.n_experts == 8 and mix.base in ("Q2_K", "Q3_K", "Q4_K", "IQ4_NL", "IQ4_XS"):
         return "Q5_K"
     rule = mix.rules.get(part)
-    return rule(place) if rule else None
+    return rule(position) if rule else None

@@ -1,4 +1,4 @@
-"""quantize(source, out, type): a GGUF model again with other block formats."""
+"""quantize(source, out, type): convert a GGUF model to other block formats."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, open_gguf
 from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gguf
 from camshaft.formats.mapped import shown
-from camshaft.models.quantization_mix import Mix, Place, format_for, is_quantized, mix_named, part_of
+from camshaft.models.quantization_mix import Mix, TensorPosition, format_for, is_quantized, mix_named, part_of
 from camshaft.settings import thread_count
 
-_PART_ELEMENTS = 1 << 20  # of one task: long enough to share out, short enough that 2 GB of floats never stand at once
+_PART_ELEMENTS = 1 << 20  # per task: enough work to share among threads without gigabytes of floats at once
 _TASKS_AHEAD = 16
 _QUANTIZATION_VERSION = 2
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Requantized:
-    """What was made: bytes before and after, and how many tensors each format got."""
+class QuantizationResult:
+    """The file written, its size before and after in bytes, and the number of tensors per format."""
 
     path: Path
     nbytes_before: int
@@ -49,12 +49,12 @@ def quantize(
     force: bool = False,
     threads: int | None = None,
     progress: Progress = lambda done, total: None,
-) -> Requantized:
-    """Writes the model again with the formats of `file_type` (a name of MIXES); keys, vocabulary and vectors stay.
+) -> QuantizationResult:
+    """Write a copy of the model in the formats of `file_type` (a name of MIXES). Metadata, vocabulary and vectors are copied.
 
-    Values are decoded to float32 and encoded again, whatever they were. `pure`: one format for every matrix, output included;
-    `force`: an `out` that is there is replaced. `progress(done, total)` counts elements. The file appears when it is whole.
-    FormatError for an unknown type, a source that cannot be read or is `out` itself; StoreError for an `out` that cannot be.
+    Values are decoded to float32 and encoded again. `pure`: one format for every matrix, including the output; `force`:
+    overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete. Raises FormatError for
+    an unknown type, an unreadable source, or `out` equal to the source; StoreError if `out` cannot be written.
     """
     mix, target = mix_named(file_type), Path(out)
     with open_gguf(source) as file:
@@ -74,38 +74,38 @@ def quantize(
             write_gguf(target, values, tensors)
     shutil.copymode(source, target)
     names = [row.name for row in formats.values()]
-    return Requantized(
+    return QuantizationResult(
         target, os.stat(source).st_size, target.stat().st_size, {n: names.count(n) for n in sorted({*names})}
     )
 
 
 def _check_target(source: Path, target: Path, force: bool) -> None:
     if target.exists() and target.samefile(source):
-        raise FormatError(f"{target}: is the file to be quantized itself; wanted another path to write to")
+        raise FormatError(f"{target}: is the file to be quantized itself; wanted another output path")
     if target.is_dir():
-        raise StoreError(f"{target}: is a folder; wanted the path of a file to write")
+        raise StoreError(f"{target}: is a folder; wanted the path of an output file")
     if target.exists() and not force:
-        raise StoreError(f"{target}: is there already; replace it with --force")
+        raise StoreError(f"{target}: exists already; replace it with --force")
     if not target.parent.is_dir():
-        raise StoreError(f"{target}: there is no folder {target.parent}")
+        raise StoreError(f"{target}: the folder {target.parent} does not exist")
 
 
 def formats_of(file: GGUFFile, mix: Mix, *, pure: bool = False) -> dict[str, BlockFormat]:
-    """The format that each tensor of a file gets in a mix."""
-    place = _place(file)
+    """The format of each tensor of a file in a mix."""
+    position = _position(file)
     tied = "output.weight" not in file.tensors
-    found = {}
+    formats = {}
     for name, tensor in file.tensors.items():
         if not is_quantized(name, tensor.shape):
-            found[name] = tensor.format
+            formats[name] = tensor.format
             continue
         is_output = name == "output.weight" or (tied and name == "token_embd.weight")
-        here = place(part_of(name)[1])
-        found[name] = format_for(mix, name, tensor.shape[-1], here, is_output=is_output, pure=pure)
-    return found
+        where = position(part_of(name)[1])
+        formats[name] = format_for(mix, name, tensor.shape[-1], where, is_output=is_output, pure=pure)
+    return formats
 
 
-def _place(file: GGUFFile) -> Callable[[int], Place]:
+def _position(file: GGUFFile) -> Callable[[int], TensorPosition]:
     def number(key: str, otherwise: int) -> int:
         value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
         return int(np.max(value)) if isinstance(value, (int, np.ndarray)) else otherwise
@@ -114,7 +114,7 @@ def _place(file: GGUFFile) -> Callable[[int], Place]:
     per_head = heads // max(1, number("attention.head_count_kv", heads))
     layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.(\d+)\.", name))}
     n_layers, n_experts = number("block_count", len(layers)), number("expert_count", 0)
-    return lambda layer: Place(layer, n_layers, per_head, n_experts)
+    return lambda layer: TensorPosition(layer, n_layers, per_head, n_experts)
 
 
 def _elements(tensor: GGUFTensor) -> int:
@@ -142,7 +142,7 @@ def _tensor(
 
 
 def _ahead(pool: ThreadPoolExecutor, tasks: Iterable[Callable[[], Bytes]]) -> Iterator[Bytes]:
-    """The tasks' results in order, a few of them under way."""
+    """The tasks' results in order, with at most _TASKS_AHEAD tasks running."""
     waiting: deque[Future[Bytes]] = deque()
     for task in tasks:
         waiting.append(pool.submit(task))

@@ -1,4 +1,4 @@
-"""How a GGUF file says that rotary positions are stretched."""
+"""Read a GGUF file's rope scaling and build the rotation table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from camshaft.ops.spec import TensorSpec
 
 
 def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor], config: ModelConfig) -> RopeScaling:
-    """The file's scaling: none, linear, yarn, or Llama 3's as the tensor rope_freqs.weight. ModelError for another kind."""
+    """The file's rope scaling: none, linear, yarn, or the tensor rope_freqs.weight. Raises ModelError for another kind."""
     keys = Keys(metadata, config.architecture)
     kind = metadata.get(f"{config.architecture}.rope.scaling.type", "none")
     factor = keys.positive("rope.scaling.factor", 1.0)
@@ -26,7 +26,7 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
     if factors is not None and factors.shape != (config.rope_dim // 2,):
         raise ModelError(f"tensor 'rope_freqs.weight' has shape {list(factors.shape)}; wanted [{config.rope_dim // 2}]")
     if kind not in ("none", "linear", "yarn"):
-        raise ModelError(f"rope scaling {kind!r} is not known; camshaft knows none, linear, yarn and rope_freqs.weight")
+        raise ModelError(f"rope scaling {kind!r} is not supported; wanted none, linear, yarn or rope_freqs.weight")
     if kind == "none" or factor == 1.0:
         return RopeScaling(freq_factors=factors)
     if kind == "linear":
@@ -44,7 +44,7 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
 
 @dataclass(frozen=True, eq=False)
 class Rotations:
-    """A graph's constant: the cosines and sines of every position of the context, f32 [context, rope_dim]."""
+    """The rotation table as a graph constant: cosines and sines of every position, f32 [context, rope_dim]."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, FileTensor]
@@ -56,7 +56,7 @@ class Rotations:
         return TensorSpec((self.context, self.config.rope_dim), f32)
 
     def data(self) -> np.ndarray[Any, Any]:
-        """The bytes, computed when first asked for. ModelError for a scaling that is not known."""
+        """The table's bytes, computed on first use. Raises ModelError for an unsupported scaling."""
         return self._bytes
 
     @cached_property

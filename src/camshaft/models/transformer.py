@@ -1,4 +1,4 @@
-"""What the decoder-only models share: token inputs, the KV cache's states and attention over it. llama.py builds on it."""
+"""Building blocks of decoder-only models: token inputs, rotary embedding, KV cache update and attention."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from camshaft.ops.spec import Dim
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """A run's inputs, all i32: per token its id, position and sequence slot [T]; the rows whose logits are wanted [R].
+    """The inputs of one run, all i32: `ids`, `positions` and sequence `slots` [T], and `rows` [R], whose logits are computed.
 
-    `block_table` [slots, blocks] says where each sequence's keys and values lie; `length` is over every position here.
-    `rows` None: every token's logits. `is_last`: as the last layer has it.
+    `block_table` [slots, blocks] maps each sequence to its KV cache blocks; `length` exceeds every position in the batch.
+    `rows` None means every token. `is_last` is set for the last layer.
     """
 
     ids: Tensor
@@ -32,7 +32,7 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer's keys and values, states of the graph; with K and V scales where these are quantized."""
+    """The key and value states of one layer, with scales if the cache is quantized."""
 
     keys: Tensor
     values: Tensor
@@ -42,14 +42,14 @@ class LayerCache:
 def token_inputs(
     graph: Graph, tokens: Dim, rows: Dim | None, block_table: Tensor, rope: Tensor, length: Extent
 ) -> TokenBatch:
-    """The inputs `ids`, `positions`, `slots` and, unless every row is wanted, `rows`."""
+    """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`."""
     ids, positions, slots = (graph.input(name, (tokens,), "i32") for name in ("ids", "positions", "slots"))
     wanted = None if rows is None else graph.input("rows", (rows,), "i32")
     return TokenBatch(ids, positions, slots, wanted, block_table, rope, length)
 
 
 def rotate(x: Tensor, heads: int, config: ModelConfig, batch: TokenBatch, pairing: str, name: str) -> Tensor:
-    """Rotary embedding of [T, heads * head_dim]."""
+    """Apply rotary embedding to [T, heads * head_dim]."""
     result: Tensor = F.rope(
         x, batch.positions, batch.rope_table, heads=heads, head_dim=config.head_dim, pairing=pairing, name=name
     )
@@ -59,8 +59,8 @@ def rotate(x: Tensor, heads: int, config: ModelConfig, batch: TokenBatch, pairin
 def attend(
     q: Tensor, k: Tensor, v: Tensor, prefix: str, config: ModelConfig, batch: TokenBatch, cache: LayerCache
 ) -> Tensor:
-    """Writes the tokens' keys and values into the cache, then attends causally over it; in the last layer, what the wanted rows
-    get of it."""
+    """Write the tokens' keys and values to the cache, then attend causally over it. In the last layer, return only the rows
+    whose logits are computed."""
     write: Callable[..., None] = F.kv_cache_quantize if cache.scales else F.kv_cache_update
     write(
         cache.keys,
@@ -90,11 +90,11 @@ def attend(
         length=batch.length,
         name=f"{prefix}.attention",
     )
-    return wanted_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
+    return logit_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
 
 
 def head_norm(x: Tensor, w: Tensor, heads: int, config: ModelConfig) -> Tensor:
-    """rms_norm of each head of [T, heads * head_dim] by itself."""
+    """Apply rms_norm to each head of [T, heads * head_dim]."""
     graph = x.graph
     assert graph is not None
     split = graph.reshape(x, (x.shape[0], heads, config.head_dim))
@@ -102,8 +102,8 @@ def head_norm(x: Tensor, w: Tensor, heads: int, config: ModelConfig) -> Tensor:
     return graph.reshape(normed, (x.shape[0], heads * config.head_dim))
 
 
-def wanted_rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:
-    """The tokens whose logits are wanted."""
+def logit_rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:
+    """Select the tokens whose logits are computed."""
     if batch.rows is None:
         return x
     result: Tensor = F.gather(x, batch.rows, name=name)

@@ -1,4 +1,4 @@
-"""What CAMSHAFT_DEBUG says on stderr, and what CAMSHAFT_DUMP writes, of a plan that was built or ran."""
+"""CAMSHAFT_DEBUG output on stderr and CAMSHAFT_DUMP files for compiled plans."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.lowering.node_range import NodeRange
 from camshaft.store.files import naming
 
-_said: set[str] = set()  # kernels whose text this process has shown: plans share most of them
+_printed: set[str] = set()  # kernels whose source was printed already; plans share most kernels
 
 
-def say(text: str) -> None:
-    """Lines on stderr, each with the program's name."""
+def print_lines(text: str) -> None:
+    """Print each line on stderr with the prefix 'camshaft: '."""
     for line in text.splitlines():
         print(f"camshaft: {line}", file=sys.stderr)
 
 
-def say_built(plan: ExecutionPlan, level: int) -> None:
-    """Level 1 a summary, 3 the choices, 4 each kernel's emitted source once, 5 its assembly too."""
+def print_plan(plan: ExecutionPlan, level: int) -> None:
+    """Print a compiled plan. Level 1: summary; 3: choices; 4: each kernel's emitted source, once; 5: its assembly too."""
     if level >= 1:
-        say(summary(plan))
+        print_lines(summary(plan))
     if level >= 3:
-        say(plan.explain())
+        print_lines(plan.explain())
     if level >= 4:
         for texts in _kernels(plan):
-            if texts.stem not in _said:
-                _said.add(texts.stem)
-                _say_kernel(texts, level)
+            if texts.stem not in _printed:
+                _printed.add(texts.stem)
+                _print_kernel(texts, level)
 
 
-def _say_kernel(texts: KernelTexts, level: int) -> None:
+def _print_kernel(texts: KernelTexts, level: int) -> None:
     for name, text in texts.files().items():
         if name.endswith(f".{texts.suffix}") or (level >= 5 and name.endswith(".s")):
-            say(f"--- {name}\n{text}")
+            print_lines(f"--- {name}\n{text}")
 
 
 def summary(plan: ExecutionPlan) -> str:
-    """One line: thunks, waits, workers, where they run, arena."""
+    """One line: number of thunks and waits, devices, threads, arena size, compile time."""
     schedule, memory = plan.bound.schedule, plan.bound.memory_plan
     where = Counter(thunk.device if thunk.kind != "host" else "host thunks of Python" for thunk in schedule.thunks)
     places = ", ".join(f"{n} on {name}" for name, n in where.items())
@@ -55,27 +55,27 @@ def summary(plan: ExecutionPlan) -> str:
     )
 
 
-def say_ran(profile: Profile) -> None:
-    """A line per thunk: time, rates, share of the roof."""
-    say(f"ran in {profile.total_ns / 1e3:.1f} us, {profile.waited_share:.0%} of it at waits")
+def print_run(profile: Profile) -> None:
+    """Print a line per thunk of a timed run: time, rates, share of the machine's peak."""
+    print_lines(f"ran in {profile.total_ns / 1e3:.1f} us, {profile.waited_share:.0%} of it at waits")
     for index, row in enumerate(profile.thunks):
         kind = f"{row.op}/{row.variant}"
-        say(f"{index:5d} {row.name:32s} {kind:40s} {rates(row)}")
+        print_lines(f"{index:5d} {row.name:32s} {kind:40s} {rates(row)}")
 
 
 def rates(row: Row) -> str:
-    """'12.3 us   33.10 GB/s   66.2 GFLOP/s   82% of the roof'; a dash where it is not known."""
+    """Text such as '12.3 us   33.10 GB/s   66.2 GFLOP/s   82% of peak'; unknown values are a dash."""
 
     def text(value: float | None, form: str) -> str:
         return "-".rjust(9) if value is None else format(value, form)
 
     us = None if row.ns is None else row.ns / 1e3
-    share = "" if row.roof_share is None else f"{row.roof_share:6.0%} of the roof"
+    share = "" if row.roof_share is None else f"{row.roof_share:6.0%} of peak"
     return f"{text(us, '9.1f')} us {text(row.gb_per_s, '9.2f')} GB/s {text(row.gflop_per_s, '9.2f')} GFLOP/s {share}"
 
 
 def dump(plan: ExecutionPlan, folder: Path) -> None:
-    """Writes the plan's schedule, to a file of a new number, and the files of every kernel. SettingError where it cannot."""
+    """Write the plan's schedule to a new numbered file, and the texts of every kernel. Raises SettingError on failure."""
     try:
         _write(plan, folder)
     except StoreError as error:
@@ -102,6 +102,6 @@ def _stems(origin: NodeRange) -> str:
 
 
 def _kernels(plan: ExecutionPlan) -> list[KernelTexts]:
-    """Every distinct kernel."""
-    found = {texts.stem: texts for origin in plan.origins for texts in kernel_texts(origin)}
-    return list(found.values())
+    """The plan's distinct kernels."""
+    kernels = {texts.stem: texts for origin in plan.origins for texts in kernel_texts(origin)}
+    return list(kernels.values())

@@ -1,6 +1,6 @@
-"""Plans that are looked at: what CAMSHAFT_DEBUG, DUMP, OVERRIDE, VALIDATE, INTERPRET and TRACE make of a plan while it is built.
+"""Instrument plans while they are compiled, for CAMSHAFT_DEBUG, DUMP, OVERRIDE, VALIDATE, INTERPRET and TRACE.
 
-Called by plan/compile.py through plan/hooks.py, only where one of them is set: a plan without them has no trace of this.
+plan/compile.py calls this through plan/hooks.py only if one of these settings is on; other plans have no overhead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from camshaft.backends.device import HOST, Bytes
 from camshaft.errors import SettingError
 from camshaft.extent import Extent
 from camshaft.lang.interpreter.interpret import interpret
-from camshaft.observe.debug_output import dump, say, say_built, say_ran
+from camshaft.observe.debug_output import dump, print_lines, print_plan, print_run
 from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
 from camshaft.observe.machine_peak import machine_peak
 from camshaft.observe.override import ReplacedKernel, replaced
@@ -32,7 +32,7 @@ from camshaft.settings import Settings, settings
 
 
 def interpreted(lowered: Lowered) -> None:
-    """Puts interpreted thunks in the place of compiled ones. SettingError for what is no kernel of ours, or not on the CPU."""
+    """Replace compiled thunks by interpreted ones. Raises SettingError for code without IR, and for plans not on the CPU."""
     for origin in lowered.origins:
         for index, texts in zip(range(origin.first, origin.last), kernel_texts(origin), strict=False):
             lowered.thunks[index] = _interpreted(lowered.thunks[index], texts)
@@ -41,11 +41,13 @@ def interpreted(lowered: Lowered) -> None:
 def _interpreted(thunk: Thunk, texts: KernelTexts) -> Thunk:
     where = f"CAMSHAFT_INTERPRET=1: thunk {thunk.name!r} ({thunk.op}/{thunk.variant})"
     if thunk.device != HOST:
-        raise SettingError(f"{where} is on {thunk.device}; only plans of the CPU are interpreted")
+        raise SettingError(f"{where} is on {thunk.device}; only CPU plans can be interpreted")
     if texts.traced is None:
-        raise SettingError(f"{where} calls another library; CAMSHAFT_BACKEND=simd has kernels of ours alone")
+        raise SettingError(
+            f"{where} calls another library; CAMSHAFT_BACKEND=simd uses only kernels that can be interpreted"
+        )
     lanes = 1 if texts.device.backend == "scalar" else texts.launch.lanes or texts.device.lanes  # type: ignore[union-attr]
-    kernel, arrays = texts.traced, texts.made.arrays
+    kernel, arrays = texts.traced, texts.params.arrays
 
     def run(*args: Any) -> None:
         views = [
@@ -67,23 +69,23 @@ def _interpreted(thunk: Thunk, texts: KernelTexts) -> Thunk:
 
 
 def lowered(made: Lowered) -> Lowered:
-    """The thunks with those replaced that settings say: by files of CAMSHAFT_OVERRIDE, or by the interpreter."""
+    """Replace thunks by files of CAMSHAFT_OVERRIDE or by the interpreter, as the settings say."""
     wanted = settings()
     if wanted.override is not None:
         names = replaced(made, wanted.override)
         what = (
-            f"replaced {len(names)} thunks of a plan: {', '.join(names)}" if names else "no edited kernel of this plan"
+            f"replaced {len(names)} thunks of a plan: {', '.join(names)}" if names else "no edited kernel in this plan"
         )
-        say(f"CAMSHAFT_OVERRIDE: {wanted.override}: {what}")
+        print_lines(f"CAMSHAFT_OVERRIDE: {wanted.override}: {what}")
     if wanted.interpret:
         interpreted(made)
     return made
 
 
 def built(plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan, in a watched form where its runs are to be watched too. Says and writes what is asked for of any plan."""
+    """Print and dump a compiled plan, and wrap it in an InstrumentedSchedule if its runs are to be observed."""
     wanted = settings()
-    say_built(plan, wanted.debug)
+    print_plan(plan, wanted.debug)
     if wanted.dump is not None:
         dump(plan, wanted.dump)
     edited = any(isinstance(thunk.entry, ReplacedKernel) for thunk in plan.bound.schedule.thunks)
@@ -94,32 +96,32 @@ def built(plan: ExecutionPlan) -> ExecutionPlan:
 
 
 class InstrumentedSchedule:
-    """A RunnableSchedule whose whole runs are validated, or timed and told. Part runs are the inner one's own."""
+    """A bound schedule whose complete runs are validated or timed. Partial runs are passed on."""
 
     native = None
 
     def __init__(self, plan: ExecutionPlan, wanted: Settings) -> None:
         self.inner, self._plan, self._wanted = plan.bound, plan, wanted
         thunks = self.inner.schedule.thunks
-        self._unproved = [
+        self._unvalidated = [
             o for o in plan.origins if any(isinstance(t.entry, ReplacedKernel) for t in thunks[o.first : o.last])
         ]
-        self._timed = wanted.debug >= 2 or wanted.trace is not None
-        self._roof = machine_peak(self.inner.threads) if wanted.debug >= 2 else None
+        self._is_timed = wanted.debug >= 2 or wanted.trace is not None
+        self._peak = machine_peak(self.inner.threads) if wanted.debug >= 2 else None
         self._file = trace_file(wanted.trace) if wanted.trace is not None else None
         self._number = self._file.plan() if self._file else 0
         self._traced = False
 
     def run(self, first: int = 0, last: int | None = None) -> None:
-        """As the inner one's. ValidationError where a node is found to differ from its reference; with CAMSHAFT_VALIDATE, and
-        in the first run of replaced kernels, runs are not timed."""
+        """Run thunks [first, last). Raises ValidationError if a node differs from its reference. Runs are not timed with
+        CAMSHAFT_VALIDATE, nor the first run of replaced kernels."""
         end = len(self.schedule.thunks) if last is None else last
         if self._wanted.validate:
             validated_run(self.inner, list(self._plan.origins), first, end)
-        elif self._unproved:
-            validated_run(self.inner, self._unproved, first, end)
-            self._unproved = [o for o in self._unproved if o.first < first or o.last > end]
-        elif self._timed and (first, end) == (0, len(self.schedule.thunks)) and not inside_host_thunk():
+        elif self._unvalidated:
+            validated_run(self.inner, self._unvalidated, first, end)
+            self._unvalidated = [o for o in self._unvalidated if o.first < first or o.last > end]
+        elif self._is_timed and (first, end) == (0, len(self.schedule.thunks)) and not inside_host_thunk():
             self._run_timed()
         else:
             self.inner.run(first, last)
@@ -129,8 +131,8 @@ class InstrumentedSchedule:
         if self._file is not None:
             self._file.add(run, self.schedule, self._number, not self._traced)
             self._traced = True
-        if self._roof is not None:
-            say_ran(profile_of(self._plan, [run], self._roof))
+        if self._peak is not None:
+            print_run(profile_of(self._plan, [run], self._peak))
 
     @property
     def schedule(self) -> Schedule:

@@ -1,4 +1,4 @@
-"""The texts of a node's kernels: IR, emitted source, assembly. For CAMSHAFT_DUMP, CAMSHAFT_DEBUG and CAMSHAFT_OVERRIDE."""
+"""The texts of a node's kernels: Kernel IR listing, emitted source and assembly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from camshaft.plan.lowering.node_range import NodeRange
 
 
 def listing(kernel: ir.KernelIR) -> str:
-    """The kernel: its arrays, scalars and grid, then its body; values are numbered, and every line ends with its source line."""
+    """List a kernel: arrays, scalars, grid and body. Values are numbered; each line ends with its source line number."""
     lister = _Lister()
     lines = [f"kernel {kernel.name}  # {kernel.source_file}"]
     for array in (*kernel.arrays, *kernel.scratch):
@@ -43,16 +43,16 @@ def _grid(dim: ir.GridDim) -> str:
 
 
 class _Lister:
-    """Names of values, variables and tiles, given as they appear."""
+    """Numbers values, variables and tiles in order of appearance."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
-        self._held: list[object] = []  # so that no id is used twice
+        self._named: list[object] = []  # keeps the objects alive, so that ids stay unique
 
     def name(self, thing: object, letter: str = "v") -> str:
         if id(thing) not in self._names:
             self._names[id(thing)] = f"{letter}{len(self._names)}"
-            self._held.append(thing)
+            self._named.append(thing)
         return self._names[id(thing)]
 
     def block(self, block: ir.Block, depth: int) -> Iterator[str]:
@@ -103,8 +103,8 @@ def _tile_store(t: _Lister, s: Any) -> str:
 
 
 def _mma(t: _Lister, s: Any) -> str:
-    sides = f"{t.at(s.a, s.a_at)}, {t.at(s.b, s.b_at)}"
-    return f"mma {t.name(s.tile, 'm')} += {sides} depth {s.depth}{' transposed' if s.transposed else ''}"
+    operands = f"{t.at(s.a, s.a_at)}, {t.at(s.b, s.b_at)}"
+    return f"mma {t.name(s.tile, 'm')} += {operands} depth {s.depth}{' transposed' if s.transposed else ''}"
 
 
 _STATEMENTS: dict[type[ir.Statement], Callable[[_Lister, Any], str]] = {
@@ -125,13 +125,13 @@ _STATEMENTS: dict[type[ir.Statement], Callable[[_Lister, Any], str]] = {
 }
 
 
-SYMBOL = "kernel"  # the entry's name in texts
+SYMBOL = "kernel"  # name of the entry function in the texts
 _CPU = ("simd", "scalar", "blas")
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a backend's kernels are written: a file's suffix, and the emitter (traced kernel, device, lanes) -> text."""
+    """The source form of a backend's kernels: file suffix, and emitter (traced kernel, device, lanes) -> text."""
 
     suffix: str
     emit: Callable[[ir.KernelIR, Any, int], str]
@@ -170,46 +170,47 @@ def _dialect(device: Any) -> Dialect:
 
 @dataclass(frozen=True)
 class KernelTexts:
-    """One launch's kernel in words. `stem` names its files: op, variant, kernel, and a digest of all that it is made for."""
+    """The texts of one launch's kernel. `stem` is the file name: op, variant, kernel, and a digest of the kernel's key."""
 
     stem: str
     launch: Launch | NativeCall
-    made: Signature
+    params: Signature
     device: Any
 
     @property
     def suffix(self) -> str:
-        """Of the file of `source`: ll, c, wgsl, ptx or metal."""
+        """The suffix of the source file: ll, c, wgsl, ptx or metal."""
         return "ll" if isinstance(self.launch, NativeCall) else _dialect(self.device).suffix
 
     @property
     def vectorize(self) -> bool:
-        """Whether LLVM's vectorizers are on for it."""
+        """Whether LLVM's vectorizers are on."""
         return not isinstance(self.launch, NativeCall) and self.device.backend != "scalar"
 
     @cached_property
     def traced(self) -> ir.KernelIR | None:
-        """The Kernel IR; None of code that is no kernel of ours."""
+        """The Kernel IR, or None for native code such as a BLAS call."""
         if isinstance(self.launch, NativeCall):
             return None
-        return self.launch.kernel.trace(self.made.arrays, self.made.scalar_names, self.launch.constants, self.made.grid)
+        params = self.params
+        return self.launch.kernel.trace(params.arrays, params.scalar_names, self.launch.constants, params.grid)
 
     @cached_property
     def source(self) -> str:
-        """What was emitted for the device."""
+        """The source emitted for the device."""
         if isinstance(self.launch, NativeCall):
             return self.launch.llvm_ir(SYMBOL)
         assert self.traced is not None
         return _dialect(self.device).emit(self.traced, self.device, _lanes(self.launch, self.device))
 
     def files(self) -> dict[str, str]:
-        """Texts by file name: source, IR where there is one, assembly where LLVM makes it for this CPU."""
-        found = {f"{self.stem}.{self.suffix}": self.source}
+        """Texts by file name: source, IR if any, and assembly for CPU kernels."""
+        texts = {f"{self.stem}.{self.suffix}": self.source}
         if self.traced is not None:
-            found[f"{self.stem}.ir"] = listing(self.traced)
+            texts[f"{self.stem}.ir"] = listing(self.traced)
         if self.device.backend in _CPU:
-            found[f"{self.stem}.s"] = assembly(self.source, vectorize=self.vectorize)
-        return found
+            texts[f"{self.stem}.s"] = assembly(self.source, vectorize=self.vectorize)
+        return texts
 
 
 def _lanes(launch: Launch, device: Any) -> int:
@@ -217,21 +218,21 @@ def _lanes(launch: Launch, device: Any) -> int:
 
 
 def kernel_texts(origin: NodeRange) -> list[KernelTexts]:
-    """The texts of a node's launches, in the order of its thunks; none where Python or a caller's code computes it."""
+    """The texts of a node's launches in thunk order; empty for host calls and custom ops."""
     choice, node = origin.choice, origin.node
     if isinstance(choice.op, CustomOp):
         return []
     build = choice.variant.build(node.spec, choice.device)
     if isinstance(build, HostCall):
         return []
-    found = []
+    texts = []
     for launch in build.launches:
-        made = signature(launch, node.spec, build)
-        whole = f"{_identity(launch)}|{made.arrays!r}|{made.scalar_names!r}|{made.grid!r}|{choice.device.name}"
-        digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+        params = signature(launch, node.spec, build)
+        key = f"{_identity(launch)}|{params.arrays!r}|{params.scalar_names!r}|{params.grid!r}|{choice.device.name}"
+        digest = hashlib.sha256(key.encode()).hexdigest()[:12]
         stem = re.sub(r"[^\w.-]", "_", f"{choice.op.name}.{choice.variant.name}.{launch.name}.{digest}")
-        found.append(KernelTexts(stem, launch, made, choice.device))
-    return found
+        texts.append(KernelTexts(stem, launch, params, choice.device))
+    return texts
 
 
 def _identity(launch: Launch | NativeCall) -> str:

@@ -1,6 +1,6 @@
-"""The roof: what this machine can do at most, measured once by camshaft's own kernels and kept in the store.
+"""Measure the machine's peak rates (memory reads, int8, bf16 and f32 operations) and cache them in the store.
 
-`roof()` reads or measures, `stored_peak()` only reads. bench/roof.py measures anew.
+`machine_peak()` reads the cache or measures; `stored_peak()` only reads.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from camshaft.store.store import store
 from camshaft.validation.cases import machine_key
 
 WIDTH = 16
-CHAINS = 16  # independent accumulators: enough to cover the latency of an instruction that starts twice a cycle
-PIECE = 1024  # vectors that a program reads: 64 KiB
+CHAINS = 16  # independent accumulators: enough to hide the latency at two instructions per cycle
+PIECE = 1024  # vectors per program: 64 KiB
 STEPS = 20_000
 
 
 @kernel
 def read_memory(k: Tracer, x: KernelArray, out: KernelArray, *, streams: int, ahead: int) -> None:
-    # out[p] = xor of piece p and of the pieces as far into the other streams' shares, four vectors of each at a time
+    # out[p] = xor of piece p and of the piece at the same position in each other stream, four vectors at a time
     p = k.program(0)
     pieces = [p + stream * (x.shape[0] // streams) for stream in range(streams)]
     sums = [k.var(k.splat(0, WIDTH, u32), u32) for _ in range(4)]
@@ -52,7 +52,7 @@ def read_memory(k: Tracer, x: KernelArray, out: KernelArray, *, streams: int, ah
 
 @kernel
 def int8_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
-    # CHAINS sums of products of 4 bytes
+    # CHAINS dot products of 4 bytes each
     p = k.program(0)
     a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
     sums = [k.var(k.splat(j, WIDTH, i32), i32) for j in range(CHAINS)]
@@ -65,7 +65,7 @@ def int8_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
 
 @kernel
 def bf16_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
-    # CHAINS f32 sums of products of two bf16 that a word holds
+    # CHAINS f32 sums of products of bf16 pairs
     p = k.program(0)
     a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
     sums = [k.var(k.splat(float(j), WIDTH)) for j in range(CHAINS)]
@@ -89,17 +89,17 @@ def f32_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
         k.store_vector(out, total.value, p, j * WIDTH)
 
 
-NBYTES = 256 << 20  # many times what most machines' last cache holds
+NBYTES = 256 << 20  # much larger than the last-level cache of most machines
 N_PROGRAMS = 32
 REPEATS, LEAST_S = 5, 0.02
-# (places read at once, vectors to prefetch ahead); turns of one run each
-_WAYS, TURNS = ((1, 0), (1, 64), (2, 0), (4, 0)), 20
+# (streams read concurrently, vectors to prefetch ahead)
+_READ_PATTERNS, ROUNDS = ((1, 0), (1, 64), (2, 0), (4, 0)), 20
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class MachinePeak:
-    """The most that was seen with so many threads: bytes read, and operations (a multiply and an add are two) per second."""
+    """Peak rates with `threads` threads: bytes read and operations per second (a multiply-add counts as two)."""
 
     threads: int
     read_bytes_per_s: float
@@ -108,24 +108,24 @@ class MachinePeak:
     f32_ops_per_s: float
 
     def best(self, other: MachinePeak) -> MachinePeak:
-        """The higher of two measurements, figure by figure: what disturbs one only lowers it."""
+        """The higher value of each rate: disturbance only lowers a measurement."""
         return MachinePeak(
             *(max(mine, yours) for mine, yours in zip(vars(self).values(), vars(other).values(), strict=True))
         )
 
     def ops_per_s(self, kind: str) -> float:
-        """The peak of 'int8', 'bf16' or 'f32'."""
+        """The peak rate of 'int8', 'bf16' or 'f32'."""
         peak: float = vars(self)[f"{kind}_ops_per_s"]
         return peak
 
     def least_s(self, nbytes: float = 0.0, ops: Mapping[str, float] | None = None) -> float:
-        """No less time than this for reading so many bytes and doing so many operations of each kind, side by side."""
+        """The roofline bound: the minimum seconds to read `nbytes` and do `ops` operations of each kind, overlapped."""
         computing = sum(n / self.ops_per_s(kind) for kind, n in (ops or {}).items())
         return max(nbytes / self.read_bytes_per_s, computing)
 
 
 def _least_seconds(call: Callable[[], object]) -> float:
-    """The least mean time of a call over windows of at least LEAST_S, after one call that does not count."""
+    """The minimum over windows of the mean time of a call; a window takes at least LEAST_S. The first call is a warm-up."""
     call()
     started = time.perf_counter()
     call()
@@ -140,23 +140,23 @@ def _least_seconds(call: Callable[[], object]) -> float:
 
 
 def _bound(code: CpuKernel, arrays: Sequence[Array], n_programs: int, threads: int) -> BoundSchedule:
-    """The kernel alone in a schedule."""
+    """A schedule with only this kernel."""
     buffers = [Buffer(f"array{i}", array.nbytes, Lifetime.IO) for i, array in enumerate(arrays)]
     uses = (BufferUse(buffers[0].slice(), "read"), BufferUse(buffers[1].slice(), "write"))
     args = tuple(buffer.slice() for buffer in buffers)
-    thunk = Thunk(code.name, code.name, "roof", "", "kernel", code, args, uses, Programs(n_programs))
+    thunk = Thunk(code.name, code.name, "machine_peak", "", "kernel", code, args, uses, Programs(n_programs))
     schedule, memory = make_schedule([thunk])
     return bind(schedule, memory, buffers=dict(zip(buffers, arrays, strict=True)), threads=threads)
 
 
 def _seconds(code: CpuKernel, arrays: Sequence[Array], n_programs: int, threads: int) -> float:
-    """The least time of a run of the kernel, alone in a schedule."""
+    """The minimum time of one run of the kernel."""
     with _bound(code, arrays, n_programs, threads) as plan:
         return _least_seconds(plan.run)
 
 
 def _ones(dtype: DType, *shape: int) -> Array:
-    """Memory that starts on a cache line, filled with ones."""
+    """A cache-line-aligned array of ones."""
     array = aligned_bytes(int(np.prod(shape)) * dtype.nbytes, 64).view(dtype.numpy).reshape(shape)
     array[:] = 1
     return array
@@ -165,14 +165,14 @@ def _ones(dtype: DType, *shape: int) -> Array:
 def _compiled(
     source: Kernel, x: Array, out: Array, dtypes: tuple[DType, DType], n_programs: int, **constants: Constant
 ) -> CpuKernel:
-    """The kernel for this CPU."""
+    """Compile the kernel for this CPU."""
     arrays = [ir.ArrayParam("x", dtypes[0], x.shape), ir.ArrayParam("out", dtypes[1], out.shape, True)]
     return cpu_device("simd").compile(source, arrays, (), constants, (ir.GridDim(n_programs),))
 
 
-# two bf16 of 1 in a word
+# a 32-bit word with two bf16 ones
 PAIR_OF_ONES = 0x3F803F80
-# (figure, kernel, what it reads and is filled with, what it writes, operations a lane and step)
+# (rate, kernel, input dtype, input value, output dtype, operations per lane and step)
 _RATES = (
     ("int8_ops_per_s", int8_chains, u32, 1, i32, 8),
     ("bf16_ops_per_s", bf16_chains, u32, PAIR_OF_ONES, f32, 4),
@@ -181,10 +181,9 @@ _RATES = (
 
 
 def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
-    """Bytes per second of reading memory in huge pages: the best single run of some ways to read, by turns.
+    """Measure the read bandwidth in bytes per second from memory in huge pages: the best single run over several patterns.
 
-    Guests share memory with others, who leave more of it at some moments: means over 20 ms gave 32 GB/s on two cores of a Zen 4
-    on which whole models came at 32 to 37. How many places are read at once decides little where nothing is computed.
+    The best run rather than a mean: on virtual machines the bandwidth varies with the load of other guests.
     """
     n = nbytes // (PIECE * WIDTH * 4)
     big = huge_pages(n * PIECE * WIDTH * 4).view(np.uint32).reshape(n, PIECE, WIDTH)
@@ -192,10 +191,10 @@ def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
     sums, least = _ones(u32, n, WIDTH), float("inf")
     with ExitStack() as stack:
         plans = []
-        for streams, ahead in _WAYS:
+        for streams, ahead in _READ_PATTERNS:
             code = _compiled(read_memory, big, sums, (u32, u32), n // streams, streams=streams, ahead=ahead)
             plans.append((streams, stack.enter_context(_bound(code, (big, sums), n // streams, threads))))
-        for _ in range(TURNS):
+        for _ in range(ROUNDS):
             for streams, plan in plans:
                 started = time.perf_counter()
                 plan.run()
@@ -204,44 +203,46 @@ def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
 
 
 def measure(threads: int, nbytes: int = NBYTES) -> MachinePeak:
-    """The roof with so many threads, in about two seconds. Memory is read from `nbytes`."""
-    found = {}
-    for figure, source, given, filling, made, per_lane in _RATES:
-        x, out = _ones(given, N_PROGRAMS, 2 * WIDTH), _ones(made, N_PROGRAMS, CHAINS * WIDTH)
-        x[:] = filling
-        code = _compiled(source, x, out, (given, made), N_PROGRAMS)
+    """Measure the peak rates with `threads` threads, in about two seconds. `nbytes` is the size of the memory read."""
+    rates = {}
+    for rate, source, in_dtype, value, out_dtype, per_lane in _RATES:
+        x, out = _ones(in_dtype, N_PROGRAMS, 2 * WIDTH), _ones(out_dtype, N_PROGRAMS, CHAINS * WIDTH)
+        x[:] = value
+        code = _compiled(source, x, out, (in_dtype, out_dtype), N_PROGRAMS)
         work = float(per_lane * WIDTH * CHAINS * STEPS * N_PROGRAMS)
-        found[figure] = work / _seconds(code, (x, out), N_PROGRAMS, threads)
-    return MachinePeak(threads, measure_reading(threads, nbytes), **found)
+        rates[rate] = work / _seconds(code, (x, out), N_PROGRAMS, threads)
+    return MachinePeak(threads, measure_reading(threads, nbytes), **rates)
 
 
 def _key() -> str:
-    return hashlib.sha256(f"roof 3|{machine_key()}".encode()).hexdigest()
+    return hashlib.sha256(f"machine peak 4|{machine_key()}".encode()).hexdigest()
 
 
 def stored_peaks() -> tuple[MachinePeak, ...]:
-    """What was measured on this machine so far, by number of threads. Measures nothing."""
-    rows = (store().evidence.get(_key()) or {}).get("roofs")
+    """The measured peaks of this machine, sorted by number of threads. Measures nothing."""
+    rows = (store().evidence.get(_key()) or {}).get("peaks")
     names = {f.name for f in fields(MachinePeak)}
-    kept = [MachinePeak(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
-    return tuple(sorted(kept, key=lambda r: r.threads))
+    valid = [MachinePeak(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
+    return tuple(sorted(valid, key=lambda r: r.threads))
 
 
 def stored_peak(threads: int | None = None) -> MachinePeak | None:
-    """The stored roof for so many threads (all, by default), or None. Measures nothing."""
+    """The stored peak with `threads` threads (default: all), or None. Measures nothing."""
     wanted = thread_count(threads)
     return next((r for r in stored_peaks() if r.threads == wanted), None)
 
 
-def machine_peak(threads: int | None = None, *, anew: bool = False) -> MachinePeak:
-    """The roof for so many threads (all, by default): the stored one, else measured now, kept with that of 1 thread: in all under
-    5 s. `anew` measures again and keeps the higher figures."""
+def machine_peak(threads: int | None = None, *, remeasure: bool = False) -> MachinePeak:
+    """The peak with `threads` threads (default: all), measured and stored along with that of one thread if need be (5 s).
+
+    `remeasure` measures again and stores the higher of the old and new rates.
+    """
     wanted = thread_count(threads)
     known = {r.threads: r for r in stored_peaks()}
-    if anew or wanted not in known:
+    if remeasure or wanted not in known:
         for n in {1, wanted}:
-            if anew or n not in known:
+            if remeasure or n not in known:
                 fresh = measure(n)
                 known[n] = fresh.best(known[n]) if n in known else fresh
-        store().evidence.put(_key(), {"roofs": [asdict(r) for r in known.values()]})
+        store().evidence.put(_key(), {"peaks": [asdict(r) for r in known.values()]})
     return known[wanted]

@@ -1,8 +1,7 @@
-"""CAMSHAFT_OVERRIDE: kernels whose LLVM IR a person edited run in place of camshaft's own.
+"""CAMSHAFT_OVERRIDE: run hand-edited LLVM IR in place of camshaft's own kernels.
 
-Read are files STEM.ll as CAMSHAFT_DUMP names them, for kernels of the CPU's backends simd and scalar and for calls of BLAS. One
-that says what camshaft would emit changes nothing, so the folder of a dump will do. What is replaced is compared with its op's
-reference in the plan's first run, before anything reads its result.
+Reads files STEM.ll as written by CAMSHAFT_DUMP, for kernels of the backends simd and scalar and for BLAS calls. Unedited files
+change nothing, so a dump folder can be used as is. A replaced kernel is compared with its op's reference in the first run.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from camshaft.errors import SettingError
 from camshaft.observe.kernel_texts import SYMBOL, KernelTexts, kernel_texts
 from camshaft.plan.lowering.lower import Lowered
 
-# Entry names in a text: @kernel, not @kernel_part.
+# Matches the entry name @kernel, but not @kernel_part.
 _ENTRY = re.compile(rf"@{SYMBOL}\b(?![\w.$-])")
 
 
 @dataclass(frozen=True)
 class ReplacedKernel(CpuKernel):
-    """The machine code of a file."""
+    """Machine code compiled from an edited file."""
 
     path: Path = Path()
 
 
 def replaced(lowered: Lowered, folder: Path) -> list[str]:
-    """Puts edited kernels in their place; the names of those thunks. SettingError for an edited file that is not one of
-    LLVM IR, BackendError with LLVM's words for one that does not compile."""
+    """Replace edited kernels and return the names of their thunks. Raises SettingError for an edited file other than LLVM IR,
+    BackendError with LLVM's message if it does not compile."""
     names = []
     for origin in lowered.origins:
         for index, texts in zip(range(origin.first, origin.last), kernel_texts(origin), strict=False):
@@ -44,21 +43,23 @@ def replaced(lowered: Lowered, folder: Path) -> list[str]:
 
 def _edited(texts: KernelTexts, folder: Path) -> ReplacedKernel | None:
     for path in folder.glob(f"{texts.stem}.*"):
-        said = path.read_text("utf-8")
+        content = path.read_text("utf-8")
         if path.suffix == ".ll" and texts.suffix == "ll" and texts.device.backend != "null":
-            if said != texts.source:
-                return _compiled(texts, path, said)
-        elif texts.files().get(path.name, said) != said:
+            if content != texts.source:
+                return _compiled(texts, path, content)
+        elif texts.files().get(path.name, content) != content:
             raise SettingError(
-                f"CAMSHAFT_OVERRIDE: {path} was edited; only the LLVM IR (.ll) of the CPU's kernels is read"
+                f"CAMSHAFT_OVERRIDE: {path} was edited; only the LLVM IR (.ll) of CPU kernels can be replaced"
             )
     return None
 
 
-def _compiled(texts: KernelTexts, path: Path, said: str) -> ReplacedKernel:
-    if not _ENTRY.search(said):
+def _compiled(texts: KernelTexts, path: Path, source: str) -> ReplacedKernel:
+    if not _ENTRY.search(source):
         raise SettingError(f"CAMSHAFT_OVERRIDE: {path} does not define @{SYMBOL}")
-    digest = hashlib.sha256(said.encode()).hexdigest()
+    digest = hashlib.sha256(source.encode()).hexdigest()
     signature = f"override|{digest}|{texts.vectorize}"
-    code = native_function(texts.launch.name, signature, lambda symbol: _ENTRY.sub(f"@{symbol}", said), texts.vectorize)
+    code = native_function(
+        texts.launch.name, signature, lambda symbol: _ENTRY.sub(f"@{symbol}", source), texts.vectorize
+    )
     return ReplacedKernel(code.name, code.address, code.library, code.key, path)

@@ -1,6 +1,6 @@
-"""A profile as one self-contained page: timeline, roofline, arena over time, tables. For `camshaft profile --html`.
+"""Render profiles as one self-contained HTML page: timeline, roofline, arena over time, tables.
 
-The page is pages/page.html with its style, scripts and data put in. It asks the network for nothing, and its policy forbids it.
+The page is pages/page.html with style, scripts and data inserted. Its content security policy forbids network access.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _COLUMNS = ("name", "op", "variant", "device", "n_thunks", "ns", "share", "waite
 
 
 def page(title: str, facts: Mapping[str, str], profiles: Mapping[str, Profile]) -> str:
-    """The page's HTML: `facts` are shown under the title, `profiles` are its tabs."""
-    data = {"profiles": [profile_data(name, found) for name, found in profiles.items()]}
-    # "</" would end the script element, and "<!--" begin a comment in it
+    """Return the page's HTML. `facts` are listed under the title; each profile is a tab."""
+    data = {"profiles": [profile_data(name, profile) for name, profile in profiles.items()]}
+    # "</" would end the script element, and "<!--" would start a comment in it
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     shown = "".join(f"<li><b>{html.escape(name)}</b> {html.escape(value)}</li>" for name, value in facts.items())
     parts = {
@@ -34,30 +34,30 @@ def page(title: str, facts: Mapping[str, str], profiles: Mapping[str, Profile]) 
         "data": text,
         "scripts": "\n".join(_asset(name) for name in SCRIPTS),
     }
-    return re.sub("@@([a-z]+)@@", lambda found: parts[found[1]], _asset("page.html"))
+    return re.sub("@@([a-z]+)@@", lambda match: parts[match[1]], _asset("page.html"))
 
 
 def _asset(name: str) -> str:
     return (files("camshaft.observe") / "pages" / name).read_text("utf-8")
 
 
-def profile_data(title: str, found: Profile) -> dict[str, Any]:
-    """What the page's scripts read of a profile; times in ns, to a tenth."""
+def profile_data(title: str, profile: Profile) -> dict[str, Any]:
+    """The data of a profile for the page's scripts; times in ns."""
     return {
         "title": title,
-        "total_ns": found.total_ns,
-        "fastest_ns": found.fastest_ns,
-        "runs": found.runs,
-        "waited_share": found.waited_share,
-        "extents": found.extents,
-        "notes": found.notes,
-        "workers": [vars(w) for w in found.workers],
-        "roof": None if found.peak is None else vars(found.peak),
+        "total_ns": profile.total_ns,
+        "fastest_ns": profile.fastest_ns,
+        "runs": profile.runs,
+        "waited_share": profile.waited_share,
+        "extents": profile.extents,
+        "notes": profile.notes,
+        "workers": [vars(w) for w in profile.workers],
+        "roof": None if profile.peak is None else vars(profile.peak),
         "columns": [*_COLUMNS, "gb_per_s", "gflop_per_s", "roof_share"],
-        "rows": {what: [_cells(row) for row in found.by(what)] for what in ("op", "part", "layer", "thunk")},
-        "arena_nbytes": found.arena_nbytes,
-        "placements": [[p.name, p.space, p.offset, p.nbytes, p.first, p.last] for p in found.placements],
-        "timeline": timeline_data(found.timeline),
+        "rows": {what: [_cells(row) for row in profile.by(what)] for what in ("op", "part", "layer", "thunk")},
+        "arena_nbytes": profile.arena_nbytes,
+        "placements": [[p.name, p.space, p.offset, p.nbytes, p.first, p.last] for p in profile.placements],
+        "timeline": timeline_data(profile.timeline),
     }
 
 
@@ -67,7 +67,7 @@ def _cells(row: Row) -> list[Any]:
 
 
 def timeline_data(run: TimedRun) -> dict[str, Any]:
-    """One run: bars [lane, thunk, start, end] of programs, and waits in the same form, the last before thunk n (the end)."""
+    """One run as bars [lane, thunk, start, end], and waits in the same form; the wait of thunk n is that at the end."""
     bars, waits = [], []
     n = run.start.shape[1]
     for lane in range(len(run.lanes)):

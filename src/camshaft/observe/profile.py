@@ -1,7 +1,4 @@
-"""Profile: where a plan's time goes, by thunk, op and part of the model, with waits and shares of the roof.
-
-What plan.profile gives; `camshaft profile` prints it; page.py draws it, trace.py writes it for Perfetto.
-"""
+"""Profile a plan: time, waits and share of the machine's peak by thunk, op, part of the model and layer."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker's time in a run, median ns: `busy_ns` in programs, `waited_ns` at waits, the rest between and before them."""
+    """A worker's median time per run in ns: `busy_ns` in programs, `waited_ns` at waits; the rest is overhead."""
 
     name: str
     busy_ns: float
@@ -36,7 +33,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Placement:
-    """Bytes [offset, offset + nbytes) of a space's arena that a temporary has from thunk `first` to thunk `last`."""
+    """Bytes [offset, offset + nbytes) of a device's arena, used by a temporary from thunk `first` to thunk `last`."""
 
     name: str
     space: str
@@ -48,8 +45,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Profile:
-    """Medians over `runs` runs. `thunks` in the plan's order; `timeline` is the run whose length was the median; `roof` that of
-    the CPU with as many threads, None where no thunk runs there; `notes` say what could not be known."""
+    """Medians over `runs` runs. `thunks` are in plan order; `timeline` is the run of median length; `peak` is the CPU's with
+    the same number of threads, None if no thunk runs there; `notes` are remarks such as missing clocks."""
 
     threads: int
     runs: int
@@ -65,7 +62,7 @@ class Profile:
     timeline: TimedRun = field(repr=False)
 
     def by(self, what: str) -> tuple[Row, ...]:
-        """Rows by 'thunk', 'op', 'part' or 'layer'. SettingError for another word."""
+        """Rows by 'thunk', 'op', 'part' or 'layer'. Raises SettingError for another grouping."""
         if what == "thunk":
             return self.thunks
         if what not in GROUPS:
@@ -74,11 +71,11 @@ class Profile:
 
     @property
     def waited_share(self) -> float:
-        """The share of all workers' time that they stood at waits."""
+        """The fraction of all workers' time spent at waits."""
         return sum(w.waited_ns for w in self.workers) / (len(self.workers) * self.total_ns)
 
     def report(self) -> dict[str, Any]:
-        """All but the timeline, for JSON."""
+        """Everything except the timeline, for JSON."""
         plain = {name: vars(self)[name] for name in ("threads", "runs", "total_ns", "fastest_ns", "extents", "notes")}
         tables = {f"{what}s": [row.report() for row in self.by(what)] for what in ("op", "part", "layer", "thunk")}
         return plain | {
@@ -95,25 +92,25 @@ class Profile:
 
 
 def profile(plan: ExecutionPlan, *, runs: int = 20, warmup: int = 3) -> Profile:
-    """Runs a plan as its inputs and extents are; see ExecutionPlan.profile. The roof is measured, in some seconds, if it was
-    not yet."""
+    """Profile a plan with its present inputs and extents; see ExecutionPlan.profile. Measures the machine's peak first, if it
+    is not stored (takes seconds)."""
     if runs < 1 or warmup < 0:
-        raise SettingError(f"profile: {runs} runs after {warmup}; wanted 1 or more, after 0 or more")
+        raise SettingError(f"profile: {runs} runs after {warmup} warm-up runs; wanted 1 or more after 0 or more")
     for _ in range(warmup):
         plan.bound.timed()
     return profile_of(plan, [plan.bound.timed() for _ in range(runs)])
 
 
-def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: MachinePeak | None = None) -> Profile:
-    """The profile of runs that were timed. `top` is the roof, else the stored one or one measured now."""
+def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], peak: MachinePeak | None = None) -> Profile:
+    """The profile of timed runs. `peak` defaults to the stored peak, measured now if there is none."""
     schedule, memory = plan.bound.schedule, plan.bound.memory_plan
     totals = np.array([run.total_ns for run in timed])
     on_host = any(thunk.device == HOST for thunk in schedule.thunks)
     middle = timed[int(np.argsort(totals)[(len(timed) - 1) // 2])]
-    if on_host and top is None:
-        top = machine_peak(plan.bound.threads)
+    if on_host and peak is None:
+        peak = machine_peak(plan.bound.threads)
     total = float(np.median(totals))
-    rows = _rows(plan, timed, total, top)
+    rows = _rows(plan, timed, total, peak)
     return Profile(
         threads=plan.bound.threads,
         runs=len(timed),
@@ -124,8 +121,8 @@ def profile_of(plan: ExecutionPlan, timed: Sequence[TimedRun], top: MachinePeak 
         workers=_workers(timed),
         arena_nbytes={HOST: memory.arena_nbytes, **memory.device_nbytes},
         placements=_placements(plan),
-        peak=top if on_host else None,
-        notes=(*_clockless(timed[0]), *_over_roof(rows, total, top if on_host else None)),
+        peak=peak if on_host else None,
+        notes=(*_clockless(timed[0]), *_above_peak(rows, total, peak if on_host else None)),
         timeline=middle,
     )
 
@@ -134,14 +131,14 @@ def _clockless(run: TimedRun) -> list[str]:
     return [f"{name} has no clock for its thunks: their times are unknown" for name in run.clockless]
 
 
-def _over_roof(rows: Sequence[Row], total_ns: float, top: MachinePeak | None) -> list[str]:
-    """Says so where a run as a whole moved bytes faster than the roof has it, by a tenth and more."""
+def _above_peak(rows: Sequence[Row], total_ns: float, peak: MachinePeak | None) -> list[str]:
+    """A note if the run as a whole read and wrote over 10 % faster than the measured peak."""
     rate = sum(row.nbytes for row in rows if row.device == HOST) / total_ns * 1e9
-    if top is None or rate < 1.1 * top.read_bytes_per_s:
+    if peak is None or rate < 1.1 * peak.read_bytes_per_s:
         return []
     return [
-        f"{rate / 1e9:.1f} GB/s moved, over the roof of {top.read_bytes_per_s / 1e9:.1f}: operands lay in a cache, or the roof "
-        "was measured while the machine was busy (camshaft profile --roof measures it anew)"
+        f"{rate / 1e9:.1f} GB/s is above the measured peak of {peak.read_bytes_per_s / 1e9:.1f}: operands came from a cache, or "
+        "the peak was measured on a busy machine (camshaft profile --roof measures it again)"
     ]
 
 
@@ -150,8 +147,8 @@ def _median(values: list[Floats]) -> Floats:
 
 
 def _spans(run: TimedRun, replicated: Flags) -> Floats:
-    """Per thunk, ns from the first start to the last end; of one that runs everywhere the mean of the workers' own, which need
-    not be at one time. NaN where nothing is known."""
+    """Per thunk, ns from the first start to the last end; for a replicated thunk the mean of the workers' own times, which may
+    not coincide. NaN if unknown."""
     some = ~np.isnan(run.start)
     first = np.where(some, run.start, np.inf).min(axis=0)
     last = np.where(some, run.end, -np.inf).max(axis=0)
@@ -160,7 +157,7 @@ def _spans(run: TimedRun, replicated: Flags) -> Floats:
     return np.asarray(np.where(replicated & some.any(axis=0), own, spans), np.float64)
 
 
-def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: MachinePeak | None) -> tuple[Row, ...]:
+def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, peak: MachinePeak | None) -> tuple[Row, ...]:
     schedule = plan.bound.schedule
     unknown = {i for i, t in enumerate(schedule.thunks) if t.device in timed[0].clockless}
     replicated = np.array([thunk.replicated for thunk in schedule.thunks], np.bool_)
@@ -172,7 +169,7 @@ def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Mac
     for i, (thunk, wait, work) in enumerate(zip(schedule.thunks, schedule.waits, works, strict=True)):
         layer, part = layer_and_part(thunk.name)
         workers = timed[0].workers if thunk.device == HOST else 1
-        least = work.least_ns(top) if top is not None and thunk.device == HOST else None
+        least = work.least_ns(peak) if peak is not None and thunk.device == HOST else None
         rows.append(
             Row(
                 thunk.name,
@@ -198,8 +195,8 @@ def _rows(plan: ExecutionPlan, timed: Sequence[TimedRun], total: float, top: Mac
 
 
 def _works(plan: ExecutionPlan, times: Floats) -> list[Work]:
-    """Each thunk's work: its node's, spread over the node's thunks by the times that doing each once took. A copy reads and
-    writes its bytes."""
+    """Each thunk's work: its node's, divided among the node's thunks in proportion to their times. A copy reads and writes its
+    bytes."""
     active = plan.bound.active
     works = [Work(float(sum(u.slice.nbytes for u in thunk.uses)), 0.0, "f32") for thunk in plan.bound.schedule.thunks]
     for origin in plan.origins:
@@ -224,12 +221,12 @@ def _workers(timed: Sequence[TimedRun]) -> tuple[Worker, ...]:
 
 
 def _placements(plan: ExecutionPlan) -> tuple[Placement, ...]:
-    """Where each temporary lies, from the first to the last thunk that uses it."""
+    """The arena placement of each temporary, from the first to the last thunk that uses it."""
     lives: dict[Any, list[int]] = {}
     for i, thunk in enumerate(plan.bound.schedule.thunks):
         for use in thunk.uses:
             if use.slice.buffer.lifetime is Lifetime.TEMP:
                 lives.setdefault(use.slice.buffer, []).append(i)
     offsets = plan.bound.memory_plan.offsets
-    found = [Placement(b.name, b.space, offsets[b], b.nbytes, at[0], at[-1]) for b, at in lives.items()]
-    return tuple(sorted(found, key=lambda p: (p.space, p.first, p.offset)))
+    placements = [Placement(b.name, b.space, offsets[b], b.nbytes, at[0], at[-1]) for b, at in lives.items()]
+    return tuple(sorted(placements, key=lambda p: (p.space, p.first, p.offset)))

@@ -1,4 +1,4 @@
-"""Row: what is known of one thunk, or of many together: by op, by part, by layer."""
+"""Row: the profile of one thunk, or the sum over several by op, part or layer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """`ns` from the first program's start to the last one's end, `busy_ns` the same of every worker in sum, `waited_ns` what
-    workers stood at the wait before it, in sum; `share` of all workers' time; None of `ns`: no clock told. `least_ns` is the time
-    under the roof, None without one. A thunk that runs everywhere (`n_everywhere` 1) counts once, with its bytes and operations;
-    its `ns` is one worker's, `busy_ns` and `share` are what all of them spent. Sums where `n_thunks` is more than 1."""
+    """Times, work and rates of one thunk, or sums if `n_thunks` is more than 1.
+
+    ns: from the first program's start to the last one's end; None if the device has no clock.
+    busy_ns: the same, summed over the workers' own programs. waited_ns: workers' time at the wait before the thunk, summed.
+    share: fraction of all workers' time. least_ns: minimum time at the machine's peak rates; None without a peak.
+
+    A replicated thunk (`n_everywhere` 1: every worker runs all programs) counts its bytes and operations once; `ns` is one
+    worker's time, `busy_ns` and `share` include all workers.
+    """
 
     name: str
     op: str
@@ -44,11 +49,11 @@ class Row:
 
     @property
     def roof_share(self) -> float | None:
-        """The least time over the time it took; 1 is as fast as this machine can."""
+        """The minimum time at the machine's peak rates, divided by the measured time; 1 is optimal."""
         return self.least_ns / self.ns if self.ns and self.least_ns is not None else None
 
     def report(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """All fields and rates, for JSON."""
         rates = {name: getattr(self, name) for name in ("gb_per_s", "gflop_per_s", "roof_share")}
         return vars(self) | rates
 
@@ -61,7 +66,7 @@ GROUPS: dict[str, Callable[[Row], str]] = {
 
 
 def grouped(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
-    """Sums of rows by a key of GROUPS: the greatest share of time first, layers in their order."""
+    """Sum rows by a key of GROUPS. Sorted by share of time, except layers, which keep their order."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(GROUPS[by](row), []).append(row)
@@ -70,8 +75,8 @@ def grouped(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
 
 
 def _common(values: Iterable[str]) -> str:
-    found = dict.fromkeys(values)
-    return next(iter(found)) if len(found) == 1 else ""
+    distinct = dict.fromkeys(values)
+    return next(iter(distinct)) if len(distinct) == 1 else ""
 
 
 def _total(values: list[float | None]) -> float | None:

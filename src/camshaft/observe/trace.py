@@ -1,4 +1,4 @@
-"""Chrome's trace format, which Perfetto opens: a row per worker, a bar per thunk and per wait. For --trace and CAMSHAFT_TRACE."""
+"""Write timed runs in Chrome's trace format for Perfetto: a row per worker, a bar per thunk and per wait."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.schedule import Schedule
 
 Event = dict[str, Any]
-# Some 200 MB of text; what comes after is counted and dropped, which the file says.
+# About 200 MB of text. Later events are dropped and counted in the file.
 MOST_EVENTS = 1_000_000
 
 
 def lane_events(run: TimedRun, number: int, title: str) -> Iterator[Event]:
-    """The names of a plan (process `number`) and of its lanes."""
+    """The name events of a plan (as process `number`) and its lanes."""
     yield {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": title}}
     for lane, name in enumerate(run.lanes):
         yield {"ph": "M", "name": "thread_name", "pid": number, "tid": lane, "args": {"name": name}}
@@ -34,8 +34,8 @@ def run_events(
     zero_ns: float = 0.0,
     replicated: frozenset[int] = frozenset(),
 ) -> Iterator[Event]:
-    """A bar per lane and thunk (name, op/variant as `labels` has them), and per wait; times from `zero_ns` of the run's clock.
-    Every worker runs all programs of the thunks `everywhere`."""
+    """A bar per lane and thunk, and per wait. `labels` are (name, op/variant) per thunk; times count from `zero_ns` of the
+    run's clock. `replicated` are the thunks that every worker runs completely."""
     base = run.began_ns - zero_ns
     for lane in range(len(run.lanes)):
         for thunk, (name, kind) in enumerate(labels):
@@ -44,8 +44,8 @@ def run_events(
                 yield _bar("wait", "wait", base + run.met[lane, thunk] - waited, waited, number, lane, {"before": name})
             start, end = run.start[lane, thunk], run.end[lane, thunk]
             if not math.isnan(start):
-                told = {"thunk": thunk, "programs": int(run.programs[lane, thunk]), "everywhere": thunk in replicated}
-                yield _bar(name, kind, base + start, end - start, number, lane, told)
+                args = {"thunk": thunk, "programs": int(run.programs[lane, thunk]), "replicated": thunk in replicated}
+                yield _bar(name, kind, base + start, end - start, number, lane, args)
         if lane < run.workers and run.waited[lane, -1] > 0:
             waited = float(run.waited[lane, -1])
             yield _bar("wait", "wait", base + run.total_ns - waited, waited, number, lane, {"before": "the end"})
@@ -57,23 +57,23 @@ def _bar(name: str, kind: str, ts: float, duration: float, number: int, lane: in
 
 
 def document(events: Iterable[Event]) -> dict[str, Any]:
-    """The whole file."""
+    """The JSON document of the events."""
     return {"traceEvents": list(events), "displayTimeUnit": "ns"}
 
 
 def profile_trace(profiles: dict[str, Profile]) -> dict[str, Any]:
-    """The median run of each profile, by title, one plan below the other, all from time 0."""
+    """The median run of each profile, each as a process that starts at time 0."""
     events: list[Event] = []
-    for number, (title, found) in enumerate(profiles.items(), start=1):
-        labels = [(row.name, f"{row.op}/{row.variant}") for row in found.thunks]
-        events += lane_events(found.timeline, number, title)
-        replicated = frozenset(i for i, row in enumerate(found.thunks) if row.n_everywhere)
-        events += run_events(found.timeline, labels, number, found.timeline.began_ns, replicated)
+    for number, (title, profile) in enumerate(profiles.items(), start=1):
+        labels = [(row.name, f"{row.op}/{row.variant}") for row in profile.thunks]
+        events += lane_events(profile.timeline, number, title)
+        replicated = frozenset(i for i, row in enumerate(profile.thunks) if row.n_everywhere)
+        events += run_events(profile.timeline, labels, number, profile.timeline.began_ns, replicated)
     return document(events)
 
 
 class TraceFile:
-    """What CAMSHAFT_TRACE writes: all runs of all plans of this process, when it ends."""
+    """The CAMSHAFT_TRACE file: collects all runs of all plans in this process, and is written at exit."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._process = path, os.getpid()
@@ -84,13 +84,13 @@ class TraceFile:
         atexit.register(self.write)
 
     def plan(self) -> int:
-        """The number of a new plan."""
+        """Register a plan and return its number."""
         with self._lock:
             self._plans += 1
             return self._plans
 
     def add(self, run: TimedRun, schedule: Schedule, number: int, first: bool) -> None:
-        """A run of plan `number`, with the names of its lanes if it is its `first`."""
+        """Add a run of plan `number`, with the lane names if it is the `first`."""
         labels = [(thunk.name, f"{thunk.op}/{thunk.variant}") for thunk in schedule.thunks]
         replicated = frozenset(i for i, thunk in enumerate(schedule.thunks) if thunk.replicated)
         with self._lock:
@@ -103,12 +103,12 @@ class TraceFile:
             self._events += events[:room]
 
     def write(self) -> None:
-        """Writes what there is. A forked child writes nothing."""
+        """Write the file. Does nothing in a forked child."""
         if os.getpid() != self._process:
             return
         with self._lock:
-            whole = document(self._events) | {"otherData": {"dropped events": self._dropped}}
-        self.path.write_text(json.dumps(whole), "utf-8")
+            content = document(self._events) | {"otherData": {"dropped events": self._dropped}}
+        self.path.write_text(json.dumps(content), "utf-8")
 
 
 _files: dict[Path, TraceFile] = {}
@@ -116,9 +116,9 @@ _lock = threading.Lock()
 
 
 def trace_file(path: Path) -> TraceFile:
-    """The trace that goes to this path: one per process."""
+    """The trace for this path; one per process."""
     with _lock:
-        whole = path.absolute()
-        if whole not in _files:
-            _files[whole] = TraceFile(whole)
-        return _files[whole]
+        absolute = path.absolute()
+        if absolute not in _files:
+            _files[absolute] = TraceFile(absolute)
+        return _files[absolute]

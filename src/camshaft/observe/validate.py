@@ -1,4 +1,4 @@
-"""CAMSHAFT_VALIDATE: a plan run node by node, each result compared with the op's float64 reference."""
+"""CAMSHAFT_VALIDATE: run a plan node by node and compare each result with the op's float64 reference."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Active = Mapping[Extent, int]
 
 
 def validated_run(bound: RunnableSchedule, origins: list[NodeRange], first: int, last: int) -> None:
-    """Runs thunks [first, last), the nodes of `origins` among them one by one. ValidationError at the first node that differs
-    from its reference: its thunks, op, variant, and the greatest error. A caller's own function has none: it only runs."""
+    """Run thunks [first, last), those of the nodes in `origins` one node at a time. Raises ValidationError at the first node
+    that differs from its reference, with the greatest error. Custom ops have no reference and only run."""
     at = first
     for origin in origins:
         if isinstance(origin.node.op, CustomOp) or origin.first < at or origin.last > last:
@@ -40,44 +40,43 @@ def validated_run(bound: RunnableSchedule, origins: list[NodeRange], first: int,
 def _validated(bound: RunnableSchedule, origin: NodeRange) -> None:
     node, op, active = origin.node, origin.node.op, bound.active
     now = active_node(node.spec, active)
-    if any(0 in spec.bounds for spec in (*now.inputs, *now.outputs)):  # nothing to compare; references need not take it
+    if any(0 in spec.bounds for spec in (*now.inputs, *now.outputs)):  # empty: references need not support it
         bound.run(origin.first, origin.last)
         return
     pairs = zip(node.inputs, origin.inputs, strict=True)
     inputs = [_values(bound, tensor, buffer, active) for tensor, buffer in pairs]
-    wanted = op.reference(inputs, now.attrs)  # before the run: its thunks may reuse this memory
+    wanted = op.reference(inputs, now.attrs)  # before the run: its thunks may overwrite the inputs
     bound.run(origin.first, origin.last)
     changed = [(t.spec, b) for t, b in zip(node.outputs, origin.outputs, strict=True)]
     changed += [(node.inputs[i].spec, origin.inputs[i]) for i in op.updates]
     for (spec, buffer), want in zip(changed, wanted, strict=True):
         tolerance = tolerance_of(op, spec, want)
-        for got, meant in _compared(_bytes(bound, buffer, spec), want, spec, active):
-            error = error_between(got, meant, tolerance)
+        for got, expected in _compared(_bytes(bound, buffer, spec), want, spec, active):
+            error = error_between(got, expected, tolerance)
             if not error <= tolerance:
-                raise ValidationError(_complaint(bound, origin, got, meant, error, tolerance))
+                raise ValidationError(_message(bound, origin, got, expected, error, tolerance))
 
 
-def _complaint(
-    bound: RunnableSchedule, origin: NodeRange, got: Array, meant: Array, error: float, tolerance: float
+def _message(
+    bound: RunnableSchedule, origin: NodeRange, got: Array, expected: Array, error: float, tolerance: float
 ) -> str:
     thunks = bound.schedule.thunks[origin.first : origin.last]
     names = ", ".join(repr(thunk.name) for thunk in thunks)
     return (
         f"thunk {names} ({thunks[0].op}/{thunks[0].variant} on {origin.choice.backend}) differs from its reference: error "
-        f"{error:.3g}, allowed {tolerance:.3g}; at most {_greatest(got, meant)}"
+        f"{error:.3g}, allowed {tolerance:.3g}; at most {_greatest(got, expected)}"
     )
 
 
-def _greatest(got: Array, meant: Array) -> str:
-    if got.shape != meant.shape:
-        return f"shape {list(got.shape)}, wanted {list(meant.shape)}"
+def _greatest(got: Array, expected: Array) -> str:
+    if got.shape != expected.shape:
+        return f"shape {list(got.shape)}, wanted {list(expected.shape)}"
+    a, b = got.astype(np.float64), expected.astype(np.float64)
     with np.errstate(all="ignore"):
-        apart = np.abs(got.astype(np.float64) - meant.astype(np.float64))
-        apart = np.where(
-            np.isnan(apart) & ~(np.isnan(got.astype(np.float64)) & np.isnan(meant.astype(np.float64))), np.inf, apart
-        )
+        apart = np.abs(a - b)
+        apart = np.where(np.isnan(apart) & ~(np.isnan(a) & np.isnan(b)), np.inf, apart)
     where = np.unravel_index(int(np.nan_to_num(apart, nan=0.0).argmax()), apart.shape)
-    return f"{apart[where]:.3g} at {[int(i) for i in where]} (got {got[where]}, wanted {meant[where]:.6g})"
+    return f"{apart[where]:.3g} at {[int(i) for i in where]} (got {got[where]}, wanted {expected[where]:.6g})"
 
 
 def _bytes(bound: RunnableSchedule, buffer: Piece, spec: TensorSpec) -> Array:
@@ -89,7 +88,7 @@ def _active(array: Array, spec: TensorSpec, active: Active) -> Array:
 
 
 def _values(bound: RunnableSchedule, tensor: Tensor, buffer: Piece, active: Active) -> Array:
-    """A tensor's active elements as the reference takes them; packed forms as the numbers that they stand for."""
+    """A tensor's active elements as the reference takes them; packed tensors as the numbers that they encode."""
     spec = tensor.spec
     if isinstance(spec.dtype, BlockFormat):
         return _weights(tensor)
@@ -102,7 +101,7 @@ def _values(bound: RunnableSchedule, tensor: Tensor, buffer: Piece, active: Acti
 
 
 def _weights(tensor: Tensor) -> Array:
-    """Quantized weights as their file has them, so that packing is compared too."""
+    """Quantized weights decoded from the file's blocks, so that the comparison covers packing too."""
     source, form = root(tensor).source, tensor.spec.dtype
     assert source is not None
     assert isinstance(form, BlockFormat)
@@ -110,8 +109,8 @@ def _weights(tensor: Tensor) -> Array:
 
 
 def _compared(raw: Array, want: Array, spec: TensorSpec, active: Active) -> list[tuple[Array, Array]]:
-    """Pairs of what came and what was wanted: a plain tensor's active elements, the rows of each part of a packed one, or the
-    numbers that it stands for."""
+    """Pairs of (result, reference): a plain tensor's active elements, the rows of each part of a packed one, or the numbers
+    that it encodes."""
     if spec.is_plain:
         return [(_active(raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds), spec, active), want)]
     if by_numbers(spec, want):
@@ -123,6 +122,8 @@ def _compared(raw: Array, want: Array, spec: TensorSpec, active: Active) -> list
     pairs = []
     for whole, part in zip(spec.parts, small.parts, strict=True):
         got = raw[whole.offset_nbytes : whole.offset_nbytes + whole.nbytes].view(whole.dtype.numpy).reshape(whole.shape)
-        meant = want[part.offset_nbytes : part.offset_nbytes + part.nbytes].view(part.dtype.numpy).reshape(part.shape)
-        pairs.append((got[: part.shape[0]], meant))
+        expected = (
+            want[part.offset_nbytes : part.offset_nbytes + part.nbytes].view(part.dtype.numpy).reshape(part.shape)
+        )
+        pairs.append((got[: part.shape[0]], expected))
     return pairs

@@ -1,4 +1,4 @@
-"""What a node costs at the active extents: bytes, operations, their kind, and which part of the model it is."""
+"""The work of a node at the active extents: bytes, operations and their kind; the layer and part that a thunk belongs to."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NUMBER = re.compile("[0-9]+")
 
 @dataclass(frozen=True)
 class Work:
-    """What a node reads and writes (bytes), computes (operations of `kind`: int8, bf16 or f32), at these extents."""
+    """Bytes read and written, and operations of `kind` ('int8', 'bf16' or 'f32', the precision whose peak applies)."""
 
     nbytes: float
     flops: float
     kind: str
 
     def least_ns(self, peak: MachinePeak) -> float:
-        """No less time than this under that roof."""
+        """The minimum time in ns at these peak rates."""
         return peak.least_s(self.nbytes, {self.kind: self.flops}) * 1e9
 
 
@@ -38,7 +38,7 @@ def _at(value: Any, active: Active) -> Any:
 
 
 def active_node(node: NodeSpec, active: Active) -> NodeSpec:
-    """The node with every Extent at its active value: in shapes and in attributes."""
+    """The node with every Extent in shapes and attributes replaced by its active value."""
 
     def spec(s: TensorSpec) -> TensorSpec:
         return TensorSpec(tuple(_at(d, active) for d in s.shape), s.dtype, s.layout)
@@ -48,7 +48,7 @@ def active_node(node: NodeSpec, active: Active) -> NodeSpec:
 
 
 def work_of(origin: NodeRange, active: Active) -> Work:
-    """The node's work by its op's own figures."""
+    """The node's work according to its op."""
     node = active_node(origin.node.spec, active)
     op = origin.node.op
     return Work(float(op.nbytes(node)), float(op.flops(node)), _kind(node))
@@ -63,7 +63,7 @@ def _kind(node: NodeSpec) -> str:
 
 
 def layer_and_part(name: str) -> tuple[str, str]:
-    """('blk.3', 'attn_q') of a thunk 'blk.3.attn_q' or 'blk.3.attn_q/1'; a name without a number is both."""
+    """Split a thunk name: 'blk.3.attn_q/1' gives ('blk.3', 'attn_q'). A name without a number is both layer and part."""
     plain = name.split("/")[0]
     words = plain.split(".")
     at = next((i for i, word in enumerate(words) if _NUMBER.fullmatch(word)), None)

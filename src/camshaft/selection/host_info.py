@@ -1,4 +1,4 @@
-"""RuntimeCapabilities: what the machine claims: CPU, caches, LLVM, BLAS libraries. Nothing here is proved."""
+"""Detect the host: CPU, features, caches, memory, LLVM, BLAS libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAC_CACHES = {"l1d": "hw.l1dcachesize", "l2": "hw.l2cachesize", "l3": "hw.l3cac
 
 @dataclass(frozen=True)
 class BlasLibraryInfo:
-    """A BLAS found here. `used_by` says who calls it; `core` which processor its kernels were chosen for; None is unknown."""
+    """A BLAS library. `used_by` is the user, `core` the processor type that its kernels target; None means unknown."""
 
     name: str
     used_by: str
@@ -37,7 +37,7 @@ class BlasLibraryInfo:
 
 @dataclass(frozen=True)
 class RuntimeCapabilities:
-    """What this process may use. Sizes in bytes; None where the operating system does not tell."""
+    """The resources available to this process. Sizes in bytes; None if the operating system does not report one."""
 
     cpu_name: str | None
     llvm_cpu: str
@@ -55,7 +55,7 @@ class RuntimeCapabilities:
 
 
 def capabilities() -> RuntimeCapabilities:
-    """What the machine claims at this moment."""
+    """Detect the host's capabilities now."""
     host, device = host_target(), cpu_device("simd")
     return RuntimeCapabilities(
         cpu_name=_cpu_name(),
@@ -129,7 +129,7 @@ def _memory() -> int | None:
 
 
 def _sysctl(name: str) -> bytes | None:
-    """A value of macOS' sysctl, None when it has no such name."""
+    """A value of macOS's sysctl, or None if the name is unknown."""
     libc = ctypes.CDLL(None)
     size = ctypes.c_size_t(0)
     if libc.sysctlbyname(name.encode(), None, ctypes.byref(size), None, 0) != 0:

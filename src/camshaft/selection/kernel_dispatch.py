@@ -1,4 +1,4 @@
-"""KernelDispatch: a whole dispatcher from outside, whose methods compute a model's ops over buffers."""
+"""KernelDispatch: run a model's ops through an external dispatcher, an object with a method per op."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ Failed = Exception | str | None
 
 @dataclass(frozen=True)
 class DispatchBuffer:
-    """A tensor as a dispatcher gets it: `array` is its memory, elements for a plain tensor, bytes for another layout. Outputs
-    are writable; an axis that is an Extent is at its bound."""
+    """A tensor passed to a dispatcher. `array` has elements for a plain tensor and bytes for other layouts. Outputs are
+    writable; an axis that is an Extent has its upper bound."""
 
     spec: TensorSpec
     array: Array
 
 
 class KernelDispatch(Protocol):
-    """What a dispatcher offers. Each method reads its inputs, fills `out`, and gives None, or the error or its text: nothing is
-    raised. Attributes come by keyword, as the op of that name has them; positions are always passed. A method that is missing
-    leaves its op to camshaft. What a method cannot be called with is an error when a plan is made.
+    """The interface of a dispatcher.
+
+    Each method reads its inputs, fills `out` and returns None, or an exception or error text (it does not raise). The op's
+    attributes are passed by keyword; positions are always passed. Ops without a method are run by camshaft. A method whose
+    signature does not fit raises an error when the plan is compiled.
     """
 
     @property
@@ -72,11 +74,11 @@ class KernelDispatch(Protocol):
         scale: float,
         length: Any,
     ) -> Failed:
-        """out = softmax(scale q K^T) V over keys 0..position of each token's slot. The scales are passed where the cache is
-        quantized (kv_cache_quantize.py says how), and only then: a method without them cannot serve such a cache."""
+        """out = softmax(scale q K^T) V over keys 0..position of each token's slot. The scales are passed only if the cache is
+        quantized (see kv_cache_quantize.py); a method without them cannot serve such a cache."""
 
 
-# op -> the method that computes it
+# op -> method of the dispatcher
 METHODS = {
     "matmul": "mul_mat",
     "quantized_matmul": "mul_mat",
@@ -88,12 +90,12 @@ METHODS = {
     "rope": "rope",
     "attention": "attention",
 }
-# op -> how many inputs come before `out`, and the names that those after them have as keywords
+# op -> (number of inputs before `out`, keyword names of the inputs after it)
 BY_KEYWORD = {"attention": (6, ("k_scales", "v_scales"))}
 
 
 def check_dispatcher(dispatcher: object) -> None:
-    """BackendError for what can compute nothing, a class in place of its object, or an object without a name to be shown by."""
+    """Raise BackendError for an object without any of the methods or without a name, or for a class instead of an object."""
     methods = tuple(dict.fromkeys(METHODS.values()))
     if isinstance(dispatcher, type) or not any(callable(getattr(dispatcher, method, None)) for method in methods):
         raise BackendError(f"dispatcher: got {dispatcher!r}; wanted an object with any of {', '.join(methods)}")
@@ -103,9 +105,9 @@ def check_dispatcher(dispatcher: object) -> None:
 
 
 def dispatched(dispatcher: KernelDispatch, op: Op, node: NodeSpec) -> Choice | None:
-    """The choice that hands a node to the dispatcher, as a host thunk; None where it has no method for its op.
+    """The choice that runs a node by the dispatcher, as a host thunk, or None if it has no method for the op.
 
-    BackendError for a method that does not take what the node passes.
+    Raises BackendError for a method whose signature does not fit.
     """
     method = getattr(dispatcher, METHODS.get(op.name, ""), None) if op.name in METHODS else None
     if method is None:
@@ -129,16 +131,16 @@ def dispatched(dispatcher: KernelDispatch, op: Op, node: NodeSpec) -> Choice | N
 
 
 def _check_signature(name: str, method: Callable[..., Failed], n_leading: int, keywords: Sequence[str]) -> None:
-    """BackendError where the method cannot be called with so many buffers and these keywords."""
+    """Raise BackendError if the method cannot be called with this many buffers and these keywords."""
     try:
-        found = inspect.signature(method)
-    except (TypeError, ValueError):  # a builtin that does not tell
+        parameters = inspect.signature(method)
+    except (TypeError, ValueError):  # a builtin without a signature
         return
     try:
-        found.bind(*(None for _ in range(n_leading)), **dict.fromkeys(keywords))
+        parameters.bind(*(None for _ in range(n_leading)), **dict.fromkeys(keywords))
     except TypeError as error:
         passed = f"{n_leading} buffers, the last of them out" + "".join(f", {word}=" for word in keywords)
-        raise BackendError(f"{name}{found}: {error}; wanted a method that takes {passed}") from None
+        raise BackendError(f"{name}{parameters}: {error}; wanted a method that takes {passed}") from None
 
 
 def _call(
@@ -146,14 +148,12 @@ def _call(
 ) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
     def run(node: NodeSpec, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         n_leading = len(inputs) - len(named)
-        given = [DispatchBuffer(s, a) for s, a in zip(node.inputs, inputs, strict=True)]
+        buffers = [DispatchBuffer(s, a) for s, a in zip(node.inputs, inputs, strict=True)]
         out = [DispatchBuffer(s, a) for s, a in zip(node.outputs, outputs, strict=True)]
-        failed = method(*given[:n_leading], *out, **dict(zip(named, given[n_leading:], strict=True)), **node.attrs)
+        failed = method(*buffers[:n_leading], *out, **dict(zip(named, buffers[n_leading:], strict=True)), **node.attrs)
         if failed is not None:
             if not isinstance(failed, (Exception, str)):
-                failed = (
-                    f"it gave {type(failed).__name__}; wanted None, an error or its text, and the result in out.array"
-                )
+                failed = f"it returned {type(failed).__name__}; wanted None, an exception or text, and the result in out.array"
             wrong = failed if isinstance(failed, CamshaftError) else BackendError(f"{name}: {failed}")
             raise wrong from (failed if isinstance(failed, Exception) else None)
 

@@ -1,7 +1,7 @@
-"""Measurements: how long variants took at shapes on this machine, one document in the store.
+"""Stored kernel timings of this machine, by op and shape (a "site").
 
-Measured shapes are sites. A node has the site nearest to it in log space, all sizes counted, if no size is more than REACH times
-off: with sites on a geometric ladder, the winner holds up to half-way between two. Only times of one site are compared.
+A node uses the nearest measured site in log space over all sizes, if no size differs by more than a factor of REACH. Only times
+measured at the same site are compared.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ REACH = 4.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """One variant with its values at one site. `key` is the claim's when it was measured: another one now means that the kernel
-    changed. `work` is what times are scaled by for a neighbour: operations and bytes. `when` is in seconds of the epoch."""
+    """The time of one variant with its values at one site. `key` is the case's digest when measured; another digest now means
+    that the kernel changed. `work` (operations plus bytes) scales times to neighbours. `when` is in seconds since the epoch."""
 
     op: str
     variant: str
@@ -47,31 +47,31 @@ class Measurement:
 
     @property
     def id(self) -> str:
-        """What a newer measurement replaces."""
+        """The identity under which a newer measurement replaces this one."""
         sizes = "x".join(map(str, self.sizes))
         return "|".join((self.op, self.variant, self.backend, self.values, self.form, sizes))
 
 
 def form_of(node: NodeSpec) -> str:
-    """What must be equal for times to be comparable: dtypes, ranks, which axes are Extents, attributes that are no sizes."""
+    """What two nodes must share for comparable times: dtypes, ranks, which axes are Extents, attributes other than sizes."""
     axes = ",".join("".join("e" if isinstance(d, Extent) else "n" for d in spec.shape) for spec in node.inputs)
     others = [f"{name}={value}" for name, value in sorted(node.attrs.items()) if isinstance(value, bool | str | tuple)]
     return " ".join((kinds_of(node), axes, *others))
 
 
 def sizes_of(node: NodeSpec) -> tuple[int, ...]:
-    """Every size: the inputs' axes, then the attributes that are whole numbers or Extents; Extents at their bounds."""
+    """All sizes: the inputs' axes, then integer and Extent attributes; Extents at their bounds."""
     attrs = [value for _, value in sorted(node.attrs.items()) if type(value) is int or isinstance(value, Extent)]
     return (*(size for spec in node.inputs for size in spec.bounds), *(bound(value) for value in attrs))
 
 
 def work_of(op: Op, node: NodeSpec) -> float:
-    """Operations and bytes."""
+    """Operations plus bytes moved."""
     return max(1.0, op.flops(node) + op.nbytes(node))
 
 
 def measurement(op: Op, variant: KernelVariant, backend: str, node: NodeSpec, ns: float, threads: int) -> Measurement:
-    """A time of now, ready to be kept."""
+    """A Measurement taken now."""
     case = case_of(op, variant, backend, node)
     site = form_of(node), sizes_of(node)
     work, now = work_of(op, node), time.time()
@@ -79,8 +79,8 @@ def measurement(op: Op, variant: KernelVariant, backend: str, node: NodeSpec, ns
 
 
 @dataclass(frozen=True)
-class Kept:
-    """How much is kept for this machine, and the time of the newest in seconds of the epoch."""
+class MeasurementSummary:
+    """How much is stored for this machine; `newest` is in seconds since the epoch."""
 
     n_measurements: int
     n_sites: int
@@ -91,103 +91,104 @@ Site = dict[tuple[str, str, str], Measurement]
 
 
 class Measurements:
-    """The measurements of this machine. Reads its document when first asked; `add` merges what other processes wrote."""
+    """The measurements of this machine. Reads the document on first use; `add` merges rows of other processes."""
 
-    def __init__(self, kept: Store) -> None:
-        self._store = kept
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._rows: dict[str, Measurement] | None = None
         self._sites: dict[tuple[str, str], dict[tuple[int, ...], Site]] = {}
         self._lock = threading.RLock()
 
     def ns(self, op: Op, case: VariantCase, node: NodeSpec) -> float | None:
-        """Nanoseconds of a claim at the node's site, scaled to the node's work; None where there is none."""
+        """Nanoseconds of a case at the node's site, scaled to the node's work, or None."""
         with self._lock:
-            found = self._site(op, node).get((case.variant, case.backend, case.values))
-            found = None if found is None else self._fresh(found, case)
-        return None if found is None else found.ns * work_of(op, node) / found.work
+            row = self._site(op, node).get((case.variant, case.backend, case.values))
+            row = None if row is None else self._fresh(row, case)
+        return None if row is None else row.ns * work_of(op, node) / row.work
 
     def values(self, op: Op, variant: KernelVariant, backend: str, node: NodeSpec) -> tuple[Values, ...]:
-        """The values of a variant's tunables that were measured at the node's site and are still legal."""
+        """The values of a variant's tunables that were measured at the node's site and are legal."""
         with self._lock:
             texts = [v for name, where, v in self._site(op, node) if (name, where) == (variant.name, backend) and v]
         legal = {} if variant.tunables is None else variant.tunables.values
-        found = [values_of(text) for text in texts]
-        return tuple(v for v in found if all(value in legal.get(name, ()) for name, value in v.items()))
+        measured = [values_of(text) for text in texts]
+        return tuple(v for v in measured if all(value in legal.get(name, ()) for name, value in v.items()))
 
     def at(self, op: Op, node: NodeSpec) -> tuple[Measurement, ...]:
-        """What was measured at exactly the node's sizes."""
+        """The measurements at exactly the node's sizes."""
         with self._lock:
             self._load()
             return tuple(self._sites.get((op.name, form_of(node)), {}).get(sizes_of(node), {}).values())
 
-    def kept(self) -> Kept:
-        """How much there is."""
+    def summary(self) -> MeasurementSummary:
+        """Count the stored measurements and sites."""
         with self._lock:
             rows = self._load().values()
             sites = {(m.op, m.form, m.sizes) for m in rows}
-            return Kept(len(rows), len(sites), max((m.when for m in rows), default=None))
+            return MeasurementSummary(len(rows), len(sites), max((m.when for m in rows), default=None))
 
-    def add(self, made: Iterable[Measurement]) -> None:
-        """Keeps measurements in place of older ones of their ids. StoreError when they cannot be written."""
-        with self._alone():
-            self._write(self._read() | {m.id: m for m in made})
+    def add(self, rows: Iterable[Measurement]) -> None:
+        """Store measurements; each replaces an older one with its id. Raises StoreError if they cannot be written."""
+        with self._exclusive():
+            self._write(self._read() | {m.id: m for m in rows})
 
-    def replace_site(self, op: Op, node: NodeSpec, made: Iterable[Measurement]) -> None:
-        """Keeps these as all that is known of their backends at the node's sizes. StoreError as above."""
-        with self._alone():
-            fresh = {m.id: m for m in made}
+    def replace_site(self, op: Op, node: NodeSpec, rows: Iterable[Measurement]) -> None:
+        """Replace all measurements of these backends at the node's sizes. Raises StoreError if they cannot be written."""
+        with self._exclusive():
+            fresh = {m.id: m for m in rows}
             backends = {m.backend for m in fresh.values()}
-            gone = {m.id for m in self.at(op, node) if m.backend in backends}
-            self._write({id: m for id, m in self._read().items() if id not in gone} | fresh)
+            dropped = {m.id for m in self.at(op, node) if m.backend in backends}
+            self._write({id: m for id, m in self._read().items() if id not in dropped} | fresh)
 
     def drop(self, rows: Iterable[Measurement], reason: str) -> None:
-        """Forgets measurements, with a warning that says why."""
+        """Delete measurements, with a warning that gives the reason."""
         with self._lock:
-            gone = {m.id: m for m in rows}
-            if not gone:
+            dropped = {m.id: m for m in rows}
+            if not dropped:
                 return
-            first, more = next(iter(gone.values())), len(gone) - 1
+            first, more = next(iter(dropped.values())), len(dropped) - 1
             what = f"{first.op} {first.variant} {first.values}".rstrip() + (f" and {more} more" if more else "")
             try:
-                with self._alone():
-                    self._write({id: m for id, m in self._read().items() if id not in gone})
+                with self._exclusive():
+                    self._write({id: m for id, m in self._read().items() if id not in dropped})
             except StoreError as error:
-                self._index({id: m for id, m in self._load().items() if id not in gone})
-                reason = f"{reason}; for this process alone: {error}"
-            warnings.warn(f"the stored measurement of {what} dropped: {reason}", stacklevel=2)
+                self._index({id: m for id, m in self._load().items() if id not in dropped})
+                reason = f"{reason}; in this process only, since {error}"
+            warnings.warn(f"dropped the stored measurement of {what}: {reason}", stacklevel=2)
 
-    def drop_claim(self, op: Op, case: VariantCase, node: NodeSpec, reason: str) -> None:
-        """Forgets what the node's site has of a claim, with a warning."""
+    def drop_case(self, op: Op, case: VariantCase, node: NodeSpec, reason: str) -> None:
+        """Delete a case's measurement at the node's site, with a warning."""
         with self._lock:
-            found = self._site(op, node).get((case.variant, case.backend, case.values))
-            self.drop([found] if found is not None else [], reason)
+            row = self._site(op, node).get((case.variant, case.backend, case.values))
+            self.drop([row] if row is not None else [], reason)
 
     def clear(self) -> int:
-        """Forgets all; how many there were."""
-        with self._alone():
+        """Delete all measurements and return how many there were."""
+        with self._exclusive():
             n = len(self._read())
             if n:
                 self._write({})
             return n
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """From reading the document to writing it nobody else may, in this process or another: two that tune keep both's rows."""
+    def _exclusive(self) -> Iterator[None]:
+        """Hold the thread and process locks from reading the document to writing it, so that no other tuner's rows are lost."""
         with self._lock, self._store.locked("measurements"):
             yield
 
-    def _fresh(self, found: Measurement, case: VariantCase) -> Measurement | None:
-        if found.key == case.key():
-            return found
-        # What changed one kernel changed most: all are looked at now, so that a plan warns once.
+    def _fresh(self, row: Measurement, case: VariantCase) -> Measurement | None:
+        if row.key == case.key():
+            return row
+        # A source change usually affects most kernels: drop every stale row now, so that a plan warns once.
         rows = self._load().values()
-        known = {_place(c): c for backend in {m.backend for m in rows} if _is_here(backend) for c in all_cases(backend)}
+        backends = {m.backend for m in rows}
+        known = {_place(c): c for backend in backends if _is_available(backend) for c in all_cases(backend)}
         known[_place(case)] = case
         self.drop([m for m in rows if m.key != _key_now(m, known)], "its kernel changed since; tune again")
         return None
 
     def _site(self, op: Op, node: NodeSpec) -> Site:
-        """What was measured nearest to the node, {} if all is out of reach."""
+        """The measurements at the site nearest to the node, or {} if none is within reach."""
         self._load()
         sites = self._sites.get((op.name, form_of(node)))
         if not sites:
@@ -215,21 +216,21 @@ class Measurements:
     def _read(self) -> dict[str, Measurement]:
         document = self._store.measurements.get(_document_key()) or {}
         rows = document.get("measurements")
-        made = [m for row in rows if (m := _measurement(row))] if isinstance(rows, list) else []
-        return {m.id: m for m in made}
+        valid = [m for row in rows if (m := _measurement(row))] if isinstance(rows, list) else []
+        return {m.id: m for m in valid}
 
 
-def _place(found: VariantCase | Measurement) -> tuple[str, str, str]:
-    return found.op, found.variant, found.backend
+def _place(item: VariantCase | Measurement) -> tuple[str, str, str]:
+    return item.op, item.variant, item.backend
 
 
 def _key_now(row: Measurement, known: Mapping[tuple[str, str, str], VariantCase]) -> str:
-    """The key that a row would have if it were measured now; its own where nobody can say, as of a backend that is absent."""
+    """The key that a row would have if measured now; its own key if unknown, for example on an absent backend."""
     case = known.get(_place(row))
     return row.key if case is None else replace(case, kinds=row.form.split()[0], values=row.values).key()
 
 
-def _is_here(backend: str) -> bool:
+def _is_available(backend: str) -> bool:
     try:
         present_backend(backend)
     except CamshaftError:
@@ -238,12 +239,12 @@ def _is_here(backend: str) -> bool:
 
 
 def _document_key() -> str:
-    """Of the document of this machine; other measurements than of kernels have documents of their own."""
+    """The store key of this machine's kernel measurements."""
     return hashlib.sha256(f"kernels|{machine_key()}".encode()).hexdigest()
 
 
 def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float | None:
-    """The squared distance in log space; None where a size is out of reach."""
+    """The squared distance in log space, or None if any size is out of reach."""
     steps = (
         [abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(a, b, strict=True)] if len(a) == len(b) else [log2(REACH) + 1]
     )
@@ -251,18 +252,18 @@ def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float | None:
 
 
 def _measurement(row: Any) -> Measurement | None:
-    """A row of the document; None for one that another version of camshaft wrote otherwise."""
+    """A row of the document; None if another version of camshaft wrote it with other fields."""
     if not isinstance(row, dict) or set(row) != {f.name for f in fields(Measurement)}:
         return None
     return Measurement(**row | {"sizes": tuple(row["sizes"])})
 
 
-_books: dict[Path, Measurements] = {}
+_instances: dict[Path, Measurements] = {}
 _lock = threading.Lock()
 
 
 def measurements() -> Measurements:
-    """The measurements in the current store: one per folder and process."""
-    kept = store()
+    """The measurements in the current store; one object per store and process."""
+    current = store()
     with _lock:
-        return _books.setdefault(kept.root, Measurements(kept))
+        return _instances.setdefault(current.root, Measurements(current))

@@ -1,4 +1,4 @@
-"""Which backend is asked for: `with backend(...)`, else set_backend_override, else CAMSHAFT_BACKEND, else none."""
+"""The backend override: `with backend(...)`, else set_backend_override, else CAMSHAFT_BACKEND, else none."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from camshaft.validation.evidence import ValidationResult, validation_cache
 _UNSET = "unset"
 _context: contextvars.ContextVar[str | None] = contextvars.ContextVar("camshaft_backend", default=_UNSET)
 _process: str | None = None
-# Every call of `table` asks whether CAMSHAFT_BACKEND is set, and os.environ takes a microsecond to say no: CPython's has a
-# dictionary beneath that says so in 30 ns. Where there is none, os.environ is asked.
+# `table` checks CAMSHAFT_BACKEND on every call. os.environ takes a microsecond to report an unset variable; CPython's
+# underlying dictionary takes 30 ns. Other Pythons use os.environ.
 _ENVIRON = os.environ
 _VARIABLES: Any = getattr(_ENVIRON, "_data", _ENVIRON)
 _KEY: Any = getattr(_ENVIRON, "encodekey", str)("CAMSHAFT_BACKEND")
 
 
 def check_override(name: str) -> str:
-    """The backend's or device's own name for a name that can be asked for ('cpu' gives 'simd', 'webgpu:1' itself).
+    """Return the canonical name of a backend or device ('cpu' gives 'simd'; 'webgpu:1' itself).
 
-    BackendError for an unknown name, an absent backend, or one of which the evidence says that all that it claims failed;
-    MissingExtraError where an extra would bring it. What failed of a backend that has something right is select.py's: it goes
-    elsewhere in sight, or is an error in strict plans.
+    Raises BackendError for an unknown name, an absent backend, or one whose kernels all failed validation; MissingExtraError
+    if an extra would provide it. A backend of which only some kernels failed is accepted: selection deals with those.
     """
-    found = present_backend(name)
-    failures = _failures(found)
+    wanted = present_backend(name)
+    failures = _failures(wanted)
     if failures:
         first = f"{failures[0].op}/{failures[0].variant}: {failures[0].reason}"
-        raise BackendError(f"backend {found.name!r} failed its proof: all {len(failures)} kernels did; {first}")
+        raise BackendError(f"backend {wanted.name!r} failed validation: all {len(failures)} kernels did; {first}")
     return canonical(name)
 
 
-def _failures(found: Backend) -> list[ValidationResult]:
-    """The verdicts on all that a backend claims, where each is a failure; empty where one is not, or was not tried yet."""
+def _failures(backend: Backend) -> list[ValidationResult]:
+    """The results of all of a backend's cases if every one failed; empty if any did not or was not tried."""
     failures: list[ValidationResult] = []
-    for case in all_cases(found.name):
+    for case in all_cases(backend.name):
         result = validation_cache().get(case)
         if result is None or result.status != "failed":
             return []
@@ -52,13 +51,13 @@ def _failures(found: Backend) -> list[ValidationResult]:
 
 
 def set_backend_override(name: str | None) -> None:
-    """Asks for a backend in the whole process; None for no override. Errors as check_override's."""
+    """Set the backend for the whole process, or None for no override. Raises as `check_override` does."""
     global _process
     _process = None if name is None else check_override(name)
 
 
 def get_backend_override() -> str | None:
-    """The backend asked for here and now, None when the choice is free. Errors as check_override's, for CAMSHAFT_BACKEND."""
+    """The backend override in this context, or None. Raises as `check_override` does, for CAMSHAFT_BACKEND."""
     local = _context.get()
     if local != _UNSET:
         return local
@@ -72,7 +71,7 @@ def get_backend_override() -> str | None:
 
 @functools.cache
 def _from_environment(wanted: str) -> str:
-    """Checked once: every call of a table asks."""
+    """Check the variable's value once: every call of a table reads the override."""
     try:
         return check_override(wanted)
     except CamshaftError as error:
@@ -81,7 +80,7 @@ def _from_environment(wanted: str) -> str:
 
 @contextmanager
 def backend(name: str | None) -> Iterator[None]:
-    """with backend("scalar"): asks for a backend in this thread or task only; None frees the choice. Errors as above."""
+    """Override the backend in this thread or task; None removes the override. Raises as `check_override` does."""
     token = _context.set(None if name is None else check_override(name))
     try:
         yield

@@ -1,6 +1,6 @@
-"""Kernels compiled ahead: while children prove the variants, this process compiles what they are wanted for.
+"""Compile kernels in a background thread while child processes validate them; check answers of variants.
 
-Nothing runs them before the proof is through: who runs a kernel asks for it again, and finds it in memory.
+The compiled kernels stay in the memory cache and run only after validation.
 """
 
 from __future__ import annotations
@@ -20,37 +20,40 @@ from camshaft.validation.run import compile_launch, refusal_of
 
 
 def refusal_on(op: Op, variant: KernelVariant, node: NodeSpec, target: Device) -> str | None:
-    """None, or why the variant cannot have the node there. BackendError for an answer that is neither, or a failure to answer."""
-    found = _asked(op, variant, "supports", lambda: variant.supports(node, target))
-    if not isinstance(found, (str, type(None))):  # True and False would both be taken for their opposite
-        raise BackendError(f"{op.name}/{variant.name}: supports gave {found!r}; wanted None, or in words why not")
-    refused: str | None = found or _asked(op, variant, "build", lambda: refusal_of(variant, node, target))
-    return refused
+    """The reason why the variant cannot run the node on `target`, or None. Raises BackendError if the variant's functions
+    raise, or return anything else."""
+    refusal = _call(op, variant, "supports", lambda: variant.supports(node, target))
+    if not isinstance(refusal, (str, type(None))):  # booleans would be misread: True would mean a refusal
+        raise BackendError(
+            f"{op.name}/{variant.name}: supports returned {refusal!r}; wanted None or the reason as text"
+        )
+    checked: str | None = refusal or _call(op, variant, "build", lambda: refusal_of(variant, node, target))
+    return checked
 
 
 def cost_on(op: Op, variant: KernelVariant, node: NodeSpec, target: Device) -> float:
-    """The estimate in nanoseconds. BackendError if it is no number, or one that nothing can be compared with."""
-    found = _asked(op, variant, "cost", lambda: variant.cost(node, target))
-    if not isinstance(found, Real) or not isfinite(found) or found < 0:
-        raise BackendError(f"{op.name}/{variant.name}: cost gave {found!r}; wanted nanoseconds, 0 or more")
-    return float(found)
+    """The variant's cost estimate in nanoseconds. Raises BackendError unless it is a finite number of 0 or more."""
+    cost = _call(op, variant, "cost", lambda: variant.cost(node, target))
+    if not isinstance(cost, Real) or not isfinite(cost) or cost < 0:
+        raise BackendError(f"{op.name}/{variant.name}: cost returned {cost!r}; wanted nanoseconds, 0 or more")
+    return float(cost)
 
 
-def _asked(op: Op, variant: KernelVariant, what: str, ask: Callable[[], Any]) -> Any:
+def _call(op: Op, variant: KernelVariant, what: str, function: Callable[[], Any]) -> Any:
     try:
-        return ask()
+        return function()
     except CamshaftError:
         raise
     except Exception as error:
         raise BackendError(f"{op.name}/{variant.name}: {what} raised {type(error).__name__}: {error}") from error
 
 
-Wanted: TypeAlias = tuple[KernelVariant, NodeSpec, Device]
+CompileRequest: TypeAlias = tuple[KernelVariant, NodeSpec, Device]
 
 
 @contextmanager
-def compiled_ahead(wanted: Iterable[Wanted]) -> Iterator[None]:
-    """Compiles the kernels that variants make of nodes, those for a HOST device, as far as it comes while the body runs."""
+def compiled_ahead(wanted: Iterable[CompileRequest]) -> Iterator[None]:
+    """Compile the variants' kernels for HOST devices in a background thread while the body runs; stop at its end."""
     stop = threading.Event()
     thread = threading.Thread(target=_compile, args=(list(wanted), stop), daemon=True)
     thread.start()
@@ -61,14 +64,14 @@ def compiled_ahead(wanted: Iterable[Wanted]) -> Iterator[None]:
         thread.join()
 
 
-def _compile(wanted: list[Wanted], stop: threading.Event) -> None:
+def _compile(wanted: list[CompileRequest], stop: threading.Event) -> None:
     for variant, node, device in wanted:
         if device.space == HOST and not _compiled(variant, node, device, stop):
             return
 
 
 def _compiled(variant: KernelVariant, node: NodeSpec, device: Device, stop: threading.Event) -> bool:
-    """False where it was to stop, or something failed: that fails again where it is asked for, with a caller to tell."""
+    """False if stopped, or if something failed: the error is raised again where the kernel is requested."""
     try:
         build = variant.build(node, device)
         if isinstance(build, HostCall):

@@ -1,4 +1,4 @@
-"""Selection: for a node, the fastest variant that was proved, by measurement where there is one, else by its own cost."""
+"""Select the fastest validated variant for each node: by measurement if there is one, else by its cost model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.proof import prove
 
-# Nanoseconds measured for a claim at a node's shape, or None.
+# Nanoseconds measured for a case at a node's shape, or None.
 Measurements: TypeAlias = Callable[[VariantCase, NodeSpec], float | None]
 
 
 @dataclass(frozen=True)
 class Loser:
-    """A variant that was not chosen, and why."""
+    """A variant that was not chosen, and the reason."""
 
     variant: str
     backend: str
@@ -38,7 +38,7 @@ def _loser(variant: KernelVariant, backend: str, reason: str) -> Loser:
 
 @dataclass(frozen=True)
 class Choice:
-    """The variant that runs a node, on which device, why, and why the others lost."""
+    """The variant chosen for a node, its device, the reason, and the variants that lost."""
 
     op: Op
     variant: KernelVariant
@@ -48,7 +48,7 @@ class Choice:
     losers: tuple[Loser, ...]
 
 
-# Where a node goes that its device has no kernel for.
+# The backend of nodes for which the wanted device has no kernel.
 FALLBACK = "simd"
 
 
@@ -63,7 +63,7 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Measured ones first: a measurement overrules the model."""
+        """Sort key: measured candidates come before estimated ones."""
         return self.measured is None, self.measured or 0.0, self.estimated
 
     @property
@@ -74,7 +74,7 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Row:
-    """One distinct use with the variants that may do it. `why` says why they are not those of the device asked for."""
+    """A distinct (op, node) with its candidates. `why` explains a fallback from the wanted device."""
 
     op: Op
     node: NodeSpec
@@ -91,13 +91,13 @@ def choose(
     strict: bool = True,
     foreseen: Callable[[], Iterable[tuple[Op, NodeSpec]]] = tuple,
 ) -> tuple[Choice, ...]:
-    """A Choice per (op, node), made once for nodes that are alike. The favourites are proved together; where one fails, the
-    next is tried. Where children have to prove something, they prove what is `foreseen` along: it is chosen soon.
+    """Return a Choice per (op, node); equal nodes are decided once.
 
-    `override` is a backend's or a device's name, None leaves the choice free. `measurements` None means those in the store,
-    with the values that tuning found; one that no longer proves is dropped there, with a warning. BackendError for an op
-    without a variant that can do it, with every reason; unless `strict`, one that the backend asked for cannot do goes to
-    simd on the CPU.
+    The best candidates are validated together; where one fails, the next is tried. If anything has to be validated, the best
+    candidates of `foreseen` uses are validated in the same run. `override` names a backend or device; None considers all.
+    `measurements` None means the stored ones, with tuned values; a stored value that fails validation is dropped with a
+    warning. Raises BackendError, with all reasons, for an op that no variant can run. Unless `strict`, a node that the
+    override's backend cannot run falls back to simd on the CPU, with the reason in its Choice.
     """
     keyed = [((id(op), node.key), op, node) for op, node in uses]
     distinct = {key: (op, node) for key, op, node in keyed}
@@ -113,7 +113,8 @@ def choose(
             return tuple(picks[key][1] for key, _, _ in keyed)
         favourites = [(*pick, rows[key].node) for key, pick in picks.items()]
         fresh = prove(
-            missing, beside=partial(_beside, favourites, lambda: _favourites(foreseen(), override, measurements))
+            missing,
+            extra_cases=partial(_precompile, favourites, lambda: _favourites(foreseen(), override, measurements)),
         )
         results |= fresh
         _drop_failed(rows.values(), fresh)
@@ -123,11 +124,12 @@ _Favourite: TypeAlias = tuple[VariantCase, Choice, NodeSpec]
 
 
 @contextmanager
-def _beside(
+def _precompile(
     favourites: Sequence[_Favourite], foreseen: Callable[[], list[_Favourite]], unproved: Collection[VariantCase]
 ) -> Iterator[list[VariantCase]]:
-    """While the unproved claims are judged, the kernels of those favourites are compiled that rest on them; gives the claims of
-    what is foreseen. Nothing of other packages: it may crash the process that compiles it, as its proof will find."""
+    """Compile the favourites' kernels while the unproved cases are validated; yield the cases of foreseen uses.
+
+    Variants of other packages are remaining out: compiling them may crash this process."""
     soon = foreseen()
     wanted = {*unproved, *(case for case, _, _ in soon)}
     ours = [
@@ -140,24 +142,24 @@ def _beside(
 def _favourites(
     uses: Iterable[tuple[Op, NodeSpec]], override: str | None, measurements: Measurements | None
 ) -> list[_Favourite]:
-    """The first candidate of each use that has one."""
+    """The best candidate of each use that has any."""
     rows = [_Row(op, node, *_candidates(op, node, override, measurements)) for op, node in uses]
     return [(*_pick(row, {}), row.node) for row in rows if row.candidates]
 
 
 def _drop_failed(rows: Iterable[_Row], results: Mapping[VariantCase, ValidationResult]) -> None:
-    """Forgets stored values that were not proved now, where the variant itself may well be."""
+    """Drop stored tunable values that failed validation; the variant with other values may be fine."""
     for row in rows:
         for c in row.candidates:
             result = results.get(c.case)
             if c.case.values and result is not None and result.status != "proved":
-                stored().drop_claim(row.op, c.case, row.node, f"{result.status}: {result.reason}")
+                stored().drop_case(row.op, c.case, row.node, f"{result.status}: {result.reason}")
 
 
 def _or_cpu(
     row: _Row, results: Mapping[VariantCase, ValidationResult], name: str, measurements: Measurements | None
 ) -> _Row:
-    """The row, or where every candidate on the device of that name is out, the CPU's, with the reason."""
+    """The row, or if all its candidates on the named device failed, the row for the CPU with the reason."""
     lost = _lost(row, results)
     if row.why or len(lost) < len(row.candidates) + len(row.losers):
         return row
@@ -166,12 +168,12 @@ def _or_cpu(
 
 
 def select(op: Op, node: NodeSpec, override: str | None = None, measurements: Measurements | None = None) -> Choice:
-    """The Choice for one node; see choose."""
+    """The Choice for one node; see `choose`."""
     return choose([(op, node)], override, measurements)[0]
 
 
-def rivals(op: Op, node: NodeSpec, override: str | None = None) -> list[tuple[KernelVariant, str]]:
-    """Every variant with the backend it would run the node on, the cost model's favourite first; nothing is proved."""
+def alternatives(op: Op, node: NodeSpec, override: str | None = None) -> list[tuple[KernelVariant, str]]:
+    """Every variant that can run the node, with its backend, cheapest by cost model first; validates nothing."""
     return [(c.variant, c.backend) for c in _candidates(op, node, override, lambda case, node: None)[0]]
 
 
@@ -195,7 +197,7 @@ def _candidates(
             case = case_of(op, variant, name, node)
             measured = stored().ns(op, case, node) if measurements is None else measurements(case, node)
             if variant.values and measured is None:
-                continue  # dropped just now: its kernel changed
+                continue  # its kernel changed, so `ns` dropped the measurement
             estimated = cost_on(op, variant, node, target)
             candidates.append(_Candidate(variant, name, target, case, measured, estimated))
     return sorted(candidates, key=lambda c: c.rank), losers
@@ -204,36 +206,36 @@ def _candidates(
 def _tuned(
     op: Op, variant: KernelVariant, backend: str, node: NodeSpec, measurements: Measurements | None
 ) -> list[KernelVariant]:
-    """The variant by its cost model, and with each values that tuning measured near the node."""
-    found = stored().values(op, variant, backend, node) if measurements is None else ()
-    return [variant, *(variant.with_values(values) for values in found)]
+    """The variant with default values, then with each set of values measured near the node."""
+    tuned = stored().values(op, variant, backend, node) if measurements is None else ()
+    return [variant, *(variant.with_values(values) for values in tuned)]
 
 
 def _backends(op: Op, override: str | None) -> tuple[str, ...]:
     if override is None:
         return DEFAULT_ORDER
-    found = present_backend(override)
+    backend = present_backend(override)
     known = {b for v in ops.variants_of(op) for b in v.backends}
-    name = next((b for b in found.order if b in known), None)
+    name = next((b for b in backend.order if b in known), None)
     if name is None:
         return ()
-    return (canonical(override) if name == found.name else name,)
+    return (canonical(override) if name == backend.name else name,)
 
 
 def _lost(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> list[Loser]:
-    """Who is out: refused, or not proved."""
+    """The candidates that were refused or failed validation."""
     failed = [(c, v) for c in row.candidates if (v := results.get(c.case)) is not None and v.status != "proved"]
     return row.losers + [_loser(c.variant, c.backend, f"{v.status}: {v.reason}") for c, v in failed]
 
 
 def _pick(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> tuple[VariantCase, Choice]:
-    """The first candidate that has not failed; the caller proves it if nobody has yet."""
+    """The best candidate that has not failed; it may still have to be validated."""
     lost = _lost(row, results)
-    left = [c for c in row.candidates if c.case not in results or results[c.case].status == "proved"]
-    if not left:
+    remaining = [c for c in row.candidates if c.case not in results or results[c.case].status == "proved"]
+    if not remaining:
         inputs = ", ".join(str(spec) for spec in row.node.inputs)
         raise BackendError(f"{row.op.name} of {inputs}: no kernel can do it: {_reasons(lost)}")
-    c, *others = left
+    c, *others = remaining
     rest = [_loser(other.variant, other.backend, other.time) for other in others]
     reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
     return c.case, Choice(row.op, c.variant, c.backend, c.device, f"{row.why}{reason}", (*lost, *rest))

@@ -1,6 +1,7 @@
-"""Hits and misses of the store on this machine, by kind: added to one file when a process ends.
+"""Hit and miss counts of the store by kind, summed over processes in one file.
 
-A process that is killed adds nothing: the figures are for people, and nothing is decided by them but when to list a store.
+A process adds its counts when it ends; a killed process adds none. The counts are informative, except that they decide when a
+store is listed for eviction.
 """
 
 from __future__ import annotations
@@ -21,32 +22,33 @@ Totals = dict[str, Counts]
 
 @dataclass(frozen=True)
 class Counters:
-    """The counts in one folder, which must be there to add to them."""
+    """The counts in one folder, which must exist before adding to them."""
 
     folder: Path
 
     def read(self) -> Totals:
-        """The counts of all processes that ended, by kind; empty where there are none or the file is damaged."""
+        """The summed counts by kind; empty if there are none or the file is damaged."""
         try:
             rows = json.loads((self.folder / _FILE).read_bytes())
         except (OSError, ValueError):
             return {}
         rows = rows if isinstance(rows, dict) else {}
-        return {str(kind): made for kind, row in rows.items() if (made := _counts(row))}
+        return {str(kind): counts for kind, row in rows.items() if (counts := _counts(row))}
 
     def add(self, counts: Mapping[str, Counts], listed: frozenset[str] = frozenset()) -> Totals:
-        """Adds what a process did, and gives the totals. Of the kinds that it `listed`, nothing is added since. StoreError."""
+        """Add a process's counts and return the totals. The added bytes of the kinds in `listed` restart at zero. Raises
+        StoreError."""
         with locked(self.folder / _LOCK):
             totals = self.read()
-            for kind, done in counts.items():
-                had = totals.get(kind, Counts())
-                added = 0 if kind in listed else had.added_nbytes + done.added_nbytes
-                totals[kind] = Counts(had.hits + done.hits, had.misses + done.misses, added)
+            for kind, new in counts.items():
+                old = totals.get(kind, Counts())
+                added = 0 if kind in listed else old.added_nbytes + new.added_nbytes
+                totals[kind] = Counts(old.hits + new.hits, old.misses + new.misses, added)
             self._write(totals)
         return totals
 
-    def forget(self, kinds: frozenset[str]) -> None:
-        """Sets the counts of some kinds to nothing. StoreError when they cannot be written."""
+    def reset(self, kinds: frozenset[str]) -> None:
+        """Reset the counts of some kinds. Raises StoreError if the file cannot be written."""
         with locked(self.folder / _LOCK):
             self._write({kind: counts for kind, counts in self.read().items() if kind not in kinds})
 
@@ -56,7 +58,7 @@ class Counters:
 
 
 def _counts(row: Any) -> Counts | None:
-    """A row of the file; None for one that another version wrote otherwise."""
+    """A row of the file; None if another version wrote it with other fields."""
     if not isinstance(row, dict) or row.keys() != asdict(Counts()).keys():
         return None
     return Counts(**row) if all(type(value) is int for value in row.values()) else None

@@ -1,4 +1,4 @@
-"""Private folders and files that appear whole or not at all."""
+"""Private folders, and files that are written atomically."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from camshaft.errors import StoreError
 
 TEMPORARY_PREFIX = ".unfinished-"
-_STALE_SECONDS = 24 * 3600  # a download may take hours; an older unfinished file was left by a process that died
+_STALE_SECONDS = 24 * 3600  # downloads may take hours; an older temporary file belongs to a dead process
 
 
 def reason(error: OSError) -> str:
-    """What an OSError says, without its number and path: 'No space left on device'."""
+    """The message of an OSError without number and path, such as 'No space left on device'."""
     return error.strerror or str(error)
 
 
 def is_ours(status: os.stat_result) -> bool:
-    """Whether this user owns the file and nobody else may write it. Always True on Windows, where a user's folders
-    are closed to others by inherited access lists and no owner number says so."""
+    """Whether this user owns the file and nobody else can write it. Always True on Windows, where inherited access lists
+    protect a user's folders."""
     if sys.platform == "win32":
         return True
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -33,7 +33,7 @@ def is_ours(status: os.stat_result) -> bool:
 
 @contextmanager
 def naming(path: Path, what: str) -> Iterator[None]:
-    """Turns an OSError of the block into a StoreError: the path, what could not be done, why."""
+    """Turn an OSError of the block into a StoreError with the path, what failed, and why."""
     try:
         yield
     except OSError as error:
@@ -41,13 +41,13 @@ def naming(path: Path, what: str) -> Iterator[None]:
 
 
 def private_folder(path: Path) -> None:
-    """Makes the folder with mode 0700, or closes an existing one of ours to others.
+    """Create the folder with mode 0700, or restrict an existing folder of this user to that mode.
 
-    StoreError when it cannot be made, is no folder, belongs to somebody else, or stays open to others' writing.
+    Raises StoreError if it cannot be created, is not a folder, belongs to another user, or others can write to it.
     """
     if path.exists() and not path.is_dir():
-        raise StoreError(f"{path}: is no folder; wanted one to keep files in")
-    with naming(path, "the folder cannot be made or used"):
+        raise StoreError(f"{path}: is not a folder; wanted a folder for the cache")
+    with naming(path, "the folder cannot be created or used"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sys.platform != "win32" and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o077:
             path.chmod(0o700)
@@ -56,13 +56,13 @@ def private_folder(path: Path) -> None:
 
 
 class Unfinished:
-    """The file that `atomic_file` hands out."""
+    """The file handle that `atomic_file` yields."""
 
     def __init__(self, path: Path, file: io.FileIO) -> None:
         self._path, self._file = path, file
 
     def write(self, data: bytes | memoryview) -> None:
-        """Appends the data, all of it. StoreError, naming the final path, when the disk is full."""
+        """Append all of the data. Raises StoreError, naming the final path, if the disk is full."""
         rest = memoryview(data)
         with naming(self._path, "cannot be written"):
             while rest:
@@ -70,15 +70,15 @@ class Unfinished:
 
 
 @contextmanager
-def atomic_file(path: Path, *, durable: bool = False, beside: Path | None = None) -> Iterator[Unfinished]:
-    """A file to write that takes the place of `path` when the block ends well, and is gone when it does not.
+def atomic_file(path: Path, *, durable: bool = False, temporary_in: Path | None = None) -> Iterator[Unfinished]:
+    """Yield a temporary file that replaces `path` if the block succeeds and is deleted if it fails.
 
-    Mode 0600, made in the same folder, which must be there, or in `beside`: then the file's own folder is made when need be.
-    `durable` waits until the disk has it. StoreError when it cannot be made, written or put in place; errors of the block's
-    own pass through.
+    It has mode 0600 and is created in the same folder, which must exist, or in `temporary_in`; then the final folder is created
+    if missing. `durable` flushes it to disk. Raises StoreError if it cannot be created, written or moved; the block's own
+    errors pass through.
     """
     with naming(path, "cannot be written"):
-        number, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=beside or path.parent)
+        number, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=temporary_in or path.parent)
     temporary, file = Path(name), io.FileIO(number, "wb")
     try:
         yield Unfinished(path, file)
@@ -95,15 +95,15 @@ def atomic_file(path: Path, *, durable: bool = False, beside: Path | None = None
 def _replace(temporary: Path, path: Path) -> None:
     try:
         os.replace(temporary, path)
-    except FileNotFoundError:  # the first file of its folder
+    except FileNotFoundError:  # the folder does not exist yet
         path.parent.mkdir(mode=0o700, exist_ok=True)
         os.replace(temporary, path)
 
 
 def remove_stale(folder: Path) -> None:
-    """Removes unfinished files older than a day from the folder."""
+    """Delete temporary files older than a day from the folder."""
     oldest = time.time() - _STALE_SECONDS
     for path in folder.glob(TEMPORARY_PREFIX + "*"):
-        with naming(path, "cannot be removed"), suppress(FileNotFoundError):  # another process was first
+        with naming(path, "cannot be removed"), suppress(FileNotFoundError):  # another process removed it
             if path.stat().st_mtime < oldest:
                 path.unlink()

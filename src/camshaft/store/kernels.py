@@ -1,8 +1,8 @@
-"""KernelCache: compiled kernels by two keys, each object kept once.
+"""Cache of compiled kernels with two levels of keys.
 
-The first key stands for a kernel's sources, constants and target, and is known without tracing; the second is a hash of what the
-compiler is given: text, triple, CPU features, version, options. Under the first lies the second, under the second the object, so
-that kernels which come to the same text share one. Two processes may make the same object at once: either's is right.
+The first key covers a kernel's sources, constants and target, and is known without tracing. It maps to the second key, a hash of
+the compiler's input (text, triple, CPU features, version, options), which maps to the object code. Kernels with equal text share
+one object. Processes may build the same object concurrently; both results are valid.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from camshaft.store.objects import ObjectStore
 
 _SECOND = re.compile(rb"[0-9a-f]{64}")
-# Stands for a kernel's symbol while its second key, which the symbol follows from, is not known.
+# Placeholder for a kernel's symbol in text whose second key, which determines the symbol, is not known yet.
 UNNAMED = "camshaft_unnamed_kernel"
 
 
 def symbol_of(second: str) -> str:
-    """The name that a kernel's function has in the object of its second key: no two objects of a process share one."""
+    """The function name in the object with this second key, unique among all objects of a process."""
     return f"camshaft_{second[:24]}"
 
 
 @dataclass(frozen=True)
-class Found:
-    """An object with its second key, and whether it had to be built."""
+class CachedKernel:
+    """Object code, its second key, and whether it was built just now."""
 
     second: str
     data: bytes
@@ -35,41 +35,43 @@ class Found:
 
 @dataclass(frozen=True)
 class KernelCache:
-    """`keys` has second keys by first ones, `objects` has objects by second ones."""
+    """`keys` maps first keys to second keys; `objects` maps second keys to object code."""
 
     keys: ObjectStore
     objects: ObjectStore
 
-    def get_or_build(self, first: str, source: Callable[[], str], options: str, build: Callable[[str], bytes]) -> Found:
-        """The object by its first key, else by the second, which is of `source()` and `options`, else built from that text and
-        kept. A function called UNNAMED in the text gets its `symbol_of`. StoreError when it cannot be read or written."""
+    def get_or_build(
+        self, first: str, source: Callable[[], str], options: str, build: Callable[[str], bytes]
+    ) -> CachedKernel:
+        """Return the object by its first key, else by the second (the hash of `source()` and `options`), else build and store
+        it. A function called UNNAMED in the text is renamed to its `symbol_of`. Raises StoreError on I/O errors."""
         known = self.second(first)
         data = None if known is None else self.object(known)
         if known is not None and data is not None:
-            return Found(known, data, False)
+            return CachedKernel(known, data, False)
         text = source()
         second = hashlib.sha256(f"{text}|{options}".encode()).hexdigest()
         data = None if second == known else self.object(second)
         built = data is None
         if data is None:
             data = build(text.replace(UNNAMED, symbol_of(second)))
-            self.keep(second, data)
+            self.put_object(second, data)
         self.link(first, second)
-        return Found(second, data, built)
+        return CachedKernel(second, data, built)
 
     def second(self, first: str) -> str | None:
-        """The second key (64 hex digits) that a first one leads to, None where it is not known."""
-        found = self.keys.get(first)
-        return found.decode() if found is not None and _SECOND.fullmatch(found) else None
+        """The second key (64 hex digits) for a first key, or None."""
+        data = self.keys.get(first)
+        return data.decode() if data is not None and _SECOND.fullmatch(data) else None
 
     def object(self, second: str) -> bytes | None:
-        """The object of a second key, None where it was never made, is damaged, or was evicted."""
+        """The object of a second key, or None if it is missing, damaged or evicted."""
         return self.objects.get(second)
 
-    def keep(self, second: str, data: bytes) -> None:
-        """Keeps an object. StoreError when it cannot be written."""
+    def put_object(self, second: str, data: bytes) -> None:
+        """Store an object. Raises StoreError if it cannot be written."""
         self.objects.put(second, data)
 
     def link(self, first: str, second: str) -> None:
-        """Has the first key lead to the second. StoreError when it cannot be written."""
+        """Map the first key to the second. Raises StoreError if it cannot be written."""
         self.keys.put(first, second.encode())

@@ -1,7 +1,7 @@
-"""ObjectStore: bytes by key in one private folder, checked when they are read. Kernel objects and evidence live in it.
+"""ObjectStore: a size-bounded store of bytes by key in a private folder, with verified reads.
 
-An entry is one file named by its key, in a folder named by the key's first two digits: a header line with the SHA-256 of key and
-data, then the data. Whatever does not match its digest, is not ours, or could be written by others is removed and never returned.
+An entry is one file, named by its key in a folder named by the key's first two digits: a header line with the SHA-256 of key and
+data, then the data. An entry with a wrong digest, a foreign owner or write access for others is deleted, never returned.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _HEADER = b"camshaft object 1 "
 _HEADER_NBYTES = len(_HEADER) + 64 + 1
 _KEY = re.compile(r"[0-9a-f]{16,128}")
 _FOLDER = re.compile(r"[0-9a-f]{2}")
-TOUCH_SECONDS = 600  # a younger entry is not touched again: a warm start writes nothing
-# A process lists the store when what was added since the last time passes this part of the bound: a put lists nothing.
-_PART_LISTED = 64
-# A link or a pipe in an entry's place must not be followed or waited for; O_BINARY is Windows' alone.
+TOUCH_SECONDS = 600  # entries used more recently keep their timestamp, so that a warm start writes nothing
+# The store is listed for eviction only after this fraction of its bound was added, so that most puts are cheap.
+_LIST_FRACTION = 64
+# Symbolic links must not be followed, nor pipes waited for; O_BINARY exists only on Windows.
 _OPEN_FLAGS = os.O_RDONLY
 for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
     _OPEN_FLAGS |= getattr(os, _name, 0)
@@ -41,7 +41,7 @@ def _header(key: str, data: bytes | memoryview) -> bytes:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file that is kept: `used` is when it was last read or written, within TOUCH_SECONDS."""
+    """A stored file; `used` is the time of its last use, exact within TOUCH_SECONDS."""
 
     path: Path
     nbytes: int
@@ -50,21 +50,24 @@ class Entry:
 
 @dataclass
 class Counts:
-    """What this process did since the counts were last taken."""
+    """Counts of this process since they were last collected."""
 
     hits: int = 0
     misses: int = 0
     added_nbytes: int = 0
 
 
-def _nobody() -> float | None:
+def _no_process() -> float | None:
     return None
 
 
 class ObjectStore:
-    """At most `max_nbytes` of entries under `root`; the least recently used go first, but none that a process may have in use:
-    `living_since` says when the oldest living one began. Safe from several threads and processes: a reader sees a whole entry
-    or none, and of two writers of a key either's entry is right."""
+    """At most `max_nbytes` of entries under `root`, with eviction of the least recently used ones.
+
+    Entries that a running process may use are never evicted: `living_since` returns the start of the oldest one. `begin` is
+    called before the first access. Thread- and process-safe: a reader gets a complete entry or none, and if two processes write
+    one key, either entry is valid.
+    """
 
     def __init__(
         self,
@@ -72,23 +75,23 @@ class ObjectStore:
         max_nbytes: int,
         *,
         begin: Callable[[], None] = lambda: None,
-        living_since: Callable[[], float | None] = _nobody,
+        living_since: Callable[[], float | None] = _no_process,
     ) -> None:
         self.root, self.max_nbytes = root, max_nbytes
         self.counts = Counts()
         self._begin, self._living_since = begin, living_since
 
     def path(self, key: str) -> Path:
-        """Where an entry lies. StoreError unless the key is 16 to 128 lower-case hex digits."""
+        """The path of an entry. Raises StoreError unless the key is 16 to 128 lower-case hex digits."""
         if not _KEY.fullmatch(key):
             raise StoreError(f"{self.root}: no entry can be named {key[:80]!r}; wanted 16 to 128 hex digits")
         return self.root / key[:2] / key[2:]
 
     def get(self, key: str, what: str | None = None) -> bytes | None:
-        """The data kept under the key, or None: there is none, or it was damaged or foreign and is now removed, which is a
-        warning that says `what` was there, where that is given.
+        """Return the data of the key, or None if it is missing. A damaged or foreign entry is deleted, with a warning if
+        `what` describes it.
 
-        StoreError when the entry is there but cannot be read or removed.
+        Raises StoreError if an existing entry cannot be read or deleted.
         """
         path = self.path(key)
         data = self._get(path, key, what)
@@ -103,7 +106,7 @@ class ObjectStore:
             content = self._read_ours(path)
         except FileNotFoundError:
             return None
-        except PermissionError:  # foreign, or on Windows one that another process is just replacing
+        except PermissionError:  # foreign, or on Windows currently being replaced by another process
             content = None
         except OSError as error:
             if not path.is_symlink():
@@ -114,7 +117,7 @@ class ObjectStore:
             if content.startswith(_header(key, data)):
                 return bytes(data)
         if what is not None:
-            warnings.warn(f"{what} is made anew: its entry was damaged or foreign", stacklevel=4)
+            warnings.warn(f"{what} is rebuilt: its entry was damaged or foreign", stacklevel=4)
         self.discard(key)
         return None
 
@@ -131,19 +134,19 @@ class ObjectStore:
         finally:
             os.close(descriptor)
         if time.time() - status.st_mtime > TOUCH_SECONDS:
-            with suppress(OSError):  # the time only orders evictions, and a store that may only be read still serves
+            with suppress(OSError):  # the timestamp only orders evictions; a read-only store still works
                 os.utime(path)
         return content
 
     def discard(self, key: str) -> None:
-        """Removes an entry if it is there. StoreError when it cannot be removed."""
+        """Delete an entry if it exists. Raises StoreError if it cannot be deleted."""
         _remove(self.path(key), "a damaged entry")
 
     def put(self, key: str, data: bytes) -> None:
-        """Keeps the data under the key, in place of what was there, and evicts what no longer fits.
+        """Store the data under the key, replacing an existing entry, and evict entries over the bound.
 
-        StoreError, with nothing half-written, when the disk is full, the folder is not ours, or the data alone is more
-        than the bound.
+        Raises StoreError, leaving no partial entry, if the disk is full, the folder is not private, or the data exceeds the
+        bound.
         """
         path, nbytes = self.path(key), len(data) + _HEADER_NBYTES
         if nbytes > self.max_nbytes:
@@ -151,24 +154,24 @@ class ObjectStore:
         private_folder(self.root)
         self._begin()
         try:
-            with atomic_file(path, beside=self.root) as file:
+            with atomic_file(path, temporary_in=self.root) as file:
                 file.write(_header(key, data))
                 file.write(data)
         except StoreError as error:
-            # Windows refuses to replace a file that is being read: then the other process's entry serves as well.
+            # Windows cannot replace a file that is being read; the existing entry is then equally valid.
             if os.name != "nt" or not isinstance(error.__cause__, PermissionError) or self._get(path, key) != data:
                 raise
         self.counts.added_nbytes += nbytes
-        if self.is_due(self.counts.added_nbytes):
-            self.bound(path)
+        if self.needs_listing(self.counts.added_nbytes):
+            self.evict(path)
 
-    def is_due(self, added_nbytes: int) -> bool:
-        """Whether so much was added since the store was listed that it may have passed its bound."""
-        return added_nbytes > self.max_nbytes // _PART_LISTED
+    def needs_listing(self, added_nbytes: int) -> bool:
+        """Whether enough was added since the last listing that the store may exceed its bound."""
+        return added_nbytes > self.max_nbytes // _LIST_FRACTION
 
-    def bound(self, newest: Path | None = None) -> None:
-        """Lists the store, and evicts where it is over its bound: the least recently used, down to nine tenths of the bound, but
-        neither `newest` nor what a living process may use. StoreError when an entry cannot be removed."""
+    def evict(self, newest: Path | None = None) -> None:
+        """List the store; if it exceeds its bound, delete least recently used entries down to nine tenths of the bound, except
+        `newest` and entries that a running process may use. Raises StoreError if an entry cannot be deleted."""
         self.counts.added_nbytes = 0
         self.remove_stale()
         entries = sorted(self.entries(), key=lambda entry: entry.used)
@@ -178,26 +181,26 @@ class ObjectStore:
         since = self._living_since()
         for entry in entries:
             in_use = since is not None and entry.used >= since - TOUCH_SECONDS
-            if total <= self.max_nbytes * 9 // 10 or in_use:  # all that follow were used later
+            if total <= self.max_nbytes * 9 // 10 or in_use:  # later entries were used more recently
                 break
             if entry.path != newest:
                 _remove(entry.path, "an entry")
                 total -= entry.nbytes
 
     def remove_stale(self) -> None:
-        """Removes what writers that died over a day ago left unfinished. StoreError when that cannot be done."""
+        """Delete temporary files that dead processes left over a day ago. Raises StoreError on failure."""
         remove_stale(self.root)
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry; those that an earlier version kept in no folder of their own too, and files in a folder's place.
-        StoreError when they cannot be read."""
+        """Every entry, including those in the flat layout of earlier versions, and files in place of a folder. Raises
+        StoreError if they cannot be read."""
         yield from _files(self.root, _KEY)
         yield from _files(self.root, _FOLDER)
         for folder in _folders(self.root):
             yield from _files(folder, re.compile(r"[0-9a-f]{14,126}"))
 
     def digest(self) -> str:
-        """Stands for all entries: another one where an entry came, changed or went. StoreError when they cannot be read."""
+        """A digest of all entries, which changes if one is added, changed or deleted. Raises StoreError on read errors."""
         digest = hashlib.sha256()
         for entry in sorted(self.entries(), key=lambda entry: entry.path):
             with naming(entry.path, "cannot be read"), suppress(FileNotFoundError), open(entry.path, "rb") as file:
@@ -205,13 +208,13 @@ class ObjectStore:
         return digest.hexdigest()
 
     def clear(self) -> tuple[int, int]:
-        """Removes every entry; how many, and their bytes. What another process is just writing stays. StoreError as above."""
+        """Delete every entry; return their number and bytes. Files that other processes are writing stay. Raises StoreError."""
         n_entries, nbytes = 0, 0
         for entry in list(self.entries()):
             _remove(entry.path, "an entry")
             n_entries, nbytes = n_entries + 1, nbytes + entry.nbytes
         for folder in list(_folders(self.root)):
-            with suppress(OSError):  # something that is no entry is in it, or just came
+            with suppress(OSError):  # not empty: another file is in it, or one was just added
                 folder.rmdir()
         self.remove_stale()
         return n_entries, nbytes
@@ -221,9 +224,9 @@ def _remove(path: Path, what: str) -> None:
     try:
         path.unlink(missing_ok=True)
     except PermissionError as error:
-        if os.name != "nt":  # there a file that another process reads cannot be removed; it is not returned either
+        if os.name != "nt":  # Windows cannot delete a file that another process reads
             raise StoreError(f"{path}: {what} cannot be removed: {reason(error)}") from error
-    except NotADirectoryError:  # a file where the folder of entries should be: it holds none
+    except NotADirectoryError:  # a file in place of the entry's folder
         pass
     except OSError as error:
         raise StoreError(f"{path}: {what} cannot be removed: {reason(error)}") from error

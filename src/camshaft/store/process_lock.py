@@ -1,7 +1,7 @@
-"""Which processes live: a lease each, a locked file that the operating system lets go of when its process ends.
+"""File locks, and a lease per running process: a locked file, released by the operating system when the process ends.
 
-What a living process may have loaded is not evicted (objects.py): an entry's time is at most `TOUCH_SECONDS` older than its last
-use, so nothing is in use that is older than the start of the oldest living process less that much. No list of entries is kept.
+Entries that a running process may have loaded are not evicted (objects.py). An entry's timestamp is at most TOUCH_SECONDS older
+than its last use, so entries older than the oldest lease by more than that are not in use.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ else:
 LEASE_PREFIX = "lease-"
 
 
-# What says that another has the lock (Windows: the last one, after ten seconds), and that a file system has none.
+# Errors for a lock held by another process (on Windows the last one, after ten seconds), and for unsupported locks.
 _TAKEN = frozenset({errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Takes the lock of an open file; False where another process has it and `wait` is False. OSError where there are none."""
+    """Lock an open file. False if another process holds the lock and `wait` is False. Raises OSError if unsupported."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
@@ -47,10 +47,10 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock of a file, made if need be in a folder that is there, against all others of the machine.
+    """Hold an exclusive lock on a file, created in an existing folder if missing.
 
-    Where the file system has no locks, as some of networks, there is none to hold: of what two processes keep at once, one's is
-    then lost and made again. StoreError when the file cannot be made.
+    On file systems without locks (some network file systems) it does not lock: of two concurrent writers one result is lost and
+    computed again later. Raises StoreError if the file cannot be created.
     """
     with naming(path, "cannot be locked"):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
@@ -71,67 +71,67 @@ def _wait_for(descriptor: int) -> None:
             raise
 
 
-class Living:
-    """The leases under `folder`, this process's among them once it holds one."""
+class ProcessLeases:
+    """The leases under `folder`, including this process's own once acquired."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mutex = threading.Lock()
-        self._held: tuple[int, Path, int] | None = None  # process, file, its descriptor
+        self._own: tuple[int, Path, int] | None = None  # process id, path, file descriptor
 
-    def hold(self) -> None:
-        """Takes this process's lease unless it has one. Where none can be made (a store that may only be read, a full disk, no
-        locks) there is none: the store serves as well, and what others evict is made again."""
-        if self._held is not None and self._held[0] == os.getpid():
+    def acquire(self) -> None:
+        """Acquire this process's lease once. Without one (read-only store, full disk, no locks) the store still works; entries
+        evicted by others are rebuilt."""
+        if self._own is not None and self._own[0] == os.getpid():
             return
         with self._mutex, suppress(OSError, StoreError):
-            if self._held is None or self._held[0] != os.getpid():  # a child of a fork takes its own
-                self._held = self._take()
+            if self._own is None or self._own[0] != os.getpid():  # a forked child acquires its own
+                self._own = self._take()
 
     def _take(self) -> tuple[int, Path, int]:
         private_folder(self.folder)
         while True:
             descriptor, name = tempfile.mkstemp(prefix=LEASE_PREFIX, dir=self.folder)
             try:
-                kept = _lock(descriptor, wait=True) and _is_there(descriptor)
+                is_locked = _lock(descriptor, wait=True) and _still_exists(descriptor)
             except OSError:
                 os.close(descriptor)
                 os.unlink(name)
                 raise
-            if kept:
+            if is_locked:
                 return os.getpid(), Path(name), descriptor
             os.close(descriptor)
 
     def release(self) -> None:
-        """Gives the lease back, if this very process has one."""
-        held, self._held = self._held, None
-        if held is not None and held[0] == os.getpid():
-            with suppress(OSError):  # unlocked it counts for nothing, and the next sweep removes it
-                os.close(held[2])
-                held[1].unlink()
+        """Release the lease if this process (not its parent) acquired it."""
+        own, self._own = self._own, None
+        if own is not None and own[0] == os.getpid():
+            with suppress(OSError):  # an unlocked lease is void; the next sweep deletes it
+                os.close(own[2])
+                own[1].unlink()
 
     def oldest(self) -> float | None:
-        """When the oldest living process took its lease (a file's time), None where none lives. Those of the dead are removed."""
+        """The start time of the oldest running process with a lease, or None. Deletes the leases of dead processes."""
         times = [t for path in self.folder.glob(LEASE_PREFIX + "*") if (t := self._living_since(path)) is not None]
         return min(times, default=None)
 
     def _living_since(self, path: Path) -> float | None:
-        with suppress(FileNotFoundError):  # its process ended just now
+        with suppress(FileNotFoundError):  # its process ended meanwhile
             since = path.stat().st_mtime
-            mine = self._held is not None and self._held[1] == path
+            mine = self._own is not None and self._own[1] == path
             return since if mine or not _removed_as_dead(path) else None
         return None
 
 
-def _is_there(descriptor: int) -> bool:
-    """Whether nobody who swept removed the file before it was locked; on Windows nobody can while it is open."""
+def _still_exists(descriptor: int) -> bool:
+    """Whether no sweep deleted the file before it was locked; on Windows an open file cannot be deleted."""
     return sys.platform == "win32" or os.fstat(descriptor).st_nlink > 0
 
 
 def _removed_as_dead(path: Path) -> bool:
-    """Removes the lease of a process that ended; False for one that lives."""
+    """Delete the lease of a dead process; False if the process is running."""
     if sys.platform == "win32":
-        with suppress(PermissionError):  # open in a living process
+        with suppress(PermissionError):  # open in a running process
             path.unlink()
             return True
         return False
@@ -139,7 +139,7 @@ def _removed_as_dead(path: Path) -> bool:
     try:
         if not _lock(descriptor, wait=False):
             return False
-        path.unlink()  # under its lock: one that is just being taken is then seen to be gone
+        path.unlink()  # while locked, so that a process that is acquiring it notices
         return True
     finally:
         os.close(descriptor)

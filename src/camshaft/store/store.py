@@ -1,4 +1,4 @@
-"""The store: what is kept between runs, under one folder: kernels, evidence, measurements, schedules, headers, models."""
+"""The on-disk store: compiled kernels, validation results, measurements, compiled plans, model headers, models."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from camshaft.store.counters import Counters
 from camshaft.store.files import naming, private_folder
 from camshaft.store.kernels import KernelCache
 from camshaft.store.objects import Counts, ObjectStore
-from camshaft.store.process_lock import Living, locked
+from camshaft.store.process_lock import ProcessLeases, locked
 
-DOCUMENTS_MAX_NBYTES = 64 << 20  # of each kind; one machine's evidence takes 0.2 MB
-_KEYS_PART = 8  # of the bound, for first keys: 147 bytes each, beside objects of 1 to 20 kB
+DOCUMENTS_MAX_NBYTES = 64 << 20  # per kind; one machine's validation results take 0.2 MB
+_KEYS_FRACTION = 8  # of the bound is for first keys: 147 bytes each, while objects take 1 to 20 kB
 
 
 class DocumentStore:
@@ -30,7 +30,7 @@ class DocumentStore:
         self.objects = objects
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The document kept under the key, or None: there is none, or it was damaged and is now removed."""
+        """Return the document of the key, or None if it is missing or damaged; a damaged one is deleted."""
         data = self.objects.get(key)
         if data is None:
             return None
@@ -44,19 +44,19 @@ class DocumentStore:
         return None
 
     def put(self, key: str, document: dict[str, Any]) -> None:
-        """Keeps the document. StoreError when it is no JSON or cannot be written."""
+        """Store a document. Raises StoreError if it is not valid JSON or cannot be written."""
         try:
             data = json.dumps(document, indent=1, sort_keys=True, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
-            raise StoreError(f"a document that cannot be kept as JSON: {error}") from error
+            raise StoreError(f"a document cannot be stored as JSON: {error}") from error
         self.objects.put(key, data)
 
 
 @dataclass(frozen=True)
 class Store:
-    """Kernel objects, evidence of validations, measurements (timings, tuned parameters, the machine's roof), finished schedules
-    of models' plans, what is known of their files' headers, and the folder of models. `kernels` finds objects by either of their
-    keys; `objects` also keeps what has but one."""
+    """The parts of the store: compiled kernels, validation results (`evidence`), measurements (timings, tuned parameters, peak
+    rates), compiled plans (`schedules`), model headers, and the folder of models. `objects` also holds entries without a first
+    key."""
 
     root: Path
     kernels: KernelCache
@@ -65,7 +65,7 @@ class Store:
     schedules: ObjectStore
     headers: ObjectStore
     models_dir: Path
-    living: Living
+    leases: ProcessLeases
     counters: Counters
 
     @property
@@ -74,80 +74,82 @@ class Store:
 
     @property
     def parts(self) -> dict[str, ObjectStore]:
-        """The object stores by kind; the bounds of all are apart."""
+        """The object stores by kind; each has its own bound."""
         kernels = {"objects": self.kernels.objects, "keys": self.kernels.keys}
         documents = {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
         return kernels | documents | {"schedules": self.schedules, "headers": self.headers}
 
     def make_models_dir(self) -> Path:
-        """The folder of models, made if it is not there. StoreError when it cannot be."""
-        with naming(self.models_dir, "the folder cannot be made"):
+        """Create the folder of models if missing and return it. Raises StoreError if that fails."""
+        with naming(self.models_dir, "the folder cannot be created"):
             self.models_dir.mkdir(parents=True, exist_ok=True)
         return self.models_dir
 
     def locked(self, what: str) -> AbstractContextManager[None]:
-        """Holds a lock of that name against other processes that use the folder. StoreError when there can be none."""
-        private_folder(self.living.folder)
-        return locked(self.living.folder / f"{what}.lock")
+        """Hold the named lock against other processes that use the store. Raises StoreError if it cannot be created."""
+        private_folder(self.leases.folder)
+        return locked(self.leases.folder / f"{what}.lock")
 
-    def settle(self) -> None:
-        """Adds what this process counted to the file, and lists those stores that all processes together added much to.
-        StoreError when the folder cannot be written."""
-        taken = {kind: part.counts for kind, part in self.parts.items() if part.counts != Counts()}
-        for kind in taken:
+    def flush_counters(self) -> None:
+        """Add this process's counts to the file, and evict from stores to which all processes together added much. Raises
+        StoreError if the folder cannot be written."""
+        counts = {kind: part.counts for kind, part in self.parts.items() if part.counts != Counts()}
+        for kind in counts:
             self.parts[kind].counts = Counts()
-        if not taken or not self.living.folder.is_dir():
+        if not counts or not self.leases.folder.is_dir():
             return
-        totals = self.counters.add(taken)
-        due = frozenset(kind for kind in taken if self.parts[kind].is_due(totals[kind].added_nbytes))
-        for kind in taken:
+        totals = self.counters.add(counts)
+        due = frozenset(kind for kind in counts if self.parts[kind].needs_listing(totals[kind].added_nbytes))
+        for kind in counts:
             if kind in due:
-                self.parts[kind].bound()
-            elif taken[kind].added_nbytes:
+                self.parts[kind].evict()
+            elif counts[kind].added_nbytes:
                 self.parts[kind].remove_stale()
         if due:
             self.counters.add(dict.fromkeys(due, Counts()), listed=due)
 
     def finish(self) -> None:
-        """What is done when a process ends: counts are added to the file, the lease is given back. A process that ends without
-        Python's own end calls it; errors are swallowed, since nobody is there to be told and only counts are lost."""
+        """Flush the counters and release the lease at process exit. Called explicitly by processes that skip Python's exit
+        handlers. Errors are ignored: only counts are lost, and nobody is left to handle them."""
         with suppress(StoreError, OSError):
-            self.settle()
+            self.flush_counters()
         with suppress(OSError):
-            self.living.oldest()  # removes what the dead left
-        self.living.release()
+            self.leases.oldest()  # deletes the leases of dead processes
+        self.leases.release()
 
 
 @functools.cache
 def _store(root: Path, max_nbytes: int) -> Store:
     state = root / "state"
-    living = Living(state)
+    leases = ProcessLeases(state)
 
     def part(name: str, bound: int) -> ObjectStore:
-        return ObjectStore(root / name, bound, begin=living.hold, living_since=living.oldest)
+        return ObjectStore(root / name, bound, begin=leases.acquire, living_since=leases.oldest)
 
-    made = Store(
+    created = Store(
         root,
-        KernelCache(part("keys", max_nbytes // _KEYS_PART), part("objects", max_nbytes - max_nbytes // _KEYS_PART)),
+        KernelCache(
+            part("keys", max_nbytes // _KEYS_FRACTION), part("objects", max_nbytes - max_nbytes // _KEYS_FRACTION)
+        ),
         DocumentStore(part("evidence", DOCUMENTS_MAX_NBYTES)),
         DocumentStore(part("measurements", DOCUMENTS_MAX_NBYTES)),
         part("schedules", DOCUMENTS_MAX_NBYTES),
         part("headers", DOCUMENTS_MAX_NBYTES),
         root / "models",
-        living,
+        leases,
         Counters(state),
     )
-    atexit.register(_end, made, os.getpid())
-    return made
+    atexit.register(_end, created, os.getpid())
+    return created
 
 
-def _end(made: Store, process: int) -> None:
-    """At the end of a process, but not of one that it forked."""
+def _end(created: Store, process: int) -> None:
+    """Finish at the end of the process that created the store, not of a forked child."""
     if os.getpid() == process:
-        made.finish()
+        created.finish()
 
 
 def store() -> Store:
-    """The store under `settings().cache_dir`: one per folder, bound and process. Nothing is made before the first put."""
-    root: Path = setting("cache_dir")  # every kernel that is loaded asks for these two, and none of the others
+    """The store under `settings().cache_dir`; one per folder, bound and process. Creates no files before the first put."""
+    root: Path = setting("cache_dir")  # single settings: every kernel load calls this
     return _store(root.absolute(), setting("cache_nbytes"))

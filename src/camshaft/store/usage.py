@@ -1,4 +1,4 @@
-"""What the store holds, by kind, and how to empty it: what `camshaft cache` shows and does. Beside store.py."""
+"""Report the store's contents by kind, and delete them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from camshaft.store.process_lock import LEASE_PREFIX
 from camshaft.store.store import Store
 
 KINDS = ("objects", "evidence", "measurements", "schedules", "headers", "models")
-REBUILT = KINDS[:5]  # what camshaft makes again by itself; models are fetched
-# Of which object stores a kind is made.
+REBUILT = KINDS[:5]  # rebuilt when needed; models have to be downloaded again
+# The object stores of each kind.
 _PARTS = {"objects": ("objects", "keys")} | {kind: (kind,) for kind in REBUILT[1:]}
 
 
 @dataclass(frozen=True)
 class Usage:
-    """One kind. `n_names` are the first keys that lead to objects; `max_nbytes` the bound, None where there is none. Hits and
-    misses are those of all processes that ended on this machine; models are not counted (None)."""
+    """The contents of one kind. `n_names` is the number of first keys of kernels; `max_nbytes` the bound, or None. Hits and
+    misses are summed over all finished processes and this one; None for models."""
 
     kind: str
     n_entries: int
@@ -35,31 +35,31 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What was removed of a kind."""
+    """What was deleted of one kind."""
 
     kind: str
     n_entries: int
     nbytes: int
 
 
-def usage(kept: Store) -> tuple[Usage, ...]:
-    """Every kind with what lies there now. StoreError when a folder cannot be read."""
-    totals = kept.counters.read()
-    return (*(_usage(kept, kind, totals) for kind in REBUILT), _models(kept.models_dir))
+def usage(store: Store) -> tuple[Usage, ...]:
+    """The contents of every kind. Raises StoreError if a folder cannot be read."""
+    totals = store.counters.read()
+    return (*(_usage(store, kind, totals) for kind in REBUILT), _models(store.models_dir))
 
 
-def n_living(kept: Store) -> int:
-    """How many processes use the store now, this one not counted unless it has read from it."""
-    kept.living.oldest()  # removes the leases of the dead
-    return len(list(kept.living.folder.glob(LEASE_PREFIX + "*")))
+def n_processes(store: Store) -> int:
+    """The number of processes that use the store; this one counts only after it has read from it."""
+    store.leases.oldest()  # deletes the leases of dead processes
+    return len(list(store.leases.folder.glob(LEASE_PREFIX + "*")))
 
 
-def _usage(kept: Store, kind: str, totals: dict[str, Counts]) -> Usage:
-    parts = {name: list(kept.parts[name].entries()) for name in _PARTS[kind]}
-    here, counted = kept.parts[kind], totals.get(kind, Counts())
+def _usage(store: Store, kind: str, totals: dict[str, Counts]) -> Usage:
+    parts = {name: list(store.parts[name].entries()) for name in _PARTS[kind]}
+    here, counted = store.parts[kind], totals.get(kind, Counts())
     hits, misses = (a + b for a, b in zip(_pair(here.counts), _pair(counted), strict=True))
     nbytes = sum(entry.nbytes for entries in parts.values() for entry in entries)
-    bound = sum(kept.parts[name].max_nbytes for name in parts)
+    bound = sum(store.parts[name].max_nbytes for name in parts)
     names = len(parts["keys"]) if "keys" in parts else None
     return Usage(kind, len(parts[kind]), nbytes, bound, hits, misses, names)
 
@@ -74,30 +74,30 @@ def _models(folder: Path) -> Usage:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """The files of pulled models, not those of a pull that is under way (in a folder with a dot)."""
+    """The downloaded model files, except those of a download in progress (in a folder that starts with a dot)."""
     with naming(folder, "the folder cannot be read"):
-        found = folder.rglob("*") if folder.is_dir() else ()
-        return sorted(p for p in found if p.is_file() and not any(s[0] == "." for s in p.relative_to(folder).parts))
+        paths = folder.rglob("*") if folder.is_dir() else ()
+        return sorted(p for p in paths if p.is_file() and not any(s[0] == "." for s in p.relative_to(folder).parts))
 
 
-def clear(kept: Store, kinds: Sequence[str] = REBUILT) -> tuple[Cleared, ...]:
-    """Removes all entries of these kinds and forgets their counts. It may be interrupted: what is left is whole.
+def clear(store: Store, kinds: Sequence[str] = REBUILT) -> tuple[Cleared, ...]:
+    """Delete all entries of these kinds and reset their counts. May be interrupted: the remaining entries stay valid.
 
-    What other processes have loaded they keep, and what one is just writing stays. SettingError for an unknown kind, before
-    anything is removed; StoreError when an entry cannot be removed.
+    Other processes keep what they have loaded; files being written stay. Raises SettingError for an unknown kind before
+    anything is deleted, StoreError if an entry cannot be deleted.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise SettingError(f"no kind {unknown[0]!r} in the cache; wanted some of {', '.join(KINDS)}")
     wanted = [kind for kind in KINDS if kind in kinds]
-    made = tuple(_clear_models(kept.models_dir) if kind == "models" else _clear(kept, kind) for kind in wanted)
-    if kept.living.folder.is_dir():
-        kept.counters.forget(frozenset(part for kind in wanted for part in _PARTS.get(kind, ())))
-    return made
+    removed = tuple(_clear_models(store.models_dir) if kind == "models" else _clear(store, kind) for kind in wanted)
+    if store.leases.folder.is_dir():
+        store.counters.reset(frozenset(part for kind in wanted for part in _PARTS.get(kind, ())))
+    return removed
 
 
-def _clear(kept: Store, kind: str) -> Cleared:
-    removed = {name: kept.parts[name].clear() for name in reversed(_PARTS[kind])}
+def _clear(store: Store, kind: str) -> Cleared:
+    removed = {name: store.parts[name].clear() for name in reversed(_PARTS[kind])}
     return Cleared(kind, removed[kind][0], sum(nbytes for _, nbytes in removed.values()))
 
 
@@ -105,7 +105,7 @@ def _clear_models(folder: Path) -> Cleared:
     files, nbytes = _model_files(folder), 0
     for path in files:
         size = path.stat().st_size
-        with naming(path, "a model cannot be removed"), suppress(FileNotFoundError):  # somebody else did
+        with naming(path, "a model cannot be removed"), suppress(FileNotFoundError):  # another process removed it
             path.unlink()
             nbytes += size
     return Cleared("models", len(files), nbytes)

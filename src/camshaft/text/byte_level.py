@@ -1,4 +1,4 @@
-"""Byte-level BPE (tokenizer.ggml.model gpt2): words, each spelled byte by byte, merged by rank. Encoding and pieces."""
+"""Byte-level BPE encoder (tokenizer.ggml.model = gpt2)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ REPLACEMENT = "\ufffd"
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _SHIFTED = tuple(b for b in range(256) if b not in _PRINTABLE)
 
-# Byte -> the one character that stands for it in a byte-level vocabulary, and back.
+# Byte -> the character that represents it in a byte-level vocabulary, and the reverse.
 BYTE_TO_CHAR: dict[int, str] = {
     **{b: chr(b) for b in _PRINTABLE},
     **{b: chr(256 + i) for i, b in enumerate(_SHIFTED)},
 }
 CHAR_TO_BYTE: dict[str, int] = {c: b for b, c in BYTE_TO_CHAR.items()}
 
-# A lead byte with as many continuation bytes as it promises, overlong forms and surrogates included, or any one byte.
+# A lead byte with its continuation bytes, including overlong forms and surrogates, or any single byte.
 _CHARACTER = re.compile(
     rb"[\x00-\x7f]+|[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", re.DOTALL
 )
@@ -34,12 +34,12 @@ _LEAD_BITS = {2: 0x1F, 3: 0x0F, 4: 0x07}
 
 
 def to_byte_level(data: bytes) -> str:
-    """The byte-level spelling of `data`: one character per byte, in the alphabet of GPT-2's vocabulary."""
+    """Represent each byte of `data` by one character of GPT-2's byte alphabet."""
     return "".join(map(BYTE_TO_CHAR.__getitem__, data))
 
 
 def from_byte_level(text: str) -> bytes:
-    """The bytes that a byte-level token spells; characters outside the alphabet stand for their own UTF-8."""
+    """The bytes of a byte-level token; characters outside the alphabet give their UTF-8."""
     try:
         return bytes(map(CHAR_TO_BYTE.__getitem__, text))
     except KeyError:
@@ -47,10 +47,10 @@ def from_byte_level(text: str) -> bytes:
 
 
 def decode_leniently(data: bytes) -> str:
-    """`data` as text, read as llama.cpp reads it: one U+FFFD per byte that belongs to no character.
+    """Decode UTF-8 as llama.cpp does, with one U+FFFD per invalid byte.
 
-    Overlong forms give the character they spell, and a surrogate stays a lone surrogate; what lies past U+10FFFF, where
-    llama.cpp stops the process, is one U+FFFD per byte.
+    Overlong forms are decoded, and surrogates stay lone surrogates. Code points above U+10FFFF, for which llama.cpp aborts, give
+    one U+FFFD per byte.
     """
     try:
         return data.decode("utf-8")
@@ -70,9 +70,9 @@ def _lenient_character(unit: bytes) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Of the same class as a surrogate in every pattern: neither letter, number, space, punctuation nor symbol.
+# Replaces surrogates while splitting: like them it is no letter, number, space, punctuation or symbol in any pattern.
 _STAND_IN = "\ue000"
-# Stands for bytes that the vocabulary lacks, so that their neighbours do not merge across them; then it is dropped.
+# Token for bytes missing from the vocabulary: prevents merges across them and is removed afterwards.
 _ABSENT = "\x00absent"
 
 
@@ -82,7 +82,7 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 class ByteLevel:
-    """The encoder of a byte-level vocabulary; the library's table of merges is built for the first long text."""
+    """The encoder of a byte-level vocabulary. The library's merge table is built only for the first long text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -101,7 +101,7 @@ class ByteLevel:
 
     @cached_property
     def _speller(self) -> pre_tokenizers.PreTokenizer:
-        """Cuts a text into words and spells them byte by byte."""
+        """Splits a text into words in byte-level spelling."""
         spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([self._pretokenizer.splitter(), spelling])
 
@@ -117,21 +117,21 @@ class ByteLevel:
         return read_ranks(self._vocabulary.merges, self._vocabulary.ids) if known is None else known
 
     def _short(self, text: str) -> list[int] | None:
-        """The tokens of a text by its own merges; None where the library's table is there, is worth it, or sees to bytes
-        that the vocabulary lacks."""
+        """Encode a short text without the library's merge table. None if the table exists already, the text is too long, or it
+        has bytes missing from the vocabulary."""
         if len(text) > SHORT_TEXT or "_model" in self.__dict__:
             return None
-        ids, ranks, found = self._vocabulary.ids, self._ranks, list[int]()
+        ids, ranks, tokens = self._vocabulary.ids, self._ranks, list[int]()
         words = [word for word, _ in self._speller.pre_tokenize_str(text)]
         if any(len(word) > SHORT_WORD or not ids.keys() >= set(word) for word in words):
             return None
         for word in words:
-            whole = self._pretokenizer.ignore_merges and word in ids
-            found += [ids[part] for part in ([word] if whole else merged(word, ranks))]
-        return found
+            is_token = self._pretokenizer.ignore_merges and word in ids
+            tokens += [ids[part] for part in ([word] if is_token else merged(word, ranks))]
+        return tokens
 
     def encode(self, data: bytes, after_special: bool) -> list[int]:
-        """The tokens of one fragment of text; where it stands (`after_special`) makes no difference here."""
+        """Encode a text fragment. `after_special` is not used here."""
         text = decode_leniently(data)
         if _SURROGATE.search(text):
             return self._encode_with_surrogates(text)
@@ -139,7 +139,7 @@ class ByteLevel:
         return self._present(self._merger.encode(text, add_special_tokens=False).ids) if short is None else short
 
     def _encode_with_surrogates(self, text: str) -> list[int]:
-        """Word by word: the library's strings hold no lone surrogates, so they are cut out under a stand-in."""
+        """Encode word by word: the library's strings cannot hold lone surrogates."""
         words = self._pretokenizer.splitter().pre_tokenize_str(_SURROGATE.sub(_STAND_IN, text))
         spellings = (to_byte_level(text[a:b].encode("utf-8", "surrogatepass")) for _, (a, b) in words)
         return self._present([token.id for spelling in spellings for token in self._model.tokenize(spelling)])
@@ -149,5 +149,5 @@ class ByteLevel:
         return [i for i in ids if i != absent] if absent in ids else ids
 
     def piece(self, token_id: int) -> bytes:
-        """The bytes that a normal token stands for."""
+        """The bytes of a normal token."""
         return from_byte_level(self._vocabulary.tokens[token_id])

@@ -1,4 +1,4 @@
-"""The chat template of a model file: messages to the one text the model was trained on, in Jinja2's sandbox."""
+"""Chat templates: render messages to the prompt format of a model, in Jinja2's sandbox."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from camshaft.text.vocabulary import Metadata
 
 Message = Mapping[str, Any]
 
-# What a template's own expressions can raise besides Jinja2's errors.
+# Exceptions that a template's expressions can raise besides Jinja2's own.
 _TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class GenerationTag(Extension):
-    """{% generation %} ... {% endgeneration %}, which marks the assistant's words for training: here just its body."""
+    """The tag {% generation %} ... {% endgeneration %}, which marks assistant text for training; renders its body."""
 
     tags = {"generation"}  # noqa: RUF012  (the base class declares it so)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The statements between the tags."""
+        """Parse the statements between the tags."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -55,10 +55,10 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class ChatTemplate:
-    """A compiled chat template with the spellings of the first and the last token that it may refer to."""
+    """A compiled chat template with the texts of the BOS and EOS tokens."""
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        """ModelError when `source` is no Jinja2 template."""
+        """Compile the template. Raises ModelError if `source` is not valid Jinja2."""
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         try:
@@ -70,9 +70,9 @@ class ChatTemplate:
 
     @classmethod
     def from_gguf(cls, metadata: Metadata, tokens: Sequence[str] | None = None) -> ChatTemplate:
-        """The template in a GGUF file's metadata. ModelError when it has none: such a model takes --raw text.
+        """The template in a GGUF file's metadata. Raises ModelError if there is none; such models need raw prompts.
 
-        `tokens`: the vocabulary, where it has been read already; looking one up in the file takes 10 ms and more.
+        `tokens` is the vocabulary if it is loaded already; reading it from the file takes over 10 ms.
         """
         source = metadata.get("tokenizer.chat_template")
         if not isinstance(source, str):
@@ -81,15 +81,15 @@ class ChatTemplate:
         return cls(source, bos_token=_spelling(metadata, "bos", tokens), eos_token=_spelling(metadata, "eos", tokens))
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
-        """The text of `messages` (each with 'role' and 'content'), with the opening of the assistant's turn on request.
+        """Render messages (each with 'role' and 'content'), optionally with the start of the assistant's turn.
 
-        `variables` reach the template by name (tools, enable_thinking, ...). ModelError when the template refuses.
+        `variables` are passed to the template (tools, enable_thinking, ...). Raises ModelError if rendering fails.
         """
         given = {"tools": None, "documents": None, **self._tokens, **variables}
         try:
             return self._template.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **given)
         except _TEMPLATE_FAULTS as error:
-            raise ModelError(f"the model's chat template refused the messages: {error}") from error
+            raise ModelError(f"the model's chat template failed to render the messages: {error}") from error
 
 
 def _spelling(metadata: Metadata, name: str, tokens: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def _spelling(metadata: Metadata, name: str, tokens: Sequence[str]) -> str:
 
 
 def encode_chat(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The tokens of a rendered chat: control tokens parsed, the first one not doubled where the template spelled it."""
+    """Tokenize a rendered chat: parse control tokens, and add BOS unless the template did."""
     tokens = tokenizer.encode(text, add_special=False)
     adds_bos = tokenizer.vocabulary.add_bos and tokens[:1] != [tokenizer.bos_id]
     return [tokenizer.bos_id, *tokens] if adds_bos and tokenizer.bos_id is not None else tokens

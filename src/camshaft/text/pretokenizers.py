@@ -1,4 +1,4 @@
-"""The pre-tokenizers that GGUF files name (tokenizer.ggml.pre): one row each, made of a few regular expressions."""
+"""The pre-tokenizers of GGUF files (tokenizer.ggml.pre): regular expressions that split text into words."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from camshaft.errors import ModelError
 
 @dataclass(frozen=True)
 class Pretokenizer:
-    """How text is cut into words before merging: each pattern in turn cuts what is left into matches and gaps.
+    """Splits text into words before merging: each pattern in turn splits the pieces into matches and the text between.
 
-    `ignore_merges`: a word that is a token as it stands is taken whole. `add_bos`: unless the file says otherwise.
+    `ignore_merges`: a word that is a token is not split by merges. `add_bos`: the default if the file does not say.
     """
 
     patterns: tuple[str, ...]
@@ -21,14 +21,14 @@ class Pretokenizer:
     add_bos: bool = False
 
     def splitter(self) -> pre_tokenizers.PreTokenizer:
-        """Cuts a string into words, in its own characters."""
+        """The pre-tokenizer object of the tokenizers library."""
         return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in self.patterns])
 
 
-# Letters, numbers and punctuation are those of the library's Unicode, 16 with tokenizers 0.23; llama.cpp's is 15, so
-# scripts added since (Garay, Sunuwar, ...) may be cut otherwise there.
+# Character classes follow the library's Unicode version (16 in tokenizers 0.23); llama.cpp uses 15, so scripts
+# added since (Garay, Sunuwar, ...) may be split differently.
 _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# Written out per letter: (?i:'s) would take U+017F too, which folds to s.
+# Written out per letter: (?i:'s) would also match U+017F, which case-folds to s.
 _CONTRACTIONS = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 
 
@@ -57,7 +57,7 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
 
 
 def pretokenizer(name: str) -> Pretokenizer:
-    """The pre-tokenizer called `name`. ModelError names one that is not in the table."""
+    """The named pre-tokenizer. Raises ModelError, listing the known names, for an unknown one."""
     if name not in PRETOKENIZERS:
         known = ", ".join(sorted(PRETOKENIZERS))
         raise ModelError(f"unknown pre-tokenizer '{name}' (tokenizer.ggml.pre); known: {known}")

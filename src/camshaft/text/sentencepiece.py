@@ -1,4 +1,4 @@
-"""SentencePiece BPE (tokenizer.ggml.model llama): characters merged by score, unknown ones spelled as bytes."""
+"""SentencePiece BPE encoder (tokenizer.ggml.model = llama): merges by score, with byte fallback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from camshaft.text.vocabulary import TokenType, Vocabulary, as_dict
 
 SPACE = "▁"
 _ESCAPED_SPACE = SPACE.encode()
-# What llama.cpp takes for one character: as many bytes as the first one promises, whatever they are.
+# A character as llama.cpp splits invalid UTF-8: as many bytes as the first one announces, whatever they are.
 _UNIT = re.compile(rb"[\x00-\xbf]|[\xc0-\xdf].?|[\xe0-\xef].{0,2}|[\xf0-\xff].{0,3}", re.DOTALL)
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -43,20 +43,20 @@ class SentencePiece:
                     yield token[:cut], token[cut:]
 
     def encode(self, data: bytes, after_special: bool) -> list[int]:
-        """The tokens of one fragment of text, with a space put before it if the file asks and it stands first."""
+        """Encode a text fragment, with a leading space if the file asks for it and the fragment starts a text."""
         if after_special and self._vocabulary.add_space_prefix:
             data = b" " + data
         data = data.replace(b" ", _ESCAPED_SPACE)
         try:
             return self._encode_text(data.decode())
         except UnicodeDecodeError:
-            return self._encode_broken(data)
+            return self._encode_invalid(data)
 
     def _encode_text(self, text: str) -> list[int]:
         return self._merger.encode(text, add_special_tokens=False).ids
 
-    def _encode_broken(self, data: bytes) -> list[int]:
-        """Whole characters merge among themselves; all else becomes byte tokens, which merge with nothing."""
+    def _encode_invalid(self, data: bytes) -> list[int]:
+        """Encode runs of valid characters normally, and other bytes as byte tokens, which do not merge."""
         tokens, run = [], ""
         for unit in map(re.Match.group, _UNIT.finditer(data)):
             try:
@@ -67,7 +67,7 @@ class SentencePiece:
         return tokens + self._encode_text(run)
 
     def piece(self, token_id: int) -> bytes:
-        """The bytes that a normal or byte token stands for."""
+        """The bytes of a normal or byte token."""
         token = self._vocabulary.tokens[token_id]
         if self._vocabulary.types[token_id] == TokenType.BYTE and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(match[1])

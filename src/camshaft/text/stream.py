@@ -1,4 +1,4 @@
-"""The streaming detokenizer: text out of tokens as they come, whole characters only."""
+"""Detokenizer: convert a stream of tokens to text, emitting only complete characters."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 
 class Detokenizer:
-    """Turns tokens into text one by one. A character whose bytes are spread over tokens comes out when it is whole."""
+    """Converts tokens to text one by one; a character that spans tokens is emitted once it is complete."""
 
     def __init__(self, piece: Callable[[int], bytes], *, drop_space: bool = False) -> None:
-        """`piece` gives a token's bytes; `drop_space` drops one space at the very beginning."""
+        """`piece` returns a token's bytes; `drop_space` removes one space at the very start."""
         self._piece = piece
         self._drop_space = drop_space
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` completes: empty while a character is incomplete, U+FFFD for bytes that are none."""
+        """The text completed by `token_id`: empty inside a character, U+FFFD for invalid bytes."""
         return self._decoder.decode(self._bytes(token_id))
 
     def flush(self) -> str:
-        """What is held back, as U+FFFD; the detokenizer is as new but for the dropped space."""
+        """The buffered bytes of an incomplete character, as U+FFFD. Resets the decoder."""
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return text

@@ -1,4 +1,4 @@
-"""The tokenizer of a model, built from a GGUF file's metadata: text to token ids, as llama.cpp has them, and back."""
+"""Tokenizer: convert text to token ids and back, compatible with llama.cpp, from a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocab
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """(spelling, id) pairs, longest spelling first: `always` are looked for in any text, `parsed` only on request."""
+    """(text, id) pairs, longest first: `always` are recognised in any text, `parsed` only on request."""
 
     always: tuple[tuple[bytes, int], ...]
     parsed: tuple[tuple[bytes, int], ...]
 
     def split(self, data: bytes, parse_special: bool) -> list[bytes | int]:
-        """`data` as a list of texts and token ids. Without `parse_special` only user-defined tokens are recognised."""
+        """Split `data` into texts and token ids. Without `parse_special` only user-defined tokens are recognised."""
         fragments: list[bytes | int] = [data] if data else []
         for spelling, token_id in self.parsed if parse_special else self.always:
             if spelling in data:
@@ -43,7 +43,7 @@ def _split_at(fragments: list[bytes | int], spelling: bytes, token_id: int) -> I
 
 
 def special_tokens(vocabulary: Vocabulary) -> SpecialTokens:
-    """The special tokens of `vocabulary`: control, unknown and user-defined ones."""
+    """The control, unknown and user-defined tokens of a vocabulary."""
     return SpecialTokens(
         always=_longest_first(vocabulary, (TokenType.USER_DEFINED,)),
         parsed=_longest_first(vocabulary, (TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNKNOWN)),
@@ -62,7 +62,7 @@ _AS_SPELLED = (*_HIDDEN, TokenType.USER_DEFINED)
 
 
 class Tokenizer:
-    """Text to tokens and back. Cheap to make: what encoding needs is built when the first text is encoded."""
+    """Converts text to tokens and back. Tables for encoding are built when the first text is encoded."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -77,14 +77,14 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: Metadata) -> Tokenizer:
-        """The tokenizer in a GGUF file's metadata. ModelError for what is missing, unknown or does not fit together."""
+        """The tokenizer in a GGUF file's metadata. Raises ModelError for missing, unknown or inconsistent entries."""
         return cls(read_vocabulary(metadata))
 
     def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """The tokens of `text`; bytes that are no UTF-8 become U+FFFD (byte-level) or byte tokens (SentencePiece).
+        """Encode a text. Invalid UTF-8 becomes U+FFFD (byte-level) or byte tokens (SentencePiece).
 
-        `add_special` adds the first and last token where the file asks for them; `parse_special` takes the spelling of
-        a control token for that token, which only trusted text should be allowed.
+        `add_special` adds BOS and EOS if the file asks for them; `parse_special` converts the text of control tokens to those
+        tokens, which is safe only for trusted text.
         """
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         vocabulary = self.vocabulary
@@ -98,25 +98,25 @@ class Tokenizer:
         return tokens
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """The text of `ids`, with U+FFFD for bytes that are no UTF-8; `special` spells control tokens out."""
+        """Decode token ids to text, with U+FFFD for invalid bytes; `special` includes control tokens."""
         return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
 
     def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
-        """The bytes of `ids`, without the space that SentencePiece puts before a text."""
+        """Decode token ids to bytes, without the leading space that SentencePiece adds."""
         data = b"".join(map(self._spelled if special else self._shown, ids))
         return data.removeprefix(b" ") if self.vocabulary.add_space_prefix else data
 
     def stream(self, *, special: bool = False, at_start: bool = False) -> Detokenizer:
-        """A detokenizer for tokens that come one by one; `at_start`: they begin a text, they do not continue one."""
+        """A streaming detokenizer; `at_start` if the tokens start a text."""
         piece = self._spelled if special else self._shown
         return Detokenizer(piece, drop_space=at_start and self.vocabulary.add_space_prefix)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token, control tokens spelled out. ModelError if there is no such token."""
+        """The bytes of one token, control tokens included. Raises ModelError for an unknown id."""
         return self._spelled(token_id)
 
     def is_control(self, token_id: int) -> bool:
-        """Whether the token is one that text does not show."""
+        """Whether text output hides the token."""
         return token_id in self._hidden
 
     def _type(self, token_id: int) -> int:

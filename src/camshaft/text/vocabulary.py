@@ -1,4 +1,4 @@
-"""A vocabulary out of a GGUF file's metadata: tokens, their types, special ids and flags, checked before use."""
+"""Vocabulary: read and check a GGUF file's tokens, token types, special ids and flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Metadata = Mapping[str, Any]
 
 
 class TokenType(enum.IntEnum):
-    """What tokenizer.ggml.token_type says of a token."""
+    """Values of tokenizer.ggml.token_type."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -27,13 +27,13 @@ class TokenType(enum.IntEnum):
     BYTE = 6
 
 
-# Token texts that end a turn or a document in one family or another; files mark them unevenly, so they count by name.
+# Texts of tokens that end a turn or document. Files mark them inconsistently, so they are recognised by text.
 END_TEXTS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
     *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
     *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
 )
-# Fill-in-the-middle tokens, looked for by text where the metadata key tokenizer.ggml.NAME_token_id is missing.
+# Texts of fill-in-the-middle tokens, used if the key tokenizer.ggml.NAME_token_id is missing.
 FILL_TEXTS = {
     "fim_pre": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
     "fim_suf": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
@@ -42,16 +42,16 @@ FILL_TEXTS = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-# Metadata names of tokens that end generation wherever they are given.
+# Metadata names of tokens that end generation.
 END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), and what the file asks for.
+    """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), special ids and flags.
 
-    `kind` is "gpt2" (byte-level BPE: `merges` filled) or "llama" (SentencePiece: `scores`, float32, filled).
-    `end_ids` are the tokens at which generation stops; `ranks` those of merges, where they are known already.
+    `kind` is "gpt2" (byte-level BPE, uses `merges`) or "llama" (SentencePiece, uses `scores`, float32). `end_ids` are the tokens
+    that end generation; `ranks` are the ranks of merges, if known already.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Vocabulary:
 
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
-    """The vocabulary in `metadata`. ModelError for a missing key, an unknown kind or pre-tokenizer, a wrong length."""
+    """Read the vocabulary. Raises ModelError for a missing key, an unknown kind or pre-tokenizer, or a wrong length."""
     kind = _text(metadata, "tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
         raise ModelError(f"unknown tokenizer model '{kind}' (tokenizer.ggml.model); known: gpt2, llama")
@@ -105,13 +105,13 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
 
 
 def as_dict(ids: Mapping[str, int]) -> dict[str, int]:
-    """All of them, as the tokenizers library wants them."""
-    whole = getattr(ids, "whole", ids)  # of strings looked up in a file
-    return whole if isinstance(whole, dict) else dict(whole)
+    """The ids as a dict, as the tokenizers library requires."""
+    items = getattr(ids, "as_dict", ids)  # a StringLookup has it
+    return items if isinstance(items, dict) else dict(items)
 
 
 def vocabulary_size(metadata: Metadata) -> int:
-    """How many tokens there are. ModelError where the file has none."""
+    """The number of tokens. Raises ModelError if there are none."""
     n_tokens = len(_array(metadata, "tokenizer.ggml.tokens"))
     if not n_tokens:
         raise ModelError("tokenizer.ggml.tokens: wanted at least one token")
@@ -122,7 +122,7 @@ NO_SCORES = np.zeros(0, np.float32)
 
 
 def token_types(metadata: Metadata, n_tokens: int) -> NDArray[np.int32]:
-    """What the file says of each token, a new int32 [n_tokens]. ModelError for no numbers, or too few."""
+    """The type of each token, a new int32 [n_tokens]. Raises ModelError for a wrong type or too few entries."""
     return _numbers(metadata, "token_type", np.dtype(np.int32), n_tokens, TokenType.NORMAL)
 
 
@@ -181,15 +181,15 @@ def _flag(metadata: Metadata, name: str, default: bool, token_id: int | None) ->
     key = f"tokenizer.ggml.{name}"
     flag = bool(metadata.get(key, default))
     if flag and token_id is None:
-        raise ModelError(f"{key} asks for a token that no {key[:-6].replace('add_', '')}_token_id names")
+        raise ModelError(f"{key} asks for a token, but {key[:-6].replace('add_', '')}_token_id is missing")
     return flag
 
 
 def _fill_ids(metadata: Metadata, ids: dict[str, int]) -> dict[str, int]:
-    """The fill-in-the-middle tokens that only their text gives away, by name."""
+    """The ids of fill-in-the-middle tokens that are identified only by their text, by name."""
     unnamed = (name for name in FILL_TEXTS if f"tokenizer.ggml.{name}_token_id" not in metadata)
-    found = ((name, next((ids[text] for text in FILL_TEXTS[name] if text in ids), None)) for name in unnamed)
-    return {name: token_id for name, token_id in found if token_id is not None}
+    pairs = ((name, next((ids[text] for text in FILL_TEXTS[name] if text in ids), None)) for name in unnamed)
+    return {name: token_id for name, token_id in pairs if token_id is not None}
 
 
 def _as_control(types: NDArray[np.int32], token_ids: Iterable[int]) -> NDArray[np.int32]:

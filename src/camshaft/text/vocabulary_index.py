@@ -1,7 +1,7 @@
-"""A byte-level vocabulary that is looked up in its file: where its strings lie, and hash tables of them.
+"""VocabularyIndex: look up tokens and merges directly in the mapped file, through hash tables stored in the header cache.
 
-A prompt of 36 tokens asks for 300 of the 150k tokens and as many of the merges; to decode all of them and put them into dicts
-took 0.15 s of every start.
+A prompt of 36 tokens looks up some 300 of 150k tokens and as many merges; decoding all of them into dicts would add 0.15 s to
+every start.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy.typing as npt
 
 from camshaft.errors import ModelError
 from camshaft.formats.gguf.values import Metadata
-from camshaft.formats.mapped import short_string_places
+from camshaft.formats.mapped import short_string_offsets
 from camshaft.text.merges import read_ranks
 from camshaft.text.vocabulary import NO_SCORES, TokenType, Vocabulary, token_types
 
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
-_BEFORE = 12  # bytes of an array's item type and count
+_BEFORE = 12  # bytes of an array's item type and count, before its first string
 _LENGTH = 8  # bytes of a string's length
 Numbers = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class StringsIndex:
-    """Of an array of n different strings: `starts` [n + 1], where each one's length lies, counted from the first's, and the end
-    of all; `table` [a power of two, over 1.5 n], open addressing by CRC-32: numbers of strings, or -1."""
+    """The index of an array of n distinct strings. `starts` [n + 1]: offsets of the length fields, relative to the first, and
+    the end. `table` [a power of two above 1.5 n]: open-addressing hash table by CRC-32 with string numbers, or -1."""
 
     starts: Numbers
     table: Numbers
@@ -39,7 +39,7 @@ class StringsIndex:
 
 @dataclass(frozen=True)
 class VocabularyIndex:
-    """`facts` are the fields of Vocabulary that are neither strings nor arrays; `controls` tokens count as control tokens."""
+    """`facts` are the scalar fields of Vocabulary; `controls` are tokens whose type is changed to control; two string indexes."""
 
     facts: Mapping[str, Any]
     controls: Sequence[int]
@@ -48,7 +48,7 @@ class VocabularyIndex:
 
 
 class Strings(Sequence[str]):
-    """Strings in the file, decoded one by one. They hold its mapping, so they outlive its closing."""
+    """Strings in the mapped file, decoded on demand. They keep the mapping alive after the file is closed."""
 
     def __init__(self, data: memoryview, starts: Numbers) -> None:
         self._data, self._starts = data, starts.data
@@ -57,7 +57,7 @@ class Strings(Sequence[str]):
         return len(self._starts) - 1
 
     def encoded(self, index: int) -> bytes:
-        """The bytes of one, 0 to n - 1."""
+        """The bytes of string `index` (0 to n - 1)."""
         return bytes(self._data[self._starts[index] + _LENGTH : self._starts[index + 1]])
 
     @overload
@@ -65,32 +65,34 @@ class Strings(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        found = range(len(self))[index]
-        return self.encoded(found).decode() if isinstance(found, int) else [self.encoded(i).decode() for i in found]
+        selected = range(len(self))[index]
+        if isinstance(selected, int):
+            return self.encoded(selected).decode()
+        return [self.encoded(i).decode() for i in selected]
 
     def __iter__(self) -> Iterator[str]:
         starts, data = self._starts.tolist(), bytes(self._data)
         return iter([data[a + _LENGTH : b].decode() for a, b in pairwise(starts)])
 
 
-class Places(Mapping[str, int]):
-    """The number of each string: by the table, until somebody wants all of them."""
+class StringLookup(Mapping[str, int]):
+    """Maps each string to its number through the hash table; iterating builds a dict of all."""
 
     def __init__(self, strings: Strings, table: Numbers) -> None:
         self._strings, self._table, self._mask = strings, table.data, len(table) - 1
 
     def _find(self, text: str) -> int:
-        """-1 where there is no such string."""
+        """The string's number, or -1."""
         data = text.encode("utf-8", "surrogatepass")
         slot = zlib.crc32(data) & self._mask
-        while (found := self._table[slot]) >= 0 and self._strings.encoded(found) != data:
+        while (number := self._table[slot]) >= 0 and self._strings.encoded(number) != data:
             slot = (slot + 1) & self._mask
-        return int(found)
+        return int(number)
 
     def __getitem__(self, text: str) -> int:
-        if (found := self._find(text)) < 0:
+        if (number := self._find(text)) < 0:
             raise KeyError(text)
-        return found
+        return number
 
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and self._find(text) >= 0
@@ -99,17 +101,17 @@ class Places(Mapping[str, int]):
         return len(self._strings)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.whole)
+        return iter(self.as_dict)
 
     @cached_property
-    def whole(self) -> dict[str, int]:
-        """All of them."""
+    def as_dict(self) -> dict[str, int]:
+        """All strings with their numbers."""
         return {text: i for i, text in enumerate(self._strings)}
 
 
 def make_index(vocabulary: Vocabulary, metadata: Metadata) -> VocabularyIndex | None:
-    """The index of a vocabulary that was read from this metadata. None for one that is not byte-level, has a string that is
-    empty or of 256 bytes and more, or merges that are there twice or do not fit it, which the first text says."""
+    """Index a vocabulary read from this metadata. None if it is not byte-level, a string is empty or longer than 255 bytes, or
+    merges are duplicated or invalid."""
     if vocabulary.kind != "gpt2":
         return None
     try:
@@ -128,23 +130,23 @@ def make_index(vocabulary: Vocabulary, metadata: Metadata) -> VocabularyIndex | 
 
 
 def indexed_vocabulary(index: VocabularyIndex, metadata: Metadata) -> Vocabulary:
-    """What read_vocabulary gives of the metadata that the index was made of, with strings looked up in the file."""
+    """The vocabulary as read_vocabulary returns it, with strings looked up in the mapped file."""
     tokens, merges = _strings(index.tokens, metadata, TOKENS), _strings(index.merges, metadata, MERGES)
     types = token_types(metadata, len(tokens))
     types[list(index.controls)] = TokenType.CONTROL
     return Vocabulary(
         tokens=tokens,
-        ids=Places(tokens, index.tokens.table),
+        ids=StringLookup(tokens, index.tokens.table),
         types=types,
         merges=merges,
         scores=NO_SCORES,
-        ranks=Places(merges, index.merges.table),
+        ranks=StringLookup(merges, index.merges.table),
         **{**index.facts, "end_ids": frozenset(index.facts["end_ids"])},
     )
 
 
 def _data(metadata: Metadata, key: str) -> memoryview:
-    """An array of strings as it lies in the file, from the first one's length on."""
+    """The raw bytes of a string array, from the first string's length field on."""
     return metadata.view(key).data[_BEFORE:]
 
 
@@ -154,11 +156,11 @@ def _strings(index: StringsIndex, metadata: Metadata, key: str) -> Strings:
 
 def _strings_index(metadata: Metadata, key: str) -> StringsIndex | None:
     data, count = bytes(_data(metadata, key)), len(metadata[key])  # type: ignore[arg-type]  # vocabularies are arrays
-    places = short_string_places(data, 0, count)
-    if places is None or len(data) >= 1 << 31:
+    offsets = short_string_offsets(data, 0, count)
+    if offsets is None or len(data) >= 1 << 31:
         return None
-    starts = np.array(places, np.int32)
-    return StringsIndex(starts, _table([data[a + _LENGTH : b] for a, b in pairwise(places)]))
+    starts = np.array(offsets, np.int32)
+    return StringsIndex(starts, _table([data[a + _LENGTH : b] for a, b in pairwise(offsets)]))
 
 
 def _table(strings: Sequence[bytes]) -> Numbers:

@@ -1,4 +1,4 @@
-"""Measurement of kernels on this machine, and the search over what their variants leave open. Names are loaded when asked for."""
+"""Benchmark kernels on this machine and search their tunable parameters. Names are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks of candidates by the plans' own executor, by turns, so that whatever drifts hits all alike."""
+"""Benchmark candidates with the plan executor, in interleaved rounds, so that drift affects all of them alike."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from camshaft.tune.candidates import Candidate, input_sets, plan_of
 from camshaft.tune.inputs import Array, Bytes, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig, Timing, measure
 
-MOST_USES = 256
+MAX_USES = 256
 
 
 def benchmark_kernel(
     kernel: Candidate, args: Sequence[Array] | None = None, config: BenchmarkConfig | None = None
 ) -> Timing:
-    """How long a kernel takes on some inputs (noise of the node's specs by default)."""
+    """Time one kernel on the given inputs (default: random data of the node's specs)."""
     return benchmark_round_robin([kernel], args, config)[0]
 
 
 def benchmark_round_robin(
     kernels: Sequence[Candidate], args: Sequence[Array] | None = None, config: BenchmarkConfig | None = None
 ) -> list[Timing]:
-    """How long each takes on the same inputs, a sample of each in turn. BackendError for one that does not compile."""
+    """Time several kernels on the same inputs, one sample of each per round. Raises BackendError if one does not compile."""
     config = config or BenchmarkConfig()
     if not kernels:
         return []
@@ -37,7 +37,7 @@ def benchmark_round_robin(
 
 
 class _Bench:
-    """One candidate, ready to be sampled."""
+    """A candidate that is ready to be sampled."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class _Bench:
     ) -> None:
         self.uses = len(memory)
         self._run = stack.enter_context(plan_of(kernel, memory, self.uses, threads)).bound.run
-        self._run()  # starts the pool's threads, and maps pages
+        self._run()  # starts the worker threads and touches the memory pages
         if not config.cold:
-            self.uses = min(MOST_USES, ceil(config.sample_ns / max(self.sample(), 1.0)))
+            self.uses = min(MAX_USES, ceil(config.sample_ns / max(self.sample(), 1.0)))
             self._run = stack.enter_context(plan_of(kernel, memory, self.uses, threads)).bound.run
 
     def sample(self) -> float:
-        """Nanoseconds of one use."""
+        """Run the plan and return nanoseconds per use."""
         started = time.perf_counter_ns()
         self._run()
         return (time.perf_counter_ns() - started) / self.uses

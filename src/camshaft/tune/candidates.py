@@ -1,4 +1,4 @@
-"""Candidate: a way to compute a node, made into plans that measure it as plans run it."""
+"""Candidate: a variant for a node, compiled into a plan that measures it."""
 
 from __future__ import annotations
 
@@ -33,51 +33,51 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """'tiled columns=3 rows=8 (simd)'."""
+        """Text such as 'tiled columns=3 rows=8 (simd)'."""
         return f"{self.variant.label} ({self.backend})"
 
     @property
     def case(self) -> VariantCase:
-        """What must be proved of it."""
+        """The case that validates the candidate."""
         return case_of(self.op, self.variant, self.backend, self.node)
 
     def with_values(self, values: Values) -> Candidate:
-        """The same variant with values of its tunables. BackendError for one that is not legal."""
+        """The same variant with other values of its tunables. Raises BackendError for an illegal value."""
         return Candidate(self.op, self.node, self.variant.with_values(values), self.backend)
 
 
 def plan_of(candidate: Candidate, memory: Sequence[Sequence[Bytes]], uses: int, threads: int) -> ExecutionPlan:
-    """A plan that computes the node so many times, each use waiting for the one before it, on the sets of inputs in `memory` by
-    turns (bytes, 64-byte aligned). Extents are at their bounds."""
+    """A plan that computes the node `uses` times in sequence, cycling through the sets of inputs in `memory` (bytes, 64-byte
+    aligned). Extents are at their bounds."""
     graph, node = Graph(), candidate.node
-    given: dict[str, Bytes] = {}
-    named: dict[int, Tensor] = {}
+    states: dict[str, Bytes] = {}
+    tensors: dict[int, Tensor] = {}
     for use in range(uses):
         inputs = []
         for spec, raw in zip(node.inputs, memory[use % len(memory)], strict=True):
-            if id(raw) not in named:
-                name = f"input{len(named)}"
-                named[id(raw)], given[name] = graph.state(name, spec), raw
-            inputs.append(named[id(raw)])
+            if id(raw) not in tensors:
+                name = f"input{len(tensors)}"
+                tensors[id(raw)], states[name] = graph.state(name, spec), raw
+            inputs.append(tensors[id(raw)])
         graph.apply(candidate.op, inputs, node.attrs, f"use{use}")
     choice = Choice(candidate.op, candidate.variant, candidate.backend, device(candidate.backend), "measured", ())
     choices, started = [choice] * uses, time.perf_counter()
-    homes = given_memory(graph, given)
+    homes = given_memory(graph, states)
     lowered = lower(graph, choices)
     schedule, places = make_schedule(lowered.thunks, extents_of_graph(graph))
-    waits = tuple(wait or _begins(thunk) for wait, thunk in zip(schedule.waits, schedule.thunks, strict=True))
-    made = replace(schedule, waits=waits), places
-    return bind_lowered(graph, lowered, choices, made, threads, Weights(), homes, None, started)
+    waits = tuple(wait or _starts_use(thunk) for wait, thunk in zip(schedule.waits, schedule.thunks, strict=True))
+    waiting = replace(schedule, waits=waits), places
+    return bind_lowered(graph, lowered, choices, waiting, threads, Weights(), homes, None, started)
 
 
-def _begins(thunk: Thunk) -> bool:
-    """Whether it is the first of a use, which in a model waits for what it reads."""
+def _starts_use(thunk: Thunk) -> bool:
+    """Whether the thunk is the first of a use; in a model it would wait for its inputs."""
     _, _, index = thunk.name.partition("/")
     return index in ("", "0")
 
 
 def input_sets(op: Op, node: NodeSpec, args: Sequence[Array], cold: bool) -> list[list[Bytes]]:
-    """The arrays in memory that plans take: one set, or as many as make large inputs cold, which share the small ones."""
+    """Sets of inputs in plan memory: one set, or as many as keep large inputs cold; the sets share small inputs."""
     first = [memory_of(array, spec) for array, spec in zip(args, node.inputs, strict=True)]
     copied = large_inputs(node)
     more = n_copies(op, node) - 1 if cold else 0

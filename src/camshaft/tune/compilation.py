@@ -1,4 +1,4 @@
-"""Candidates compiled in a child process, so that one that hangs or crashes is a reason and not the end."""
+"""Compile candidates in a child process, so that a hang or crash becomes an error of that candidate."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ COMPILE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Compiled:
-    """What became of a candidate: the digest of its code (None where the backend shows none), or why there is no code."""
+    """The result of compiling a candidate: the digest of its code (None if the backend has none), or the failure."""
 
     digest: str | None = None
     failed: str | None = None
 
 
 class Compiler:
-    """A child process that compiles candidates one after the other; a new one takes the place of one that died. What it compiled
-    lies in the store. A context manager. BackendError when no child can be run."""
+    """Compiles candidates one by one in a child process, which is replaced if it dies. Objects are cached in the store. A context
+    manager. Raises BackendError if no child can be started."""
 
     def __init__(self, timeout_s: float = COMPILE_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -39,27 +39,27 @@ class Compiler:
         self._end()
 
     def compile(self, candidates: Iterable[Candidate]) -> list[Compiled]:
-        """What became of each. One that takes longer than the time-out has failed, with that reason."""
+        """Compile each candidate. One that exceeds the time limit fails with that reason."""
         return [self._compile(candidate) for candidate in candidates]
 
     def _compile(self, candidate: Candidate) -> Compiled:
         try:
-            asked = {"claim": asdict(candidate.case), "node": node_json(candidate.node)}
+            request = {"case": asdict(candidate.case), "node": node_json(candidate.node)}
         except BackendError as error:
             return Compiled(failed=str(error))
         if self._child is None:
             self._child = ChildProcess("camshaft.tune.compile_worker", "compiles kernels")
         try:
-            self._child.ask(asked)
-            said = self._child.answer(self._timeout_s)
+            self._child.ask(request)
+            answer = self._child.answer(self._timeout_s)
         except queue.Empty:
             self._end()
             return Compiled(failed=f"hung: not compiled in {self._timeout_s:g} s")
-        if said is None:
+        if answer is None:
             death = self._child.death()
             self._end()
             return Compiled(failed=f"crashed its process: {death}")
-        return Compiled(**said)
+        return Compiled(**answer)
 
     def _end(self) -> None:
         if self._child is not None:

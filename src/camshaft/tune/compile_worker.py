@@ -1,7 +1,7 @@
-"""The child that compiles: `python -m camshaft.tune.compile_worker` reads a candidate a line from stdin until that is closed.
+"""Child process that compiles candidates: `python -m camshaft.tune.compile_worker` reads one candidate per line from stdin.
 
-It may crash or hang: compilation.py, in the parent, reports that. It writes lines of JSON: {"ready": true} once, then for each
-candidate {"digest": SHA-256 of its machine code, null where the backend has none to show} or {"failed": why}.
+It writes JSON lines: {"ready": true} once, then per candidate {"digest": SHA-256 of its machine code, or null if the backend has
+none} or {"failed": reason}. It may crash or hang; the parent process (compilation.py) detects both.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from camshaft.validation.validate import check_sample, node_of
 
 
 def compiled(case: VariantCase, node: NodeSpec) -> str | None:
-    """Compiles the claim's variant for the node, tries it on one sample, and gives the digest of its code. BackendError for one
-    that does not go with the node or is wrong."""
+    """Compile the case's variant for the node, check it on one sample, and return the digest of its code. Raises BackendError
+    if it does not support the node or is wrong."""
     op, variant = case.resolve()
     device = device_named(case.backend)
     refused = variant.supports(node, device) or refusal_of(variant, node, device)
@@ -33,24 +33,24 @@ def compiled(case: VariantCase, node: NodeSpec) -> str | None:
         raise BackendError(refused)
     build = variant.build(node, device)
     digest = None if isinstance(build, HostCall) else _digest(build, node, device)
-    _try(op, variant, device, case.kinds)
+    _check(op, variant, device, case.kinds)
     return digest
 
 
 def _digest(build: Build, node: NodeSpec, device: Device) -> str | None:
-    """Of the code and the numbers of programs of all launches."""
-    whole = hashlib.sha256()
+    """Digest of the code and program counts of all launches; None if a backend has no digest."""
+    digest = hashlib.sha256()
     for launch in build.launches:
         code = compile_launch(launch, signature(launch, node, build), device)
-        found = code_digest(code) if isinstance(code, CpuKernel) else None
-        if found is None:
+        part = code_digest(code) if isinstance(code, CpuKernel) else None
+        if part is None:
             return None
-        whole.update(f"{found}|{program_factors(launch)!r}|".encode())
-    return whole.hexdigest()
+        digest.update(f"{part}|{program_factors(launch)!r}|".encode())
+    return digest.hexdigest()
 
 
-def _try(op: Op, variant: KernelVariant, device: Device, kinds: str | None) -> None:
-    """BackendError unless the variant is right on the last sample of these kinds that it supports."""
+def _check(op: Op, variant: KernelVariant, device: Device, kinds: str | None) -> None:
+    """Raise BackendError unless the variant is right on the last sample of these kinds that it supports."""
     samples = [(sample, node_of(op, sample)) for sample in op.samples()]
     fit = [sample for sample, node in samples if kinds in (None, kinds_of(node)) and not variant.supports(node, device)]
     for sample in fit[-1:]:
@@ -59,21 +59,21 @@ def _try(op: Op, variant: KernelVariant, device: Device, kinds: str | None) -> N
             raise BackendError(f"error {checked.max_error:.3g} above {checked.tolerance:.3g} in sample '{sample.name}'")
 
 
-def _say(what: str, value: object) -> None:
+def _send(what: str, value: object) -> None:
     print(json.dumps({what: value}), flush=True)
 
 
 def main() -> None:
-    """Compiles the candidates of stdin, one after the other."""
-    _say("ready", True)
+    """Compile the candidates from stdin one by one."""
+    _send("ready", True)
     for line in sys.stdin:
-        asked: dict[str, Any] = json.loads(line)
+        request: dict[str, Any] = json.loads(line)
         try:
-            digest = compiled(VariantCase(**asked["claim"]), node_from(asked["node"]))
-        except Exception as error:  # whatever a candidate raises is why it is none
-            _say("failed", f"{type(error).__name__}: {error}")
+            digest = compiled(VariantCase(**request["case"]), node_from(request["node"]))
+        except Exception as error:  # whatever a candidate raises is its result
+            _send("failed", f"{type(error).__name__}: {error}")
         else:
-            _say("digest", digest)
+            _send("digest", digest)
 
 
 if __name__ == "__main__":

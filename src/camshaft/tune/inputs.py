@@ -1,4 +1,4 @@
-"""What measured kernels read: noise of a node's specs, and indexes as its op says. Bottom of tune/."""
+"""Generate inputs for benchmarks: random data of a node's specs, and valid indexes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Array = np.ndarray[Any, Any]
 
 
 def inputs_for(op: Op, node: NodeSpec) -> tuple[Array, ...]:
-    """An array per input, elements for plain tensors and bytes for others: the op's workload, else indexes that count up to
-    their limit, else noise."""
+    """An array per input, elements for plain tensors and bytes for others: the op's own workload, else indexes that cycle up to
+    their limit, else random data."""
     given = op.workload(node)
     return tuple(given[i] if i in given else _input(op, node, i) for i in range(len(node.inputs)))
 
 
 def memory_of(array: Array, spec: TensorSpec) -> Bytes:
-    """The array in memory that a plan takes: bytes, 64-byte aligned."""
+    """Copy an array into plan memory: bytes, 64-byte aligned."""
     memory = aligned_bytes(max(spec.nbytes, 1), 64)
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     memory[: len(raw)] = raw
@@ -36,15 +36,15 @@ def _input(op: Op, node: NodeSpec, index: int) -> Array:
         return (count % max(op.indexes[index](node), 1)).reshape(spec.bounds)
     if spec.is_plain:
         return _noise(spec.parts[0], index)
-    whole = np.zeros(spec.nbytes, np.uint8)
+    packed = np.zeros(spec.nbytes, np.uint8)
     for part in spec.parts:
         raw = _noise(part, index).reshape(-1).view(np.uint8)
-        whole[part.offset_nbytes : part.offset_nbytes + part.nbytes] = raw
-    return whole
+        packed[part.offset_nbytes : part.offset_nbytes + part.nbytes] = raw
+    return packed
 
 
 def _noise(part: Part, seed: int) -> Array:
-    """Floats that are neither great nor denormal; small whole numbers, and any bytes for codes."""
+    """Random data: floats from 0.1 to 1, small integers, any bytes for quantization codes."""
     rng = np.random.default_rng(seed)
     if part.dtype.numpy.kind in "iub":
         high = min(np.iinfo(part.dtype.numpy).max, 1 << 31) if part.name == "codes" else 64

@@ -1,4 +1,4 @@
-"""Shapes to measure without a model: a geometric ladder per op, so that shapes in between find a neighbour. Beside graphs.py."""
+"""A geometric ladder of shapes per op to tune without a model; other shapes use the nearest one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from camshaft.ops.op import Attrs, NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.tune.graphs import Use
 
-# Rows, depth and columns. A step is a factor of 16 at most: none in between is out of reach (measurements.REACH).
+# Rows, depth and columns. Steps are at most a factor of 16, so every shape between has a neighbour (measurements.REACH).
 SQUARES = (16, 64, 256, 1024)
 FEW_ROWS = (1, 8, 32)
 WIDTHS = (64, 256, 1024)
-# Elements of elementwise ops; rows and columns of those that work by row.
+# Elements of elementwise ops; (rows, columns) of row-wise ops.
 ELEMENTS = (256, 4096, 65536, 1 << 20)
 BY_ROW = ((1, 1024), (16, 256), (256, 1024), (1024, 4096))
 
@@ -22,15 +22,15 @@ _ELEMENTWISE = {"add": 2, "multiply": 2, "silu": 1, "silu_multiply": 2}
 
 
 def ladder(override: str | None = None, only: str = "") -> list[Use]:
-    """The uses of all ops that have a ladder, or of those whose name has `only` in it."""
+    """The uses of all ops with a ladder, or of those whose name contains `only`."""
     return [Use(ops.get(name), node, override) for name, node in _nodes() if only in name]
 
 
 def _nodes() -> Iterator[tuple[str, NodeSpec]]:
     for m, k, n in _products():
-        for turned in (False, True):
-            b = (n, k) if turned else (k, n)
-            yield "matmul", _node("matmul", [(m, k), b], {"transpose_b": True} if turned else {})
+        for transposed in (False, True):
+            b = (n, k) if transposed else (k, n)
+            yield "matmul", _node("matmul", [(m, k), b], {"transpose_b": True} if transposed else {})
     for name, n_inputs in _ELEMENTWISE.items():
         for size in ELEMENTS:
             yield name, _node(name, [(size,)] * n_inputs, {})
@@ -42,7 +42,7 @@ def _nodes() -> Iterator[tuple[str, NodeSpec]]:
 
 
 def _products() -> Iterator[tuple[int, int, int]]:
-    """(m, k, n), each once."""
+    """Distinct (m, k, n) of matrix products."""
     yield from ((size, size, size) for size in SQUARES)
     yield from ((m, k, n) for m in FEW_ROWS for k in WIDTHS for n in WIDTHS)
 

@@ -1,4 +1,4 @@
-"""Nodes as JSON, so that a child process can compile for them."""
+"""Convert nodes to JSON and back, to pass them to a child process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYOUTS = {layout.name: layout for layout in (ROWS, INTERLEAVED, *quantize_activ
 
 
 def node_json(node: NodeSpec) -> dict[str, Any]:
-    """The node as JSON has it. BackendError for a layout or an attribute that cannot be spelled."""
+    """The node as JSON. Raises BackendError for an unsupported layout or attribute."""
     return {
         "inputs": [_spec_json(spec) for spec in node.inputs],
         "outputs": [_spec_json(spec) for spec in node.outputs],
@@ -26,14 +26,14 @@ def node_json(node: NodeSpec) -> dict[str, Any]:
 
 
 def node_from(text: dict[str, Any]) -> NodeSpec:
-    """The node that `node_json` spelled. Extents of one name and bound are one."""
+    """The node from `node_json`'s result. Extents with equal name and bound are equal."""
     inputs, outputs = (tuple(_spec(row) for row in text[name]) for name in ("inputs", "outputs"))
     return NodeSpec(inputs, outputs, {name: _value(value) for name, value in text["attrs"].items()})
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, Any]:
     if LAYOUTS.get(spec.layout.name) is not spec.layout:
-        raise BackendError(f"{spec}: its layout is unknown to tuning; wanted one of {', '.join(LAYOUTS)}")
+        raise BackendError(f"{spec}: tuning does not support its layout; wanted one of {', '.join(LAYOUTS)}")
     return {
         "shape": [_value_json(d) for d in spec.shape],
         "dtype": spec.dtype.name,
@@ -54,7 +54,7 @@ def _value_json(value: object) -> Any:
         return [_value_json(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise BackendError(f"an attribute {value!r} of {type(value).__name__} is unknown to tuning")
+    raise BackendError(f"tuning does not support the attribute {value!r} of type {type(value).__name__}")
 
 
 def _value(value: Any) -> Any:

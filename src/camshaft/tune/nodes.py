@@ -1,4 +1,4 @@
-"""Tuning of nodes: rivals are measured, tunables searched, the winner proved, and times kept for selection."""
+"""Tune a node: measure all variants, search their tunables, validate the winner, store the times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from camshaft.backends.registry import DEFAULT_ORDER, device
 from camshaft.ops.op import NodeSpec, Op, Values
 from camshaft.selection.measurements import Measurement, measurement, measurements
-from camshaft.selection.select import rivals
+from camshaft.selection.select import alternatives
 from camshaft.settings import settings, thread_count
 from camshaft.tune.benchmark import benchmark_round_robin
 from camshaft.tune.candidates import Candidate
@@ -18,10 +18,10 @@ from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.tune.search import beam_search
 from camshaft.validation.proof import prove
 
-# A gain under 2%, or under what the reference differs from itself in the same race, is none. A search on a busy machine goes on
-# for steps of 20%; what it finds must still pass the final race.
-LEAST_NOISE, MOST_SEARCH_NOISE = 0.02, 0.2
-# Rivals so many times slower than the fastest are not searched.
+# A gain below 2%, or below the noise of the reference in the same race, does not count. On a busy machine the search accepts
+# noise up to 20%; its result must still win the final race.
+LEAST_NOISE, MAX_SEARCH_NOISE = 0.02, 0.2
+# Variants slower than the fastest by more than this factor are not searched.
 SEARCHED_WITHIN = 1.5
 FINALISTS = 3
 FINAL_RUNS = 2
@@ -29,7 +29,7 @@ FINAL_RUNS = 2
 
 @dataclass(frozen=True)
 class Failure:
-    """A candidate that does not count, and why."""
+    """A rejected candidate and the reason."""
 
     candidate: str
     reason: str
@@ -37,8 +37,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning a node found: the untuned choice and the one that holds now, in nanoseconds of one use; `gain` is how many
-    times faster that is, 1 where none is beyond `noise`."""
+    """The result of tuning a node: the default choice and the winner, in nanoseconds per use. `gain` is the speed-up, 1 if it
+    is within `noise`."""
 
     op: str
     shape: str
@@ -56,7 +56,7 @@ class Tuned:
 
 @dataclass
 class _Work:
-    """One node being tuned."""
+    """The state of tuning one node."""
 
     op: Op
     node: NodeSpec
@@ -76,12 +76,12 @@ class _Work:
         self.failures.append(Failure(candidate.label, reason))
 
     def compiled(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Those that compile for the node."""
-        made = list(zip(candidates, self.compiler.compile(candidates), strict=True))
-        for candidate, became in made:
-            if became.failed is not None:
-                self.fail(candidate, became.failed)
-        return [candidate for candidate, became in made if became.failed is None]
+        """The candidates that compile for the node; the others are recorded as failures."""
+        results = list(zip(candidates, self.compiler.compile(candidates), strict=True))
+        for candidate, result in results:
+            if result.failed is not None:
+                self.fail(candidate, result.failed)
+        return [candidate for candidate, result in results if result.failed is None]
 
 
 def tune_node(
@@ -93,10 +93,10 @@ def tune_node(
     beam: int | None = None,
     timeout_s: float = COMPILE_TIMEOUT_S,
 ) -> Tuned | None:
-    """Measures whoever can compute the node, searches their tunables, and keeps the times in the store.
+    """Measure all variants for the node, search their tunables, and store the times.
 
-    `beam` is the search's width, CAMSHAFT_BEAM by default; `timeout_s` is for compiling one candidate. None where nobody was
-    proved to be right, or there is nothing to choose from.
+    `beam` is the width of the search (default CAMSHAFT_BEAM), `timeout_s` the time limit for compiling a candidate. Returns None
+    if no variant is proved, or if there is nothing to choose.
     """
     ours, others = _proved(op, node, override)
     if not ours or (len(ours) + len(others) == 1 and ours[0].variant.tunables is None):
@@ -109,30 +109,30 @@ def tune_node(
 
 
 def shape_text(node: NodeSpec) -> str:
-    """The inputs' specs, and the attributes that are switched on."""
+    """The inputs' specs, and the names of attributes that are True."""
     switched = [name for name, value in sorted(node.attrs.items()) if value is True]
     return ", ".join([*map(str, node.inputs), *switched])
 
 
 def _proved(op: Op, node: NodeSpec, override: str | None) -> tuple[list[Candidate], list[Candidate]]:
-    """Who may be chosen under the override, the untuned choice first, and who else a choice without one would look at: it must
-    find all of them measured, or none."""
-    ours = rivals(op, node, override)
-    free = rivals(op, node) if override in DEFAULT_ORDER else []
-    others = [rival for rival in free if rival not in ours]
-    made = [Candidate(op, node, variant, backend) for variant, backend in (*ours, *others)]
-    results = prove([c.case for c in made])
-    right = [results[c.case].status == "proved" for c in made]
+    """The proved candidates under the override, default choice first, and the other candidates without an override. All are
+    measured: a later choice compares measurements only if every candidate has one."""
+    ours = alternatives(op, node, override)
+    free = alternatives(op, node) if override in DEFAULT_ORDER else []
+    others = [other for other in free if other not in ours]
+    candidates = [Candidate(op, node, variant, backend) for variant, backend in (*ours, *others)]
+    results = prove([c.case for c in candidates])
+    proved = [results[c.case].status == "proved" for c in candidates]
     return (
-        [c for c, ok in zip(made[: len(ours)], right, strict=False) if ok],
-        [c for c, ok in zip(made[len(ours) :], right[len(ours) :], strict=True) if ok],
+        [c for c, ok in zip(candidates[: len(ours)], proved, strict=False) if ok],
+        [c for c, ok in zip(candidates[len(ours) :], proved[len(ours) :], strict=True) if ok],
     )
 
 
 def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
     reference = ours[0]
-    again, *timings = work.race([reference, *ours, *others])  # the reference runs twice: what differs is noise
-    work.noise = min(max(LEAST_NOISE, _noise(again, timings[0])), MOST_SEARCH_NOISE)
+    again, *timings = work.race([reference, *ours, *others])  # the reference runs twice to measure noise
+    work.noise = min(max(LEAST_NOISE, _noise(again, timings[0])), MAX_SEARCH_NOISE)
     ratios = {c.label: t.ratio_to(timings[0]) for c, t in zip((*ours, *others), timings, strict=True)}
     fastest = min(ratios[c.label] for c in ours)
     finalists = [(ratios[c.label], c) for c in ours[1:]]
@@ -145,7 +145,7 @@ def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
         (c, max(t.median_ns, before)) for c, t in zip(ours, timings, strict=False) if c not in (reference, winner)
     ]
     free = [(c, t.median_ns) for c, t in zip(others, timings[len(ours) :], strict=True)]
-    _keep(work, [(reference, before), *([(winner, after)] if winner is not reference else []), *slower, *free])
+    _store(work, [(reference, before), *([(winner, after)] if winner is not reference else []), *slower, *free])
     shape = shape_text(work.node)
     times = reference.label, before, winner.label, after, gain, work.noise
     threads = thread_count(work.config.threads)
@@ -153,12 +153,12 @@ def _tune(work: _Work, ours: list[Candidate], others: list[Candidate]) -> Tuned:
 
 
 def _noise(one: Timing, other: Timing) -> float:
-    """By how much two timings of the same kernel differ."""
+    """The relative difference between two timings of the same kernel."""
     return max(one.ratio_to(other), other.ratio_to(one)) - 1
 
 
 def _search(work: _Work, start: Candidate) -> list[tuple[float, Candidate]]:
-    """The best of a variant with other values than its defaults, and the ratios of their times to the defaults'."""
+    """The best non-default values of a variant's tunables, with the ratios of their times to the defaults'."""
     tunables, target = start.variant.tunables, device(start.backend)
     assert tunables is not None
     defaults = tunables.defaults(work.node, target)
@@ -182,19 +182,19 @@ def _search(work: _Work, start: Candidate) -> list[tuple[float, Candidate]]:
             elif key not in ratio_of:
                 fresh.setdefault(key, candidate)
         timings = work.race([start, *fresh.values()]) if fresh else []
-        found = {key: t.ratio_to(timings[0]) for key, t in zip(fresh, timings[1:], strict=True)}
-        ratio_of.update({key: ratio for key, ratio in found.items() if not key.startswith("choice")})
-        return [None if m.failed else (ratio_of | found)[key] for m, key in zip(compiled, keys, strict=True)]
+        ratios = {key: t.ratio_to(timings[0]) for key, t in zip(fresh, timings[1:], strict=True)}
+        ratio_of.update({key: ratio for key, ratio in ratios.items() if not key.startswith("choice")})
+        return [None if m.failed else (ratio_of | ratios)[key] for m, key in zip(compiled, keys, strict=True)]
 
-    found = beam_search(defaults, tunables.values, fits, evaluate, width=work.beam, noise=work.noise)
-    return [(ratio, c) for ratio, values in found.ranked[:FINALISTS] if (c := chosen(values)).variant.values]
+    result = beam_search(defaults, tunables.values, fits, evaluate, width=work.beam, noise=work.noise)
+    return [(ratio, c) for ratio, values in result.ranked[:FINALISTS] if (c := chosen(values)).variant.values]
 
 
 def _final(
     work: _Work, reference: Candidate, finalists: Sequence[Candidate], first: Timing
 ) -> tuple[Candidate, float, float, float]:
-    """The first finalist that is still faster than the reference beyond noise and proved on all samples, else the reference;
-    their times and the gain."""
+    """The first finalist that is faster than the reference beyond noise and proved on all samples, else the reference; both
+    times, and the gain."""
     config = replace(work.config, runs=FINAL_RUNS * work.config.runs, budget_s=FINAL_RUNS * work.config.budget_s)
     before = first.median_ns
     for finalist in finalists:
@@ -211,8 +211,8 @@ def _final(
     return reference, before, before, 1.0
 
 
-def _keep(work: _Work, times: Iterable[tuple[Candidate, float]]) -> None:
-    """Stores the times. A rival that is not faster than the reference beyond noise was given the reference's time."""
+def _store(work: _Work, times: Iterable[tuple[Candidate, float]]) -> None:
+    """Store the times. Variants not faster than the reference beyond noise are stored with the reference's time or more."""
     threads = thread_count(work.config.threads)
-    made: list[Measurement] = [measurement(work.op, c.variant, c.backend, work.node, ns, threads) for c, ns in times]
-    measurements().replace_site(work.op, work.node, made)
+    rows: list[Measurement] = [measurement(work.op, c.variant, c.backend, work.node, ns, threads) for c, ns in times]
+    measurements().replace_site(work.op, work.node, rows)

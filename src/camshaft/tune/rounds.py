@@ -1,4 +1,4 @@
-"""How samples of several kernels are taken: warm-up, rounds by turns, giving up. Knows nothing of plans."""
+"""Time several kernels in interleaved rounds, with warm-up and early stopping of slow ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from camshaft.errors import SettingError
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, least and most of some repeats."""
+    """Median, minimum and maximum of repeated measurements."""
 
     median: float
     min: float
@@ -24,16 +24,16 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values))
 
     def map(self, function: Callable[[float], float]) -> Spread:
-        """Of a quantity that follows from this one, rising or falling."""
+        """The spread of a monotonic function of the quantity."""
         return Spread(function(self.median), *sorted((function(self.min), function(self.max))))
 
     def rounded(self, digits: int = 4) -> dict[str, float]:
-        """As JSON, to so many significant digits."""
+        """As a JSON object, rounded to significant digits."""
         return {name: float(f"{value:.{digits}g}") for name, value in asdict(self).items()}
 
 
 Clock = Callable[[], float]
-# Whoever is so many times slower after warming up takes no part in the rounds.
+# Kernels slower than the fastest by this factor after warm-up are not sampled.
 HOPELESS = 4.0
 IMPROVEMENT = 0.99
 
@@ -42,11 +42,11 @@ IMPROVEMENT = 0.99
 class BenchmarkConfig:
     """How to measure.
 
-    A sample is one run of a plan with as many uses of the kernel as last `sample_ns`. If `cold`, there are as many uses as have
-    large inputs of twice the last cache in sum, each its own (cold.py): those come from memory. Warming up ends when a window
-    of `window` runs has no better minimum than the one before it, by 1%, or after `warmup_s`. There are `runs` samples of each
-    candidate, fewer when all have taken `budget_s` (but `least_runs`). Who is `give_up` times slower than the fastest, or than
-    `incumbent_ns`, is not measured further. `threads` None means a plan's.
+    A sample is one run of a plan with as many uses of the kernel as take `sample_ns`; if `cold`, as many as read twice the size
+    of the last-level cache (see cold.py). Warm-up ends when a window of `window` runs does not improve the minimum by 1%, or
+    after `warmup_s`. Each kernel gets `runs` samples, fewer once all have taken `budget_s`, but at least `least_runs`. A kernel
+    slower than the fastest (or than `incumbent_ns`) by the factor `give_up` is not measured further. `threads` None uses the
+    default.
     """
 
     runs: int = 50
@@ -67,8 +67,8 @@ class BenchmarkConfig:
 
 @dataclass(frozen=True)
 class Timing:
-    """Nanoseconds of one use: the minimum, the median, and each round's. `gave_up` says that it was measured no further because
-    others are faster; `uses` of the kernel make up a sample."""
+    """Nanoseconds per use: minimum, median, and each round's. `gave_up`: measuring stopped early because others are faster.
+    `uses` is the number of uses per sample."""
 
     min_ns: float
     median_ns: float
@@ -78,14 +78,14 @@ class Timing:
     gave_up: bool = False
 
     def ratio_to(self, other: Timing) -> float:
-        """How many times the other's time it takes: the greater of what the medians of rounds that both ran, and the minima, say.
-        On a busy machine either may be luck."""
+        """The ratio of this time to the other's: the greater of the median ratio over common rounds and the ratio of minima, as
+        on a busy machine either alone may be too small by chance."""
         pairs = zip(self.samples_ns, other.samples_ns, strict=False)
         return max(statistics.median(mine / theirs for mine, theirs in pairs), self.min_ns / other.min_ns)
 
 
 class Sampled(Protocol):
-    """Something to measure: `sample` gives nanoseconds of one of the `uses` that it runs."""
+    """Something to measure; `sample` returns nanoseconds per use, averaged over `uses`."""
 
     uses: int
 
@@ -93,20 +93,20 @@ class Sampled(Protocol):
 
 
 def measure(benches: Sequence[Sampled], config: BenchmarkConfig, clock: Clock = time.perf_counter) -> list[Timing]:
-    """A timing of each. Of several the first is the reference: it takes part in every round."""
+    """Time each bench. The first of several is the reference, which is sampled in every round."""
     warm = [_warm_up(bench, config, clock) for bench in benches]
     fastest = min([min(samples) for samples in warm] + ([config.incumbent_ns] if config.incumbent_ns else []))
     reference = 0 if len(benches) > 1 else None
     live = [i for i, samples in enumerate(warm) if i == reference or min(samples) <= HOPELESS * fastest]
     rounds: list[list[float]] = [[] for _ in benches]
     started = clock()
-    for turn in range(config.runs):
-        if turn >= config.least_runs and clock() - started > config.budget_s:
+    for round_ in range(config.runs):
+        if round_ >= config.least_runs and clock() - started > config.budget_s:
             break
-        for i in _rotated(live, turn):
+        for i in _rotated(live, round_):
             rounds[i].append(benches[i].sample())
             fastest = min(fastest, rounds[i][-1])
-        if turn + 1 >= config.least_runs:
+        if round_ + 1 >= config.least_runs:
             live = [i for i in live if i == reference or min(rounds[i]) <= config.give_up * fastest]
     return [
         _timing(samples or [min(before)], bench.uses, len(before), i not in live)
@@ -115,7 +115,7 @@ def measure(benches: Sequence[Sampled], config: BenchmarkConfig, clock: Clock = 
 
 
 def _warm_up(bench: Sampled, config: BenchmarkConfig, clock: Clock) -> list[float]:
-    """Samples until a window has no better minimum than the one before it, or the time is up; at least one."""
+    """Sample until a window does not improve the minimum, or the time is up; at least once."""
     samples: list[float] = []
     started, before = clock(), float("inf")
     while True:
@@ -129,9 +129,9 @@ def _warm_up(bench: Sampled, config: BenchmarkConfig, clock: Clock) -> list[floa
         before = now
 
 
-def _rotated(live: list[int], turn: int) -> list[int]:
-    """Another one begins each round, so that no one always follows the same neighbour."""
-    start = turn % max(len(live), 1)
+def _rotated(live: list[int], round_: int) -> list[int]:
+    """Rotate the order each round, so that a kernel does not always follow the same one."""
+    start = round_ % max(len(live), 1)
     return live[start:] + live[:start]
 
 

@@ -1,4 +1,4 @@
-"""Beam search over the values of tunables, by the ratio of a choice's time to the cost model's. Knows nothing of kernels."""
+"""Beam search over values of tunable parameters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeAlias
 from camshaft.errors import SettingError
 from camshaft.ops.op import Values, values_text
 
-# The ratio of each choice's time to the seed's, under 1 where it is faster; None for one that cannot be had.
+# Returns the ratio of each choice's time to the seed's (below 1 is faster), or None for an impossible choice.
 Evaluate: TypeAlias = Callable[[Sequence[Values]], Sequence[float | None]]
 Legal: TypeAlias = Callable[[Values], bool]
 
 
 @dataclass(frozen=True)
-class Found:
-    """All values that were timed with their ratios to the seed's time, the best first, and how many choices were tried."""
+class SearchResult:
+    """All timed values with their ratios to the seed's time, best first, and the number of choices tried."""
 
     ranked: tuple[tuple[float, Values], ...]
     n_tried: int
@@ -29,29 +29,29 @@ class Found:
 
 def beam_search(
     seed: Values, legal: Mapping[str, tuple[int, ...]], fits: Legal, evaluate: Evaluate, *, width: int, noise: float
-) -> Found:
-    """From the seed, in steps of one tunable to its next value that fits. The `width` best are kept; the search ends when a step
-    gains no more than `noise` (0.02: 2%), or nothing is left to try."""
+) -> SearchResult:
+    """Search from the seed, changing one tunable by one legal step at a time, with the `width` best kept per step. Ends when a
+    step gains no more than `noise` (0.02: 2%), or when nothing is left to try."""
     if width < 1 or noise < 0:
         raise SettingError(
             f"beam search of width {width}, noise {noise}; wanted a width of 1 or more and noise of 0 or more"
         )
     ratios: dict[str, float | None] = {values_text(seed): 1.0}
-    kept, best = [dict(seed)], 1.0
-    spelled = {values_text(seed): dict(seed)}
+    beam, best = [dict(seed)], 1.0
+    choices = {values_text(seed): dict(seed)}
     while True:
-        fresh = {values_text(n): n for values in kept for n in neighbours(values, legal, fits)}
+        fresh = {values_text(n): n for values in beam for n in neighbours(values, legal, fits)}
         fresh = {text: values for text, values in fresh.items() if text not in ratios}
         if not fresh:
             break
         ratios |= dict(zip(fresh, evaluate(list(fresh.values())), strict=True))
-        spelled |= fresh
+        choices |= fresh
         timed = _ranked(ratios)
-        kept = [spelled[text] for _, text in timed[:width]]
+        beam = [choices[text] for _, text in timed[:width]]
         if timed[0][0] * (1 + noise) > best:
             break
         best = timed[0][0]
-    return Found(tuple((ratio, spelled[text]) for ratio, text in _ranked(ratios)), len(ratios) - 1)
+    return SearchResult(tuple((ratio, choices[text]) for ratio, text in _ranked(ratios)), len(ratios) - 1)
 
 
 def _ranked(ratios: Mapping[str, float | None]) -> list[tuple[float, str]]:
@@ -59,12 +59,12 @@ def _ranked(ratios: Mapping[str, float | None]) -> list[tuple[float, str]]:
 
 
 def neighbours(values: Values, legal: Mapping[str, tuple[int, ...]], fits: Legal) -> list[dict[str, int]]:
-    """One tunable changed, either way, to the nearest value that fits with the others."""
-    found = []
+    """Change one tunable, up or down, to the nearest value that fits with the others."""
+    changes = []
     for name, choices in legal.items():
         up = [c for c in choices if c > values[name]]
         down = [c for c in reversed(choices) if c < values[name]]
-        for side in (up, down):
-            changed = ({**values, name: choice} for choice in side)
-            found += [c for c in (next((c for c in changed if fits(c)), None),) if c is not None]
-    return found
+        for direction in (up, down):
+            changed = ({**values, name: choice} for choice in direction)
+            changes += [c for c in (next((c for c in changed if fits(c)), None),) if c is not None]
+    return changes

@@ -1,4 +1,4 @@
-"""VariantCase: one variant of one op on one backend, and the digest of all that its proof depends on."""
+"""VariantCase: one variant of one op on one backend to validate, and the digest of the sources that its result depends on."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SHARED = ("backends/device.py", "formats", "validation/run.py", "validation/val
 
 @dataclass(frozen=True)
 class VariantCase:
-    """What is to be proved. `backend` may name a device of it ('webgpu:1'). `module` has the op as OP, or in OPS by name; a
-    child process imports it from there, and `home`, where a variant that was registered from elsewhere comes from.
+    """One variant of one op on one backend. `backend` may name a device ('webgpu:1').
 
-    `kinds` narrows the samples to those whose inputs are of these dtypes, block formats and layouts; None means all of them.
-    `values` spells those chosen for the variant's tunables.
+    `module` defines the op, as OP or in the dict OPS; a child process imports it, and `home`, the module that registered the
+    variant if that is another one. `kinds` restricts the samples to inputs of these dtypes and layouts (None: all samples).
+    `values` are the variant's tunable parameters as text.
     """
 
     op: str
@@ -45,7 +45,7 @@ class VariantCase:
     values: str = ""
 
     def resolve(self) -> tuple[Op, KernelVariant]:
-        """The op and the variant, with its values. BackendError if the module has no such thing, or a value is not legal."""
+        """Return the op and the variant with its values. Raises BackendError for an unknown variant or an illegal value."""
         module = importlib.import_module(self.module)
         op: Op = module.OPS[self.op] if hasattr(module, "OPS") else module.OP
         if self.home is not None:
@@ -57,10 +57,10 @@ class VariantCase:
         raise BackendError(f"{self.module} has no variant {self.variant!r} of {self.op!r} for backend {self.backend!r}")
 
     def key(self) -> str:
-        """SHA-256 over the sources, the names, and for BLAS the library: evidence under another key says nothing."""
+        """SHA-256 over the names, sources, device and library versions: a result is valid only for the same key."""
         names = self.op, self.variant, self.backend, self.kinds or "all", self.home or ""
-        found = backend_named(self.backend)
-        parts = [_source_digest(self.module, found.sources), *names, found.version]
+        backend = backend_named(self.backend)
+        parts = [_source_digest(self.module, backend.sources), *names, backend.version]
         if self.home is not None:
             parts.append(_module_path(self.home).read_text("utf-8"))
         if self.backend == "blas":
@@ -73,15 +73,15 @@ class VariantCase:
 
 @functools.cache
 def _device_key(name: str) -> tuple[str, ...]:
-    """What tells a device outside of the CPU from others: its description with the driver, features and limits."""
+    """Identifies a device other than the CPU: its description with driver, features and limits."""
     if device(name).space == HOST:
         return ()
-    made = device(name).name
-    return tuple(repr(info) for info in devices() if info.name == made)
+    canonical = device(name).name
+    return tuple(repr(info) for info in devices() if info.name == canonical)
 
 
 def case_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None = None) -> VariantCase:
-    """The claim of a variant on one of its backends; with a node, for inputs of that node's kinds."""
+    """The case of a variant on a backend; with a node, only for inputs of that node's kinds."""
     known = op.name in ops.NAMES and ops.get(op.name) is op
     module = ops.module_of(op.name) if known else op.infer.__module__
     home = ops.home_of(op, variant)
@@ -90,54 +90,54 @@ def case_of(op: Op, variant: KernelVariant, backend: str, node: NodeSpec | None 
 
 
 def kinds_of(node: NodeSpec) -> str:
-    """The dtypes or block formats of a node's inputs, with their layouts: samples of other kinds compile other kernels."""
+    """The dtypes and layouts of a node's inputs, as text. Inputs of other kinds compile to other kernels."""
     return kinds_among(node.inputs)
 
 
 def kinds_among(inputs: Iterable[TensorSpec]) -> str:
-    """`kinds_of` a node of these inputs."""
+    """As `kinds_of`, for a node with these inputs."""
     return ",".join(f"{spec.dtype.name}/{spec.layout.name}" for spec in inputs)
 
 
 def all_cases(backend: str) -> tuple[VariantCase, ...]:
-    """Every variant of every op that a backend claims, for its first device or the one named."""
+    """Every variant of every op that supports the backend, on its first device or the one named."""
     name = backend_named(backend).name
     return tuple(case_of(op, v, backend) for op in ops.all_ops() for v in ops.variants_of(op) if name in v.backends)
 
 
 @functools.cache
 def machine_key() -> str:
-    """SHA-256 that stands for this CPU with its features, and this LLVM."""
+    """SHA-256 that identifies this CPU, its features and the LLVM version."""
     return hashlib.sha256(f"{host_target()!r}".encode()).hexdigest()
 
 
 @functools.cache
 def _source_digest(module: str, sources: tuple[str, ...]) -> str:
-    """The op's own modules as far as it imports them from ops/, and what every op rests on."""
+    """Digest of the op's module, the modules of ops/ that it imports, the kernel language and shared sources."""
     digest = hashlib.sha256(f"{language_digest(*sources)}|{_shared_digest()}".encode())
     done: set[str] = set()
-    left = [module]
-    while left:
-        name = left.pop()
+    remaining = [module]
+    while remaining:
+        name = remaining.pop()
         if name in done:
             continue
         done.add(name)
         text = _module_path(name).read_bytes()
         digest.update(f"|{name}|{len(text)}|".encode() + text)
-        left += sorted(_imported(text.decode("utf-8")))
+        remaining += sorted(_imported(text.decode("utf-8")))
     return digest.hexdigest()
 
 
 def _imported(text: str) -> Iterator[str]:
     for match in _IMPORT.finditer(text):
         base, names, plain = match.groups()
-        found = (
+        modules = (
             [plain]
             if plain
             else [base, *(f"{base}.{n.split()[0]}" for n in names.strip("() \n").split(",") if n.split())]
         )
-        # The table of ops says nothing about one op's kernels.
-        yield from (name for name in found if name != "camshaft.ops" and _package_path(name) is not None)
+        # The table of ops does not affect the kernels of one op.
+        yield from (name for name in modules if name != "camshaft.ops" and _package_path(name) is not None)
 
 
 def _package_path(name: str) -> Path | None:

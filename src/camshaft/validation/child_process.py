@@ -1,4 +1,4 @@
-"""A child process that is asked line by line in JSON, so that its crash or silence is an answer."""
+"""Run a Python module in a child process and exchange JSON lines with it; detect crashes and timeouts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _END_TIMEOUT_S = 5.0
 
 
 class ChildProcess:
-    """`python -m MODULE` with this process's paths and cache folder. It says a line when it is ready, then answers questions.
+    """`python -m MODULE` with this process's import path and cache folder.
 
-    BackendError, with how it ended, for one that never gets ready; `what` says what it is for.
+    The child prints one line when it is ready, then answers requests. Raises BackendError, with the exit status, if it never
+    gets ready; `what` describes its task in the message.
     """
 
     def __init__(self, module: str, what: str) -> None:
@@ -52,11 +53,11 @@ class ChildProcess:
             ready = self._lines.get(timeout=_START_TIMEOUT_S)
         except queue.Empty:
             ready = None
-        except BaseException:  # Ctrl-C: nobody else would end it
+        except BaseException:  # on Ctrl-C, end the child
             self.end()
             raise
         if ready is None:
-            message = f"a process that {what} cannot be run: {self.death()}"
+            message = f"cannot start a process that {what}: {self.death()}"
             self.end()
             raise BackendError(message)
 
@@ -68,7 +69,7 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status once it has ended; below zero the signal that ended it."""
+        """The exit status, or None while it runs; minus the signal number if a signal ended it."""
         return self._process.returncode
 
     def _read(self) -> None:
@@ -77,37 +78,37 @@ class ChildProcess:
             self._lines.put(line)
         self._lines.put(None)
 
-    def ask(self, question: dict[str, Any]) -> None:
-        """Sends a question."""
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send a request."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone: the reader finds that too
-            self._process.stdin.write(json.dumps(question) + "\n")
+        with suppress(BrokenPipeError):  # the child has exited: `answer` reports that
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line it says, None when it died. queue.Empty when there is none in time."""
+        """Return the next answer, or None if the child has exited. Raises queue.Empty on a timeout."""
         line = self._lines.get(timeout=timeout_s)
         return None if line is None else json.loads(line)
 
     def death(self) -> str:
-        """How it ended, with the last line of its complaint; ends it if it has not."""
-        self._process.kill()  # for one that only hung at its start
+        """Kill the child if it still runs; return its exit status or signal, with the last line of stderr."""
+        self._process.kill()  # for a child that hung at startup
         code = self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        stderr = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         if code < 0:
             return signal.Signals(-code).name
-        return f"exit status {code}" + (f" ({said[-1]})" if said else "")
+        return f"exit status {code}" + (f" ({stderr[-1]})" if stderr else "")
 
-    def leave(self) -> None:
-        """Lets it end by itself for a moment, so that it adds what it found in the store to the counts."""
+    def finish(self) -> None:
+        """Close stdin and wait for a normal exit for some seconds, in which the child flushes its store counters."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError, subprocess.TimeoutExpired):
             self._process.stdin.close()
             self._process.wait(_END_TIMEOUT_S)
 
     def end(self) -> None:
-        """Ends it; twice is allowed."""
+        """Kill the child and close its pipes; may be called again."""
         self._process.kill()
         self._process.wait()
         self._reader.join()

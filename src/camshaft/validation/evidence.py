@@ -1,4 +1,4 @@
-"""Evidence: what was proved on this machine, one document in the store that is read once; BackendValidation sums it up."""
+"""Validation results of this machine: a document in the store, cached in memory, summed up as BackendValidation."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any, Literal
 from camshaft.store.store import Store, store
 from camshaft.validation.cases import VariantCase, machine_key
 
-# Verdicts on one subject under other digests that are kept: for versions of camshaft that take turns on a machine.
+# Results kept per subject under different digests, for several versions of camshaft on one machine.
 GENERATIONS = 4
 Status = Literal["proved", "failed", "absent"]
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """What became of a claim. `reason` says why it failed or is absent; `max_error` (normalized mean squared; None where it is
-    not finite or nothing ran) was seen in `sample`; `elapsed_s` is how long all samples took, compilation included.
-    `kinds` and `values` are the claim's, `digest` stands for it with its sources and device (claims.py): evidence under another
-    one says nothing. `when` is in seconds of the epoch.
-    `lasting` is False where somebody else ended the proof (out of memory, Ctrl-C): nothing to keep.
+    """The result of validating one case.
+
+    `reason` says why it failed or is absent. `max_error` is the normalized mean squared error seen in `sample`, None if not
+    finite or nothing ran. `elapsed_s` is the time of all samples, including compilation. `kinds` and `values` are the case's,
+    `digest` its key; a result with another digest is stale. `when` is in seconds since the epoch. `lasting` is False if
+    something external ended the validation (out of memory, Ctrl-C); such a result is not stored.
     """
 
     op: str
@@ -44,13 +45,13 @@ class ValidationResult:
 
     @property
     def subject(self) -> tuple[str | None, ...]:
-        """What stays of the claim when its sources or the device's driver change."""
+        """Identifies the case independently of its sources and the device's driver."""
         return self.op, self.variant, self.backend, self.kinds, self.values
 
 
 @dataclass(frozen=True)
 class BackendValidation:
-    """A backend's verdicts. `status` is proved when something was proved and nothing failed."""
+    """The results of one backend. `status` is proved if at least one case is proved and none failed."""
 
     name: str
     status: Status
@@ -62,7 +63,7 @@ class BackendValidation:
 
 
 def summary(name: str, results: Iterable[ValidationResult], absent: str | None) -> BackendValidation:
-    """The validation of a backend from its verdicts, or from why it is absent."""
+    """Sum up a backend's results; `absent` is the reason why it is unavailable, or None."""
     rows = tuple(results)
     counts = {s: sum(v.status == s for v in rows) for s in ("proved", "failed", "absent")}
     status: Status = "failed" if counts["failed"] else "proved" if counts["proved"] else "absent"
@@ -72,16 +73,15 @@ def summary(name: str, results: Iterable[ValidationResult], absent: str | None) 
 
 
 class ValidationCache:
-    """The verdicts of this machine. Reads its document when first asked; `add` keeps new ones and merges what other
-    processes wrote meanwhile."""
+    """The validation results of this machine. Reads the document on first use; `add` merges results of other processes."""
 
-    def __init__(self, kept: Store) -> None:
-        self._store = kept
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._rows: dict[str, ValidationResult] | None = None
         self._lock = threading.RLock()
 
     def get(self, case: VariantCase) -> ValidationResult | None:
-        """The verdict on a claim as its sources are now, or None. What was proved on all samples holds for any kinds."""
+        """The result for a case with its present sources, or None. A proof on all samples is valid for any kinds."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._read()
@@ -91,14 +91,14 @@ class ValidationCache:
             return self._rows.get(case.key())
 
     def results(self) -> tuple[ValidationResult, ...]:
-        """Every verdict that is kept, those on sources of another time too."""
+        """Every stored result, including those of other source versions."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._read()
             return tuple(self._rows.values())
 
     def add(self, results: Mapping[VariantCase, ValidationResult]) -> None:
-        """Keeps verdicts, in memory and in the store. StoreError when they cannot be written."""
+        """Store results. Raises StoreError if they cannot be written."""
         lasting = {case: result for case, result in results.items() if result.lasting}
         if not lasting:
             return
@@ -107,20 +107,20 @@ class ValidationCache:
             document = {"verdicts": {key: asdict(v) for key, v in self._rows.items()}}
             self._store.evidence.put(machine_key(), document)
 
-    def is_kept(self) -> bool:
-        """Whether all that this process knows to be proved is in the store now: another one may have removed it."""
+    def is_stored(self) -> bool:
+        """Whether the store still has every proof known to this process; another process may have removed some."""
         with self._lock:
-            kept = {key for key, row in self._read().items() if row.status == "proved"}
-            return all(key in kept for key, row in (self._rows or {}).items() if row.status == "proved")
+            stored = {key for key, row in self._read().items() if row.status == "proved"}
+            return all(key in stored for key, row in (self._rows or {}).items() if row.status == "proved")
 
     def _read(self) -> dict[str, ValidationResult]:
         document = self._store.evidence.get(machine_key()) or {}
         rows = document.get("verdicts")
-        return {k: v for k, row in rows.items() if (v := _verdict(row))} if isinstance(rows, dict) else {}
+        return {k: v for k, row in rows.items() if (v := _result(row))} if isinstance(rows, dict) else {}
 
 
 def _recent(rows: dict[str, ValidationResult]) -> dict[str, ValidationResult]:
-    """The rows but those that GENERATIONS newer ones of their subject stand beside."""
+    """The rows, with at most the GENERATIONS newest of each subject."""
     newest = sorted(rows, key=lambda key: rows[key].when, reverse=True)
     seen: Counter[tuple[str | None, ...]] = Counter()
     kept = set()
@@ -131,8 +131,8 @@ def _recent(rows: dict[str, ValidationResult]) -> dict[str, ValidationResult]:
     return {key: row for key, row in rows.items() if key in kept}
 
 
-def _verdict(row: Any) -> ValidationResult | None:
-    """A row of the document; None for one that another version of camshaft wrote otherwise."""
+def _result(row: Any) -> ValidationResult | None:
+    """A row of the document; None if another version of camshaft wrote it with other fields."""
     if not isinstance(row, dict) or set(row) != {f.name for f in fields(ValidationResult)}:
         return None
     return ValidationResult(**row)
@@ -143,7 +143,7 @@ _lock = threading.Lock()
 
 
 def validation_cache() -> ValidationCache:
-    """The ledger of the current store: one per folder and process."""
-    kept = store()
+    """The cache for the current store; one per store and process."""
+    current = store()
     with _lock:
-        return _caches.setdefault(kept.root, ValidationCache(kept))
+        return _caches.setdefault(current.root, ValidationCache(current))

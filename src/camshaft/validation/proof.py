@@ -1,4 +1,4 @@
-"""Proof of claims in child processes, so that a variant that crashes or hangs is a verdict and not the end."""
+"""Validate variants in child processes, so that a crash or hang is a result and not the end of this process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from camshaft.validation.child_process import ChildProcess
 from camshaft.validation.evidence import BackendValidation, ValidationResult, summary, validation_cache
 
 Progress = Callable[[int, int], None]
-# Entered with the claims that children are to judge, while they do; gives other claims that they judge along.
-Beside = Callable[[Collection[VariantCase]], AbstractContextManager[Iterable[VariantCase]]]
+# Called with the cases that are about to be validated, entered meanwhile; yields more cases to validate in the same run.
+ExtraCases = Callable[[Collection[VariantCase]], AbstractContextManager[Iterable[VariantCase]]]
 
 SAMPLE_TIMEOUT_S = 60.0
-_KEEP_EVERY_S = 1.0  # what an interruption may lose; a write takes some milliseconds
-_CLAIMS_PER_CHILD = 4
-# Signals that no kernel raises: the operating system or a person ended the process.
+_STORE_EVERY_S = 1.0  # how much work an interruption may lose; a write takes milliseconds
+_CASES_PER_CHILD = 4
+# Signals sent by the operating system or a person, never raised by a kernel.
 _ENDED_BY_OTHERS = {int(s) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if (s := getattr(signal, name, None))}
 
 
@@ -35,42 +35,42 @@ def prove(
     *,
     timeout_s: float | None = None,
     progress: Progress | None = None,
-    beside: Beside | None = None,
+    extra_cases: ExtraCases | None = None,
 ) -> dict[VariantCase, ValidationResult]:
-    """A verdict on each claim: from the evidence where there is one, else from child processes, and then kept.
+    """Return a result per case: a stored one, else one from a child process, which is then stored.
 
-    `timeout_s` is for one sample, compilation included (SAMPLE_TIMEOUT_S by default); `progress` is called, from any thread
-    but never from two at once, with how many of the claims without evidence are judged and how many there are. BackendError
-    when no child can be run, StoreError when the store cannot be written.
+    `timeout_s` limits one sample, including compilation (default SAMPLE_TIMEOUT_S). `progress` is called with (cases done,
+    cases to do), from any thread but one at a time. Raises BackendError if no child can be started, StoreError if the store
+    cannot be written.
     """
     wanted = tuple(dict.fromkeys(variant_cases))
-    found = _known(wanted)
-    missing = [c for c in wanted if c not in found]
+    results = _known(wanted)
+    missing = [c for c in wanted if c not in results]
     if missing:
-        with nullcontext(()) if beside is None else beside(missing) as more:
+        with nullcontext(()) if extra_cases is None else extra_cases(missing) as more:
             others = [c for c in dict.fromkeys(more) if c not in missing]
             known = _known(others)
-            # the others first: a claim of long samples that came last would be waited for alone
-            left = [*(c for c in others if c not in known), *missing]
-            found |= _judge(left, SAMPLE_TIMEOUT_S if timeout_s is None else timeout_s, progress)
-    return {c: found[c] for c in wanted}
+            # extra cases first: one with long samples at the end would leave the other workers idle
+            remaining = [*(c for c in others if c not in known), *missing]
+            results |= _validate(remaining, SAMPLE_TIMEOUT_S if timeout_s is None else timeout_s, progress)
+    return {c: results[c] for c in wanted}
 
 
 def _known(variant_cases: Collection[VariantCase]) -> dict[VariantCase, ValidationResult]:
-    """Verdicts that need no child: backends that are absent, and the evidence."""
+    """The results that need no child process: stored ones, and cases on backends that are absent."""
     absent = {name: backend_named(name).absent() for name in {c.backend for c in variant_cases}}
-    found = {
+    results = {
         c: ValidationResult(c.op, c.variant, c.backend, "absent", reason)
         for c in variant_cases
         if (reason := absent[c.backend])
     }
-    return found | {c: v for c in variant_cases if c not in found and (v := validation_cache().get(c))}
+    return results | {c: v for c in variant_cases if c not in results and (v := validation_cache().get(c))}
 
 
 def validate_backends(
     names: Sequence[str] | None = None, *, progress: Progress | None = None
 ) -> dict[str, BackendValidation]:
-    """Every variant of every op that these backends (all of them by default) claim, proved on all of the op's samples.
+    """Validate every variant of every op on these backends (default: all) on all samples of the op.
 
     `progress` is as in `prove`.
     """
@@ -85,84 +85,84 @@ def _unprovable(backend: Backend) -> str | None:
     return backend.absent() if backend.runs else "it plans and emits, and never runs"
 
 
-def _judge(
+def _validate(
     variant_cases: Sequence[VariantCase], timeout_s: float, progress: Progress | None
 ) -> dict[VariantCase, ValidationResult]:
-    """Some children take the claims off one queue, each as it is free. Verdicts are kept as they come."""
+    """Distribute the cases over child processes through a queue. Results are stored as they arrive."""
     round_ = _Round(variant_cases, timeout_s, progress)
-    n_children = min(thread_count(), -(-len(variant_cases) // _CLAIMS_PER_CHILD))
+    n_children = min(thread_count(), -(-len(variant_cases) // _CASES_PER_CHILD))
     with ThreadPoolExecutor(n_children) as pool:
         try:
             for served in [pool.submit(round_.serve) for _ in range(n_children)]:
                 served.result()
-        finally:  # after Ctrl-C or a child that cannot start, nobody takes another claim
+        finally:  # after Ctrl-C or a failed start, stop the other threads
             round_.stop()
-    round_.keep()
-    return round_.found
+    round_.store_results()
+    return round_.results
 
 
 class _Round:
-    """Claims on their way to verdicts, by several threads with a child each."""
+    """A queue of cases and their results, served by several threads with a child process each."""
 
     def __init__(self, variant_cases: Sequence[VariantCase], timeout_s: float, progress: Progress | None) -> None:
-        self.found: dict[VariantCase, ValidationResult] = {}
-        self._n_claims, self._timeout_s, self._progress = len(variant_cases), timeout_s, progress
-        self._left: queue.SimpleQueue[VariantCase] = queue.SimpleQueue()
+        self.results: dict[VariantCase, ValidationResult] = {}
+        self._n_cases, self._timeout_s, self._progress = len(variant_cases), timeout_s, progress
+        self._queue: queue.SimpleQueue[VariantCase] = queue.SimpleQueue()
         for case in variant_cases:
-            self._left.put(case)
-        self._telling = threading.Lock()
-        self._kept, self._kept_at = 0, time.monotonic()
-        self._tell()
+            self._queue.put(case)
+        self._lock = threading.Lock()
+        self._n_stored, self._stored_at = 0, time.monotonic()
+        self._report()
 
     def serve(self) -> None:
-        """Judges claims while there are some. A child that fails a claim takes only that one with it."""
-        while not self._left.empty():
+        """Validate cases until the queue is empty. A child in which a case failed is replaced."""
+        while not self._queue.empty():
             with _Child() as child, suppress(queue.Empty):
                 while child.alive:
-                    case = self._left.get_nowait()
+                    case = self._queue.get_nowait()
                     validated = child.judge(case, self._timeout_s)
-                    if child.crashed and validated.lasting:  # an earlier claim may have done the harm
-                        validated = self._again(case)
+                    if child.crashed and validated.lasting:  # an earlier case may have corrupted the process
+                        validated = self._retry(case)
                     self._done(case, validated)
 
-    def _again(self, case: VariantCase) -> ValidationResult:
-        """A second and last trial, by a child of its own."""
-        with _Child() as alone:
-            validated = alone.judge(case, self._timeout_s)
-            if not alone.crashed:
+    def _retry(self, case: VariantCase) -> ValidationResult:
+        """Validate the case once more, in a child of its own."""
+        with _Child() as child:
+            validated = child.judge(case, self._timeout_s)
+            if not child.crashed:
                 return validated
         return replace(validated, reason=f"twice {validated.reason}")
 
     def _done(self, case: VariantCase, validated: ValidationResult) -> None:
-        with self._telling:
-            self.found[case] = replace(
+        with self._lock:
+            self.results[case] = replace(
                 validated, digest=case.key(), kinds=case.kinds, values=case.values, when=time.time()
             )
-            if time.monotonic() - self._kept_at > _KEEP_EVERY_S:
-                self.keep()
-        self._tell()
+            if time.monotonic() - self._stored_at > _STORE_EVERY_S:
+                self.store_results()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._progress:
-            with self._telling:
-                self._progress(len(self.found), self._n_claims)
+            with self._lock:
+                self._progress(len(self.results), self._n_cases)
 
-    def keep(self) -> None:
-        """Keeps in the evidence what was found since the last time. StoreError when it cannot be written."""
-        fresh = dict(list(self.found.items())[self._kept :])
+    def store_results(self) -> None:
+        """Store the results since the last call. Raises StoreError if they cannot be written."""
+        fresh = dict(list(self.results.items())[self._n_stored :])
         validation_cache().add(fresh)
-        self._kept, self._kept_at = self._kept + len(fresh), time.monotonic()
+        self._n_stored, self._stored_at = self._n_stored + len(fresh), time.monotonic()
 
     def stop(self) -> None:
-        """Leaves nothing to take."""
+        """Empty the queue."""
         with suppress(queue.Empty):
             while True:
-                self._left.get_nowait()
+                self._queue.get_nowait()
 
 
 class _Child:
-    """One child process. `alive` is False once it died or hung, or failed a claim: what a wrong kernel did to the process is not
-    known. `crashed` is True when it died of itself."""
+    """One child process. `alive` is False once it died, hung or failed a case: a wrong kernel may have corrupted it.
+    `crashed` is True if it died by itself."""
 
     def __init__(self) -> None:
         self.alive, self.crashed = True, False
@@ -173,29 +173,29 @@ class _Child:
 
     def __exit__(self, *error: object) -> None:
         if self.alive and not any(error):
-            self._process.leave()
+            self._process.finish()
         self._process.end()
 
     def judge(self, case: VariantCase, timeout_s: float) -> ValidationResult:
-        """What the child says, or that it died, or that it was silent for longer than a sample may take. StoreError where the
-        store could not be used in it."""
+        """Return the child's result, or a failure if it died or exceeded the time limit of a sample. Raises StoreError if
+        the child cannot use the store."""
         self._process.ask(asdict(case))
         sample: str | None = None
         while True:
             try:
-                said = self._process.answer(timeout_s)
+                answer = self._process.answer(timeout_s)
             except queue.Empty:
                 return self._failed(case, sample, f"hung: silent for {timeout_s:g} s")
-            if said is None:
+            if answer is None:
                 self.crashed = True
                 return self._failed(case, sample, f"crashed its process: {self._process.death()}")
-            if "store" in said:
-                raise StoreError(said["store"])
-            if "verdict" in said:
-                validated = ValidationResult(**said["verdict"])
+            if "store" in answer:
+                raise StoreError(answer["store"])
+            if "result" in answer:
+                validated = ValidationResult(**answer["result"])
                 self.alive = validated.status != "failed"
                 return validated
-            sample = said["sample"]
+            sample = answer["sample"]
 
     def _failed(self, case: VariantCase, sample: str | None, what: str) -> ValidationResult:
         self.alive = False

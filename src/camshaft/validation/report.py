@@ -1,4 +1,4 @@
-"""A validation in the large, for people: counts by family of ops, absences by reason, and what to install. Used by doctor."""
+"""Summarize validation for `camshaft doctor`: counts by family of ops, absences by reason, what to install."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from camshaft.validation.evidence import BackendValidation, ValidationResult
 
 @dataclass(frozen=True)
 class Tally:
-    """How many kernels of a family stand how on a backend."""
+    """Number of kernels of a family by status on one backend."""
 
     proved: int = 0
     failed: int = 0
@@ -27,7 +27,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Absence:
-    """Kernels that are not there for one reason: of a backend that is absent as a whole, all that are written for it."""
+    """Kernels that are absent for one reason; `whole` if the backend itself is, then every kernel written for it."""
 
     backend: str
     whole: bool
@@ -38,7 +38,7 @@ class Absence:
 
 @dataclass(frozen=True)
 class Failure:
-    """A kernel that did not pass its proof."""
+    """A kernel that failed its validation."""
 
     op: str
     variant: str
@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Advice:
-    """A command, and what it brings."""
+    """A command to run, and what it adds."""
 
     command: str
     brings: str
@@ -57,21 +57,23 @@ class Advice:
 Validations = Mapping[str, BackendValidation]
 
 
-def families(found: Validations) -> dict[str, dict[str, Tally]]:
-    """Family of ops (a file of ops/, so many ops of one kind) -> backend -> tally; backends that are absent left out."""
-    made: dict[str, dict[str, Tally]] = {}
-    for name, validation in found.items():
+def families(backends: Validations) -> dict[str, dict[str, Tally]]:
+    """Tallies by family of ops (a module of ops/), then by backend; without absent backends."""
+    tallies: dict[str, dict[str, Tally]] = {}
+    for name, validation in backends.items():
         for result in validation.results:
-            row = made.setdefault(ops.group_of(result.op), {})
+            row = tallies.setdefault(ops.group_of(result.op), {})
             row[name] = row.get(name, Tally()) + Tally(**{result.status: 1})
-    return made
+    return tallies
 
 
-def absences(found: Validations) -> tuple[Absence, ...]:
-    """Backends that are absent as a whole, then absent kernels by backend and reason, the most numerous first."""
-    whole = [_whole(name, b.reason) for name, b in found.items() if not b.results and b.reason and _runs(name)]
+def absences(backends: Validations) -> tuple[Absence, ...]:
+    """Absent backends, then absent kernels by backend and reason, the largest groups first."""
+    whole = [
+        _backend_absence(name, b.reason) for name, b in backends.items() if not b.results and b.reason and _runs(name)
+    ]
     groups: dict[tuple[str, str], list[ValidationResult]] = {}
-    for name, validation in found.items():
+    for name, validation in backends.items():
         for v in validation.results:
             if v.status == "absent":
                 groups.setdefault((name, v.reason or "no reason given"), []).append(v)
@@ -80,11 +82,11 @@ def absences(found: Validations) -> tuple[Absence, ...]:
 
 
 def _runs(backend: str) -> bool:
-    """False for one that only plans, and so lacks nothing."""
+    """False for a backend that only plans: it has no kernels to validate."""
     return backend_named(backend).runs
 
 
-def _whole(name: str, reason: str) -> Absence:
+def _backend_absence(name: str, reason: str) -> Absence:
     variant_cases = all_cases(name)
     return Absence(name, True, reason, len(variant_cases), tuple(dict.fromkeys(c.op for c in variant_cases)))
 
@@ -93,15 +95,15 @@ def _ops(rows: Iterable[ValidationResult]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.op for v in rows))
 
 
-def failures(found: Validations) -> tuple[Failure, ...]:
-    """What failed, each with its evidence."""
-    rows = (v for b in found.values() for v in b.results if v.status == "failed")
+def failures(backends: Validations) -> tuple[Failure, ...]:
+    """The kernels that failed."""
+    rows = (v for b in backends.values() for v in b.results if v.status == "failed")
     return tuple(Failure(v.op, v.variant, v.backend, v.reason or "no reason given") for v in rows)
 
 
 @dataclass(frozen=True)
 class _Remedy:
-    """Advice for a backend that is absent; `fits` says whether it would help here."""
+    """Advice for an absent backend; `fits` says whether it applies to this machine."""
 
     backend: str
     fits: Callable[[], bool]
@@ -117,17 +119,20 @@ def _has_on_linux(package: str) -> Callable[[], bool]:
     return lambda: sys.platform == "linux" and find_spec(package) is not None
 
 
-_GPU = "kernels on a GPU"
+_GPU = "kernels on GPUs"
 _REMEDIES = (
     _Remedy("blas", _lacks("scipy_openblas32"), "pip install 'camshaft[blas]'", "matmul and dot through OpenBLAS"),
     _Remedy("c", lambda: sys.platform == "linux", "apt install clang", "the backend c: kernels through a C compiler"),
     _Remedy("c", lambda: sys.platform == "darwin", "xcode-select --install", "the backend c"),
     _Remedy("c", lambda: sys.platform == "win32", "pip install ziglang", "the backend c"),
-    _Remedy("webgpu", _lacks("wgpu"), "pip install 'camshaft[webgpu]'", f"{_GPU} of any make, by WebGPU"),
+    _Remedy("webgpu", _lacks("wgpu"), "pip install 'camshaft[webgpu]'", f"{_GPU} of any vendor, through WebGPU"),
     _Remedy(
-        "webgpu", _has_on_linux("wgpu"), "apt install mesa-vulkan-drivers", "WebGPU in software, or on Mesa's GPUs"
+        "webgpu",
+        _has_on_linux("wgpu"),
+        "apt install mesa-vulkan-drivers",
+        "WebGPU in software, or on GPUs with Mesa drivers",
     ),
-    _Remedy("cuda", _lacks("cuda"), "pip install 'camshaft[cuda]'", f"{_GPU} of NVIDIA, with NVIDIA's driver"),
+    _Remedy("cuda", _lacks("cuda"), "pip install 'camshaft[cuda]'", f"{_GPU} of NVIDIA (needs the driver)"),
     _Remedy(
         "metal",
         lambda: sys.platform == "darwin" and find_spec("Metal") is None,
@@ -137,7 +142,7 @@ _REMEDIES = (
 )
 
 
-def advice(found: Validations) -> tuple[Advice, ...]:
-    """What to install to get more here; nothing for a backend that this machine cannot have."""
-    lacking = {name for name, b in found.items() if not b.results}
+def advice(backends: Validations) -> tuple[Advice, ...]:
+    """What to install for more backends; omits backends that this machine cannot have."""
+    lacking = {name for name, b in backends.items() if not b.results}
     return tuple(Advice(r.command, r.brings) for r in _REMEDIES if r.backend in lacking and r.fits())

@@ -1,4 +1,4 @@
-"""What is known of each op's variants here, from the evidence alone: nothing is proved or run. What `camshaft ops` shows."""
+"""The validation status of each op's variants, from stored results only; runs nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Triple = tuple[str, str, str]  # op, variant, backend
 
 @dataclass(frozen=True)
 class VariantStatus:
-    """A variant on a backend: one of STATUSES, and the evidence. 'in part' is what a plan proved, for inputs of its kinds only;
-    'absent' has the reason, and 'not tried' means that neither a plan nor doctor asked yet."""
+    """A variant's status on a backend and the result behind it. 'in part' means proved by a plan, for some kinds of inputs;
+    'absent' has a reason; 'not tried' means that it was never validated."""
 
     variant: str
     backend: str
@@ -38,32 +38,32 @@ class VariantStatus:
 
 @dataclass(frozen=True)
 class OpOverview:
-    """An op as it is claimed, and how its claims stand."""
+    """An op's entry in the catalog, and the status of its variants."""
 
     entry: OpEntry
     standings: tuple[VariantStatus, ...]
 
     def count(self, status: str) -> int:
-        """How many variants stand so, each backend counted."""
+        """The number of (variant, backend) pairs with this status."""
         return sum(s.status == status for s in self.standings)
 
 
 def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
-    """These ops (all by default). ShapeError for a name that no op has, with those that look like it."""
+    """The overview of the named ops (default: all). Raises ShapeError for an unknown name, with similar names."""
     unknown = [name for name in names or () if name not in ops.NAMES]
     if unknown:
         near = get_close_matches(unknown[0], ops.NAMES, 3)
         hint = f"; near: {', '.join(near)}" if near else "; 'camshaft ops' lists them"
         raise ShapeError(f"no op {unknown[0][:80]!r}{hint}")
     chosen = [ops.get(name) for name in names] if names else ops.all_ops()
-    judged = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
-    return tuple(OpOverview(entry(op), _standings(op, judged)) for op in chosen)
+    validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
+    return tuple(OpOverview(entry(op), _standings(op, validated)) for op in chosen)
 
 
-def _standings(op: Op, judged: frozenset[Triple]) -> tuple[VariantStatus, ...]:
-    """For every variant and backend that can run something; a backend that only plans has nothing to prove."""
+def _standings(op: Op, validated: frozenset[Triple]) -> tuple[VariantStatus, ...]:
+    """The status of every variant on every backend that can run kernels."""
     names = [row.name for row in backends().values() if row.runs]
-    return tuple(_standing(op, v, name, judged) for name in names for v in ops.variants_of(op) if name in v.backends)
+    return tuple(_standing(op, v, name, validated) for name in names for v in ops.variants_of(op) if name in v.backends)
 
 
 @functools.cache
@@ -71,11 +71,11 @@ def _absence(backend: str) -> str | None:
     return backend_named(backend).absent()
 
 
-def _standing(op: Op, variant: KernelVariant, backend: str, judged: frozenset[Triple]) -> VariantStatus:
+def _standing(op: Op, variant: KernelVariant, backend: str, validated: frozenset[Triple]) -> VariantStatus:
     reason = _absence(backend)
     if reason is not None:
         return VariantStatus(variant.name, backend, "absent", reason)
-    if (op.name, variant.name, backend) not in judged:  # saves a digest, or many
+    if (op.name, variant.name, backend) not in validated:  # saves computing digests
         return VariantStatus(variant.name, backend, "not tried")
     case = case_of(op, variant, backend)
     result = validation_cache().get(case)
@@ -83,7 +83,7 @@ def _standing(op: Op, variant: KernelVariant, backend: str, judged: frozenset[Tr
 
 
 def _of_kinds(op: Op, case: VariantCase) -> VariantStatus:
-    """From verdicts on inputs of some kinds: the first that failed, else that all there are were proved."""
+    """Status from results for some kinds of inputs: 'failed' if one failed, else 'in part' if any is proved."""
     kinds = dict.fromkeys(kinds_of(node_of(op, sample)) for sample in op.samples())
     found = [v for k in kinds if (v := validation_cache().get(replace(case, kinds=k))) is not None]
     failed = next((v for v in found if v.status == "failed"), None)

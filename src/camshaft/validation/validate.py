@@ -1,4 +1,4 @@
-"""Proof of one variant on one sample: run with guard bytes, compare with the float64 reference element by element."""
+"""Validate one variant on one sample: run it with guard bytes and compare with the float64 reference per element."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
 from camshaft.ops.spec import TensorSpec
-from camshaft.validation.run import GUARD_BYTE, OTHER_GROUND, run_variant
+from camshaft.validation.run import GUARD_BYTE, UNALIGNED_NAN, run_variant
 
 Array = np.ndarray[Any, Any]
-# One element may be off by this many times the root of the allowed mean squared error.
+# One element may exceed the root of the allowed mean squared error by this factor.
 WORST_ELEMENT = 64.0
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What one sample showed: `max_error` is the greater of the normalized mean squared error and the worst element's share."""
+class SampleResult:
+    """The result of one sample: `max_error` is the normalized mean squared error, or the worst element's if greater."""
 
     sample: str
     max_error: float
@@ -32,20 +32,20 @@ class Checked:
 
 
 def specs_of(sample: Sample) -> tuple[TensorSpec, ...]:
-    """A sample's specs, or those of its plain arrays."""
+    """The sample's specs, else those of its plain arrays."""
     return sample.specs or tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs)
 
 
 def node_of(op: Op, sample: Sample) -> NodeSpec:
-    """The node that a sample stands for: its specs, and what `infer` makes of them."""
+    """The node of a sample: its input specs, and the outputs that `infer` gives."""
     specs = specs_of(sample)
     return NodeSpec(specs, op.infer(specs, sample.attrs), sample.attrs)
 
 
-def check_sample(op: Op, variant: KernelVariant, device: Device, sample: Sample) -> Checked:
-    """Runs and compares; in the memory of this process once more on another ground, where the same must come out.
+def check_sample(op: Op, variant: KernelVariant, device: Device, sample: Sample) -> SampleResult:
+    """Run the sample and compare; on HOST memory run it again on NaN-filled, unaligned memory.
 
-    BackendError for a write outside of an output or past an active extent.
+    Raises BackendError for a write outside an output or past an active extent.
     """
     node = node_of(op, sample)
     outputs = run_variant(variant, node, device, sample.inputs, sample.extents)
@@ -53,19 +53,19 @@ def check_sample(op: Op, variant: KernelVariant, device: Device, sample: Sample)
     first = _compared(op, variant, node, sample, outputs, wanted, GUARD_BYTE)
     if device.space != HOST or not first.max_error <= first.tolerance:
         return first
-    # Where a device says how its memory is aligned, callers' arrays do not reach kernels.
-    ground = OTHER_GROUND if device.limits.get("alignment", 1) == 1 else replace(OTHER_GROUND, shifted=False)
-    again = run_variant(variant, node, device, sample.inputs, sample.extents, ground)
-    second = _compared(op, variant, node, sample, again, wanted, ground.fill)
+    # A device that states an alignment never passes unaligned arrays to kernels.
+    memory_fill = UNALIGNED_NAN if device.limits.get("alignment", 1) == 1 else replace(UNALIGNED_NAN, shifted=False)
+    again = run_variant(variant, node, device, sample.inputs, sample.extents, memory_fill)
+    second = _compared(op, variant, node, sample, again, wanted, memory_fill.fill)
     if second.max_error <= second.tolerance:
         return first
-    return replace(second, sample=f"{sample.name}, run again on NaN and off a cache line")
+    return replace(second, sample=f"{sample.name}, run again on NaN-filled, unaligned memory")
 
 
 def check_outputs(
     op: Op, variant: KernelVariant, node: NodeSpec, sample: Sample, outputs: tuple[Array, ...]
-) -> Checked:
-    """Compares what a run of the variant gave, wherever it ran. BackendError as of `check_sample`."""
+) -> SampleResult:
+    """Compare the outputs of a run made elsewhere. Raises BackendError as `check_sample` does."""
     return _compared(op, variant, node, sample, outputs, _wanted(op, node, sample), GUARD_BYTE)
 
 
@@ -82,7 +82,7 @@ def _compared(
     outputs: tuple[Array, ...],
     wanted: Sequence[Array],
     fill: int,
-) -> Checked:
+) -> SampleResult:
     specs = node.outputs + tuple(node.inputs[i] for i in op.updates)
     if len(wanted) != len(outputs):
         raise BackendError(f"{op.name}: the reference gives {len(wanted)} arrays, {variant.name} gives {len(outputs)}")
@@ -95,21 +95,21 @@ def _compared(
         tolerance = max(tolerance, allowed)
         pairs = zip(_arrays(got, spec, sample.extents, want), _arrays(want, spec, {}, want), strict=True)
         errors += [error_between(a, b, allowed) for a, b in pairs]
-    return Checked(sample.name, max(errors), tolerance, outputs)
+    return SampleResult(sample.name, max(errors), tolerance, outputs)
 
 
 def by_numbers(spec: TensorSpec, want: Array) -> bool:
-    """Whether a reference gave the numbers that packed bytes stand for, and not the bytes."""
+    """Whether the reference gave numbers for a packed output, rather than its bytes."""
     return not spec.is_plain and spec.layout.numbers is not None and want.dtype.kind == "f"
 
 
 def tolerance_of(op: Op, spec: TensorSpec, want: Array) -> float:
-    """What an output may differ by: as its dtype may, or its layout where numbers in the place of bytes are compared."""
+    """The tolerance of an output: by dtype, or by layout if a packed output is compared as numbers."""
     return op.tolerance.get(spec.layout.name if by_numbers(spec, want) else spec.dtype.name, 0.0)
 
 
 def _active(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
-    """The part of a plain tensor that the active extents cover; other layouts as they are."""
+    """The part of a plain tensor inside the active extents; other layouts whole."""
     return _cut(array, spec, extents) if spec.is_plain else array
 
 
@@ -118,8 +118,8 @@ def _cut(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array
 
 
 def _arrays(array: Array, spec: TensorSpec, extents: Mapping[Extent, int], want: Array) -> list[Array]:
-    """What is compared: a plain tensor's active part, or the typed parts of another layout (not the padding between), or the
-    numbers that it stands for."""
+    """The arrays to compare: the active part of a plain tensor, the numbers of a packed one, else the typed parts of its
+    layout without padding."""
     if by_numbers(spec, want):
         assert spec.layout.numbers is not None
         return [_cut(array if array is want else spec.layout.numbers(array, spec), spec, extents)]
@@ -129,7 +129,7 @@ def _arrays(array: Array, spec: TensorSpec, extents: Mapping[Extent, int], want:
 
 
 def check_untouched(got: Array, spec: TensorSpec, extents: Mapping[Extent, int], what: str, fill: int) -> None:
-    """BackendError if an output, all of `fill` before, was written past an active extent."""
+    """Raise BackendError if an output, filled with `fill` before the run, was written past an active extent."""
     if not spec.is_plain or not extents:
         return
     outside = np.ones(got.shape, bool)
@@ -145,8 +145,8 @@ def _equal(a: Array, b: Array) -> bool:
 
 
 def error_between(got: Array, want: Array, tolerance: float) -> float:
-    """Normalized mean squared error, or that of the worst element where it is out of proportion; inf where NaN, infinities
-    or (for integers, and a tolerance of 0) any element differ."""
+    """The normalized mean squared error, or the worst element's divided by WORST_ELEMENT^2 if greater. Inf if shapes, NaN or
+    infinities differ, or any element does where integers or a tolerance of 0 demand equality."""
     if got.shape != want.shape:
         return float("inf")
     if got.dtype.kind in "iub" or tolerance == 0:
@@ -158,7 +158,7 @@ def error_between(got: Array, want: Array, tolerance: float) -> float:
     if not finite.any():
         return 0.0
     a, b = a[finite], b[finite]
-    # in units of the greatest: squares of f64 beyond 1e154 would be infinite. A power of two, so that nothing is rounded.
+    # Scale by a power of two (no rounding): squares of f64 beyond 1e154 would overflow.
     unit = 2.0 ** np.clip(np.frexp(np.abs(b).max())[1], -1000, 1000)
     with np.errstate(over="ignore"):
         squares = (a / unit - b / unit) ** 2

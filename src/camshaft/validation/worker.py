@@ -1,7 +1,7 @@
-"""The child that proves: `python -m camshaft.validation.worker` reads a claim a line from stdin until that is closed.
+"""Child process that validates cases: `python -m camshaft.validation.worker` reads one case per line from stdin.
 
-It may crash or hang: proof.py, in the parent, reports that. It writes lines of JSON: {"ready": true} once, then {"sample": name}
-before each sample and {"verdict": ...} for each claim, or {"store": ...} where the store cannot be used: that is no verdict.
+It writes JSON lines: {"ready": true} once, {"sample": name} before each sample, {"result": ...} per case, or {"store": ...} if
+the store cannot be used. It may crash or hang; the parent process (proof.py) detects both.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from camshaft.store.store import store
 from camshaft.validation.cases import VariantCase, kinds_among
 from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.run import refusal_of
-from camshaft.validation.validate import Checked, check_sample, node_of, specs_of
+from camshaft.validation.validate import SampleResult, check_sample, node_of, specs_of
 
-# The largest samples take some ten MB. Beside a machine with little memory, several children must fit at once.
+# The largest samples take tens of MB; several children must fit into a small machine's memory.
 MOST_NBYTES = 4 << 30
 _SHARE_OF_MACHINE = 4
 _DATA_PAGES = 5  # the column of /proc/self/statm
@@ -34,10 +34,10 @@ _DATA_PAGES = 5  # the column of /proc/self/statm
 
 @contextmanager
 def bounded(space: str) -> Iterator[None]:
-    """A block whose allocations may come to MOST_NBYTES, a quarter of the machine's memory at most; more is a MemoryError.
+    """Limit the allocations of a block to MOST_NBYTES or a quarter of the machine's memory; beyond that, MemoryError.
 
-    On Linux, for what runs in this process's own memory: drivers of other devices map far more than they use, and other
-    systems do not bound private memory (there the machine's own limit holds).
+    Applies only on Linux and to HOST devices: GPU drivers map far more than they use, and other systems cannot limit private
+    memory.
     """
     if sys.platform != "linux" or space != HOST:
         yield
@@ -56,12 +56,12 @@ def bounded(space: str) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-# A plan proves its kernels on this many samples of the node's kinds, the last among them; each costs a compilation.
+# Samples of the node's kinds that a plan validates, the last one included; each costs a compilation.
 PLAN_SAMPLES = 4
 
 
 def samples_of(op: Op, kinds: str | None) -> list[tuple[Sample, NodeSpec]]:
-    """All samples, or for given kinds some of theirs, evenly apart (of any kinds, where there are none of these)."""
+    """All samples with their nodes; for given kinds some of theirs, evenly spaced (any samples if there are none)."""
     every = list(op.samples())
     if kinds is not None:
         fit = [sample for sample in every if kinds_among(specs_of(sample)) == kinds] or every
@@ -71,11 +71,11 @@ def samples_of(op: Op, kinds: str | None) -> list[tuple[Sample, NodeSpec]]:
 
 
 def judge(case: VariantCase, begin: Callable[[str], None]) -> ValidationResult:
-    """Runs samples on the variant until one fails; `begin` is told each sample's name."""
+    """Run samples until one fails; `begin` is called with each sample's name."""
     op, variant = case.resolve()
     device = device_named(case.backend)
     started, refusal = time.perf_counter(), None
-    worst: Checked | None = None
+    worst: SampleResult | None = None
     n_samples = 0
     for sample, node in samples_of(op, case.kinds):
         begin(sample.name)
@@ -93,17 +93,17 @@ def judge(case: VariantCase, begin: Callable[[str], None]) -> ValidationResult:
     if worst is None:
         reason = refusal or "the op has no samples"
         return ValidationResult(case.op, case.variant, case.backend, "absent", reason, elapsed_s=elapsed)
-    return _verdict(case, worst, n_samples, elapsed)
+    return _result(case, worst, n_samples, elapsed)
 
 
-def _verdict(case: VariantCase, worst: Checked, n_samples: int, elapsed: float) -> ValidationResult:
-    right = worst.max_error <= worst.tolerance
-    reason = None if right else f"error {worst.max_error:.3g} above {worst.tolerance:.3g} in sample '{worst.sample}'"
+def _result(case: VariantCase, worst: SampleResult, n_samples: int, elapsed: float) -> ValidationResult:
+    passed = worst.max_error <= worst.tolerance
+    reason = None if passed else f"error {worst.max_error:.3g} above {worst.tolerance:.3g} in sample '{worst.sample}'"
     return ValidationResult(
         case.op,
         case.variant,
         case.backend,
-        "proved" if right else "failed",
+        "proved" if passed else "failed",
         reason,
         worst.max_error if math.isfinite(worst.max_error) else None,
         worst.tolerance,
@@ -114,41 +114,41 @@ def _verdict(case: VariantCase, worst: Checked, n_samples: int, elapsed: float) 
 
 
 def _reason(error: Exception) -> str:
-    """The error in one line."""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """The error as one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _say(what: str, value: object) -> None:
+def _send(what: str, value: object) -> None:
     print(json.dumps({what: value}), flush=True)
 
 
 def main() -> None:
-    """Judges the claims of stdin, one after the other."""
-    _say("ready", True)
+    """Validate the cases from stdin one by one."""
+    _send("ready", True)
     for line in sys.stdin:
         case = VariantCase(**json.loads(line))
-        at: list[str] = []
+        current: list[str] = []
 
-        def begin(sample: str, at: list[str] = at) -> None:
-            at[:] = [sample]
-            _say("sample", sample)
+        def begin(sample: str, current: list[str] = current) -> None:
+            current[:] = [sample]
+            _send("sample", sample)
 
         try:
             with bounded(device_named(case.backend).space):
                 result = judge(case, begin)
         except StoreError as error:
-            _say("store", str(error))
+            _send("store", str(error))
             continue
-        except Exception as error:  # whatever a variant raises is the verdict on it
+        except Exception as error:  # whatever a variant raises is its result
             reason = _reason(error)
             result = ValidationResult(
-                case.op, case.variant, case.backend, "failed", reason, sample=at[0] if at else None
+                case.op, case.variant, case.backend, "failed", reason, sample=current[0] if current else None
             )
-        _say("verdict", asdict(result))
+        _send("result", asdict(result))
 
 
 if __name__ == "__main__":
     main()
     store().finish()
-    os._exit(0)  # Python's and LLVM's own end takes 0.2 s, for which the parent would wait
+    os._exit(0)  # skip the shutdown of Python and LLVM, which takes 0.2 s

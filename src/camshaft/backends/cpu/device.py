@@ -21,7 +21,7 @@ from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
 from camshaft.lang.verifier.verify import verify
-from camshaft.store.kernels import UNNAMED, Found, symbol_of
+from camshaft.store.kernels import UNNAMED, CachedKernel, symbol_of
 from camshaft.store.store import store
 
 
@@ -118,7 +118,7 @@ def object_code(signature: str, source: Callable[[], str], vectorize: bool = Tru
     return object_found(signature, source, vectorize).data
 
 
-def object_found(signature: str, source: Callable[[], str], vectorize: bool = True) -> Found:
+def object_found(signature: str, source: Callable[[], str], vectorize: bool = True) -> CachedKernel:
     """As `object_code`, with the object's second key."""
     return _object(_key(signature), source, vectorize)
 
@@ -127,7 +127,7 @@ def _key(signature: str) -> str:
     return hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
 
 
-def _object(first: str, source: Callable[[], str], vectorize: bool) -> Found:
+def _object(first: str, source: Callable[[], str], vectorize: bool) -> CachedKernel:
     options = f"{vectorize}|{host_target()!r}|{MODULE_FLAGS}"
     build = functools.partial(compile_module, vectorize=vectorize)
     found = store().kernels.get_or_build(first, source, options, build)
@@ -135,7 +135,7 @@ def _object(first: str, source: Callable[[], str], vectorize: bool) -> Found:
     return found
 
 
-def count(found: Found) -> None:
+def count(found: CachedKernel) -> None:
     """Adds an object to the process's counts."""
     counts.compiled += found.built
     counts.loaded += not found.built

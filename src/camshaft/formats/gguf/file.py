@@ -1,7 +1,7 @@
-"""The GGUF reader: versions 2 and 3, mapped and lazy. Everything the file says is checked before it is used.
+"""Read GGUF files, versions 2 and 3: memory-mapped, lazy, with every size and offset checked before use.
 
-A file is: magic, version, n_tensors, n_keys; the keys with their values; per tensor name, dimensions, type, offset;
-then, from the next multiple of the alignment on, the tensors' bytes.
+File layout: magic, version, n_tensors, n_keys; the keys with their values; per tensor its name, dimensions, type and offset;
+then, aligned, the tensors' data.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 MAX_NAME_NBYTES = 65535
-MAX_COUNT = 1 << 17  # keys, and tensors: 256 experts in each of 100 layers are 80,000
+MAX_COUNT = 1 << 17  # of keys and of tensors; 256 experts in each of 100 layers are about 80,000 tensors
 _UINT32 = 4
 
-# What comes instead of a model, by its first four bytes.
+# Other file kinds by their first four bytes, for error messages.
 _OTHER_FILES = {
     b"ggml": "a GGML file, which is older than GGUF; convert it",
     b"tjgg": "a GGJT file, which is older than GGUF; convert it",
@@ -43,14 +43,14 @@ _OTHER_FILES = {
 
 @dataclass(frozen=True, eq=False)
 class GGUFTensor(FileTensor):
-    """A tensor of a GGUF file; `offset` is its first byte's position in the file."""
+    """A tensor of a GGUF file; `offset` is the file position of its first byte."""
 
     offset: int
 
 
 class GGUFFile:
-    """An open GGUF file: `path`, `version`, `metadata`, `tensors` by name in file order; its first `header_nbytes` say all that.
-    A context manager."""
+    """An open GGUF file: `path`, `version`, `metadata`, and `tensors` by name in file order. `header_nbytes` is the size of the
+    header. A context manager."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class GGUFFile:
         self.metadata, self.tensors = metadata, MappingProxyType(tensors)
 
     def close(self) -> None:
-        """Lets the file go; arrays handed out before stay valid."""
+        """Close the file. Arrays returned before stay valid."""
         self.mapped.close()
 
     def __enter__(self) -> GGUFFile:
@@ -79,16 +79,16 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Opens a GGUF file: reads keys, names and shapes, decodes no value and no tensor.
+    """Open a GGUF file: parse keys, names and shapes, without decoding values or tensors.
 
-    FormatError, one line, when the file is missing, truncated, hostile, big-endian, one part of a split model, or of a
-    version other than 2 and 3. A tensor of a block type not read yet is an error only when its data is asked for.
+    Raises FormatError (one line) if the file is missing, truncated, malicious, big-endian, a part of a split model, or of
+    another version. A tensor of an unsupported format raises only when its data is read.
     """
     return read_header(MappedFile(path))
 
 
 def read_header(file: MappedFile) -> GGUFFile:
-    """What `open_gguf` gives, of a file that is mapped already."""
+    """As `open_gguf`, for a file that is mapped already."""
     cursor = Cursor(file)
     version = _read_version(cursor)
     n_tensors = cursor.count("the number of tensors", 24, MAX_COUNT)
@@ -119,7 +119,7 @@ def _scan_entries(cursor: Cursor, n_keys: int) -> dict[str, Entry]:
     for i in range(n_keys):
         key = cursor.name(f"key {i}", MAX_NAME_NBYTES)
         if key in entries:
-            cursor.fail(f"the key {shown(key)} stands there twice")
+            cursor.fail(f"the key {shown(key)} occurs twice")
         entries[key] = scan_value(cursor, key)
     return entries
 
@@ -127,7 +127,7 @@ def _scan_entries(cursor: Cursor, n_keys: int) -> dict[str, Entry]:
 def _refuse_split(cursor: Cursor, metadata: Metadata) -> None:
     n_parts = metadata.get("split.count", 1)
     if not isinstance(n_parts, int):
-        cursor.fail("the value of 'split.count' is no whole number")
+        cursor.fail("the value of 'split.count' is not an integer")
     if n_parts > 1:
         cursor.fail(f"is one of {n_parts} parts of a split model; join them first with llama-gguf-split --merge")
 
@@ -135,7 +135,7 @@ def _refuse_split(cursor: Cursor, metadata: Metadata) -> None:
 def _alignment(cursor: Cursor, metadata: Metadata) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if "general.alignment" in metadata and metadata.type_id("general.alignment") != _UINT32:
-        cursor.fail("general.alignment is no 32-bit whole number")
+        cursor.fail("general.alignment is not a 32-bit unsigned integer")
     assert isinstance(alignment, int)
     if alignment < 1 or alignment & (alignment - 1):
         cursor.fail(f"general.alignment is {alignment}; wanted a power of two")
@@ -156,7 +156,7 @@ def _read_tensors(cursor: Cursor, n_tensors: int, alignment: int) -> dict[str, G
     for i in range(n_tensors):
         info = _read_info(cursor, i)
         if info.name in infos:
-            cursor.fail(f"the tensor {shown(info.name)} stands there twice")
+            cursor.fail(f"the tensor {shown(info.name)} occurs twice")
         infos[info.name] = info
     start = -(-cursor.position // alignment) * alignment
     tensors = {name: _place(cursor, info, start, alignment) for name, info in infos.items()}
@@ -197,7 +197,7 @@ def _place(cursor: Cursor, info: _TensorInfo, start: int, alignment: int) -> GGU
 def tensor_at(
     file: MappedFile, name: str, shape: tuple[int, ...], form: BlockFormat, nbytes: int, offset: int
 ) -> GGUFTensor:
-    """The tensor whose bytes are known to lie at `offset` of the file."""
+    """The tensor at `offset` of the file. The caller has checked its bounds."""
 
     def read() -> Bytes:
         return file.view(offset, nbytes)

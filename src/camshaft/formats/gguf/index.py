@@ -1,6 +1,6 @@
-"""A GGUF file whose header was read before: places of values and tensors, good for any file whose header has the same bytes.
+"""HeaderIndex: the parsed header of a GGUF file in compact form, to reopen a file with an identical header quickly.
 
-Beside gguf.py, which reads headers. To pass over a vocabulary of 152k tokens takes 25 ms; its digest takes 3.
+For a vocabulary of 152k tokens, parsing takes 25 ms and hashing the header 3 ms.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PROBE_NBYTES = 4096
 
 @dataclass(frozen=True)
 class HeaderIndex:
-    """What open_gguf found, after all its checks, in a file of `file_nbytes` whose first `nbytes` have the SHA-256 `digest`.
+    """The result of open_gguf for a file of `file_nbytes` whose first `nbytes` have the SHA-256 `digest`.
 
-    `entries`: type id, position and bytes of a value by key; `tensors`: name, shape, type number, bytes and offset of each.
+    `entries` are (type id, position, bytes) of each value by key; `tensors` are (name, shape, type number, bytes, offset).
     """
 
     file_nbytes: int
@@ -33,13 +33,13 @@ class HeaderIndex:
 
 
 def probe(file: MappedFile) -> str:
-    """What a file's header may be looked up by: its size and first bytes. Other headers may have the same."""
+    """A lookup key for a file's header: its size and a hash of its first bytes. Different headers may share it."""
     first = file.view(0, min(_PROBE_NBYTES, file.size))
     return f"{file.size}|{hashlib.sha256(first.data).hexdigest()}"
 
 
 def known_header(file: GGUFFile) -> HeaderIndex:
-    """Of a file that is open."""
+    """The index of an open file's header."""
     mapped = file.mapped
     entries = {key: (e.type_id, e.position, e.nbytes) for key, e in file.metadata.entries.items()}
     tensors = [(t.name, t.shape, _number(t), t.nbytes, t.offset) for t in file.tensors.values()]
@@ -48,7 +48,7 @@ def known_header(file: GGUFFile) -> HeaderIndex:
 
 
 def open_known(file: MappedFile, header: HeaderIndex) -> GGUFFile | None:
-    """What `read_header` gives of that file, or None where its header is another one."""
+    """Open a file with a known header, as `read_header` does; None if the file's header differs."""
     if file.size != header.file_nbytes or header_digest(file, header.nbytes) != header.digest:
         return None
     metadata = Metadata(file, {key: Entry(*place) for key, place in header.entries.items()})
@@ -58,10 +58,10 @@ def open_known(file: MappedFile, header: HeaderIndex) -> GGUFFile | None:
 
 
 def header_digest(file: MappedFile, nbytes: int) -> str:
-    """The SHA-256 of the first bytes, as they are now."""
+    """The SHA-256 of the file's first bytes."""
     return hashlib.sha256(file.view(0, nbytes).data).hexdigest()
 
 
 def _number(tensor: GGUFTensor) -> int:
-    assert tensor.format.ggml_id is not None  # it was found by it
+    assert tensor.format.ggml_id is not None  # the reader looked the format up by it
     return tensor.format.ggml_id

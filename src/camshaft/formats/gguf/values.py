@@ -1,4 +1,4 @@
-"""GGUF metadata: value types, and a mapping that decodes a value when asked for it."""
+"""GGUF metadata values: scan them without decoding, and decode them on demand."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes
-from camshaft.formats.mapped import Cursor, MappedFile, short_string_places, shown
+from camshaft.formats.mapped import Cursor, MappedFile, short_string_offsets, shown
 
 STRING, ARRAY = 8, 9
 _U64 = struct.Struct("<Q")
-MAX_DEPTH = 4  # arrays in arrays; no tool writes more than two
+MAX_DEPTH = 4  # of nested arrays; known tools write at most two
 
-# A number's type id: its NumPy type. Sizes, scalars and arrays of numbers all follow from this table.
+# Type id -> NumPy dtype of numbers.
 NUMBERS: dict[int, np.dtype[Any]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
@@ -40,7 +40,7 @@ Value: TypeAlias = "bool | int | float | str | Array"
 
 
 def decode_text(data: bytes, path: str, what: str) -> str:
-    """UTF-8 to text. FormatError that names what it was."""
+    """Decode UTF-8. Raises FormatError, naming `what`."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -48,9 +48,9 @@ def decode_text(data: bytes, path: str, what: str) -> str:
 
 
 class StringArray(Sequence[str]):
-    """An array of strings in the file, decoded one by one when asked for; FormatError on one that is not UTF-8.
+    """An array of strings in the file, decoded on demand. Raises FormatError for a string that is not UTF-8.
 
-    `as_bytes` gives all of them undecoded, `list(...)` all decoded; both want the file open.
+    `as_bytes` returns all strings undecoded, `list(...)` all decoded; both require the file to be open.
     """
 
     def __init__(self, file: MappedFile, key: str, position: int, nbytes: int, count: int) -> None:
@@ -65,7 +65,7 @@ class StringArray(Sequence[str]):
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
-        # Where the bytes of each string begin, and those of a next one would; counted from the array's first byte.
+        # The start of each string's bytes, and of those after the last; relative to the array's first byte.
         data, unpack = self._file.bytes(self._position, self._nbytes), _U64.unpack_from
         starts, position = [8], 0
         for _ in range(self._count):
@@ -74,11 +74,11 @@ class StringArray(Sequence[str]):
         return np.array(starts, np.int64)
 
     def as_bytes(self) -> list[bytes]:
-        """Every string's bytes, in order."""
+        """The bytes of every string."""
         data, unpack = self._file.bytes(self._position, self._nbytes), _U64.unpack_from
-        places = short_string_places(data, 0, self._count)
-        if places is not None:
-            return [data[place + 8 : end] for place, end in pairwise(places)]
+        offsets = short_string_offsets(data, 0, self._count)
+        if offsets is not None:
+            return [data[offset + 8 : end] for offset, end in pairwise(offsets)]
         strings, position = [], 0
         for _ in range(self._count):
             start = position + 8
@@ -101,17 +101,17 @@ class StringArray(Sequence[str]):
         return self._decode(self._file.bytes(self._position + start, end - start), i)
 
     def _decoded(self) -> list[str] | None:
-        """All strings, decoded in one go: of each length its last byte, a zero, is left to split them at. None where one is
-        long, or holds a zero itself. A vocabulary of 152k tokens took 50 ms string by string."""
+        """Decode all strings at once: keep one zero byte of each length field as separator, then split. None if a string is
+        too long or contains a zero byte. Decoding 152k tokens one by one takes 50 ms."""
         data = self._file.bytes(self._position, self._nbytes)
-        places = short_string_places(data, 0, self._count)
-        if places is None:
+        offsets = short_string_offsets(data, 0, self._count)
+        if offsets is None:
             return None
-        octets, starts = np.frombuffer(data, np.uint8), np.array(places[:-1], np.int64)
-        kept = np.ones(octets.size, np.bool_)
+        octets, starts = np.frombuffer(data, np.uint8), np.array(offsets[:-1], np.int64)
+        mask = np.ones(octets.size, np.bool_)
         for i in range(7):
-            kept[starts + i] = False
-        joined = octets[kept].tobytes()
+            mask[starts + i] = False
+        joined = octets[mask].tobytes()
         return joined.decode("utf-8").split("\0")[1:] if joined.count(0) == self._count else None
 
     def __iter__(self) -> Iterator[str]:
@@ -124,13 +124,13 @@ class StringArray(Sequence[str]):
         strings = self.as_bytes()
         try:
             return iter([data.decode("utf-8") for data in strings])
-        except UnicodeDecodeError:  # again, to say which: the fast way does not know
+        except UnicodeDecodeError:  # decode one by one, for an error that names the string
             return iter([self._decode(data, i) for i, data in enumerate(strings)])
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a value lies: its type, the position of its first byte, and the bytes it takes."""
+    """The location of a value: its type, position and size in bytes."""
 
     type_id: int
     position: int
@@ -138,7 +138,7 @@ class Entry:
 
 
 def scan_value(cursor: Cursor, key: str) -> Entry:
-    """Passes over a value: its type id, then the value, every length checked and nothing decoded."""
+    """Skip a value (type id, then data), checking every length and decoding nothing."""
     type_id = cursor.u32(f"the type of {shown(key)}")
     start = cursor.position
     _skip_value(cursor, key, type_id, 0)
@@ -172,10 +172,10 @@ def _skip_array(cursor: Cursor, key: str, depth: int) -> None:
 
 
 class Metadata(Mapping[str, Value]):
-    """Keys and values of a GGUF file. A value is decoded at its first look-up and kept: numbers as bool, int or float,
-    strings as str, arrays of numbers as read-only ndarrays, arrays of strings as StringArray, others as lists.
+    """The keys and values of a GGUF file. A value is decoded on first access and cached: numbers as bool, int or float, strings
+    as str, number arrays as read-only ndarrays, string arrays as StringArray, other arrays as lists.
 
-    FormatError for a string that is not UTF-8, a boolean that is neither 0 nor 1, and on a closed file.
+    Raises FormatError for a string that is not UTF-8, a boolean other than 0 and 1, and after the file is closed.
     """
 
     def __init__(self, file: MappedFile, entries: Mapping[str, Entry]) -> None:
@@ -201,7 +201,7 @@ class Metadata(Mapping[str, Value]):
         return self._values[key]
 
     def _strings(self, cursor: Cursor, key: str, entry: Entry) -> StringArray | None:
-        """An array of strings, whose end is known since the file was opened; None for any other value."""
+        """A top-level array of strings, whose size is known from the scan; None for any other value."""
         if entry.type_id != ARRAY or entry.nbytes < 12 or cursor.u32(key) != STRING:
             cursor.position = entry.position
             return None
@@ -209,22 +209,22 @@ class Metadata(Mapping[str, Value]):
         return StringArray(self._file, key, cursor.position, entry.nbytes - 12, count)
 
     def type_id(self, key: str) -> int:
-        """The type of a value as the file has it (8 string, 9 array, else a key of NUMBERS)."""
+        """The type id of a value (8 string, 9 array, else a key of NUMBERS)."""
         return self._entries[key].type_id
 
     def raw(self, key: str, most: int | None = None) -> bytes:
-        """A value's bytes as they lie in the file, without the type before them; the first `most` of them."""
+        """A value's raw bytes without its type id, at most `most` of them."""
         entry = self._entries[key]
         return self._file.bytes(entry.position, entry.nbytes if most is None else min(most, entry.nbytes))
 
     def view(self, key: str) -> Bytes:
-        """As `raw`, all of it and without a copy: read-only uint8."""
+        """A value's raw bytes as read-only uint8, without a copy."""
         entry = self._entries[key]
         return self._file.view(entry.position, entry.nbytes)
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """Where each value lies."""
+        """The location of each value."""
         return self._entries
 
 

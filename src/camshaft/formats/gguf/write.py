@@ -1,4 +1,4 @@
-"""The GGUF writer: keys and tensors of one file in another one, which appears whole or not at all. Beside gguf.py."""
+"""Write GGUF files atomically."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from camshaft.formats.gguf.values import Metadata
 from camshaft.store.files import atomic_file
 
 _VERSION, _UINT32 = 3, 4
-# A value's type number, and its bytes.
+# (type id, raw bytes) of a value
 Raw: TypeAlias = tuple[int, bytes]
 
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor to write: `parts` gives its bytes in order, when their turn has come. The shape is in NumPy order."""
+    """A tensor to write; `parts` yields its bytes in order and is called when they are needed. The shape is row-major."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,24 +34,24 @@ class NewTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its rows. FormatError where a row is no whole number of blocks."""
+        """Bytes of all rows. Raises FormatError if a row is not a multiple of the block size."""
         return math.prod(self.shape[:-1]) * self.format.row_nbytes(self.shape[-1] if self.shape else 1)
 
 
 def unsigned(value: int) -> Raw:
-    """A 32-bit whole number as a value to write."""
+    """A 32-bit unsigned integer as a value."""
     return _UINT32, struct.pack("<I", value)
 
 
 def values_of(metadata: Metadata) -> dict[str, Raw]:
-    """All of a file's values, as they are."""
+    """All values of a file, unchanged."""
     return {key: (metadata.type_id(key), metadata.raw(key)) for key in metadata}
 
 
 def write_gguf(path: Path, values: Mapping[str, Raw], tensors: Iterable[NewTensor]) -> None:
-    """Writes a file of version 3 in place of `path` when all of it is there. The alignment is that of `values`.
+    """Write a GGUF version 3 file; `path` is replaced only once it is complete. The alignment is taken from `values`.
 
-    StoreError when it cannot be written (a full disk, a missing folder); nothing is left behind then, or where a part fails.
+    Raises StoreError if it cannot be written (full disk, missing folder). A failure leaves no file behind.
     """
     tensors = tuple(tensors)
     alignment = _alignment(values)

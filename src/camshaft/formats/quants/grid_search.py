@@ -1,8 +1,8 @@
-"""Searches for the scale (and minimum) of a group that lose least.
+"""Search for the scale (and minimum) of a group of values with the least quantization error.
 
-The searches are those of ggml's reference quantizers (ggml-quants.c: make_qkx2_quants, make_qx_quants, make_q3_quants, and
-IQ4_NL's), step by step, for all groups at once. A group is a column: values are [group size, n], so that sums run down the
-rows in ggml's order and most results are byte-equal to its own.
+The searches follow ggml's reference quantizers (ggml-quants.c: make_qkx2_quants, make_qx_quants, make_q3_quants, and that of
+IQ4_NL), vectorized over groups. A group is a column, values are [group size, n], so that sums run in ggml's order and most
+results are byte-equal.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _at_peak(x: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
 def fit_affine(
     x: Floats, weights: Floats, most: int, first: float, n_steps: int, *, absolute: bool = False
 ) -> tuple[Floats, Floats, Bytes]:
-    """scale [n], minimum [n] (at least 0) and codes 0 .. most with x = scale code - minimum.
+    """Return scale [n], minimum [n] (at least 0) and codes 0 .. most with x = scale code - minimum.
 
-    Tries the scales (most + first + 0.1 i) / range for i = 0 .. n_steps; for each the best line in weighted least squares, and
-    keeps the one of the smallest weighted error (`absolute`: of magnitudes, else of squares).
+    Tries the scales (most + first + 0.1 i) / range for i = 0 .. n_steps with a weighted least-squares fit each, and keeps the
+    one with the smallest weighted error (`absolute`: of magnitudes, else of squares).
     """
     low: Floats = np.minimum(x.min(axis=0), np.float32(0))
     high: Floats = x.max(axis=0)

@@ -1,7 +1,7 @@
-"""Floats to blocks of 256: Q2_K to Q6_K, IQ4_XS. Rows of formats/blocks.py; k_blocks.py decodes, grid_search.py searches.
+"""Quantize floats to blocks of 256: Q2_K to Q6_K, IQ4_XS.
 
-An encoder takes float32 [n, 256] and gives one record per block, [n]. Each group of 16 or 32 gets its best scale; the block's
-own scale brings those to a few bits; then the codes are rounded once more to what will be decoded. As in ggml's reference.
+An encoder takes float32 [n, 256] and returns one record per block, [n]. It finds the best scale of each group of 16 or 32,
+quantizes the scales with the block's own scale, and then rounds the codes again with the quantized scales, as ggml does.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def _affine(
         inverse = divide(np.full_like(peak, scale_most), peak)
         return peak / np.float32(scale_most), np.rint(inverse[:, None] * wanted).clip(0, scale_most).astype(np.uint8)
 
-    (d, kept), (dmin, kept_minima) = few_bits(scales), few_bits(minima)
-    step = _half(d)[:, None] * kept
-    shift = _half(dmin)[:, None] * kept_minima
+    (d, scale_codes), (dmin, minimum_codes) = few_bits(scales), few_bits(minima)
+    step = _half(d)[:, None] * scale_codes
+    shift = _half(dmin)[:, None] * minimum_codes
     codes = _rounded(columns, step, shift, 0, most, codes)
-    return d, dmin, kept, kept_minima, _from_columns(codes, n)
+    return d, dmin, scale_codes, minimum_codes, _from_columns(codes, n)
 
 
 def _loud(columns: Floats) -> Floats:
@@ -117,23 +117,23 @@ def encode_q3_k(values: Floats) -> Records:
     scale, codes = fit_signed_descent(columns, 4)
     scales = _by_block(scale, n)
     inverse = divide(np.full(n, -32, np.float32), _at_peak(scales))
-    kept = (np.rint(inverse[:, None] * scales).clip(-32, 31) + 32).astype(np.uint8)
-    kept[inverse == 0] = 0
+    scale_codes = (np.rint(inverse[:, None] * scales).clip(-32, 31) + 32).astype(np.uint8)
+    scale_codes[inverse == 0] = 0
     d = divide(np.ones(n, np.float32), inverse)
-    step = _half(d)[:, None] * (kept.astype(np.float32) - 32)
+    step = _half(d)[:, None] * (scale_codes.astype(np.float32) - 32)
     final = _from_columns(_rounded(columns, step, np.zeros_like(step), -4, 3, codes), n)
     high = np.packbits(final.reshape(n, 8, 32) >> np.uint8(2), axis=1, bitorder="little").reshape(n, 32)
-    return _records(k.Q3_K, d=d, hmask=high, qs=_packed_bits(final, 2, 32), scales=_q3_scale_bytes(kept))
+    return _records(k.Q3_K, d=d, hmask=high, qs=_packed_bits(final, 2, 32), scales=_q3_scale_bytes(scale_codes))
 
 
 def _q3_scale_bytes(scales: Bytes) -> Bytes:
-    """[n, 16] of six bits to 12 bytes; k_blocks.q3_scales reads them."""
+    """[n, 16] of six bits to 12 bytes; k_quants.q3_scales reads them."""
     low = (scales[:, :8] & np.uint8(15)) | (scales[:, 8:] << np.uint8(4))
     return np.hstack([low, _packed_bits(scales >> np.uint8(4), 2, 4)])
 
 
 def _k_scale_bytes(scales: Bytes, minima: Bytes) -> Bytes:
-    """[n, 8] of six bits each to 12 bytes; k_blocks.k_scales reads them."""
+    """[n, 8] of six bits each to 12 bytes; k_quants.k_scales reads them."""
     top_scales, top_minima = (
         (scales[:, 4:] >> np.uint8(4)) << np.uint8(6),
         (minima[:, 4:] >> np.uint8(4)) << np.uint8(6),
@@ -165,15 +165,15 @@ def encode_q6_k(values: Floats) -> Records:
     peak = _at_peak(scales)
     silent = np.abs(peak) < TINY
     inverse = divide(np.full(n, -128, np.float32), np.where(silent, np.float32(0), peak))
-    kept = np.minimum(np.rint(inverse[:, None] * scales), 127).astype(np.int8)
+    scale_codes = np.minimum(np.rint(inverse[:, None] * scales), 127).astype(np.int8)
     d = divide(np.ones(n, np.float32), inverse)
-    step = _half(d)[:, None] * kept
+    step = _half(d)[:, None] * scale_codes
     final = _from_columns(_rounded(columns, step, np.zeros_like(step), -32, 31, codes), n)
     final[silent] = 0
     halves = final.reshape(n, 2, 4, 32)
     low = (halves[:, :, :2] & np.uint8(15)) | (halves[:, :, 2:] << np.uint8(4))
     high = _packed_bits(final >> np.uint8(4), 2, 32)
-    return _records(k.Q6_K, d=d, ql=low.reshape(n, 128), qh=high, scales=kept)
+    return _records(k.Q6_K, d=d, ql=low.reshape(n, 128), qh=high, scales=scale_codes)
 
 
 def encode_iq4_xs(values: Floats) -> Records:
@@ -181,10 +181,10 @@ def encode_iq4_xs(values: Floats) -> Records:
     columns, n = _columns(values, 32), len(values)
     scales = _by_block(fit_values(columns), n)
     d = -_at_peak(scales) / np.float32(32)
-    kept = np.rint(divide(np.ones(n, np.float32), d)[:, None] * scales).clip(-32, 31)
-    step = (d[:, None] * kept).astype(np.float32)
+    scale_codes = np.rint(divide(np.ones(n, np.float32), d)[:, None] * scales).clip(-32, 31)
+    step = (d[:, None] * scale_codes).astype(np.float32)
     codes = _from_columns(nearest_values(columns * divide(np.ones_like(step), step).reshape(-1)), n)
-    six = (kept + 32).astype(np.uint8)
+    six = (scale_codes + 32).astype(np.uint8)
     low = (six[:, 0::2] & np.uint8(15)) | (six[:, 1::2] << np.uint8(4))
     high = np.bitwise_or.reduce((six >> np.uint8(4)).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16), axis=-1)
     return _records(k.IQ4_XS, d=d, scales_h=high, scales_l=low, qs=_packed_bits(codes, 4, 16))

@@ -1,7 +1,7 @@
-"""Blocks of 256: Q2_K to Q6_K, Q8_K, IQ4_XS. Layouts and decoders; rows of formats/blocks.py.
+"""Layouts and decoders of blocks of 256: Q2_K to Q6_K, Q8_K, IQ4_XS.
 
-A decoder takes one record per block, [n], and gives float32 [n, 256]. A block is divided into groups of 16 or 32 with
-a small integer scale each. Products and sums stand in the order that llama.cpp has them, so results are bit-equal.
+A decoder takes one record per block, [n], and returns float32 [n, 256]. A block is divided into groups of 16 or 32 with a small
+integer scale each. Operations are in llama.cpp's order, so results are bit-equal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4. Layouts and decoders; rows of formats/blocks.py.
+"""Layouts and decoders of blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4.
 
-A decoder takes one record per block, [n], and gives float32 [n, 32]. Element j < 16 is the low nibble of byte j,
-element 16 + j the high one. Products and sums stand in the order that llama.cpp has them, so results are bit-equal.
+A decoder takes one record per block, [n], and returns float32 [n, 32]. Element j < 16 is the low nibble of byte j, element
+16 + j the high nibble. Operations are in llama.cpp's order, so results are bit-equal.
 """
 
 from __future__ import annotations

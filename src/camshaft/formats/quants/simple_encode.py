@@ -1,7 +1,7 @@
-"""Floats to blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4. Rows of formats/blocks.py; small_blocks.py decodes.
+"""Quantize floats to blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4.
 
-An encoder takes float32 [n, 32] and gives one record per block, [n]. All but IQ4_NL are byte-equal to what the package
-`gguf` writes, IQ4_NL to llama.cpp's: roundings stand where theirs do.
+An encoder takes float32 [n, 32] and returns one record per block, [n]. Results are byte-equal to the `gguf` package's, except
+IQ4_NL, which is byte-equal to llama.cpp's.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def encode_q8_0(values: Floats) -> Records:
 
 
 def encode_iq4_nl(values: Floats) -> Records:
-    """The scale that search finds best, then for every element the nearest of the 16 values."""
+    """The best scale by search, then the nearest of the 16 values for every element."""
     columns = np.ascontiguousarray(values.T)
     d = fit_values(columns)
     codes = nearest_values(columns * _inverse(d)).T
@@ -94,7 +94,7 @@ def encode_iq4_nl(values: Floats) -> Records:
 
 
 def encode_mxfp4(values: Floats) -> Records:
-    """e = floor(log2 max |x|) - 2 + 127; q the nearest of the E2M1 values, the first of two that are equally near."""
+    """e = floor(log2 max |x|) - 2 + 127; q the nearest E2M1 value, the first of two equally near ones."""
     most = np.abs(values).max(axis=-1)
     with np.errstate(divide="ignore"):
         e = np.where(most > 0, np.floor(np.log2(most)) - 2 + 127, 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Llama: SmolLM2, Llama 2 and 3, Mistral, TinyLlama. A graph built by plain functions over ops.
+"""Graph of Llama models: SmolLM2, Llama 2 and 3, Mistral, TinyLlama.
 
 Pre-norm blocks of grouped-query attention with rotary embedding (interleaved pairs, as GGUF permutes q and k) and a SwiGLU
 feed-forward (Touvron et al., 2023).
@@ -13,7 +13,7 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.transformer import LayerCache, TokenBatch, attend, rotate, wanted_rows
+from camshaft.models.transformer import LayerCache, TokenBatch, attend, logit_rows, rotate
 
 PAIRING = "interleaved"
 
@@ -22,7 +22,7 @@ AttentionBlock = Callable[[Tensor, str, ModelConfig, Checkpoint, TokenBatch, Lay
 
 
 def build(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
-    """Logits f32 [R, vocab] of the wanted rows."""
+    """Return the logits f32 [R, vocab] of the batch's rows."""
     return decoder(config, file, batch, caches, attention)
 
 
@@ -31,13 +31,13 @@ def decoder(
 ) -> Tensor:
     """Embedding, layers of attention `block` and feed-forward with residuals, final norm, output projection.
 
-    Of the last layer only the wanted rows are made from its attention on: nobody reads the others."""
+    In the last layer, everything after the attention is computed only for the rows with logits."""
     embeddings = file.tensor("token_embd.weight", config.vocab_size, config.dim)
     x: Tensor = F.embedding(batch.ids, embeddings)
     for layer, cache in enumerate(caches):
         prefix, is_last = f"blk.{layer}", layer == len(caches) - 1
         attended = block(x, prefix, config, file, replace(batch, is_last=is_last), cache)
-        x = wanted_rows(x, batch, f"{prefix}.rows") if is_last else x
+        x = logit_rows(x, batch, f"{prefix}.rows") if is_last else x
         x = F.add(x, attended, name=f"{prefix}.attn_residual")
         x = F.add(x, feed_forward(x, prefix, config, file), name=f"{prefix}.ffn_residual")
     x = F.rms_norm(x, file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
@@ -59,7 +59,7 @@ def attention(
 
 
 def feed_forward(x: Tensor, prefix: str, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """down(silu(gate(h)) * up(h)), h the normed x."""
+    """down(silu(gate(h)) * up(h)), where h is the normed x."""
     h = norm(x, f"{prefix}.ffn_norm", config, file)
     gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim)
     up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim)
@@ -67,6 +67,6 @@ def feed_forward(x: Tensor, prefix: str, config: ModelConfig, file: Checkpoint) 
 
 
 def norm(x: Tensor, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """rms_norm with the file's weight."""
+    """rms_norm with the file's weight `name`.weight."""
     result: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", config.dim), eps=config.norm_eps, name=name)
     return result

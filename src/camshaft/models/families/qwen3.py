@@ -14,7 +14,7 @@ PAIRING = "neox"
 
 
 def build(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
-    """Logits f32 [R, vocab] of the wanted rows."""
+    """Return the logits f32 [R, vocab] of the batch's rows."""
     return decoder(config, file, batch, caches, attention)
 
 

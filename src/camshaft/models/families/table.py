@@ -1,4 +1,4 @@
-"""ARCHITECTURES: which file of models/ builds which GGUF architecture. A new model is a file and a row."""
+"""The supported GGUF architectures with the function that builds each graph. A new model is a module and a row here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Build = Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[LayerCache]], Te
 
 @dataclass(frozen=True)
 class Architecture:
-    """`build` makes the graph; `name` is general.architecture in GGUF."""
+    """`name` is general.architecture in GGUF; `build` adds the model to a graph."""
 
     name: str
     build: Build
@@ -31,5 +31,5 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture(metadata: Mapping[str, Any]) -> Architecture:
-    """The architecture of a file. ModelError, naming it, for one that has no row."""
+    """The architecture of a file. Raises ModelError, naming it, if it is not supported."""
     return ARCHITECTURES[architecture_name(metadata)]

@@ -34,7 +34,7 @@ function drawArena(profile, colours) {
   box.replaceChildren(svg);
 }
 
-// When each thunk began and ended on any lane; one that had no part of the run stands where the one before it ended.
+// Start and end of each thunk over all lanes; a thunk without bars is placed at the end of the previous one.
 function timesOf(profile, count) {
   const starts = Array(count).fill(Infinity), ends = Array(count).fill(-Infinity);
   for (const [, thunk, start, end] of profile.timeline.bars) {

@@ -1,4 +1,4 @@
-// Words, numbers, colours, the tooltip and SVG elements: what all pictures share.
+// Shared by all plots: number formats, colours, the tooltip, SVG elements.
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = ["#3f78d8", "#e0803c", "#2f9e7e", "#a76bc9", "#c9a227", "#d3586f", "#3fa0bf", "#7f9440", "#9a6f57", "#737b8c"];
 
@@ -40,12 +40,12 @@ function percent(value) {
   return (hundredth >= 99.95 ? Math.round(value * 100).toLocaleString("en") : (value * 100).toFixed(1)) + " %";
 }
 
-// Objects out of the rows of a profile, which are lists in the order of its columns.
+// Convert the rows of a profile, lists in column order, to objects.
 function records(profile, what) {
   return profile.rows[what].map((cells) => Object.fromEntries(profile.columns.map((name, i) => [name, cells[i]])));
 }
 
-// A colour for each op, those with the most time first; the last one serves for all others.
+// A colour per op, by share of time; ops beyond the palette share the last colour.
 function opColours(profile) {
   const shares = new Map();
   for (const row of records(profile, "thunk")) shares.set(row.op, (shares.get(row.op) || 0) + row.share);
@@ -53,17 +53,17 @@ function opColours(profile) {
   return new Map(order.map((op, i) => [op, COLOURS[Math.min(i, COLOURS.length - 1)]]));
 }
 
-// Ticks at round numbers: about `count` of them from low to high.
+// About `count` round numbers from low to high.
 function ticks(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
-  const found = [];
-  for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-9; t += step) found.push(t);
-  return found;
+  const values = [];
+  for (let t = Math.ceil(low / step) * step; t <= high + step * 1e-9; t += step) values.push(t);
+  return values;
 }
 
-// A tick's label under or over its line, kept inside of the picture.
+// A tick label, moved inwards at the right edge.
 function tickText(svg, x, y, width, text) {
   make("text", { x: Math.min(x, width - 2), y, "text-anchor": x > width - 30 ? "end" : "middle" }, svg, text);
 }
@@ -82,17 +82,17 @@ const tip = {
   hide() { byId("tip").hidden = true; },
 };
 
-// One listener for a whole picture: `find` gives title and lines for an element, or null.
+// Show tooltips with one listener per plot: `find` returns [title, lines] for an element, or null.
 function tips(svg, find) {
   let hot = null;
   const cool = () => { if (hot) hot.classList.remove("hot"); hot = null; tip.hide(); };
   svg.addEventListener("pointermove", (event) => {
-    const found = find(event.target);
+    const content = find(event.target);
     if (event.target !== hot) cool();
-    if (!found) return;
+    if (!content) return;
     hot = event.target;
     hot.classList.add("hot");
-    tip.show(event, found[0], found[1]);
+    tip.show(event, content[0], content[1]);
   });
   svg.addEventListener("pointerleave", cool);
 }
@@ -102,7 +102,7 @@ function rowLines(row) {
     [row.op, row.variant].filter(Boolean).join(" / ") + (row.device === "host" || !row.device ? "" : " on " + row.device),
     duration(row.ns) + ", " + percent(row.share) + " of the time" + (row.n_thunks > 1 ? ", " + row.n_thunks + " thunks" : ""),
     bytes(row.nbytes) + ", " + number(row.flops / 1e6) + " MFLOP (" + (row.kind || "several kinds") + ")",
-    number(row.gb_per_s) + " GB/s, " + number(row.gflop_per_s) + " GFLOP/s, " + percent(row.roof_share) + " of the roof",
+    number(row.gb_per_s) + " GB/s, " + number(row.gflop_per_s) + " GFLOP/s, " + percent(row.roof_share) + " of peak",
     "waited before it " + duration(row.waited_ns),
   ];
 }

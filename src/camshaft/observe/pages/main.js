@@ -1,4 +1,4 @@
-// The page: tabs, the figures at the top, and drawing all of it again when the window or a choice changes.
+// Tabs, the summary figures, and redrawing after a resize or a changed choice.
 const data = JSON.parse(byId("data").textContent);
 let current = null;
 
@@ -6,15 +6,15 @@ function tiles(profile) {
   const rows = records(profile, "thunk"), total = profile.total_ns, sum = (key) => rows.reduce((all, row) => all + row[key], 0);
   const tokens = profile.extents.tokens || 1;
   const waits = rows.reduce((all, row) => all + (row.waited_ns > 0 ? 1 : 0), 0);
-  const found = [
-    [duration(total), `a run, median of ${profile.runs}; least ${duration(profile.fastest_ns)}`],
-    [number(tokens * 1e9 / total) + " /s", tokens > 1 ? `tokens, ${tokens} a run` : "runs"],
+  const figures = [
+    [duration(total), `per run, median of ${profile.runs}; fastest ${duration(profile.fastest_ns)}`],
+    [number(tokens * 1e9 / total) + " /s", tokens > 1 ? `tokens, ${tokens} per run` : "runs"],
     [percent(profile.waited_share), `of the workers' time at ${waits} waits`],
     [number(sum("nbytes") / total) + " GB/s", `read and written: ${bytes(sum("nbytes"))}`],
-    [number(sum("flops") / total) + " GFLOP/s", number(sum("flops") / 1e9) + " GFLOP a run"],
+    [number(sum("flops") / total) + " GFLOP/s", number(sum("flops") / 1e9) + " GFLOP per run"],
     [bytes(Object.values(profile.arena_nbytes).reduce((a, b) => a + b, 0)), `of arena for ${profile.placements.length} temporaries`],
   ];
-  byId("tiles").replaceChildren(...found.map(([figure, words]) => {
+  byId("tiles").replaceChildren(...figures.map(([figure, words]) => {
     const tile = Object.assign(document.createElement("div"), { className: "tile" });
     tile.append(Object.assign(document.createElement("b"), { textContent: figure }));
     tile.append(Object.assign(document.createElement("span"), { textContent: words }));
@@ -41,10 +41,10 @@ function drawAll() {
   legend(current, colours);
   byId("notes").hidden = current.notes.length === 0;
   byId("notes").textContent = current.notes.join(" ");
-  const total = current.timeline.total_ns, again = () => drawTimeline(current, colours);
-  again();
-  zoomable(byId("timeline"), total, again);
-  byId("whole").onclick = () => { clampView(0, total, total); again(); };
+  const total = current.timeline.total_ns, redraw = () => drawTimeline(current, colours);
+  redraw();
+  zoomable(byId("timeline"), total, redraw);
+  byId("whole").onclick = () => { clampView(0, total, total); redraw(); };
   byId("dots").onchange = () => drawRoofline(current, colours);
   byId("space").onchange = byId("along").onchange = () => drawArena(current, colours);
   byId("by").onchange = byId("find").oninput = () => drawTable(current);

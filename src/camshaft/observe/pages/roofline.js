@@ -1,4 +1,4 @@
-// The roofline: operations per byte against operations per second, both in powers of ten, under the measured roof.
+// The roofline: operations per byte against operations per second, both logarithmic, with the measured peak rates.
 function drawRoofline(profile, colours) {
   const box = byId("roofline"), width = Math.max(box.clientWidth, 240), height = Math.round(Math.min(440, 240 + width * 0.16));
   const rows = records(profile, byId("dots").value);
@@ -23,8 +23,8 @@ function drawRoofline(profile, colours) {
 }
 
 function unplotted(count, roof) {
-  const words = count ? [`${count} without arithmetic, or without a time, have no place here; the table has them.`] : [];
-  if (!roof) words.push("There is no roof: it is measured for the CPU, and nothing ran there.");
+  const words = count ? [`${count} rows without arithmetic or without a time are not plotted; see the table.`] : [];
+  if (!roof) words.push("No peak rates: they are measured for the CPU, and nothing ran there.");
   return words.join(" ");
 }
 

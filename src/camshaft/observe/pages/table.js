@@ -1,4 +1,4 @@
-// The table: one row per op, part, layer or thunk; sorted by a click on a heading, filtered by name.
+// The table: one row per op, part, layer or thunk; click a heading to sort, type to filter by name.
 const COLUMNS = [
   ["name", "name", (r) => r.name],
   ["thunks", "n_thunks", (r) => number(r.n_thunks, 6)],
@@ -9,22 +9,22 @@ const COLUMNS = [
   ["MFLOP", "flops", (r) => number(r.flops / 1e6)],
   ["GB/s", "gb_per_s", (r) => number(r.gb_per_s)],
   ["GFLOP/s", "gflop_per_s", (r) => number(r.gflop_per_s)],
-  ["of roof", "roof_share", (r) => percent(r.roof_share)],
+  ["of peak", "roof_share", (r) => percent(r.roof_share)],
 ];
-const order = { key: null, falling: true };
+const order = { key: null, descending: true };
 
 function drawTable(profile) {
   const wanted = byId("find").value.trim().toLowerCase();
   const rows = records(profile, byId("by").value).filter((r) => (r.name + " " + r.op).toLowerCase().includes(wanted));
-  if (order.key) rows.sort((a, b) => compare(a[order.key], b[order.key]) * (order.falling ? -1 : 1));
+  if (order.key) rows.sort((a, b) => compare(a[order.key], b[order.key]) * (order.descending ? -1 : 1));
   const most = Math.max(...rows.map((r) => r.share), 1e-9);
   byId("table").tHead.replaceChildren(headings(profile));
   byId("table").tBodies[0].replaceChildren(...rows.map((row) => tableRow(row, most)));
 }
 
-// What is not known comes last, whichever way the others go.
+// Unknown values come last in either order.
 function compare(a, b) {
-  if (a === null || b === null) return (a === null ? 1 : 0) * (order.falling ? -1 : 1) - (b === null ? 1 : 0) * (order.falling ? -1 : 1);
+  if (a === null || b === null) return (a === null ? 1 : 0) * (order.descending ? -1 : 1) - (b === null ? 1 : 0) * (order.descending ? -1 : 1);
   return typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
 }
 
@@ -32,9 +32,9 @@ function headings(profile) {
   const line = document.createElement("tr");
   for (const [title, key] of COLUMNS) {
     const cell = Object.assign(document.createElement("th"), { textContent: title, tabIndex: 0, scope: "col" });
-    if (order.key === key) cell.setAttribute("aria-sort", order.falling ? "descending" : "ascending");
+    if (order.key === key) cell.setAttribute("aria-sort", order.descending ? "descending" : "ascending");
     const sort = () => {
-      order.falling = order.key === key ? !order.falling : key !== "name";
+      order.descending = order.key === key ? !order.descending : key !== "name";
       order.key = key;
       drawTable(profile);
     };

@@ -1,5 +1,5 @@
-// Workers over time: a lane each, a bar per thunk and wait. Scroll zooms about the pointer, a drag moves.
-// Neighbours narrower than half a pixel are drawn as one bar, in the colour of the longest: a plan of any size stays quick.
+// Workers over time: a lane per worker, a bar per thunk and per wait. Scroll to zoom at the pointer, drag to move.
+// Adjacent bars narrower than half a pixel are drawn as one in the colour of the longest, which bounds the work per frame.
 const LANE = 40, LEFT = 78, TOP = 22, RIGHT = 8;
 const view = { from: 0, to: 1 };
 
@@ -28,9 +28,9 @@ function drawTimeline(profile, colours) {
   return svg;
 }
 
-// What is in sight, as {lane, x, width, thunk, index, many}.
+// The visible bars, as {lane, x, width, thunk, index, many}.
 function lanePieces(bars, x, width) {
-  const found = [];
+  const pieces = [];
   let last = null;
   bars.forEach(([lane, thunk, start, end], index) => {
     if (end < view.from || start > view.to) return;
@@ -41,9 +41,9 @@ function lanePieces(bars, x, width) {
       return;
     }
     last = { lane, thunk, index, left, right, many: 0, narrow: right - left < 0.5, longest: end - start };
-    found.push(last);
+    pieces.push(last);
   });
-  return found;
+  return pieces;
 }
 
 function bar(svg, piece, kind, colour) {
@@ -58,8 +58,8 @@ function bar(svg, piece, kind, colour) {
 
 function tipOf(element, names, line) {
   if (!element.dataset.kind) return null;
-  const wait = element.dataset.kind === "wait", found = (wait ? line.waits : line.bars)[Number(element.dataset.index)];
-  const [lane, thunk, start, end] = found, many = Number(element.dataset.many);
+  const wait = element.dataset.kind === "wait", bar = (wait ? line.waits : line.bars)[Number(element.dataset.index)];
+  const [lane, thunk, start, end] = bar, many = Number(element.dataset.many);
   if (many) return [`${many + 1} ${wait ? "waits" : "thunks"}`, ["zoom in to see each", "from " + duration(start)]];
   const when = `${line.lanes[lane]}, at ${number(start / 1e3, 7)} µs`;
   const row = names[thunk];
@@ -73,7 +73,7 @@ function clampView(from, to, total) {
   Object.assign(view, { from: first, to: first + span });
 }
 
-// `draw` draws anew and gives the new picture.
+// `draw` redraws the plot and returns its SVG element.
 function zoomable(box, total, draw) {
   box.onwheel = (event) => {
     event.preventDefault();

@@ -200,4 +200,4 @@ def load_all(todo: Sequence[Piece], threads: int) -> None:
 
 def _expect(turn: Sequence[Piece]) -> None:
     for span in spans(turn):
-        span.file.expect(span.first, span.last - span.first)
+        span.file.prefetch(span.first, span.last - span.first)

@@ -1,4 +1,4 @@
-"""Turns of made-up sides: who is asked what and when, what counts, what is kept when a side fails or somebody stops."""
+"""Interleaved rounds with fake peers: the order of measurements, warm-up, failing peers, interrupts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from bench.compare import turns
-from bench.compare.process import SideError
-from bench.compare.suite import OURS, Side, Suite, Task
-from bench.compare.turns import Limits, Measured
+from bench.compare import interleaved
+from bench.compare.interleaved import Limits, Measured
+from bench.compare.process import PeerError
+from bench.compare.suite import OURS, Peer, Suite, Task
 
 WARM = {"warm": True}
 
 
 class Played:
-    """A side that answers from a list and writes down what it was asked."""
+    """A peer that answers from a list and writes down what it was asked."""
 
     def __init__(self, name: str, log: list[tuple[str, Any]], answers: list[Any]) -> None:
         self.name, self.log, self.answers = name, log, answers
@@ -38,7 +38,7 @@ class Played:
 
 
 def suite(*tasks: Task) -> Suite:
-    return Suite("fake", 1, (Side("peer", "x:X"), Side(OURS, "x:X", peer=False)), tasks, pause_s=0)
+    return Suite("fake", 1, (Peer("peer", "x:X"), Peer(OURS, "x:X", peer_python=False)), tasks, pause_s=0)
 
 
 def task(name: str, **more: Any) -> Task:
@@ -52,16 +52,16 @@ def play(
     log: list[tuple[str, Any]] = []
     found = known or {each.name: Measured() for each in held.tasks}
 
-    def start(side: Side) -> Played:
-        if side.name not in answers:
-            raise SideError("no such library")
-        return Played(side.name, log, answers[side.name])
+    def start(peer: Peer) -> Played:
+        if peer.name not in answers:
+            raise PeerError("no such library")
+        return Played(peer.name, log, answers[peer.name])
 
-    turns.run(held, found, Limits(**limits), start, lambda *kept: None)
+    interleaved.run(held, found, Limits(**limits), start, lambda *kept: None)
     return log, found
 
 
-def test_sides_take_turns_at_every_task_and_the_first_turn_does_not_count() -> None:
+def test_peers_alternate_on_every_task_and_the_first_round_does_not_count() -> None:
     log, found = play(
         suite(task("a"), task("b", warm=WARM)), {"peer": [9, 9, 1, 2, 3, 4], OURS: [9, 9, 5, 6, 7, 8]}, rounds=2
     )
@@ -79,8 +79,8 @@ def test_a_library_that_is_not_there_is_absent_by_name() -> None:
     assert found["a"].answers == {OURS: [1, 2]}
 
 
-def test_a_side_that_fails_at_a_task_is_absent_from_that_task_alone() -> None:
-    answers = {"peer": [9, 9, SideError("too large"), 2, 4], OURS: [9, 9, 5, 6, 7, 8]}
+def test_a_peer_that_fails_at_a_task_is_absent_from_that_task_alone() -> None:
+    answers = {"peer": [9, 9, PeerError("too large"), 2, 4], OURS: [9, 9, 5, 6, 7, 8]}
     _, found = play(suite(task("a"), task("b")), answers, rounds=2)
     assert found["a"].absent == {"peer": "too large"}
     assert found["a"].answers == {OURS: [5, 7]}
@@ -90,12 +90,12 @@ def test_a_side_that_fails_at_a_task_is_absent_from_that_task_alone() -> None:
 def test_a_peer_that_computes_something_else_is_absent_and_says_what() -> None:
     played = {"peer": [(9, 1.01), (1, 1.01), (2, 1.5)], OURS: [(9, 1.0), (3, 1.0), (4, 1.0)]}
     _, found = play(suite(task("a")), played, rounds=2)
-    assert found["a"].absent == {"peer": "computes something else: 1.5, camshaft 1"}
+    assert found["a"].absent == {"peer": "computes another result: mean 1.5, camshaft 1"}
     assert found["a"].answers == {OURS: [3, 4]}
 
 
 def test_a_task_that_only_some_can_do_is_asked_of_those() -> None:
-    log, found = play(suite(task("a", sides=(OURS,))), {"peer": [], OURS: [0, 1]}, rounds=1)
+    log, found = play(suite(task("a", peers=(OURS,))), {"peer": [], OURS: [0, 1]}, rounds=1)
     assert {name for name, _ in log} == {OURS}
     assert found["a"].absent == {}
 
@@ -113,12 +113,14 @@ def test_nothing_starts_where_nothing_is_missing_or_time_is_over() -> None:
     assert play(suite(task("a")), {}, until=time.monotonic() - 1)[0] == []
 
 
-def test_an_interruption_keeps_whole_rounds_and_closes_the_sides() -> None:
+def test_an_interruption_keeps_whole_rounds_and_closes_the_peers() -> None:
     log: list[tuple[str, Any]] = []
     found = {"a": Measured()}
     played = {"peer": [9, 1, KeyboardInterrupt()], OURS: [9, 2]}
     with pytest.raises(KeyboardInterrupt):
-        turns.run(suite(task("a")), found, Limits(3), lambda s: Played(s.name, log, played[s.name]), lambda *kept: None)
+        interleaved.run(
+            suite(task("a")), found, Limits(3), lambda s: Played(s.name, log, played[s.name]), lambda *kept: None
+        )
     assert found["a"].answers == {"peer": [1], OURS: [2]}
     assert [name for name, order in log if order == "closed"] == [OURS, "peer"]
 

@@ -1,4 +1,4 @@
-"""Graphs of ggml's, by the library that llama-cpp-python brings: small adds, quantized products. A side of the comparison."""
+"""Small adds and quantized products as ggml graphs, through the library in llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, tuple[str, Any, list[Any]]] = {
 
 
 class Ggml:
-    """The CPU backend with so many threads. A graph is made of what `outputs` gives, and runs whole in each call."""
+    """ggml's CPU backend. A graph is built from the tensors in `outputs`, and each call runs all of it."""
 
     def __init__(self, threads: int) -> None:
         import llama_cpp
@@ -56,14 +56,14 @@ class Ggml:
         self.built_for = llama_cpp.llama_print_system_info().decode().strip()
 
     def context(self, nbytes: int) -> Any:
-        """Memory for tensors of so many bytes in all."""
+        """Allocate memory for tensors of `nbytes` in total."""
         made = self.api["ggml_init"](InitParams(nbytes + (16 << 20), None, False))
         if not made:
             raise MemoryError(f"ggml_init refused {nbytes} bytes")
         return made
 
     def graph(self, context: Any, outputs: list[Any], n_nodes: int) -> Callable[[], object]:
-        """What computes the outputs, which was run once."""
+        """Return a function that computes the outputs; it has run once."""
         graph = self.api["ggml_new_graph_custom"](context, 2 * n_nodes + 8, False)
         for output in outputs:
             self.api["ggml_build_forward_expand"](graph, output)
@@ -78,10 +78,10 @@ class Ggml:
 
 
 class Adds(Ggml):
-    """Orders: {"adds": n}, each of which reads the one before, as the CPU backend runs them."""
+    """Orders: {"adds": n}. Each add reads the result of the previous one."""
 
     def call(self, order: dict[str, Any]) -> Callable[[], object]:
-        """A run of the graph, which was seen to add."""
+        """Return a function that runs the graph, after checking its result."""
         n, context = order["adds"], self.context(0)
         step = last = self.api["ggml_new_tensor_1d"](context, F32, 16)
         self.floats(step, 16)[:] = [1.0] * 16
@@ -94,10 +94,10 @@ class Adds(Ggml):
 
 
 class Products(Ggml):
-    """Orders: {"format", "m", "k", "n", "copies"}: so many products one after the other, each with weights of its own."""
+    """Orders: {"format", "m", "k", "n", "copies"}: `copies` products in sequence, each with its own weights."""
 
     def call(self, order: dict[str, Any]) -> Callable[[], object]:
-        """A run of the graph. Weights are ggml's own quantization of random numbers."""
+        """Return a function that runs the graph. Weights are random numbers quantized by ggml."""
         import numpy as np
 
         api, kind = self.api, TYPES[order["format"]]
@@ -119,7 +119,7 @@ class Products(Ggml):
         return run
 
     def check(self, given: object) -> float:
-        """The mean size of what was computed last."""
+        """The mean magnitude of the last result."""
         import numpy as np
 
         return float(np.abs(self.value).mean(dtype=np.float64))

@@ -1,7 +1,7 @@
-"""A peer of attention.py: causal SDPA, B1 H8 T1024 D64 f32, by PyTorch or ONNX Runtime. Needs no camshaft.
+"""The peers of attention.py: causal SDPA, B1 H8 T1024 D64 f32, in PyTorch or ONNX Runtime. Does not import camshaft.
 
-Run by attention.py as `python bench/attention_side.py torch|onnxruntime THREADS`. Each line that comes is a number of calls; each
-line back is {"s": mean seconds of one}.
+Run by attention.py as `python bench/attention_peer.py torch|onnxruntime THREADS`. Each input line is a number of calls; each
+output line is {"s": mean seconds per call}.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sides as processes: a real row end to end, libraries that are missing, sides that fail or die; every row's side can be made."""
+"""Peer processes: a real row end to end, missing libraries, peers that fail or exit; every row's peer can be created."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from bench.compare import turns
+from bench.compare import interleaved
 from bench.compare.executor_rows import executor
 from bench.compare.groups import GROUPS, GroupError, chosen
-from bench.compare.process import PROGRAM, SideError, SideProcess, busy_core
+from bench.compare.interleaved import Limits, Measured
+from bench.compare.peers import peer as child
+from bench.compare.peers.starts import Starts
+from bench.compare.process import PROGRAM, PeerError, PeerProcess, busy_core
 from bench.compare.results import row_of
-from bench.compare.sides import side as child
-from bench.compare.sides.starts import Starts
-from bench.compare.suite import OURS, Side
-from bench.compare.turns import Limits, Measured
+from bench.compare.suite import OURS, Peer
 from tests.bench.support import no_watch
 
 OURS_FILES = ("ours_", "starts")  # the latter names the command alone
@@ -43,40 +43,40 @@ def fake(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_side_answers_order_by_order_and_its_chatter_does_not_disturb(fake: str) -> None:
-    side = SideProcess(Side("x", f"{fake}:Whole", {"factor": 2}), sys.executable)
-    assert side.about == {"version": "fake 1", "built_for": "nothing"}
-    assert [side.seconds({"n": n}) for n in (1, 3)] == [2.0, 6.0]
-    with pytest.raises(SideError, match="KeyError: 'n'"):
-        side.seconds({})
-    assert side.seconds({"n": 4}) == 8.0
-    side.close()
-    assert side.process.returncode == 0
+def test_a_peer_answers_order_by_order_and_its_chatter_does_not_disturb(fake: str) -> None:
+    peer = PeerProcess(Peer("x", f"{fake}:Whole", {"factor": 2}), sys.executable)
+    assert peer.about == {"version": "fake 1", "built_for": "nothing"}
+    assert [peer.seconds({"n": n}) for n in (1, 3)] == [2.0, 6.0]
+    with pytest.raises(PeerError, match="KeyError: 'n'"):
+        peer.seconds({})
+    assert peer.seconds({"n": 4}) == 8.0
+    peer.close()
+    assert peer.process.returncode == 0
 
 
-def test_a_side_whose_library_is_missing_says_so(fake: str) -> None:
-    with pytest.raises(SideError, match="ModuleNotFoundError: No module named 'no_such_library'"):
-        SideProcess(Side("x", f"{fake}:Needy"), sys.executable)
+def test_a_peer_whose_library_is_missing_says_so(fake: str) -> None:
+    with pytest.raises(PeerError, match="ModuleNotFoundError: No module named 'no_such_library'"):
+        PeerProcess(Peer("x", f"{fake}:Needy"), sys.executable)
 
 
-def test_a_side_that_dies_and_a_python_that_is_not_there_are_named(fake: str) -> None:
-    side = SideProcess(Side("x", f"{fake}:Whole", {"factor": 1}), sys.executable)
-    with pytest.raises(SideError, match="ended with status 3"):
-        side.seconds({"die": True})
-    side.close()
-    with pytest.raises(SideError, match=r"/no/python: No such file"):
-        SideProcess(Side("x", f"{fake}:Whole", {"factor": 1}), "/no/python")
+def test_a_peer_that_dies_and_a_python_that_is_not_there_are_named(fake: str) -> None:
+    peer = PeerProcess(Peer("x", f"{fake}:Whole", {"factor": 1}), sys.executable)
+    with pytest.raises(PeerError, match="ended with status 3"):
+        peer.seconds({"die": True})
+    peer.close()
+    with pytest.raises(PeerError, match=r"/no/python: No such file"):
+        PeerProcess(Peer("x", f"{fake}:Whole", {"factor": 1}), "/no/python")
 
 
 def test_a_whole_row_is_measured(tmp_path: Path) -> None:
     (suite,) = executor(2, no_watch)
-    ours = tuple(side for side in suite.sides if side.name == OURS)
+    ours = tuple(peer for peer in suite.peers if peer.name == OURS)
     (task,), found = suite.tasks, Measured()
-    turns.run(
+    interleaved.run(
         type(suite)("executor", 2, ours, suite.tasks),
         {task.name: found},
         Limits(1),
-        turns.starter("none"),
+        interleaved.starter("none"),
         lambda *k: None,
     )
     assert found.absent == {}

@@ -1,4 +1,4 @@
-"""Ops of arrays in NumPy, as a user would write them with memory at hand. A side of the comparison; needs no camshaft."""
+"""Array ops in NumPy, as a user would write them with preallocated memory. Does not import camshaft."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Call = Callable[[], object]
 
 
 def operands(order: dict[str, Any]) -> dict[str, Array]:
-    """float32 operands by name, equal on every side."""
+    """float32 operands by name, equal for every peer."""
     rng = np.random.default_rng(0)
     return {name: rng.standard_normal(shape, np.float32) for name, shape in order["given"].items()}
 
 
 def core_name() -> str:
-    """What its OpenBLAS takes the CPU for, where that can be asked."""
+    """The core type that NumPy's OpenBLAS detected, if available."""
     folder = Path(np.__file__).parent.with_name("numpy.libs")
     for path in folder.glob("*openblas*") if folder.is_dir() else ():
         library = ctypes.CDLL(str(path))
@@ -39,11 +39,11 @@ class NumPy:
         self.version, self.built_for = f"NumPy {np.__version__}", core_name()
 
     def call(self, order: dict[str, Any]) -> Call:
-        """The op on its operands, into memory that is kept."""
+        """Return a function that computes the op into preallocated memory."""
         return MADE[order["what"]](order, operands(order))
 
     def check(self, given: Any) -> float:
-        """The mean size of a result."""
+        """The mean magnitude of a result."""
         return float(np.abs(given).mean(dtype=np.float64))
 
 
@@ -109,7 +109,7 @@ STEPS: dict[str, Callable[..., Array]] = {
 
 
 def chain(order: dict[str, Any], given: dict[str, Array]) -> Call:
-    """Steps [op, names], each of which may name operands and, by its number, an earlier step."""
+    """Steps (op, names); a name is an operand or the number of an earlier step."""
 
     def run() -> Array:
         known: dict[str, Array] = dict(given)

@@ -1,4 +1,4 @@
-"""Ops of arrays in PyTorch, eager or compiled. A side of the comparison, in a Python that has torch."""
+"""Array ops in PyTorch, eager or compiled. Needs torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 def operands(order: dict[str, Any]) -> dict[str, Any]:
-    """Tensors by name, equal on every side."""
+    """Tensors by name, equal for every peer."""
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in order["given"].items()}
     dtype = DTYPES[order.get("dtype", "f32")]
@@ -32,7 +32,7 @@ class Torch:
         self.built_for = torch.backends.cpu.get_cpu_capability()
 
     def call(self, order: dict[str, Any]) -> Call:
-        """The op on its operands; compiled, it has run."""
+        """Return a function that computes the op; a compiled one has run once."""
         given = operands(order)
         function = MADE[order["what"]](order)
         names = list(given)
@@ -43,7 +43,7 @@ class Torch:
         return lambda: function(*(given[name] for name in names))
 
     def check(self, given: Any) -> float:
-        """The mean size of a result."""
+        """The mean magnitude of a result."""
         return float(given.abs().mean(dtype=torch.float64))
 
 
@@ -56,7 +56,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 
 def chain(order: dict[str, Any]) -> Callable[..., Any]:
-    """Steps [op, names], each of which may name operands and, by its number, an earlier step."""
+    """Steps (op, names); a name is an operand or the number of an earlier step."""
     names, steps = list(order["given"]), [tuple(step) for step in order["steps"]]
 
     def run(*given: Any) -> Any:
@@ -68,7 +68,7 @@ def chain(order: dict[str, Any]) -> Callable[..., Any]:
     return run
 
 
-# What each op is, of operands in the order of `given`
+# The functions of each op, with operands in the order of `given`.
 MADE: dict[str, Callable[[dict[str, Any]], Callable[..., Any]]] = {
     "matmul": lambda order: torch.matmul,
     "softmax": lambda order: lambda x: torch.softmax(x, -1),

@@ -1,4 +1,4 @@
-"""Ops of arrays in ONNX Runtime, inputs and outputs bound beforehand. A side of the comparison; needs onnxruntime and onnx."""
+"""Array ops in ONNX Runtime with bound inputs and outputs. Needs onnxruntime and onnx."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OnnxRuntime:
         self.version, self.built_for = f"onnxruntime {onnxruntime.__version__}", ", ".join(PROVIDERS)
 
     def call(self, order: dict[str, Any]) -> Callable[[], object]:
-        """A run of a session with its operands bound."""
+        """Return a function that runs a session with bound operands."""
         rng = np.random.default_rng(0)
         given = {name: rng.standard_normal(shape, np.float32) for name, shape in order["given"].items()}
         session = onnxruntime.InferenceSession(model(order), self.options, PROVIDERS)
@@ -32,22 +32,22 @@ class OnnxRuntime:
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in given.items()}
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
-        held = onnxruntime.OrtValue.ortvalue_from_numpy(out)
-        binding.bind_ortvalue_output("y", held)
+        output = onnxruntime.OrtValue.ortvalue_from_numpy(out)
+        binding.bind_ortvalue_output("y", output)
 
         def run() -> Any:
             session.run_with_iobinding(binding)
-            return held
+            return output
 
         return run
 
     def check(self, given: Any) -> float:
-        """The mean size of a result."""
+        """The mean magnitude of a result."""
         return float(np.abs(given.numpy()).mean(dtype=np.float64))
 
 
 def model(order: dict[str, Any]) -> bytes:
-    """The op as a model of inputs alone: operands may change from run to run, as for every side."""
+    """The op as a model whose operands are all inputs: they may change between runs, as for every peer."""
     nodes = chain(order["steps"]) if order["what"] == "chain" else NODES[order["what"]](order)
     real = onnx.TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info(name, real, shape) for name, shape in order["given"].items()]
@@ -57,7 +57,7 @@ def model(order: dict[str, Any]) -> bytes:
     return bytes(made.SerializeToString())
 
 
-# Nodes of each op, its inputs named as in `given`, its output y
+# Nodes of each op; inputs are named as in `given`, the output is y.
 NODES: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
     "matmul": lambda order: [helper.make_node("MatMul", ["a", "b"], ["y"])],
     "softmax": lambda order: [helper.make_node("Softmax", ["x"], ["y"], axis=-1)],
@@ -76,7 +76,7 @@ STEPS = {"add": "Add", "subtract": "Sub", "multiply": "Mul", "maximum": "Max", "
 
 
 def chain(steps: list[list[str]]) -> list[Any]:
-    """Nodes of steps [op, names]; a square is a product, silu one with the sigmoid, since there are no such nodes."""
+    """Nodes of steps (op, names). ONNX has no square or silu: a square is a product, silu uses a sigmoid."""
     nodes, last = [], len(steps) - 1
     for i, (op, *names) in enumerate(steps):
         made = "y" if i == last else str(i)

@@ -1,4 +1,4 @@
-"""The memory that opening a model takes, by processes of its own. A side of the comparison; bench/loading.py has more of it."""
+"""Peak memory of opening a model, measured in fresh processes (see also bench/loading.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Linux counts what the parent held among a child's ru_maxrss, but not in its own VmHWM.
+# A child's ru_maxrss on Linux includes the parent's memory at the fork; its own VmHWM does not.
 _PEAK = """
 try:
     print(int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024)
@@ -39,8 +39,8 @@ def _child(program: str, *arguments: str) -> list[str]:
 
 
 def measure_memory(model: str, threads: int) -> dict[str, Any]:
-    """What opening the model takes at most beside camshaft itself, and its share of file, cache and arena. The model should
-    have been opened on this machine before: compiling kernels takes memory too."""
+    """Peak memory of opening the model beyond camshaft itself, and its ratio to file + cache + arena. The model must have been
+    opened on this machine before, since compiling kernels takes memory too."""
     (baseline,) = _child(_BASELINE)
     sizes, peak = _child(_MODEL, model, str(threads))
     cache, arena, weights = json.loads(sizes)
@@ -60,11 +60,10 @@ def measure_memory(model: str, threads: int) -> dict[str, Any]:
 
 
 class Memory:
-    """Orders: {"model": path, "threads": n}. What is given back is no time but a share: the most memory over file, KV cache and
-    arena together."""
+    """Orders: {"model": path, "threads": n}. Returns a ratio instead of seconds: peak memory over file + KV cache + arena."""
 
     version, built_for = "camshaft", "this CPU"
 
     def seconds(self, order: dict[str, Any]) -> float:
-        """The first order of a model compiles what it needs."""
+        """The ratio; the first order of a model also compiles its kernels."""
         return float(measure_memory(order["model"], order["threads"])["share"])

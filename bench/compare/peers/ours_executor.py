@@ -1,4 +1,4 @@
-"""A schedule of small adds in camshaft's executor, where the time is all the executor's. A side of the comparison."""
+"""A schedule of small adds in camshaft's executor, dominated by the executor's overhead."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ done:
 
 @dataclass(frozen=True)
 class AddKernel:
-    """Adds 8 floats a program."""
+    """Adds 8 floats per program."""
 
     name: str
     address: int
@@ -53,13 +53,13 @@ class AddKernel:
 
 
 def add_kernel() -> AddKernel:
-    """The kernel, compiled."""
+    """Compile the kernel."""
     library = load_object(compile_module(ADD))
     return AddKernel("add", library.address("add"), library)
 
 
 def add_plan(n_thunks: int, threads: int, *, dependent: bool) -> BoundSchedule:
-    """n_thunks adds of 16 elements in 2 programs: each reads the result before it (a wait after each), or none does."""
+    """n_thunks adds of 16 elements in 2 programs; each reads the previous result (a wait after each), or none does."""
     kernel = add_kernel()
     step = Buffer("step", 64, Lifetime.CONSTANT)
     links = [Buffer(f"x{index}", 64, Lifetime.IO) for index in range(n_thunks + 1)]
@@ -80,7 +80,7 @@ def add_plan(n_thunks: int, threads: int, *, dependent: bool) -> BoundSchedule:
 
 
 class Adds:
-    """Orders: {"adds": n}, each of which reads the one before."""
+    """Orders: {"adds": n}. Each add reads the result of the previous one."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

@@ -1,4 +1,4 @@
-"""Fresh processes from their start to the first byte that they say. A side of the comparison: camshaft or a peer."""
+"""Time from process start to the first byte of output, for camshaft and llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ for part in llama.create_chat_completion(asked, max_tokens=8, temperature=0.0, s
 
 
 class Starts:
-    """Orders: {"model": path, "prompt": a question, "threads": n}; the answer to it begins at the time that counts."""
+    """Orders: {"model": path, "prompt": a question, "threads": n}. Measures until the first byte of the answer."""
 
     version, built_for = "as the command line starts it", "this Python"
 
     def seconds(self, order: dict[str, Any]) -> float:
-        """From the start of the process to its first byte; the process then ends by itself."""
+        """Seconds from process start to its first byte; then waits for the process to end."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         started = time.perf_counter()
         with subprocess.Popen(
@@ -33,21 +33,21 @@ class Starts:
             assert child.stdout is not None
             child.stdout.read(1)
             elapsed = time.perf_counter() - started
-            _, complaint = child.communicate()
+            _, stderr = child.communicate()
         if child.returncode:
-            lines = complaint.decode("utf-8", "replace").strip().splitlines()
+            lines = stderr.decode("utf-8", "replace").strip().splitlines()
             raise RuntimeError(lines[-1] if lines else f"a process ended with status {child.returncode}")
         return elapsed
 
     def command(self, order: dict[str, Any]) -> list[str]:
-        """camshaft's."""
+        """camshaft's command line."""
         options = ["-p", order["prompt"], "-n", "8", "--greedy", "--threads", str(order["threads"])]
         return [sys.executable, "-m", "camshaft.cli", "generate", order["model"], *options]
 
 
 class LlamaStarts(Starts):
-    """llama-cpp-python, with the chat template of the file, as its documentation has it."""
+    """llama-cpp-python with the file's chat template, as in its documentation."""
 
     def command(self, order: dict[str, Any]) -> list[str]:
-        """A program that says the answer piece by piece."""
+        """A program that streams the answer."""
         return [sys.executable, "-c", LLAMA, order["model"], order["prompt"], str(order["threads"])]

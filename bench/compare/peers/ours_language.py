@@ -1,4 +1,4 @@
-"""A language model in camshaft, a side of the comparison: LanguageModel as its users call it, greedy. Run by side.py."""
+"""A language model in camshaft through LanguageModel, with greedy sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_SEQUENCES = 16
 
 
 class Camshaft:
-    """Takes the orders of llama_language.LlamaCpp, and times the same: a prompt up to the token after it, n tokens by n - 1."""
+    """Takes the orders of llama_language.LlamaCpp and measures the same."""
 
     def __init__(self, model: str, threads: int, context: int) -> None:
         self.sampling = Sampling(greedy=True)
@@ -22,7 +22,7 @@ class Camshaft:
         self.went_on_s: float | None = None
 
     def seconds(self, order: dict[str, Any]) -> float:
-        """Of an order."""
+        """Seconds of an order."""
         if "last" in order:
             return self.last(order)
         if "together" in order:
@@ -39,7 +39,7 @@ class Camshaft:
         return seconds - self.went_on_s * (n - 1) / n
 
     def last(self, order: dict[str, Any]) -> float:
-        """What going on took after the last prompt; where none was read since, it is read now."""
+        """Seconds of generating after the last prompt; processes the prompt first if it was not the last order."""
         if self.went_on_s is None:
             self.seconds({"prompt": order["prompt"], "then": order["then"]})
         seconds, self.went_on_s = self.went_on_s, None

@@ -1,4 +1,4 @@
-"""A language model in llama.cpp, a side of the comparison. Run by side.py in a Python that has llama-cpp-python."""
+"""A language model in llama.cpp, through llama-cpp-python's C API."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ BATCH = 512
 
 
 class LlamaCpp:
-    """llama.cpp through the C API that llama-cpp-python wraps, so that no Python object stands between two tokens.
+    """llama.cpp through the C API of llama-cpp-python, so that no Python objects are created per token.
 
-    Orders: {"prompt": ids}, with "then": n to go on after it; {"last": True, "prompt": ids, "then": n}, the seconds of that;
-    {"generate": n, "after": ids}; {"together": sequences, "generate": n, "after": ids}.
+    Orders: {"prompt": ids}, optionally with "then": n tokens after it; {"last": True, "prompt": ids, "then": n}: the seconds of
+    those n tokens; {"generate": n, "after": ids}; {"together": sequences, "generate": n, "after": ids}.
     """
 
     def __init__(self, model: str, threads: int, context: int) -> None:
@@ -22,11 +22,11 @@ class LlamaCpp:
 
         self.api, self.numpy = llama_cpp, np
         self.llama = llama_cpp.Llama(model, n_ctx=64, n_gpu_layers=0, verbose=False)
-        asked = llama_cpp.llama_context_default_params()
-        asked.n_ctx, asked.n_seq_max, asked.kv_unified = context, MOST_SEQUENCES, True
-        asked.n_batch = asked.n_ubatch = BATCH
-        asked.n_threads = asked.n_threads_batch = threads
-        self.context: Any = llama_cpp.llama_init_from_model(self.llama.model, asked)
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.kv_unified = context, MOST_SEQUENCES, True
+        params.n_batch = params.n_ubatch = BATCH
+        params.n_threads = params.n_threads_batch = threads
+        self.context: Any = llama_cpp.llama_init_from_model(self.llama.model, params)
         self.batch = llama_cpp.llama_batch_init(MOST_SEQUENCES, 0, 1)
         self.n_vocab = self.llama.n_vocab()
         self.version = f"llama-cpp-python {llama_cpp.__version__}"
@@ -34,7 +34,7 @@ class LlamaCpp:
         self.went_on_s: float | None = None
 
     def seconds(self, order: dict[str, Any]) -> float:
-        """A prompt up to the token after it, or n tokens (of each sequence) at the rate of all but the first."""
+        """Seconds of a prompt including the next token, or of n tokens (per sequence) extrapolated from all but the first."""
         if "last" in order:
             return self.last(order)
         if "together" in order:
@@ -48,7 +48,7 @@ class LlamaCpp:
         return seconds
 
     def last(self, order: dict[str, Any]) -> float:
-        """What going on took after the last prompt; where none was read since, it is read now."""
+        """Seconds of generating after the last prompt; processes the prompt first if it was not the last order."""
         if self.went_on_s is None:
             self.seconds({"prompt": order["prompt"], "then": order["then"]})
         seconds, self.went_on_s = self.went_on_s, None
@@ -59,7 +59,7 @@ class LlamaCpp:
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
 
     def read(self, ids: list[int]) -> int:
-        """Starts anew; the likeliest token after the ids."""
+        """Clear the cache, process the ids and return the most probable next token."""
         self.clear()
         for first in range(0, len(ids), BATCH):
             token = self.step(ids[first : first + BATCH])
@@ -76,14 +76,14 @@ class LlamaCpp:
         return int(logits.argmax())
 
     def go_on(self, token: int, n: int) -> float:
-        """Seconds of n tokens, by n - 1 after the given one."""
+        """Seconds of n tokens, extrapolated from n - 1."""
         started = time.perf_counter()
         for _ in range(n - 1):
             token = self.step([token])
         return (time.perf_counter() - started) * n / (n - 1)
 
     def together(self, sequences: int, ids: list[int], n: int) -> float:
-        """Seconds of n tokens of each sequence, all of them a step in one batch."""
+        """Seconds of n tokens of each sequence, with one batch per step."""
         self.clear()
         tokens = self.step_together([ids[0]] * sequences, 0)
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Quantized products in camshaft, a plan of some after each other. A side of the comparison."""
+"""Quantized products in camshaft, several in sequence as one plan."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph.graph import Graph
 from camshaft.models.checkpoint import Checkpoint
-from camshaft.plan.compile import compile as ground
+from camshaft.plan.compile import compile as compile_graph
 
 PARTS = 64
 
 
 class Products:
-    """Orders: {"format", "m", "k", "n", "copies"}: so many products one after the other, each with weights of its own; the input
-    is quantized once, in the time that counts, as it is on other sides. Weights are our own quantization of random numbers, or,
-    with "blocks", the blocks of that file over and over (bench/quantized.py)."""
+    """Orders: {"format", "m", "k", "n", "copies"}: `copies` products in sequence, each with its own weights. Quantizing the
+    input, once, is included in the time, as for other peers. Weights are random numbers quantized by camshaft, or
+    with "blocks" the blocks of that file, repeated (bench/quantized.py)."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.version, self.built_for = "camshaft", "this CPU"
 
     def call(self, order: dict[str, Any]) -> Callable[[], object]:
-        """A run of the plan."""
+        """Return a function that runs the plan."""
         m, k, n = (order[name] for name in ("m", "k", "n"))
         rng = np.random.default_rng(0)
         x = rng.standard_normal((n, k), np.float32)
@@ -39,17 +39,17 @@ class Products:
         made = {f"{t}.weight": FileTensor(t, (m, k), row, blocks.size, lambda: blocks, "memory") for t in names}
         for name in names:
             graph.output(f"y{name}", Checkpoint(made, graph).linear(given, name, m))
-        plan = ground(graph, activations="q8", threads=self.threads)
+        plan = compile_graph(graph, activations="q8", threads=self.threads)
         plan.run(x=x)
         return lambda: plan.run()[f"y{names[-1]}"]
 
     def check(self, given: Any) -> float:
-        """The mean size of what was computed last."""
+        """The mean magnitude of the last result."""
         return float(np.abs(given).mean(dtype=np.float64))
 
 
 def weights_of(order: dict[str, Any], rng: np.random.Generator) -> Bytes:
-    """The m x k blocks that an order asks for."""
+    """The m x k blocks of an order."""
     name, m, k = order["format"], order["m"], order["k"]
     if "blocks" not in order:
         return quantized(name, rng.standard_normal((m, k), np.float32))
@@ -58,7 +58,7 @@ def weights_of(order: dict[str, Any], rng: np.random.Generator) -> Bytes:
 
 
 def quantized(name: str, weights: np.ndarray[Any, Any]) -> Bytes:
-    """The matrix's blocks as they lie in a file, by several threads."""
+    """Quantize random numbers to a matrix's blocks, with several threads."""
     row = BLOCK_FORMATS[name]
     parts = np.array_split(weights.reshape(-1, row.block_size), PARTS)
     with ThreadPoolExecutor() as pool:
