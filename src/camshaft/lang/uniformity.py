@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from camshaft.lang import ir
 
@@ -17,7 +17,7 @@ def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]
     while True:
         # values come in order: only a variable found late, read earlier in a loop, makes another visit necessary
         before = len(variables)
-        _visit(kernel.body, _Flow(), values, variables, {})
+        _visit(kernel.body, _Flow(), values, variables)
         if before == len(variables):
             return frozenset(values), frozenset(variables)
 
@@ -28,34 +28,29 @@ class _Flow:
 
     mask: ir.When | None = None
     in_lanes: bool = False
+    made_under: dict[ir.Var, ir.When | None] = field(default_factory=dict)  # of all variables so far
 
 
-def _visit(
-    block: ir.Block,
-    flow: _Flow,
-    values: set[ir.Value],
-    variables: set[ir.Var],
-    made_under: dict[ir.Var, ir.When | None],
-) -> None:
+def _visit(block: ir.Block, flow: _Flow, values: set[ir.Value], variables: set[ir.Var]) -> None:
     for item in block.statements:
         if isinstance(item, ir.Value):
             if _value_varies(item, flow, values, variables):
                 values.add(item)
         elif isinstance(item, ir.VarSet):
-            if flow.mask is not made_under.get(item.var) or item.value in values:
+            if flow.mask is not flow.made_under.get(item.var) or item.value in values:
                 variables.add(item.var)
         elif isinstance(item, ir.VarNew):
-            made_under[item.var] = flow.mask
+            flow.made_under[item.var] = flow.mask
             if item.var.init in values:
                 variables.add(item.var)
         elif isinstance(item, ir.Lanes):
             values.add(item.index)
-            _visit(item.body, replace(flow, in_lanes=True), values, variables, made_under)
+            _visit(item.body, replace(flow, in_lanes=True), values, variables)
         elif isinstance(item, ir.Range):
-            _visit(item.body, flow, values, variables, made_under)
+            _visit(item.body, flow, values, variables)
         elif isinstance(item, ir.When):
             mask = item if item.condition in values else flow.mask
-            _visit(item.body, replace(flow, mask=mask), values, variables, made_under)
+            _visit(item.body, replace(flow, mask=mask), values, variables)
 
 
 def _value_varies(value: ir.Value, flow: _Flow, values: set[ir.Value], variables: set[ir.Var]) -> bool:

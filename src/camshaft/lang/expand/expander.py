@@ -1,4 +1,4 @@
-"""Expander: the tracer that writes elementary functions as Kernel IR, for lang/expand/functions.py."""
+"""Tracers for passes over Kernel IR: Copier, and Expander, which writes elementary functions for functions.py."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from camshaft.lang.tracing.tracer import Number, Tracer
 _MAY_FUSE = frozenset({"add", "subtract", "multiply"})
 
 
-class Expander(Tracer):
-    """Records into the block that is open. What it records of the instructions in `expansions` is expanded at once.
+class Copier(Tracer):
+    """A tracer for passes: what it records gets the line of the item that a pass is at."""
 
-    Sums and products are recorded as exact: the expansions state their own fused multiply-adds. Their lines are those of the
-    instruction that is expanded.
-    """
-
-    def __init__(self, name: str, source_file: str, expansions: Mapping[str, Expansion]) -> None:
-        super().__init__(name, source_file)
-        self.expansions = expansions
-        self.at_line = 0
-        self.known: dict[tuple[Any, ...], Any] = {}  # what need not be recorded again while this block is open
+    at_line = 0
 
     def line(self) -> int:
         return self.at_line
 
     def check_open(self, value: ir.Value) -> None:
         """The verifier has seen the kernel: its values are used where they were."""
+
+
+class Expander(Copier):
+    """Records into the block that is open. What it records of the instructions in `expansions` is expanded at once.
+
+    Sums and products are recorded as exact: the expansions state their own fused multiply-adds.
+    """
+
+    def __init__(self, name: str, source_file: str, expansions: Mapping[str, Expansion]) -> None:
+        super().__init__(name, source_file)
+        self.expansions = expansions
+        self.known: dict[tuple[Any, ...], Any] = {}  # what need not be recorded again while this block is open
 
     def apply(self, name: str, *args: Number) -> ir.Value:
         """As the recorder's, for operands that need no check."""

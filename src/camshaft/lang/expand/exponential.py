@@ -24,7 +24,6 @@ class FloatForm:
     mantissa_bits: int
     bias: int
     sqrt_half_bits: int
-    smallest_normal: float
     exp_low: float
     exp_high: float
     ln2_high: float
@@ -51,7 +50,6 @@ FORMS: dict[str, FloatForm] = {
         mantissa_bits=23,
         bias=127,
         sqrt_half_bits=0x3F3504F3,
-        smallest_normal=2.0**-126,
         exp_low=-104.0,
         exp_high=89.0,
         ln2_high=0.693145751953125,
@@ -76,7 +74,6 @@ FORMS: dict[str, FloatForm] = {
         mantissa_bits=52,
         bias=1023,
         sqrt_half_bits=0x3FE6A09E667F3BCD,
-        smallest_normal=2.0**-1022,
         exp_low=-746.0,
         exp_high=710.0,
         ln2_high=6.93147180369123816490e-01,
@@ -124,7 +121,7 @@ def _power_of_two(k: Expander, dtype: DType, exponent: ir.Value) -> ir.Value:
 def log(k: Expander, x: ir.Value) -> ir.Value:
     """ln x: x = 2^e m with m from sqrt(1/2) to sqrt(2); ln m = 2 atanh(s), s = (m - 1) / (m + 1), by its odd series."""
     form = FORMS[x.dtype.name]
-    tiny, up = x < form.smallest_normal, form.mantissa_bits + 1
+    tiny, up = x < 2.0 ** (1 - form.bias), form.mantissa_bits + 1
     bits = k.bitcast(k.select(tiny, x * 2.0**up, x), form.unsigned)
     # subtracting sqrt(1/2)'s bits puts the exponent's step where the mantissa passes it
     e = k.bitcast(bits - form.sqrt_half_bits, form.signed) >> form.mantissa_bits
