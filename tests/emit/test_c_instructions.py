@@ -26,18 +26,22 @@ def rows(dtype):
 
 
 def operands(dtype, count):
-    """What every row may be given: two of anything, a shift's distance, a divisor; a third for fma."""
+    """What every row may be given: two of anything, a shift's distance or a power of two, a divisor; a third for fma."""
     drawn = [values(dtype, seed)[:count] for seed in (1, 2, 3)]
     if dtype == i64:
         drawn = [d // 4 % (1 << 30) for d in drawn]  # indexes must not overflow
-    if dtype.kind == "f" or dtype == boolean:
+    if dtype.kind == "f":
+        return [*drawn, second(dtype, "scale", 4)[:count], drawn[1]]
+    if dtype == boolean:
         return [*drawn, drawn[1], drawn[1]]
     return [*drawn, second(dtype, "shift_left", 4)[:count], second(dtype, "floor_divide", 5)[:count]]
 
 
 def chosen(name, given):
     """The second operand of a row."""
-    return given[3] if name.startswith("shift") else given[4] if name in ("floor_divide", "remainder") else given[1]
+    if name in ("shift_left", "shift_right", "scale"):
+        return given[3]
+    return given[4] if name in ("floor_divide", "remainder") else given[1]
 
 
 @kernel

@@ -91,7 +91,9 @@ def values(dtype, seed):
 
 
 def second(dtype, name, seed):
-    """The second operand: within the meaning of shifts and divisions."""
+    """The second operand: within the meaning of shifts, divisions and powers of two."""
+    if name == "scale":
+        return np.random.default_rng(seed).integers(0, 40, N).astype(dtype.numpy)
     if name.startswith("shift"):
         return np.random.default_rng(seed).integers(0, dtype.bits, N).astype(dtype.numpy)
     drawn = values(dtype, seed)

@@ -49,7 +49,7 @@ def cases():
 def test_a_row_means_what_its_numpy_column_says(name, dtype):
     row = INSTRUCTIONS[name]
     inputs = [values(dtype, 1)] + [
-        second(dtype, name, 2 + i) if name.startswith(("shift", "floor", "rem")) else values(dtype, 2 + i)
+        second(dtype, name, 2 + i) if name.startswith(("shift", "floor", "rem", "scale")) else values(dtype, 2 + i)
         for i in range(row.arity - 1)
     ]
     out = np.zeros(N, np.bool_ if row.result == "bool" else dtype.numpy)

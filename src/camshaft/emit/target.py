@@ -41,6 +41,11 @@ class CpuTarget:
         return self._is_x86 and {"avx512f", "avx512vl"} <= self.features
 
     @property
+    def lacks(self) -> frozenset[str]:
+        """Instructions that the table's column has, and this machine has not: they are expanded."""
+        return frozenset() if self.has_scale else frozenset({"scale"})
+
+    @property
     def stream_nbytes(self) -> int:
         """Bytes of a cache line that a store around the caches fills; 0 where there is none that the emitter knows."""
         return 64 if self._is_x86 and self.vector_bits >= 256 else 0

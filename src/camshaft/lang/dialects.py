@@ -1,9 +1,10 @@
 """Columns c, wgsl and msl of the instruction table: an instruction in each C-family dialect. Joined by name in instructions.py.
 
-A cell is a template of one expression: {0} {1} {2} are the operands (names, or literals that bind tightest), {T} is the result's
-type in the dialect. "expand:NAME" is a function of the dialect's file, NAME + "_" + the first operand's dtype. Operands are
-scalars: an explicit vector applies the template to each of its elements. C is compiled with -fwrapv (integers wrap) and
--ffp-contract=fast. minimum and maximum keep a NaN, which no dialect's own functions do.
+A cell is a template of one expression: {0} {1} {2} are the operands (names, or literals that bind tightest), {T} is the
+result's type in the dialect. "expand": lang/expand/functions.py replaces it by other instructions. "expand:NAME" is a function
+of the dialect's file, NAME + "_" + the first operand's dtype. Operands are scalars: an explicit vector applies the template to
+each of its elements. C is compiled with -fwrapv (integers wrap) and -ffp-contract=fast. minimum and maximum keep a NaN, which
+no dialect's own functions do.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def _extreme(name: str, function: str) -> dict[str, Column]:
     return {"c": dict.fromkeys("fiu", f"expand:{name}"), "wgsl": own, "msl": own}
 
 
+_EXPAND: Column = {"f": "expand"}
 _FLOOR_DIVIDE: Column = {"i": "expand:floor_divide", "u": "{0} / {1}"}
 _REMAINDER: Column = {"i": "expand:remainder", "u": "{0} % {1}"}
 _FMA: Column = {"f": "fma({0}, {1}, {2})"}
@@ -78,11 +80,12 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "round": _function("round", msl="rint"),
     # no builtin of WGSL's or Metal's keeps a driver from fusing across it
     "rounded": {"c": {"f": "expand:rounded"}, "wgsl": {"f": "{0}"}, "msl": {"f": "{0}"}},
-    "exp": _function("exp", msl="precise::exp"),
-    "log": _function("log", msl="precise::log"),
+    "exp": {**_function("exp", msl="precise::exp"), "c": _EXPAND},
+    "log": {**_function("log", msl="precise::log"), "c": _EXPAND},
     # WGSL's own may overflow to NaN, and so may some of Metal's
-    "tanh": _expanded("tanh", "f"),
-    "erf": _expanded("erf", "f"),
+    "tanh": {**_expanded("tanh", "f"), "c": _EXPAND},
+    "erf": {"c": _EXPAND, "wgsl": _EXPAND, "msl": _EXPAND},
+    "scale": {"c": _EXPAND, "wgsl": _EXPAND, "msl": _EXPAND},
     # WGSL's own are right within pi of 0 alone
     "sin": {**_function("sin", msl="precise::sin"), "wgsl": {"f": "expand:sin"}},
     "cos": {**_function("cos", msl="precise::cos"), "wgsl": {"f": "expand:cos"}},

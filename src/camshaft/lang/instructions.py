@@ -1,10 +1,11 @@
 """The instruction table: one row per instruction with its type rule, its meaning in NumPy and its lowering on each target.
 
-The LLVM column holds an opcode per kind of operand ('f', 'i', 'u', 'b'), an intrinsic ("llvm.sqrt"), or "expand:NAME" for what
-table.py spells out; the PTX column is the same but where _PTX says otherwise. The columns of C, WGSL and MSL are in
-lang/dialects.py. No cell is empty: a target that cannot have an instruction has an Absent(reason) there.
+The LLVM column holds an opcode per kind of operand ('f', 'i', 'u', 'b'), an intrinsic ("llvm.sqrt"), "expand:NAME" for what
+emit/llvm/math/table.py spells out, or "expand" for what lang/expand/functions.py replaces by other instructions before any text
+is written; the PTX column is the same but where _PTX says otherwise. The columns of C, WGSL and MSL are in lang/dialects.py. No
+cell is empty: a target that cannot have an instruction has an Absent(reason) there.
 
-Accuracy of the expansions on a CPU, f32 and f64, subnormal arguments and results included (worst measured over sweeps of all
+Accuracy of the expansions, f32 and f64, subnormal arguments and results included (worst measured over sweeps of all
 exponents): exp 0.92 ulp, log 0.95 ulp, tanh 1.51 ulp, erf 1.18 ulp, sin and cos 0.82 ulp (0.51 in f32) at any size of x; tests
 hold them to 1, 1, 2, 1.5 and 1.
 
@@ -122,6 +123,11 @@ def _saturate(a: Any, to: DType) -> Any:
     return capped.astype(to.numpy)
 
 
+def _scale(a: Any, n: Any) -> Any:
+    """a 2^n for whole n, rounded once; an a of NaN goes with any n."""
+    return np.ldexp(a, np.where(np.isnan(n), 0, n).astype(np.int32))
+
+
 def _erf(a: Any) -> Any:
     """Element by element in f64: NumPy has none."""
     wide = [erf(x) for x in np.ravel(a).astype(np.float64).tolist()]
@@ -153,12 +159,14 @@ _ROWS = (
     Instruction("trunc", 1, "f", "same", np.trunc, {"f": "llvm.trunc"}),
     Instruction("round", 1, "f", "same", np.rint, {"f": "llvm.roundeven"}),
     Instruction("rounded", 1, "f", "same", np.positive, {"f": "llvm.arithmetic.fence"}),
-    Instruction("exp", 1, "f", "same", np.exp, {"f": "expand:exp"}),
-    Instruction("log", 1, "f", "same", np.log, {"f": "expand:log"}),
-    Instruction("tanh", 1, "f", "same", np.tanh, {"f": "expand:tanh"}),
-    Instruction("erf", 1, "f", "same", _erf, {"f": "expand:erf"}),
-    Instruction("sin", 1, "f", "same", np.sin, {"f": "expand:sin"}),
-    Instruction("cos", 1, "f", "same", np.cos, {"f": "expand:cos"}),
+    Instruction("exp", 1, "f", "same", np.exp, {"f": "expand"}),
+    Instruction("log", 1, "f", "same", np.log, {"f": "expand"}),
+    Instruction("tanh", 1, "f", "same", np.tanh, {"f": "expand"}),
+    Instruction("erf", 1, "f", "same", _erf, {"f": "expand"}),
+    # AVX-512 has it; emit/llvm/module.py expands it for other CPUs
+    Instruction("scale", 2, "f", "same", _scale, {"f": "expand:scale"}),
+    Instruction("sin", 1, "f", "same", np.sin, {"f": "expand"}),
+    Instruction("cos", 1, "f", "same", np.cos, {"f": "expand"}),
     Instruction("isnan", 1, "f", "bool", np.isnan, {"f": "expand:isnan"}),
     Instruction("and", 2, "iub", "same", np.bitwise_and, _same("and", "iub")),
     Instruction("or", 2, "iub", "same", np.bitwise_or, _same("or", "iub")),
@@ -179,6 +187,7 @@ _ROWS = (
 # Cells of the PTX column that differ from LLVM's.
 _PTX: dict[str, Column] = {
     "dot4": _same("expand:dp4a", "iu"),
+    "scale": {"f": "expand"},
     "byte_lookup": {"u": "expand:prmt"},
     "rounded": {"f": "expand:rounded_ptx"},
 }

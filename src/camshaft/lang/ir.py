@@ -17,6 +17,9 @@ from camshaft.lang.operators import recorders as recorders
 
 Operand: TypeAlias = "Value | int | float"
 
+# The attr of a sum or product of floats that is rounded by itself: LLVM does not fuse it with its neighbours.
+EXACT = "exact"
+
 # Storage types that arithmetic widens: loads give the second, stores narrow again.
 ARITHMETIC_DTYPE: dict[DType, DType] = {f16: f32, bf16: f32, i8: i32, i16: i32, u8: u32, u16: u32}
 

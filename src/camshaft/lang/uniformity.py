@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from camshaft.lang import ir
 
 
 def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]]:
-    """The values and variables that vary by lane. A variable varies if any value set into it, or its mask, does."""
+    """The values and variables that vary by lane. A variable varies if any value set into it does, or a mask that it was not made
+    under."""
     values: set[ir.Value] = set()
     variables: set[ir.Var] = {
         item.var for item in ir.walk(kernel.body) if isinstance(item, ir.VarNew) and item.var.identity
@@ -23,10 +24,11 @@ def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]
 
 @dataclass(frozen=True)
 class _Flow:
-    """Where a statement stands: under a mask that varies, inside a lanes loop."""
+    """Where a statement stands: under a mask that varies, inside a lanes loop. `mask`: the innermost that varies."""
 
-    masked: bool = False
+    mask: ir.When | None = None
     in_lanes: bool = False
+    made_under: dict[ir.Var, ir.When | None] = field(default_factory=dict)  # of all variables so far
 
 
 def _visit(block: ir.Block, flow: _Flow, values: set[ir.Value], variables: set[ir.Var]) -> None:
@@ -35,9 +37,10 @@ def _visit(block: ir.Block, flow: _Flow, values: set[ir.Value], variables: set[i
             if _value_varies(item, flow, values, variables):
                 values.add(item)
         elif isinstance(item, ir.VarSet):
-            if flow.masked or item.value in values:
+            if flow.mask is not flow.made_under.get(item.var) or item.value in values:
                 variables.add(item.var)
         elif isinstance(item, ir.VarNew):
+            flow.made_under[item.var] = flow.mask
             if item.var.init in values:
                 variables.add(item.var)
         elif isinstance(item, ir.Lanes):
@@ -46,7 +49,8 @@ def _visit(block: ir.Block, flow: _Flow, values: set[ir.Value], variables: set[i
         elif isinstance(item, ir.Range):
             _visit(item.body, flow, values, variables)
         elif isinstance(item, ir.When):
-            _visit(item.body, replace(flow, masked=flow.masked or item.condition in values), values, variables)
+            mask = item if item.condition in values else flow.mask
+            _visit(item.body, replace(flow, mask=mask), values, variables)
 
 
 def _value_varies(value: ir.Value, flow: _Flow, values: set[ir.Value], variables: set[ir.Var]) -> bool:
@@ -58,7 +62,7 @@ def _value_varies(value: ir.Value, flow: _Flow, values: set[ir.Value], variables
         return value.args[1] in values
     if value.op == "var_get":
         return value.attr in variables
-    if value.op == "atomic" and (flow.masked or flow.in_lanes):
+    if value.op == "atomic" and (flow.mask or flow.in_lanes):
         return True  # each lane does its own
     return any(arg in values for arg in value.args)
 

@@ -17,6 +17,7 @@ from camshaft.emit.c_family import statements
 from camshaft.emit.c_family.context import Dialect, type_name
 from camshaft.emit.c_family.values import flush, linear, operand
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 
 _UNKNOWN_ZERO = (f"    int64_t {ZERO} = 0;", f'    __asm__("" : "+r"({ZERO}));')
@@ -111,7 +112,7 @@ _HEAD = """#include <stdint.h>
 
 def emit(kernel: ir.KernelIR, symbol: str) -> str:
     """The C text of a kernel: one exported function `symbol`. KernelError for what C cannot have."""
-    kernel = expand_tiles(kernel, 1)
+    kernel = expand_functions(expand_tiles(kernel, 1), "c")
     body = CContext(kernel, C11, kernel.scratch)
     lines = _body(body, kernel)
     arrays = [(array, body.array_names[array]) for array in kernel.arrays]

@@ -57,7 +57,7 @@ def bitcast(ctx: Context, value: ir.Value) -> Rep:
 def select(ctx: Context, value: ir.Value) -> Rep:
     condition, *chosen = reps = [ctx.reps[arg] for arg in value.args]
     n = width_of(ctx, reps)
-    mask = f"<{n} x i1>" if condition.n else "i1"
+    mask = f"<{n} x i1>" if condition.n > 1 else "i1"
     a, b = (f"{vector_type(value.dtype, n)} {widened(ctx, rep, value.dtype, n)}" for rep in chosen)
     return Rep(ctx.line(f"select {mask} {condition.name}, {a}, {b}"), n)
 
@@ -85,7 +85,7 @@ def _lowered(ctx: Context, value: ir.Value, typed: Typed, names: list[str]) -> s
         return known(typed, value, names) if known is not None else table.EXPANSIONS[name](typed, *names)
     if lowering.startswith("llvm."):
         return typed.call(lowering, *names)
-    return typed.op(lowering, *names)
+    return typed.op(lowering.removesuffix(" contract") if value.attr == ir.EXACT else lowering, *names)
 
 
 def _dot4(t: Typed, value: ir.Value, names: list[str]) -> str:

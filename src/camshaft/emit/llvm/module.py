@@ -18,6 +18,7 @@ from camshaft.emit.llvm.values import Rep, array_name, integer, memory_dtype, sc
 from camshaft.emit.llvm.vectors import iota
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.uniformity import varying
@@ -118,6 +119,7 @@ def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     """The LLVM module of a kernel: one exported function `symbol`."""
     kernel = expand_tiles(kernel, target.lanes, keep=matrix_unit.native_tiles(kernel, target))
+    kernel = expand_functions(kernel, target.column, target.lacks)
     ctx = Context(kernel.name, target, CPU_RULES, *varying(kernel))
     ctx.allocas += [f"{stack_array(array)}, align 64" for array in kernel.scratch]
     control.write_block(ctx, kernel.body)

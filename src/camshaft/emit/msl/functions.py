@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from camshaft.dtypes import DTYPES, DType
-from camshaft.emit.c_family.text import polynomial
-from camshaft.emit.llvm.math.erf import ERF
 
 # Metal's names of element types; a bf16 is its bits there (bfloat came with Metal 3.1 and is not on every device)
 STORAGE = {
@@ -49,16 +47,6 @@ _TANH = """\
 inline float tanh_f32(float x) {
     return fabs(x) < 15.0f ? precise::tanh(x) : isnan(x) ? x : x < 0.0f ? -1.0f : 1.0f;
 }"""
-_ERF = f"""\
-inline float erf_f32(float x) {{
-    const float size = fmin(fabs(x), {ERF["f32"].most}f);
-    const float square = size * size;
-    const float inner = fma(size, {polynomial("square", ERF["f32"].p, "f")}, size);
-    const float ratio = (size - 2.0f) / (size + 2.0f);
-    const float outer = 1.0f - precise::exp(-square) * {polynomial("ratio", ERF["f32"].q, "f")};
-    const float y = size < 1.0f ? inner : outer;
-    return isnan(x) ? x : x < 0.0f ? -y : y;
-}}"""
 _DOT4 = """\
 inline int dot4_i32(int acc, uint a, uint b) {
     acc += int(a & 255u) * (int(b << 24) >> 24);
@@ -139,7 +127,6 @@ FUNCTIONS: dict[str, str] = {
     "minimum_f32": _MINIMUM,
     "maximum_f32": _MAXIMUM,
     "tanh_f32": _TANH,
-    "erf_f32": _ERF,
     "dot4_i32": _DOT4,
     "byte_lookup_u32": _BYTE_LOOKUP,
     "bf16_to_f32": _BF16_TO_F32,

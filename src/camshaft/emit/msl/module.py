@@ -16,6 +16,7 @@ from camshaft.emit.msl.functions import STORAGE
 from camshaft.emit.msl.layout import MAX_BUFFERS, MslModule, MslTarget
 from camshaft.emit.msl.tiles import SIMD_WIDTH, native_tiles
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, no_tiles, to_simt
 
 
@@ -32,7 +33,7 @@ def _tile_nbytes(kernel: SimtKernel) -> int:
 
 def emit(kernel: SimtKernel, target: MslTarget) -> MslModule:
     """The MSL of a kernel. KernelError for what Metal lacks (`refusal` says so beforehand)."""
-    return _module(context(kernel, target))
+    return _module(context(expand_functions(kernel, "msl"), target))
 
 
 def _module(ctx: MslContext) -> MslModule:

@@ -26,6 +26,7 @@ from camshaft.emit.nvptx.simt import WARP, Machine, SimtContext
 from camshaft.emit.nvptx.tiles import native_tiles
 from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, to_simt
 
 # Arrays start at multiples of this many bytes: a device's `alignment` is larger.
@@ -74,7 +75,7 @@ def thread(kernel: SimtKernel, target: CpuTarget, machine: Machine) -> SimtConte
     """The body of one thread; %lane, %program0.. and the arrays' pointers are given, %exchange where anything is exchanged."""
     ctx = SimtContext(kernel.name, target, SIMT_RULES, machine=machine, threads=kernel.lanes)
     ctx.allocas += [f"{stack_array(array)}, align 16" for array in kernel.private]
-    write_block(ctx, kernel.body)
+    write_block(ctx, expand_functions(kernel, target.column, target.lacks).body)
     return ctx
 
 

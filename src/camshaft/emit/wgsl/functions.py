@@ -7,22 +7,12 @@ emit/wgsl/body.py.
 from __future__ import annotations
 
 from camshaft.emit.c_family.text import polynomial
-from camshaft.emit.llvm.math.erf import ERF
-from camshaft.emit.llvm.math.payne_hanek import TWO_OVER_PI
-from camshaft.emit.llvm.math.trigonometry import COS, SIN
+from camshaft.lang.expand.payne_hanek import TWO_OVER_PI
+from camshaft.lang.expand.trigonometry import COS, SIN
 
 # 32 bits a word, after a word of zeros
 _WORDS = [w >> shift & 0xFFFFFFFF for w in TWO_OVER_PI for shift in (32, 0)][1:9]
 
-ERF_F32 = f"""fn erf_f32(x: f32) -> f32 {{
-    let size = min(abs(x), {ERF["f32"].most});
-    let square = size * size;
-    let inner = fma(size, {polynomial("square", ERF["f32"].p)}, size);
-    let ratio = (size - 2.0) / (size + 2.0);
-    let outer = 1.0 - exp(-square) * {polynomial("ratio", ERF["f32"].q)};
-    let y = select(outer, inner, size < 1.0);
-    return select(select(y, -y, x < 0.0), x, is_nan(x));
-}}"""
 HIGH_PRODUCT = """fn high_product(a: u32, b: u32) -> u32 {
     let low = (a & 0xffffu) * (b & 0xffffu);
     let first = (a >> 16u) * (b & 0xffffu);
@@ -78,7 +68,6 @@ _OF_TURN = f"""fn of_turn_f32(x: f32, ahead: u32) -> f32 {{
 }}"""
 
 MATHEMATICS: dict[str, str] = {
-    "erf_f32": ERF_F32,
     "high_product": HIGH_PRODUCT,
     "cut_f32": CUT,
     "of_turn_f32": _OF_TURN,

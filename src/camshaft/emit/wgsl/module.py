@@ -23,12 +23,13 @@ from camshaft.emit.wgsl.layout import (
 )
 from camshaft.errors import KernelError
 from camshaft.lang import ir
+from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel
 
 
 def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
     """The WGSL of a kernel. KernelError where a limit of the target is passed or WGSL lacks what the kernel uses."""
-    body = context(kernel, target)
+    body = context(expand_functions(kernel, "wgsl"), target)
     lines = write_body(body)
     bindings, declarations = _arrays(body)
     shared, shared_nbytes = _shared(body)

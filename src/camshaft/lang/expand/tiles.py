@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 from camshaft.dtypes import i32
 from camshaft.lang import ir
+from camshaft.lang.expand.expander import Copier
 from camshaft.lang.tracing.recorder import Number
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang.tracing.tracer import Array, Variable
 
 # Accumulators of a lane that are variables: more would leave the registers.
 MOST_REGISTERS = 64
@@ -45,7 +46,7 @@ def expand_tiles(
     return replace(kernel, body=expander.body, scratch=tuple(expander.scratches))
 
 
-class _Expander(Tracer):
+class _Expander(Copier):
     """Copies blocks; in place of a tile statement it records what that means."""
 
     def __init__(
@@ -55,13 +56,6 @@ class _Expander(Tracer):
         self.width, self.threads, self.keep, self.keep_copies = lanes, threads, keep, keep_copies
         self.scratches = list(kernel.scratch)
         self.held: dict[ir.Tile, Held] = {}
-        self.at_line = 0
-
-    def line(self) -> int:
-        return self.at_line
-
-    def check_open(self, value: ir.Value) -> None:
-        """The verifier has seen the kernel: its values are used where they were."""
 
     def rebuild(self, old: ir.Block, new: ir.Block) -> None:
         outer, self.block = self.block, new

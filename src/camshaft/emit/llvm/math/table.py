@@ -1,8 +1,6 @@
 """What the instruction table's "expand:NAME" means in LLVM, and casts.
 
-Each expansion takes a Typed writer and operand names, all of one LLVM type, and gives the result's name. exp, log and tanh are in
-llvm_functions.py, erf in llvm_erf.py, sin and cos in llvm_trigonometry.py, dot products in llvm_dot4.py and _dot2.py, look-ups
-of bytes in llvm_lookup.py.
+Each expansion takes a Typed writer and operand names, all of one LLVM type, and gives the result's name.
 """
 
 from __future__ import annotations
@@ -14,9 +12,7 @@ from camshaft.emit.llvm.dots.dot2 import dot2
 from camshaft.emit.llvm.dots.dot4 import dot4, dp4a
 from camshaft.emit.llvm.dots.dot_i16 import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from camshaft.emit.llvm.dots.lookup import byte_lookup, prmt
-from camshaft.emit.llvm.math.erf import erf
-from camshaft.emit.llvm.math.functions import exp, log, tanh
-from camshaft.emit.llvm.math.trigonometry import cos, sin
+from camshaft.emit.llvm.math.scale import scale
 from camshaft.emit.llvm.typed import Typed
 
 
@@ -59,12 +55,7 @@ def _inexact_and_opposite(t: Typed, a: str, b: str) -> str:
 
 
 EXPANSIONS: dict[str, Callable[..., str]] = {
-    "exp": exp,
-    "log": log,
-    "tanh": tanh,
-    "erf": erf,
-    "sin": sin,
-    "cos": cos,
+    "scale": scale,
     "isnan": isnan,
     "rsqrt": rsqrt,
     "rounded_ptx": rounded_ptx,

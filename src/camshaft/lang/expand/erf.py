@@ -1,4 +1,4 @@
-"""erf in LLVM for f32 and f64: two polynomials, chosen by |x|.
+"""erf in Kernel IR for f32 and f64: two polynomials, chosen by |x|.
 
 Accuracy is stated in lang/instructions.py.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from camshaft.emit.llvm.math.functions import exp
-from camshaft.emit.llvm.typed import Typed
+from camshaft.lang import ir
+from camshaft.lang.expand.expander import Expander
+from camshaft.lang.expand.exponential import with_sign
 
 
 @dataclass(frozen=True)
@@ -53,24 +54,12 @@ ERF = {
 }  # fmt: skip
 
 
-def erf(t: Typed, x: str) -> str:
+def erf(k: Expander, x: ir.Value) -> ir.Value:
     """erf x; NaN stays NaN."""
-    form = ERF[t.dtype.name]
-    magnitude = t.call("llvm.fabs", x)
-    beyond = t.line(f"fcmp ogt {t.type_of()} {magnitude}, {t.const(form.most)}")
-    size = t.select(beyond, t.const(form.most), magnitude)
-    square = t.op("fmul", size, size)
-    inner = t.call("llvm.fma", size, _polynomial(t, square, form.p), size)
-    ratio = t.op("fdiv", t.op("fsub", size, t.const(2.0)), t.op("fadd", size, t.const(2.0)))
-    power = exp(t, t.op("fneg", square))
-    outer = t.op("fsub", t.const(1.0), t.op("fmul", power, _polynomial(t, ratio, form.q)))
-    near = t.line(f"fcmp olt {t.type_of()} {size}, {t.const(1.0)}")
-    return t.call("llvm.copysign", t.select(near, inner, outer), x)
-
-
-def _polynomial(t: Typed, x: str, coefficients: tuple[float, ...]) -> str:
-    """Horner's rule."""
-    result = t.const(coefficients[0])
-    for c in coefficients[1:]:
-        result = t.call("llvm.fma", result, x, t.const(c))
-    return result
+    form, size = ERF[x.dtype.name], k.abs(x)
+    size = k.select(size > form.most, form.most, size)
+    square = size * size
+    inner = k.fma(size, k.polynomial(square, form.p), size)
+    ratio = (size - 2.0) / (size + 2.0)
+    outer = 1.0 - k.exp(-square) * k.polynomial(ratio, form.q)
+    return with_sign(k, k.select(size < 1.0, inner, outer), x)
