@@ -46,7 +46,7 @@ def kernel_thunk(**changes: object) -> Thunk:
 
 
 REFUSED: dict[str, Callable[[], object]] = {
-    "wanted a string": lambda: Extent("", 1),
+    "wanted a non-empty string": lambda: Extent("", 1),
     "got the bound 0": lambda: Extent("n", 0),
     "got the bound True": lambda: Extent("n", True),
     "2\\*\\*63": lambda: Extent("n", 2**63),

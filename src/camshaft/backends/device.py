@@ -1,4 +1,4 @@
-"""Device: one instance of a kind of target behind one small protocol. Backends implement it; dispatch/ and plan/ speak to it."""
+"""Device: the protocol that every kind of target implements, and what launches and memory look like behind it."""
 
 from __future__ import annotations
 

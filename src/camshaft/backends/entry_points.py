@@ -1,4 +1,4 @@
-"""Backends that installed packages bring, by entry points; most starts find none, and need not import what reads them for that.
+"""Backends from installed packages, found by entry points. importlib.metadata is imported only where there may be one.
 
 Below registry.py.
 """

@@ -1,4 +1,4 @@
-"""The device registry: kinds of target by name, why one is absent here, and their devices, each made once."""
+"""The table of backends: their names, why one is absent here, and their devices, each created once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise kernels that take their number of elements at run time, as an op's variants build them.
+"""Elementwise kernels that take the number of elements at run time.
 
 An op is elementwise where what it builds for tensors of one axis, an Extent, says so: one launch with a program for every so many
 elements. One kernel then serves every length, and every shape whose operands are contiguous alike; inputs of one element are a

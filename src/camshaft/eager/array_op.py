@@ -1,4 +1,4 @@
-"""ArrayOp: one op on arrays under one override, its kernels compiled once."""
+"""ArrayOp: one op called on arrays under one override; its kernels are compiled once."""
 
 from __future__ import annotations
 

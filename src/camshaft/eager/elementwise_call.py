@@ -1,4 +1,4 @@
-"""An elementwise op on arrays of any shapes, strides and dtypes, by kernels that take any length."""
+"""Call an elementwise op on arrays of any shapes, strides and dtypes, with kernels that take any length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builtin functions out of LLVM: an elementwise op as CPython calls it, and its state."""
+"""Builtin functions compiled by LLVM: an elementwise op as CPython calls it, and its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NumPy's reductions take that the ops do not: no elements, booleans, means of integers, its axes."""
+"""NumPy's cases of reductions that the ops do not have: empty inputs, booleans, means of integers, several axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of an op on arrays as the caller's kind or in the caller's `out`; NumPy's shapes and casts."""
+"""Convert what callers pass (arrays, scalars, foreign arrays) to ndarrays, and results back to their kind."""
 
 from __future__ import annotations
 

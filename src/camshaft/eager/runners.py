@@ -1,4 +1,4 @@
-"""A chosen variant made ready to run on arrays of one shape: by address, or elsewhere with copies."""
+"""A chosen variant bound to arrays of one shape: called by address on the CPU, with copies on other devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any op on arrays, compiled once for each set of shapes, dtypes and attributes."""
+"""Call any op on arrays; it is compiled once for each set of shapes, dtypes and attributes."""
 
 from __future__ import annotations
 

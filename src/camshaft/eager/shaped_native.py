@@ -1,4 +1,4 @@
-"""Rows of the builtins whose kernels are compiled for each shape."""
+"""Fill the native shape table of an op with compiled kernels."""
 
 from __future__ import annotations
 

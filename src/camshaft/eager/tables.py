@@ -1,4 +1,4 @@
-"""DispatchTable: every op as a plain attribute that works on arrays: table().matmul(a, b)."""
+"""DispatchTable: every op as an attribute that is called on arrays, as in table().matmul(a, b)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature levels of CPUs: a name for what an instruction set gives kernels.
+"""CPU feature levels: names for sets of features that CPUs of a kind have together.
 
 Kernels ask for single features (dot4.py and others); a level is the set that machines of a kind have together, which
 CAMSHAFT_CPU_FEATURES cuts a better machine down to.

@@ -1,4 +1,4 @@
-"""Why a target cannot have a kernel, from the tables' Absent cells: instructions, values, elements. Read by Device.refusal."""
+"""Why a target cannot run a kernel, from the Absent cells of the tables of instructions, values and elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CpuTarget and GpuTarget: what the LLVM emitter may assume of the machine."""
+"""CpuTarget and GpuTarget: what the LLVM emitter may assume about the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tile's accumulators are dealt to the groups of threads that have matrix units."""
+"""How the accumulators of a tile are distributed over the groups of threads that own matrix units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which elementwise nodes of a graph become one: groups of places in program order, joined where that makes no circle.
+"""Group elementwise nodes that can become one: members in program order, joined where that makes no cycle.
 
 Its steps grow with the nodes: a group knows what it needs by place, so that joining two changes no other; the search for a circle
 ends where no group reaches further back, and all searches of a graph share one allowance.

@@ -1,4 +1,4 @@
-"""Puts elementwise ops that read each other's results into chains, one node each (ops/elementwise/chain.py).
+"""Fuse elementwise ops that read each other's results into chains, one node each.
 
 What is gained is memory traffic: of add, silu, multiply over three tensors, six reads and three writes become three and one.
 Which nodes go together is found in chain_groups.py.

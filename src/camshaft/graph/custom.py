@@ -1,5 +1,4 @@
-"""Ops that a graph adds to the catalog's: a user's own function (Graph.custom), in Python over NumPy views or native code by
-address, and the copy of a tensor (Graph.copy)."""
+"""A user's own function as a node: Python over NumPy views, or native code by address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ops as functions on graph tensors: rms_norm(x, w, eps=1e-5). Made from the table of ops; nothing is listed here."""
+"""The ops as functions of graph tensors, such as rms_norm(x, w, eps=1e-5), made from the table of ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Graph: tensors and nodes of a program, in program order. Built here or by tracing; passes make new graphs of it.
+"""Graph: the tensors and nodes of a program, in program order.
+
+Built here or by tracing; passes make new graphs of it.
 
 Order matters for STATE: a node that updates a state in place comes before the nodes that read the new value.
 """

@@ -1,4 +1,6 @@
-"""The table of atomics: what each does to an element, and its lowering on each target. Beside lang/instructions.py.
+"""The table of atomics: what each does to an element, and its lowering on each target.
+
+Beside lang/instructions.py.
 
 Cells by the element's kind ('i', 'u', 'f'). LLVM and PTX: the operation of `atomicrmw`, or "cmpxchg". The C family: a template,
 {0} the element's address (WGSL: a pointer to an atomic, so the whole array is declared of atomics), {1} and {2} the operands, or

@@ -1,4 +1,6 @@
-"""Columns c, wgsl and msl of the instruction table: an instruction in each C-family dialect. Joined by name in instructions.py.
+"""Columns c, wgsl and msl of the instruction table.
+
+Joined by name in instructions.py.
 
 A cell is a template of one expression: {0} {1} {2} are the operands (names, or literals that bind tightest), {T} is the
 result's type in the dialect. "expand": lang/expand/functions.py replaces it by other instructions. "expand:NAME" is a function

@@ -1,4 +1,6 @@
-"""Kernel IR: what tracing a kernel yields and what emit/ and the interpreter read. Values in blocks; no phi but loop counters.
+"""Kernel IR: what tracing a kernel yields and what the emitters and the interpreter read.
+
+Values in blocks; no phi but loop counters.
 
 A value is uniform (one for the whole program) or varying (one per lane), found by lang/uniformity.py; `width` n > 0 makes it an
 explicit vector of n elements, which is uniform as a whole.

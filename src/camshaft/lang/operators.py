@@ -1,4 +1,4 @@
-"""Python's operators on traced values: each records a row of the instruction table. The base of ir.Value."""
+"""Python operators on traced values: each records an instruction."""
 
 from __future__ import annotations
 

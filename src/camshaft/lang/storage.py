@@ -1,4 +1,4 @@
-"""What dtypes each target has: as values in a kernel, and as elements of arrays.
+"""The dtypes that each target supports, as values in a kernel and as elements of arrays.
 
 A value's cell is the type's name in the target's text. An element's is 'native' (of the value's type), 'bits' (an unsigned
 integer of that size, which the emitter widens and narrows), or 'packed' (several to a 32-bit word, as the target reads no less).

@@ -1,4 +1,4 @@
-"""Values and statements that are no row of the instruction table: which there are, and who lowers each of them on each target.
+"""Values and statements that are not rows of the instruction table, and who lowers each of them on each target.
 
 'emitter': the target's emitter. 'simt': form.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
 lang/expand/tiles.py rewrites it to other words (EXPANDED says why). 'matrix units': the emitter where a tile suits them

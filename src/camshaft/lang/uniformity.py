@@ -1,4 +1,4 @@
-"""Which values differ from lane to lane: a fixpoint over the IR. Read by the verifier, the emitters and the interpreter."""
+"""Find which values differ from lane to lane, by a fixpoint over the IR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""camshaft.compile: a graph through the passes, dispatch and lowering to an ExecutionPlan with named inputs and outputs."""
+"""camshaft.compile: rewrite, lower and bind a graph into an ExecutionPlan."""
 
 from __future__ import annotations
 

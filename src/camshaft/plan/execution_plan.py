@@ -1,4 +1,4 @@
-"""ExecutionPlan: a graph bound and ready to run, with named inputs and outputs. What camshaft.compile gives."""
+"""ExecutionPlan: a graph bound and ready to run, with named inputs and outputs."""
 
 from __future__ import annotations
 

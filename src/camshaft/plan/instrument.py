@@ -1,4 +1,4 @@
-"""Where observe/ comes in while a plan is built: only where a setting asks for it."""
+"""Hooks for observe/ and tune/ while a plan is built, used only where a setting asks for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule: thunks in order, with buffers instead of addresses."""
+"""Schedule: thunks in order, over buffers without addresses."""
 
 from __future__ import annotations
 

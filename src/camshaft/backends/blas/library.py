@@ -1,4 +1,4 @@
-"""The BLAS that matmul calls by pointer: scipy-openblas32 (extra `blas`), or Accelerate on macOS. Found and opened once."""
+"""Find and open the BLAS library whose functions matmul calls: scipy-openblas32 (extra `blas`), or Accelerate on macOS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine code with a kernel's entry ABI that calls cblas_sgemm on slices of a product. Run by workers as any kernel is.
+"""Native code that calls cblas_sgemm on slices of a product and has the same entry ABI as a kernel.
 
 The text holds no address and no size: they are int64 words that the argument block points to, so one object serves every
 shape and every process, and is cached as a kernel's.

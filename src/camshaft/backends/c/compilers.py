@@ -1,4 +1,4 @@
-"""C compilers: which one is there, and C text to an object or a shared library."""
+"""Find a C compiler and turn C text into an object or a shared library."""
 
 from __future__ import annotations
 

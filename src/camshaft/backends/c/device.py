@@ -1,4 +1,4 @@
-"""The CPU through a C compiler: device "cpu:c"."""
+"""The device "cpu:c": kernels emitted as C and built by the C compiler of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a C compiler made, in this process: an object through LLVM's loader, a shared library through a private folder."""
+"""Load compiled C into this process: an object through LLVM's loader, or a shared library from a private folder."""
 
 from __future__ import annotations
 

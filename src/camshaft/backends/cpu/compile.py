@@ -1,4 +1,4 @@
-"""LLVM for the CPU: IR text to an object, an object to callable addresses."""
+"""Compile LLVM IR text to an object for this CPU, and load objects."""
 
 from __future__ import annotations
 

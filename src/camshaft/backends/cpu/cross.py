@@ -1,4 +1,4 @@
-"""Objects for a CPU that is not this one: LLVM IR text to ELF bytes or assembly for a triple. Beside compile.py, for the host."""
+"""Compile LLVM IR text to an ELF object or assembly for another CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPU as a device: its lane width and features, and kernels compiled for it once."""
+"""The CPU devices "cpu" and "cpu:scalar": their lane width, their features, and compiled kernels."""
 
 from __future__ import annotations
 

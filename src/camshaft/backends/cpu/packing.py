@@ -1,4 +1,4 @@
-"""Packing: a call of the kernel that packs a weight, all its numbers known."""
+"""The call of a kernel that packs a weight, with all its sizes resolved."""
 
 from __future__ import annotations
 

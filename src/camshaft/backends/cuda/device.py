@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices: which there are, why not, memory, kernels and runs."""
+"""NVIDIA GPUs as devices: discovery, memory, kernels and runs."""
 
 from __future__ import annotations
 

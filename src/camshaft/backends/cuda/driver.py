@@ -1,4 +1,4 @@
-"""The driver API through cuda-bindings (extra `cuda`): calls with their errors, and why there is no GPU. Below its neighbours."""
+"""The CUDA driver API through cuda-bindings (extra `cuda`), with errors raised as BackendError."""
 
 from __future__ import annotations
 

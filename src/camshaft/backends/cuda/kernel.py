@@ -1,4 +1,4 @@
-"""A kernel for an NVIDIA GPU: PTX from the store or made, then assembled and loaded by the driver."""
+"""A compiled kernel for an NVIDIA GPU: cached PTX, assembled and loaded by the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of an NVIDIA GPU, and page-locked memory of the process that it copies from and to."""
+"""Device memory of an NVIDIA GPU, and page-locked host memory for copies."""
 
 from __future__ import annotations
 

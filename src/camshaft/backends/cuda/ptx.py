@@ -1,4 +1,4 @@
-"""LLVM for NVIDIA GPUs: IR text to PTX, which the driver assembles for the GPU at hand."""
+"""Compile LLVM IR to PTX for NVIDIA GPUs."""
 
 from __future__ import annotations
 

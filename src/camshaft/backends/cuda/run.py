@@ -1,4 +1,4 @@
-"""Commands made ready for an NVIDIA GPU: a run is one graph launch, or, without a graph, launch by launch."""
+"""Bind a list of commands to an NVIDIA GPU: a run is one graph launch, or launch by launch where no graph can be captured."""
 
 from __future__ import annotations
 

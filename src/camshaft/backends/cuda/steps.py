@@ -1,4 +1,4 @@
-"""One command as the driver takes it: a launch with its parameters, or a copy."""
+"""One command in the driver's terms: a kernel launch with its parameters, or a copy."""
 
 from __future__ import annotations
 

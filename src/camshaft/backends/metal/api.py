@@ -1,4 +1,4 @@
-"""Metal through PyObjC, typed: the selectors that camshaft sends, with the shapes PyObjC gives them. Bottom of backends/metal/.
+"""The part of Metal that camshaft uses, through PyObjC, with type annotations.
 
 PyObjC spells a selector with `_` for each `:`; one with an `error:` argument takes None for it and gives (result, error).
 """

@@ -1,4 +1,4 @@
-"""Metal as a device: MSL compiled and launched through PyObjC. It has not met hardware yet.
+"""Metal as a device: MSL compiled and launched through PyObjC. Not yet run on hardware.
 
 What is known of it comes from Metal's documentation and from tests that run its MSL on a CPU (tests/support/fake_metal.py).
 """

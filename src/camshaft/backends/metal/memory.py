@@ -1,4 +1,4 @@
-"""Memory and the queue of a Metal device: shared buffers, and what waits for the work that uses them."""
+"""Memory and the command queue of a Metal device: shared buffers, and waits for work that uses them."""
 
 from __future__ import annotations
 

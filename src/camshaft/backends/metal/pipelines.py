@@ -1,4 +1,4 @@
-"""Kernels of a Metal device: MSL compiled into pipelines, each once."""
+"""Compute pipelines of a Metal device: each kernel's MSL compiled once."""
 
 from __future__ import annotations
 

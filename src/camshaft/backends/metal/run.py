@@ -1,4 +1,4 @@
-"""A list of commands as one command buffer a run: a compute encoder with barriers, blits between.
+"""Encode a list of commands into one command buffer per run: compute encoders with barriers, and blits.
 
 Dispatches of one encoder may run side by side but for the barriers where a command waits; encoders of a queue keep their order,
 since Metal tracks what they use. Copies from and to this process go through staging buffers, which a run owns.

@@ -1,4 +1,4 @@
-"""The null device: plans and emits, never runs. 'null' emits LLVM IR; 'null:wgsl', 'null:ptx' and so on those languages.
+"""The null device plans and emits but never runs. "null" emits LLVM IR; "null:wgsl", "null:ptx" and so on emit those languages.
 
 What a plan would do on hardware that is not here, and the text of its kernels, can be seen and tested with it.
 """

@@ -1,4 +1,4 @@
-"""The adapters of this machine, best first, with their limits and features."""
+"""List the WebGPU adapters of this machine, best first, with limits and features."""
 
 from __future__ import annotations
 

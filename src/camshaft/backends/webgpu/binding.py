@@ -1,4 +1,4 @@
-"""Launches and copies of a run as pipelines with bind groups, made once."""
+"""Pipelines and bind groups for the launches and copies of a run, created once when it is bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies between buffers that no encoder command takes: in one buffer, or not whole words."""
+"""Copies that no encoder command can do: within one buffer, or not in whole 32-bit words."""
 
 from __future__ import annotations
 

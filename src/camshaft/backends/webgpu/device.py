@@ -1,4 +1,4 @@
-"""The WebGPU device: an adapter opened with all its limits, memory, kernels and runs."""
+"""The WebGPU device: an adapter opened with all its limits, its memory, kernels and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels as compute pipelines: a shader module, its layout and one pipeline for each way to bind its arrays."""
+"""A kernel as compute pipelines: a shader module, its layout, and one pipeline for each way to bind its arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel on its way to WGSL: traced, verified, in SIMT form, emitted, or refused with the reason."""
+"""Lower a kernel to WGSL: trace, verify, convert to SIMT form and emit, or refuse with the reason."""
 
 from __future__ import annotations
 

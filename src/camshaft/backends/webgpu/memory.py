@@ -1,4 +1,4 @@
-"""Memory on a WebGPU device: storage buffers, written through the queue and read through a staging buffer."""
+"""Storage buffers of a WebGPU device, written through the queue and read through a staging buffer."""
 
 from __future__ import annotations
 

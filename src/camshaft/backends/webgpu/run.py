@@ -1,4 +1,4 @@
-"""A run: its steps encoded in one go and submitted once; what it uses was made in bind."""
+"""Submit a run: its steps are encoded once and submitted with one call; everything they use was created when it was bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time stamps of a run: a query at each command's begin and end, read back after it."""
+"""Time stamps of a run: a timestamp query at the start and end of each command, read back after the run."""
 
 from __future__ import annotations
 

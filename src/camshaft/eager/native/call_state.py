@@ -1,4 +1,4 @@
-"""The state of a native call, and what reads it: words and rows."""
+"""The state of a native call: its layout, and LLVM IR that reads its fields."""
 
 from __future__ import annotations
 

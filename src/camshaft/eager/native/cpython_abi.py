@@ -1,4 +1,4 @@
-"""Where CPython and NumPy keep what native calls read of an object, found out and tried at start."""
+"""Field offsets of CPython and NumPy objects that native calls read, found and checked at start."""
 
 from __future__ import annotations
 

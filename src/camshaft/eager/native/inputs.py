@@ -1,4 +1,4 @@
-"""A native call's inputs: what was given, as addresses and flags, and that all of it agrees."""
+"""LLVM IR that reads and checks the inputs of a native call."""
 
 from __future__ import annotations
 

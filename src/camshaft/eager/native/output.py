@@ -1,4 +1,4 @@
-"""A native call's output: the caller's array, checked, or a new one; on which threads it is computed; how the call ends."""
+"""LLVM IR that makes the output of a native call and launches its kernel."""
 
 from __future__ import annotations
 

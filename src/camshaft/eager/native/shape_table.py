@@ -1,4 +1,4 @@
-"""What a row of a shaped call holds, and how its key is hashed."""
+"""Layout of the native table that maps input dtypes and shapes to compiled kernels, and its hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shaped call's second half: scratch, the steps' arguments, on which threads they run."""
+"""LLVM IR that runs the kernels of a call found in the shape table: scratch, arguments, threads."""
 
 from __future__ import annotations
 

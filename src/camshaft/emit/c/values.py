@@ -1,4 +1,4 @@
-"""Values in C: explicit vectors and conversions."""
+"""Values in C: explicit vectors, conversions, loads and stores."""
 
 from __future__ import annotations
 

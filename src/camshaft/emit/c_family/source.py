@@ -1,4 +1,4 @@
-"""What emitted text takes from a kernel's Python source: names of values, its lines, the formula."""
+"""Names, lines and the formula that emitted text takes from a kernel's Python source."""
 
 from __future__ import annotations
 

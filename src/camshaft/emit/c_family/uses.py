@@ -1,4 +1,4 @@
-"""Which values of a kernel are used, how often and where: what decides on a name of its own."""
+"""Count how often and where each value of a kernel is used, to decide which values get a name."""
 
 from __future__ import annotations
 

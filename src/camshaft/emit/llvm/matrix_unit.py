@@ -1,4 +1,6 @@
-"""Tiles of words on CPUs' matrix units: AMX's tiles of 16 x 16, NEON's products of 2 x 2.
+"""Tiles on the matrix units of CPUs: AMX's 16 x 16 tiles and NEON's 2 x 2 products.
+
+AMX's tiles of 16 x 16, NEON's products of 2 x 2.
 
 LLVM configures AMX's tiles itself: it reads their shapes off the calls, and keeps vectors that are only cast to tiles and back in
 tile registers (X86LowerAMXType, which is part of its code generation). What is multiplied is the same on both: a word of a row

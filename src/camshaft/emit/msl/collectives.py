@@ -1,4 +1,4 @@
-"""Functions of MSL text in which a threadgroup's threads meet: reductions, scans, shuffles.
+"""Functions of MSL in which the threads of a threadgroup meet: reductions, scans, shuffles.
 
 Values go through SIMD-groups where these hold all that takes part, else through `room`, threadgroup memory of an element a
 thread. Each function leaves the room to the next one: its last read of it comes before a barrier.

@@ -1,4 +1,4 @@
-"""Tiles on matrix units in LLVM IR, as NVIDIA's warps hold them.
+"""Tiles on the matrix units of NVIDIA GPUs, distributed as warps hold them.
 
 A tile is cut into pieces of 16 x 8 accumulators, four a thread, of which each warp has a rectangle; a piece's product is 16 x 16
 times 16 x 8 of 16-bit floats (PTX ISA, "Matrix fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4 of a warp, a

@@ -1,4 +1,4 @@
-"""Functions by which the lanes of a workgroup meet in WGSL: reductions, scans, shuffles.
+"""Functions of WGSL in which the lanes of a workgroup meet: reductions, scans, shuffles, atomics.
 
 Where a workgroup is no larger than the least subgroup, a reduction is a butterfly of subgroup shuffles: lane i is invocation i
 there, as drivers number a workgroup of one dimension. All else goes through workgroup memory: all lanes call it in uniform flow,

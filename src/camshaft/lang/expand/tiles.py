@@ -1,4 +1,4 @@
-"""Tiles and asynchronous copies in ordinary words: what they mean, and what targets without them run.
+"""Expand tiles and asynchronous copies into ordinary instructions, for targets without matrix units.
 
 The expansion depends on the lane count: a lane holds its accumulators in variables where there are few of them, else they lie in
 scratch. Spelled in the language's own words by a tracer that writes into the rebuilt blocks.

@@ -1,4 +1,6 @@
-"""The interpreter: what a kernel means, run in NumPy, with every access checked. The language's reference and race finder.
+"""Run Kernel IR in NumPy with every access checked: the reference meaning of kernels, and the race detector.
+
+The language's reference and race finder.
 
 A uniform value is a NumPy scalar, a varying one an array of `lanes`, an explicit vector an array of its width. Memory and its
 checks are in interpreter_memory.py, values in interpreter_values.py.

@@ -1,4 +1,4 @@
-"""Arrays in the interpreter: bounds, scratch never written, races between programs and lanes."""
+"""Arrays in the interpreter: bounds checks, undefined scratch, and races between programs and lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracker: who wrote and who read each element of an array, and whether two of them race."""
+"""Track who wrote and read each array element, and report races."""
 
 from __future__ import annotations
 

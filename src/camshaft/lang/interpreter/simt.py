@@ -1,4 +1,4 @@
-"""The interpreter for SIMT form: the threads of a workgroup, barrier by barrier, in a shuffled order.
+"""Interpret SIMT form: the threads of a workgroup, barrier by barrier, in shuffled order.
 
 The threads are dealt at random into teams. A team runs alone, as vectors, to its next barrier or collective; when all have come
 there, all go on, in another order. So a missing barrier shows twice: in what is computed, and as a race by line.

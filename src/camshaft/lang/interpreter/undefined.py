@@ -1,4 +1,6 @@
-"""Holes: parts of values that come from scratch never written. They may be computed with and selected away, never depended on.
+"""Undefined values: what scratch that was never written gives. They may be computed with and selected away, never depended on.
+
+They may be computed with and selected away, never depended on.
 
 A kernel may load a whole vector of which only some elements were written, if it then drops the others. Used by the interpreter.
 """

@@ -1,4 +1,4 @@
-"""Values in the interpreter: the instruction table by its NumPy column, and structural ones."""
+"""Evaluate values in the interpreter with the NumPy column of the instruction table."""
 
 from __future__ import annotations
 

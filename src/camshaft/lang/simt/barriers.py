@@ -1,4 +1,4 @@
-"""Which accesses of a kernel need a barrier between them once its program is spread over threads."""
+"""Find which memory accesses of a kernel need a barrier between them when its program is spread over threads."""
 
 from __future__ import annotations
 

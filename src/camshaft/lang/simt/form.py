@@ -1,4 +1,6 @@
-"""SIMT form: Kernel IR in which every value is one thread's scalar.
+"""SIMT form: Kernel IR in which every value is a scalar of one thread.
+
+Kernel IR in which every value is one thread's scalar.
 
 A program becomes a workgroup of `lanes` threads. A lanes loop becomes a range from start + lane by steps of `lanes`; element e
 of an explicit vector of n lies in every thread with lane & (n - 1) = e; uniform values are computed by all threads alike and

@@ -1,4 +1,4 @@
-"""Values in SIMT form: each becomes one thread's scalar. The lower half of lang/simt/form.py."""
+"""Values in SIMT form: each becomes a scalar of one thread."""
 
 from __future__ import annotations
 

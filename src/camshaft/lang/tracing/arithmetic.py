@@ -1,4 +1,4 @@
-"""Words that compute: the instruction table's rows by name, casts."""
+"""Tracer methods that compute: one per arithmetic instruction, and casts."""
 
 from __future__ import annotations
 

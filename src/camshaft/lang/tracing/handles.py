@@ -1,4 +1,4 @@
-"""Variable and Array: what a kernel holds of its variables and arrays. They speak to the tracer that records."""
+"""Variable and Array: the objects through which a kernel reads and writes variables and arrays."""
 
 from __future__ import annotations
 

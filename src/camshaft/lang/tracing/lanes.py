@@ -1,4 +1,4 @@
-"""Words between lanes, which all lanes reach together, and explicit vectors."""
+"""Tracer methods that work across lanes (reductions, scans, shuffles), and explicit vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that touch memory: scratch, loads, stores, vectors, prefetch."""
+"""Tracer methods for memory: scratch, loads, stores, vectors, prefetch and atomics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorder: appends instructions and statements to the open block."""
+"""Recorder: appends instructions and statements to the open block of Kernel IR."""
 
 from __future__ import annotations
 

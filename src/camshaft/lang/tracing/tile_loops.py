@@ -1,4 +1,4 @@
-"""Patterns of explicit vectors that hot kernels share, spelled in the language's own words.
+"""Loops over explicit vectors that several hot kernels share.
 
 They live beside the tracer because every kernel's key covers this folder: a change here rebuilds what was made from it.
 """

@@ -1,4 +1,4 @@
-"""Words of matrix units and of copies in the background.
+"""Tracer methods for matrix tiles and asynchronous copies.
 
 A target with matrix units or asynchronous copies lowers them itself; everywhere else they become ordinary words.
 """

@@ -1,4 +1,4 @@
-"""The words of the kernel language: a Tracer `k` records what a kernel function says as Kernel IR.
+"""Tracer: the methods of the kernel language, which record a kernel function as Kernel IR.
 
 Loops, branches and variables are here; words_arithmetic.py, words_lanes.py, words_memory.py, words_atomic.py and
 words_tiles.py hold the rest.

@@ -1,4 +1,4 @@
-"""Rules of tile statements and asynchronous copies."""
+"""Verifier rules for tile statements and asynchronous copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of single values: operand dtypes and widths by the instruction table, accesses, collectives."""
+"""Verifier rules for single values: operand dtypes and widths, accesses, collectives."""
 
 from __future__ import annotations
 

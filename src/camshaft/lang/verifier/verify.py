@@ -1,4 +1,4 @@
-"""The verifier: is Kernel IR well formed? Run on every kernel before it is emitted, and after each pass over IR.
+"""The verifier: whether Kernel IR is well formed. It runs before a kernel is emitted and after each pass.
 
 verify.py walks the blocks (scopes, flow, variables, loops); verify_values.py holds the rules of single values and accesses,
 verify_tiles.py those of tiles.

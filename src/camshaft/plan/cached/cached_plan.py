@@ -1,4 +1,4 @@
-"""CachedPlan: a finished schedule out of the store, bound and ready to run.
+"""CachedPlan: a plan's stored schedule, bound and ready to run without compiling anything.
 
 What is kept of a plan are the words that its executor walks, each as an offset in a region of memory: an argument's buffer, an
 extent's active value, a kernel. A start adds the regions' addresses and runs; no graph, pass, choice or lowering is needed, nor

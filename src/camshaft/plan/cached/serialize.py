@@ -1,4 +1,4 @@
-"""What is kept of a plan for later starts: its executor's words, free of addresses.
+"""Serialize a plan: the executor's records with addresses replaced by offsets into memory regions.
 
 Only plans of this process's own CPU, whose kernels are the store's objects and whose constants are tensors of a file or a few
 bytes, can be kept; of any other `kept_of` says why not.

@@ -1,4 +1,4 @@
-"""Which device and variant each node of a graph gets: its own device, else the override. Where tensors lie that were placed."""
+"""Choose the device and variant of each node: its own device, else the override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thunks that read constants alone, such as those that pack a constant b of a product: they run once, when a plan is bound.
+"""Find thunks that read only constants, such as packing; they run once, when a plan is bound.
 
 Between lower.py and memory.py. What they leave is memory of the plan's own beside the constant, so a file's weights, which are
 mapped and given back, are packed by each run as ever.

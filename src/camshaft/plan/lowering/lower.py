@@ -1,4 +1,4 @@
-"""From a graph to thunks: a variant is chosen and built for each node, and its launches become thunks over buffers.
+"""Lower a graph to thunks: choose and build a variant for each node; its launches become thunks over buffers.
 
 Views and packed constants share their root's buffer and make no thunk. Where nodes run
 on several devices, spaces.py adds the copies.

@@ -1,4 +1,4 @@
-"""Origin: the node that some thunks of a plan were made of, kept for whoever looks at the plan."""
+"""NodeRange: the node that a range of thunks was made from, for profiles and debug output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chosen variant makes of a node, as thunks over the buffers that it is given."""
+"""Make the thunks of a node's chosen variant over given buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small thunks that every worker runs whole, each into a copy of its own, so that what follows waits for nobody.
+"""Let every worker run small thunks itself, into its own copy, so that their readers need no wait.
 
 A norm of one row takes 0.2 microseconds, a wait before its reader as much again: doing it twice is cheaper than telling. Larger
 ones are shared out as ever, and so are those of a step that together are large.

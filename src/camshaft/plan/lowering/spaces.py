@@ -1,4 +1,4 @@
-"""Residency of tensors: the buffer of each in each space, and the copies that bring the newest value there."""
+"""Residency: which memory space holds the newest value of each tensor, and the copies that bring it elsewhere."""
 
 from __future__ import annotations
 

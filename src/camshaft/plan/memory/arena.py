@@ -1,4 +1,4 @@
-"""The arenas, one a space: where each temporary lies, by liveness."""
+"""Plan the arenas: an offset for each temporary, from its lifetime; one arena per memory space."""
 
 from __future__ import annotations
 

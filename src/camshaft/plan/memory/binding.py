@@ -1,4 +1,4 @@
-"""Where a schedule's buffers lie in real memory, checked."""
+"""Bind a schedule's buffers to real memory, with checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan's named tensors and constants lie in: the caller's memory, the weights', or its own."""
+"""The memory of a plan's named tensors and constants: the caller's, the weights', or the plan's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a schedule's buffers lie on a device, and its thunks as the device's commands."""
+"""Bind a schedule's buffers to device memory, and make the device's commands of its thunks."""
 
 from __future__ import annotations
 

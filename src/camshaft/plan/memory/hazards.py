@@ -1,4 +1,4 @@
-"""Waits from hazards: RAW, WAR and WAW by byte range, never by buffer identity."""
+"""Find the waits a schedule needs: RAW, WAR and WAW hazards by byte range, never by buffer identity."""
 
 from __future__ import annotations
 

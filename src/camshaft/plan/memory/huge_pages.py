@@ -1,4 +1,4 @@
-"""Memory in huge pages, where the system has them: for weights and KV caches, which are large and read all over."""
+"""Memory in huge pages, where the system has them, for weights and KV caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of constants brought into memory piece by piece, several at once; the file's pages are given back behind.
+"""Load constants into memory in pieces, several at once, and give the file's pages back behind.
 
 A piece's pages are asked for a few pieces before it is packed, so that the system reads while others are packed, and let go
 right after: beside the packed weights only some pieces of the file are in memory at a time.

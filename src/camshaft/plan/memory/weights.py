@@ -1,4 +1,4 @@
-"""Weights: the memory of constants in each space, packed or mapped once and shared by plans."""
+"""Weights: constants in each memory space, packed or mapped once and shared by plans."""
 
 from __future__ import annotations
 

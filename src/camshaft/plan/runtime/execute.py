@@ -1,4 +1,4 @@
-"""BoundSchedule: a schedule bound to memory and workers, ready to run. The last step of plan/."""
+"""BoundSchedule: a schedule bound to memory and workers, ready to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host thunks: Python called from inside the executor, its exceptions kept until the run is over."""
+"""Host thunks: Python functions called by the native executor; an exception is raised when the run ends."""
 
 from __future__ import annotations
 

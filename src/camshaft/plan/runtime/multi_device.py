@@ -1,4 +1,4 @@
-"""A schedule over several devices: host thunks run in the native executor, others as runs of their device.
+"""MultiDeviceSchedule: host thunks run in the native executor, other thunks as runs of their device.
 
 Made by `bind_mixed`; a BoundSchedule runs the host's part of it.
 """

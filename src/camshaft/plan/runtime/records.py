@@ -1,4 +1,4 @@
-"""Thunk records and argument blocks, made once: what the executor walks."""
+"""Make the thunk records and argument blocks that the executor walks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: a schedule cut into runs of thunks of one device, and which earlier ones each waits for."""
+"""Cut a schedule into segments of thunks on one device, and find which earlier segments each waits for."""
 
 from __future__ import annotations
 

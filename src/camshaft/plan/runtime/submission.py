@@ -1,4 +1,4 @@
-"""Submission: a run that was asked for and can be waited for. Made by ExecutionPlan.submit."""
+"""Submission: a run in progress that can be waited for."""
 
 from __future__ import annotations
 

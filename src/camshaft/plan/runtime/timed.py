@@ -1,4 +1,4 @@
-"""Timed runs: stamps in nanoseconds of a plan run by the executor's timed form, for Runnable.timed.
+"""Run a bound plan on the instrumented executor, which stamps each thunk in nanoseconds.
 
 On the CPU the clock is the processor's counter (clock.py), calibrated once against time.perf_counter_ns; each device outside
 of the host's space is asked for its own.

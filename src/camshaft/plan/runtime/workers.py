@@ -1,4 +1,4 @@
-"""Who runs a plan: the calling thread alone, or a pool of daemon threads."""
+"""The threads that run plans: the calling thread alone, or a pool of daemon threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor as native code, one for the process and every plan."""
+"""Compile and load the native executor, one for the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker sleeps and is woken: a row per operating system. barrier.py places the row's calls."""
+"""How a worker sleeps and is woken on each operating system."""
 
 from __future__ import annotations
 
