@@ -81,7 +81,7 @@ def test_a_session_goes_on_where_it_was(lm: LanguageModel) -> None:
 def test_forms_that_cannot_be_are_refused(tiny_path: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="kv_cache 'q5_0'; wanted one of auto, f16"):
         LanguageModel(tiny_path, kv_cache="q5_0")
-    with pytest.raises(SettingError, match="Q8_0 for heads of 16"):
+    with pytest.raises(SettingError, match="a Q8_0 KV cache for a head size of 16"):
         LanguageModel(tiny_model("llama", tmp_path), kv_cache="q8_0")
 
 

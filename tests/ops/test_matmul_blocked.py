@@ -84,7 +84,7 @@ def test_a_program_of_few_rows_pairs_its_own_panels_in_scratch() -> None:
     build = bf16_dot.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
     (launch,) = build.launches
     assert build.scratch == ()
-    assert launch.constants["held"]
+    assert launch.constants["paired_part"]
     assert launch.constants["block"] * launch.constants["tile"] >= 64, "all rows are one program's"
 
 

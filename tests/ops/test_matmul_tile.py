@@ -89,7 +89,7 @@ def test_where_lanes_are_threads_it_is_chosen_for_many_rows(name) -> None:
 def test_who_cannot_have_it_says_why() -> None:
     assert TILE.supports(node(64, 64, 64), make("")) == "takes devices whose lanes are threads of a workgroup"
     small = SimulatedDevice(limits=LIMITS | {"workgroup_memory": 8192})
-    reason = f"wants {LEAST_NBYTES} bytes of workgroup memory; 8192 are there"
+    reason = f"wants {LEAST_NBYTES} bytes of workgroup memory; got 8192"
     assert TILE.supports(node(64, 64, 64), small) == reason
     assert {"scalar", "simd", "c", "blas"}.isdisjoint(TILE.backends)
 
@@ -107,6 +107,6 @@ def test_every_value_of_a_tunable_is_right_or_refused(dtypes) -> None:
                 tried += 1
     assert tried > 8
     crowded = TILE.with_values({"rows": 128, "columns": 128, "step": 16, "threads": 64})
-    assert crowded.supports(node_of(OP, given), target) == "256 sums a thread; wanted at most 64"
+    assert crowded.supports(node_of(OP, given), target) == "256 sums per thread; wanted at most 64"
     large = TILE.with_values({"rows": 128, "columns": 128, "step": 64, "threads": 256})
     assert "a workgroup has 49152" in (large.supports(node_of(OP, given), target) or "")
