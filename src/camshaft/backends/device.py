@@ -13,35 +13,35 @@ if TYPE_CHECKING:
     from camshaft.lang.kernel import Constant, Kernel
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-# Devices of this space run kernels on the process's own memory, by address, in plan/'s native executor.
+# A HOST device's kernels read and write host memory; plan/'s native executor calls them by address.
 HOST = "host"
 
 
 class CompiledKernel(Protocol):
-    """Something launchable. One of a device in HOST space has `address`, of the ABI `void entry(args, first, last)`."""
+    """A launchable kernel. On a HOST device it also has `address`, a function `void entry(args, first, last)`."""
 
     @property
     def name(self) -> str: ...
 
 
 class Memory(Protocol):
-    """An allocation on a device outside of HOST space. Freed by `close` or when dropped."""
+    """An allocation on a device that is not in HOST space. `close` or garbage collection frees it."""
 
     @property
     def nbytes(self) -> int: ...
 
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
-        """Copies bytes in. BackendError past the end. Ordered before every later submit."""
+        """Copies `data` to the device before any later submit. BackendError if it passes the end."""
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
-        """A copy of bytes, after everything submitted before."""
+        """Returns a copy of the bytes after all earlier submits have finished."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Place:
-    """Bytes [offset, offset + nbytes) of an allocation."""
+    """A byte range of an allocation: [offset_nbytes, offset_nbytes + nbytes)."""
 
     memory: Memory
     offset_nbytes: int
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """One kernel over its grid. `arrays` in the kernel's order; `scalars` and `factors` name extents by their index in the
+    """A kernel launch. `arrays` are in the kernel's order; `scalars` and `factors` refer to extents by their index in the
     run's list of active values. The launch has constant * product of ceil(active[extent] / divisor) programs."""
 
     name: str
@@ -62,7 +62,7 @@ class LaunchCommand:
     wait: bool = True
 
     def programs(self, active: Sequence[int]) -> int:
-        """The number of programs for these active values."""
+        """Returns the number of programs for these active values."""
         total = self.constant
         for extent, divisor in self.factors:
             total *= -(-active[extent] // divisor)
@@ -71,10 +71,10 @@ class LaunchCommand:
 
 @dataclass(frozen=True)
 class CopyCommand:
-    """Copies bytes; either end may be an array of this process (uint8, contiguous, of the same size), at most one is.
+    """A copy of bytes. At most one end is a host array (uint8, contiguous, of the same size).
 
-    `extent`, where only a run's active part matters, is (index among the active values, bound of that extent): the first
-    nbytes * active / bound bytes are copied, and what of the rest is, is the device's choice.
+    `extent` is (index among the active values, bound of that extent) or None. With an extent, the copy covers the first
+    nbytes * active / bound bytes; the device may or may not copy the rest.
     """
 
     name: str
@@ -84,7 +84,7 @@ class CopyCommand:
     extent: tuple[int, int] | None = None
 
     def nbytes(self, active: Sequence[int]) -> int:
-        """The number of bytes for these active values."""
+        """Returns the number of bytes to copy for these active values."""
         if self.extent is None:
             return self.source.nbytes
         index, bound = self.extent
@@ -95,23 +95,26 @@ Command: TypeAlias = LaunchCommand | CopyCommand
 
 
 class DeviceRun(Protocol):
-    """A list of commands made ready once: pipelines, bindings, graphs. `submit` decides and allocates nothing."""
+    """A list of commands with pipelines, bindings and graphs created in advance. `submit` allocates nothing."""
 
     def submit(self, active: Sequence[int]) -> None:
-        """Enqueues all commands in order with these active extents; uploads read their arrays before it returns."""
+        """Enqueues all commands in order with these active extents. Uploads read their arrays before this returns."""
 
     def wait(self) -> None:
-        """Returns when the last submit is done and what it copies to this process has arrived. BackendError if it failed."""
+        """Waits until the last submit and its copies to the host are complete. BackendError if it failed."""
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
-        """Nanoseconds of each command of the last run by the device's own clock; None where it has none or was not asked."""
+        """Returns the nanoseconds of each command of the last run by the device's clock; None if it was not timed."""
 
     def close(self) -> None: ...
 
 
 class Device(Protocol):
-    """`name` as the registry has it ('webgpu:1'), `backend` the word that variants use ('webgpu'), `lanes` a program's lanes
-    unless a launch names its own, `space` the memory its kernels see (HOST, or the device's name)."""
+    """A device that compiles and runs kernels.
+
+    `name` is the registry's name ('webgpu:1') and `backend` the name that variants use ('webgpu'). `lanes` is the default
+    number of lanes of a program. `space` is the memory that kernels access: HOST, or the device's name.
+    """
 
     @property
     def name(self) -> str: ...
@@ -125,7 +128,7 @@ class Device(Protocol):
     def space(self) -> str: ...
     @property
     def limits(self) -> Mapping[str, int]:
-        """Among them, outside of HOST space: 'alignment' (bytes, of places of buffers) and 'memory' (bytes, if known)."""
+        """Device limits. Outside HOST space: 'alignment' (bytes, of buffer offsets) and 'memory' (bytes, if known)."""
 
     def refusal(
         self,
@@ -136,7 +139,7 @@ class Device(Protocol):
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None, or why this device cannot have the kernel: an instruction, a dtype, a limit. Cheap: nothing is compiled."""
+        """Returns why this device cannot run the kernel (an instruction, a dtype, a limit), or None. Compiles nothing."""
 
     def compile(
         self,
@@ -147,18 +150,18 @@ class Device(Protocol):
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> CompiledKernel:
-        """The kernel for this device, compiled at most once. BackendError with the compiler's words."""
+        """Compiles the kernel at most once. BackendError with the compiler's message."""
 
     def allocate(self, nbytes: int) -> Memory:
-        """Zeroed memory. BackendError that says how much was asked for when there is none. Not for HOST devices."""
+        """Allocates zeroed memory. BackendError with the requested size if there is not enough. Not for HOST devices."""
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> DeviceRun:
-        """Makes commands ready to run. Not for HOST devices."""
+        """Prepares commands to run. Not for HOST devices."""
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A row of `camshaft devices`. `absent` is None for a device that can be used, else the reason."""
+    """A row of `camshaft devices`. `absent` is None for a usable device, else the reason why it is not."""
 
     name: str
     backend: str

@@ -1,7 +1,4 @@
-"""Backends from installed packages, found by entry points. importlib.metadata is imported only where there may be one.
-
-Below registry.py.
-"""
+"""Backends from installed packages, found by entry points. importlib.metadata is imported only if there may be one."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _SUFFIXES = (".dist-info", ".egg-info")
 
 
 def entry_points(group: str) -> Iterable[EntryPoint]:
-    """The entry points of a group, as importlib.metadata finds them; its import takes 20 to 30 ms, a look at the files 1."""
+    """Returns a group's entry points. Importing importlib.metadata takes 20 to 30 ms, scanning the files 1 ms."""
     if not _may_be_named(group):
         return ()
     from importlib.metadata import entry_points as found
@@ -28,7 +25,7 @@ def entry_points(group: str) -> Iterable[EntryPoint]:
 
 
 def _may_be_named(group: str) -> bool:
-    """Whether an installed package's entry points speak of the group, or that cannot be told by looking."""
+    """Returns False only if no installed package's entry_points.txt can contain the group."""
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
     return any(_names_in(folder or os.curdir, group) for folder in sys.path)
@@ -36,7 +33,7 @@ def _may_be_named(group: str) -> bool:
 
 def _names_in(folder: str, group: str) -> bool:
     if not os.path.isdir(folder):
-        return os.path.exists(folder)  # an archive
+        return os.path.exists(folder)  # a zip archive is not searched
     with os.scandir(folder) as entries:
         packages = [entry.path for entry in entries if entry.name.endswith(_SUFFIXES)]
     files = (Path(package, "entry_points.txt") for package in packages)

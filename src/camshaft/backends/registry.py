@@ -25,11 +25,13 @@ ENTRY_POINTS = "camshaft.backends"
 
 @dataclass(frozen=True)
 class Backend:
-    """A kind of target. `absent` gives None, or why it cannot be used here; `order` the backends to take an op's variants
-    from: those of the first that the op speaks of at all. `make(suffix)` makes the device that a name with that suffix means
-    ('webgpu:1' has '1', 'webgpu' none); `devices` lists those there are. `sources` are the files of camshaft that its kernels'
-    code depends on, as patterns; a backend from elsewhere names none and has its own `version`. One that never `runs` has
-    nothing to prove: plans for it show what would be run.
+    """A kind of target.
+
+    `absent` returns None, or why the backend cannot be used here. `order` lists the backends whose variants it uses; an op
+    takes those of the first backend in the list that it has any for. `make(suffix)` creates a device ('webgpu:1' has the
+    suffix '1', 'webgpu' has ''); `devices` lists the devices of this machine. `sources` are glob patterns of the camshaft
+    files that compiled kernels depend on; a third-party backend leaves it empty and sets `version`. `runs` is False for a
+    backend that only plans and emits, which needs no validation.
     """
 
     name: str
@@ -47,7 +49,7 @@ class Backend:
 
 
 def _on_cpu(name: str, alias: str, order: tuple[str, ...], make: Callable[[], Device], *sources: str) -> Backend:
-    """A row for the machine's own CPU, which is one device."""
+    """Returns the row of a backend whose only device is the host CPU."""
 
     def one(suffix: str) -> Device:
         if suffix not in ("", "0"):
@@ -80,9 +82,9 @@ def _not_here(name: str) -> Backend:
 
 
 def _module_row(name: str, *sources: str, indexed: bool = True, runs: bool = True) -> Backend:
-    """A backend whose module backends/NAME/device.py has absent(), make(index) and devices(); imported when it is asked for.
+    """Returns the row of a backend whose module backends/NAME/device.py has absent(), make(index) and devices().
 
-    One that is not `indexed` takes the text after the colon as it is.
+    The module is imported on first use. If not `indexed`, make() receives the text after the colon instead of a number.
     """
 
     def module() -> Any:
@@ -125,11 +127,11 @@ _ROWS = (
     _module_row("metal", *_C_FAMILY, "emit/msl/*.py"),
     _module_row("null", "emit/**/*.py", indexed=False, runs=False),
 )
-# Names of devices that are not their backend's own.
+# Device names that differ from the backend's name.
 ALIASES = {"cpu": "simd", "cpu:scalar": "scalar", "cpu:blas": "blas", "cpu:c": "c"}
-# What a plan without an override chooses from.
+# The backends that a plan without an override chooses from.
 DEFAULT_ORDER = ("simd", "blas")
-# One spelling for each: a device is made once.
+# Exactly one spelling per index, so that each device is created once.
 _INDEX = re.compile("0|[1-9][0-9]{0,8}")
 _lock = threading.RLock()
 _devices: dict[tuple[str, str], Device] = {}
@@ -137,9 +139,9 @@ _devices: dict[tuple[str, str], Device] = {}
 
 @functools.cache
 def backends() -> Mapping[str, Backend]:
-    """Every backend by name: camshaft's own, then those that installed packages bring (entry points `camshaft.backends`).
+    """Returns every backend by name: the built-in ones, then those of installed packages (entry points `camshaft.backends`).
 
-    BackendError for an entry point that does not load or is no Backend, or whose name is taken.
+    BackendError for an entry point that does not load, is not a Backend, or reuses a name.
     """
     rows = {row.name: row for row in _ROWS}
     for point in entry_points(group=ENTRY_POINTS):
@@ -153,7 +155,7 @@ def backends() -> Mapping[str, Backend]:
 
 
 def _guarded(row: Backend) -> Backend:
-    """A backend from elsewhere whose failures say whose they are; one that cannot list its devices is listed with the reason."""
+    """Wraps a third-party backend: its errors name it, and if it cannot list its devices, its row shows the reason."""
     whose = f"backend {row.name!r}"
 
     def make(suffix: str) -> Device:
@@ -184,7 +186,7 @@ def _asked(whose: str, function: Callable[..., Any], *args: object) -> Any:
 
 
 def _parse(name: str) -> tuple[Backend, str]:
-    """The backend that a name speaks of, and what follows its colon."""
+    """Splits a name into its backend and the suffix after the colon."""
     rows = backends()
     if not isinstance(name, str):
         raise BackendError(f"no backend or device {name!r}; wanted a name, as 'cpu' or 'webgpu:1'")
@@ -198,18 +200,24 @@ def _parse(name: str) -> tuple[Backend, str]:
 
 
 def backend_named(name: str) -> Backend:
-    """The backend of that name, or that a device belongs to. BackendError that lists the names if there is none."""
+    """Returns the backend with that name, or the backend of the device with that name.
+
+    BackendError with the known names if there is none.
+    """
     return _parse(name)[0]
 
 
 def canonical(name: str) -> str:
-    """The one spelling that stands for all of a device's: 'simd' for 'cpu', 'webgpu' for 'webgpu:0'. BackendError as above."""
+    """Returns the canonical name of a device: 'simd' for 'cpu', 'webgpu' for 'webgpu:0'. Errors as `backend_named`."""
     found, suffix = _parse(name)
     return found.name if suffix in ("", "0") else f"{found.name}:{suffix}"
 
 
 def present_backend(name: str) -> Backend:
-    """The backend, which can be used here. BackendError with the reason if not; MissingExtraError where an extra brings it."""
+    """Returns the backend if it can be used here.
+
+    BackendError with the reason if not; MissingExtraError if an extra would install it.
+    """
     found = backend_named(name)
     if found.name == "blas":
         blas_library()
@@ -220,9 +228,10 @@ def present_backend(name: str) -> Backend:
 
 
 def device(name: str) -> Device:
-    """The device of that name ('cpu', 'cpu:c', 'webgpu', 'webgpu:1', 'cuda:0', 'metal', 'null', ...), made once and kept.
+    """Returns the device with that name: 'cpu', 'cpu:c', 'webgpu', 'webgpu:1', 'cuda:0', 'metal', 'null', ...
 
-    A backend's name means its first device. BackendError for an unknown name or a device that cannot be used, and why.
+    Each device is created once. A backend's name selects its first device. BackendError for an unknown name, or with the
+    reason for a device that cannot be used.
     """
     found, suffix = _parse(name)
     key = found.name, "" if suffix == "0" else suffix
@@ -234,5 +243,5 @@ def device(name: str) -> Device:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Every device that there is or could be, with limits, or the reason why it is absent."""
+    """Returns every device with its limits; for an absent device, the reason."""
     return tuple(info for row in backends().values() for info in row.devices())

@@ -12,12 +12,12 @@ from camshaft.errors import ArrayTypeError
 
 Array = np.ndarray[Any, Any]
 Dtype = np.dtype[Any]
-# An ndarray, or a Python number: those take the arrays' dtype ("weak").
+# An ndarray or a Python number. A Python number takes the arrays' dtype ("weak").
 Operand: TypeAlias = Array | int | float
 Dtypes: TypeAlias = tuple[Dtype, ...]
 Kinds: TypeAlias = tuple[Any, ...]
 WEAK = (int, float)
-# Ops whose functions NumPy names otherwise.
+# Ops with another name in NumPy.
 _NUMPY_NAMES = {"negate": "negative", "round": "rint"}
 _LOGIC = frozenset(("logical_and", "logical_or", "logical_xor", "logical_not"))
 _COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
@@ -26,8 +26,8 @@ _F32 = f32.numpy
 
 
 def operand(value: Any) -> Operand:
-    """An ndarray of the value's own memory where it shares it (DLPack, `__array__`, the buffer protocol), else of a copy; a
-    Python int or float as it is. ArrayTypeError for what lies elsewhere or would lose something."""
+    """Converts a value to an ndarray, without a copy if it shares its memory (DLPack, `__array__`, the buffer protocol).
+    Returns a Python int or float unchanged. ArrayTypeError for memory that is not on the CPU and for masked arrays."""
     if type(value) is np.ndarray or type(value) in WEAK:
         return value  # type: ignore[no-any-return]
     if isinstance(value, np.ma.MaskedArray):
@@ -52,16 +52,16 @@ def from_dlpack(value: Any) -> Array:
 
 
 def kinds_of(operands: Sequence[Operand]) -> Kinds:
-    """What `resolve` goes by: the dtypes, and the types of Python numbers."""
+    """Returns the input of `resolve`: the dtypes of arrays and the types of Python numbers."""
     return tuple(type(x) if isinstance(x, WEAK) else x.dtype for x in operands)
 
 
 def resolve(name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> tuple[Dtypes, Dtype | None]:
-    """The dtypes that an elementwise op computes in, and the one it returns, where that is not what it computes.
+    """Returns the dtypes that an elementwise op computes in, and the dtype to cast the result to (None: no cast).
 
-    NumPy's, where it has a function of that name; else the first that the op accepts among the promoted one and floats that
-    hold it (a first operand that chooses, a boolean, keeps its dtype). 16-bit floats are computed in f32 where the op takes
-    no others. ArrayTypeError in NumPy's words.
+    These are NumPy's if it has a ufunc with that name. Otherwise the first that the op accepts of the promoted dtype and the
+    floats that it casts to safely; a boolean first operand may stay boolean, as in `where`. 16-bit floats are computed in
+    f32 if the op does not accept them. ArrayTypeError with NumPy's message.
     """
     if all(isinstance(k, type) for k in kinds):
         kinds = tuple(np.asarray(k()).dtype for k in kinds)
@@ -95,7 +95,7 @@ def _promoted(kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> Dtypes:
 
 
 def _common(kinds: Kinds) -> Dtype:
-    # A Python number stands for itself: NumPy takes its kind and leaves its size to the arrays.
+    # NumPy uses the kind of a Python number; the arrays determine the size.
     return np.result_type(*(k() if isinstance(k, type) else k for k in kinds))
 
 
@@ -107,8 +107,10 @@ def _safe_casts(dtype: Dtype) -> Iterable[Dtype]:
 
 
 def product_dtypes(a: Dtype, b: Dtype) -> tuple[Dtype | None, Dtype | None]:
-    """Of matmul: what to compute in and to return; None: the operands' own. Integers wrap in i32 as in fewer bits, and the sum
-    of a product of booleans is their disjunction unless 2^32 of them are true."""
+    """Returns the dtypes that matmul computes in and returns; None means the operands' own.
+
+    Integers of up to 32 bits are computed in i32, which wraps like narrower types. For booleans the integer sum is nonzero
+    exactly if the logical result is true, unless it reaches 2^32."""
     if a.kind not in "iufb" or b.kind not in "iufb":
         return None, None
     common = np.result_type(a, b)

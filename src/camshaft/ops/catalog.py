@@ -1,4 +1,4 @@
-"""The catalog of ops: what each one is and claims, on any machine; docs/ops.md is made of it. Above the ops' own files."""
+"""The catalog of ops: formula, dtypes and variants of each op, independent of the machine. Generates docs/ops.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
 
 
 def rows_of(op: str) -> tuple[str, ...]:
-    """The rows that an op answers."""
+    """Returns the rows of tests/data/ops.tsv that an op covers."""
     return ANSWERS.get(op, ())
 
 
@@ -61,7 +61,7 @@ is written for. What an op computes exactly is its `reference`, in NumPy and flo
 
 @dataclass(frozen=True)
 class ClaimedVariant:
-    """A variant and the backends that it is for."""
+    """A variant and the backends that it supports."""
 
     name: str
     backends: tuple[str, ...]
@@ -69,8 +69,8 @@ class ClaimedVariant:
 
 @dataclass(frozen=True)
 class OpEntry:
-    """An op as it is claimed. `family` is the file that it is a row of, or its own name; `dtypes` of its inputs; `rows` are
-    those of tests/data/ops.tsv that it answers."""
+    """An op's row in the catalog. `family` is the file that defines it, or its own name. `dtypes` are those of its inputs.
+    `rows` are the rows of tests/data/ops.tsv that it covers."""
 
     name: str
     family: str
@@ -83,7 +83,7 @@ class OpEntry:
 
 
 def entry(op: Op) -> OpEntry:
-    """The entry of one op."""
+    """Returns the entry of an op."""
     claimed = tuple(ClaimedVariant(v.name, tuple(sorted(v.backends))) for v in op.variants)
     gradient, fused = getattr(op, "vjp", None) is not None, op.decompose is not None
     return OpEntry(
@@ -92,13 +92,13 @@ def entry(op: Op) -> OpEntry:
 
 
 def catalog() -> tuple[OpEntry, ...]:
-    """Every op, in the table's order."""
+    """Returns the entries of all ops in the table's order."""
     return tuple(entry(op) for op in ops.all_ops())
 
 
 def dtypes_of(op: Op) -> tuple[str, ...]:
-    """The dtypes and block formats of the samples' inputs, and the dtypes that the shape rule takes in their first input's
-    place."""
+    """Returns the dtypes and block formats of the samples' inputs, and the dtypes that the shape rule accepts instead of
+    the first input's."""
     found: set[str] = set()
     for specs, attrs in _sampled(op):
         found |= {spec.dtype.name for spec in specs}
@@ -112,7 +112,7 @@ def _sampled(op: Op) -> Iterator[tuple[tuple[TensorSpec, ...], Attrs]]:
 
 
 def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) -> bool:
-    """Whether the op takes these specs with another dtype for all inputs that have the first one's."""
+    """Returns whether the op accepts `dtype` in every input that has the first input's dtype."""
     first = specs[0]
     if not first.is_plain or first.dtype == dtype:
         return False
@@ -120,7 +120,7 @@ def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) ->
 
 
 def page() -> str:
-    """docs/ops.md."""
+    """Returns the text of docs/ops.md."""
     lines = [_HEAD, "| op | what it computes | dtypes | gradient | variants: backends |", "|---|---|---|---|---|"]
     lines += [_line(row) for row in catalog()]
     lines += ["", "## Rows of tests/data/ops.tsv", "", "| op | rows that it answers |", "|---|---|"]

@@ -20,7 +20,7 @@ EVERY = (*NUMBERS, boolean)
 
 
 def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -> None:
-    """ShapeError unless `spec` is a plain, non-empty tensor of one of the dtypes, with an Extent only as its first axis."""
+    """Raises ShapeError unless `spec` is a plain, non-empty tensor of one of `dtypes`. Only axis 0 may be an Extent."""
     allowed = tuple(dtypes)
     wanted = f"a tensor of {' or '.join(d.name for d in allowed)} with an Extent only as its first axis"
     inner_extent = any(isinstance(d, Extent) for d in spec.shape[1:])
@@ -29,7 +29,7 @@ def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -
 
 
 def same_dtype(op: str, specs: Sequence[TensorSpec], dtypes: Sequence[DType]) -> DType:
-    """The common dtype of all specs. ShapeError if they differ, or if it is not one of `dtypes`."""
+    """Returns the common dtype of all specs. ShapeError if they differ or it is not one of `dtypes`."""
     wanted = f"tensors of {', '.join(d.name for d in dtypes)}"
     for spec in specs:
         ops.expect(spec.is_plain and spec.dtype in dtypes, op, spec, wanted)
@@ -39,12 +39,12 @@ def same_dtype(op: str, specs: Sequence[TensorSpec], dtypes: Sequence[DType]) ->
 
 
 def widened(x: ops.Array) -> ops.Array:
-    """Floats in a wider type, so that a reference is exact to the last bit; others as they are."""
+    """Converts floats to a wider type, so that a reference's result can be rounded correctly. Returns others unchanged."""
     if x.dtype == np.float64:
         return x.astype(np.longdouble)
     return x.astype(np.float64) if as_dtype(x.dtype).is_float else x
 
 
 def rounded(y: Any, dtype: DType) -> ops.Array:
-    """A reference's result for the comparison: f32 stays float64, other dtypes are rounded to their own."""
+    """Converts a reference's result for comparison: float64 for f32, otherwise rounded to `dtype`."""
     return np.asarray(y).astype(np.float64 if dtype == f32 else dtype.numpy)

@@ -19,15 +19,15 @@ from camshaft.ops.spec import Dim, TensorSpec
 
 Attrs = Mapping[str, Any]
 
-# What a variant claims that is written in the kernel language: every kind of target. A kernel of explicit vectors, which would
-# be one element's work at a time there, leaves out the scalar CPU.
+# The backends of a variant written in the kernel language. VECTORS is for kernels of explicit vectors: on the scalar CPU
+# those would process one element at a time.
 EVERYWHERE = frozenset({"scalar", "simd", "c", "webgpu", "cuda", "metal", "null"})
 VECTORS = EVERYWHERE - {"scalar"}
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """What a variant is asked to compute: the specs of inputs and outputs, and the attributes."""
+    """A graph node as variants see it: the specs of inputs and outputs, and the attributes."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -35,12 +35,12 @@ class NodeSpec:
 
     @cached_property
     def key(self) -> Hashable:
-        """Equal for nodes of one op that every variant treats alike, such as a model's layers."""
+        """A cache key. Nodes of one op with equal keys get the same kernels, for example a model's layers."""
         return self.inputs, self.outputs, tuple(sorted(self.attrs.items()))
 
 
 class Target(Protocol):
-    """What a variant may ask of a device (backends/device.py has the devices)."""
+    """The device properties that a variant may depend on (devices: backends/device.py)."""
 
     @property
     def backend(self) -> str: ...
@@ -54,9 +54,10 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Operand:
-    """A kernel's array argument: a part of the node's input, output or scratch number `index`.
+    """A kernel's array argument: a part of the node's input, output or scratch tensor number `index`.
 
-    `shape` and `dtype`, when given, are how the kernel sees the part (as many bytes). Inputs are read unless `access` says so.
+    `shape` and `dtype`, if given, reinterpret the part's bytes (the size stays the same). Inputs are read unless `access`
+    says otherwise.
     """
 
     kind: Literal["input", "output", "scratch"]
@@ -68,28 +69,28 @@ class Operand:
 
 
 def read(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
-    """Input `index`, read."""
+    """Returns an operand that reads input `index`."""
     return Operand("input", index, part, shape)
 
 
 def update(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
-    """Input `index`, read and written in place (STATE)."""
+    """Returns an operand that reads and writes input `index` in place (STATE)."""
     return Operand("input", index, part, shape, "update")
 
 
 def write(index: int, part: str = "data", shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> Operand:
-    """Output `index`, written."""
+    """Returns an operand that writes output `index`."""
     return Operand("output", index, part, shape, "write", dtype)
 
 
 def scratch(index: int, access: Literal["read", "write", "update"], shape: tuple[int, ...] | None = None) -> Operand:
-    """Scratch `index` of the build, read or written."""
+    """Returns an operand that reads or writes scratch tensor `index` of the build."""
     return Operand("scratch", index, "data", shape, access)
 
 
 @dataclass(frozen=True)
 class Cells:
-    """One axis of a grid: ceil(dim / per) programs."""
+    """A grid axis with ceil(dim / per) programs."""
 
     dim: Dim
     per: int = 1
@@ -97,9 +98,9 @@ class Cells:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. Arrays in the kernel's order; `extents` are the run-time scalars that the kernel takes after them.
+    """A kernel launch. `arrays` are in the kernel's order; `extents` are the run-time scalars that follow them.
 
-    `lanes` overrides the device's lane width (a power of two). The last grid axis runs fastest.
+    `lanes` (a power of two) overrides the device's lane width. The last grid axis varies fastest.
     """
 
     kernel: Kernel
@@ -116,11 +117,12 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class NativeCall:
-    """A launch of code that is no kernel of ours: `llvm_ir(symbol)` has a kernel's entry ABI and calls functions by pointer.
+    """A launch of LLVM IR that is not traced from a kernel: `llvm_ir(symbol)` has the kernel entry ABI and calls functions
+    by pointer.
 
-    Its argument block: the arrays' addresses, the address of `words` (int64 constants: function addresses, sizes), then for each
-    extent the address of its active value. The text holds no address, so its object is cached like a kernel's; `digest` names
-    all that the text depends on.
+    Its argument block: the arrays' addresses, the address of `words` (int64 constants: function addresses, sizes), then for
+    each extent the address of its active value. The text contains no address, so its object can be cached; `digest`
+    identifies everything that the text depends on.
     """
 
     name: str
@@ -134,7 +136,7 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class Build:
-    """What a variant makes of a node: launches in order and the scratch tensors between them."""
+    """A variant's implementation of a node: launches in order, and their scratch tensors."""
 
     launches: tuple[Launch | NativeCall, ...]
     scratch: tuple[TensorSpec, ...] = ()
@@ -142,21 +144,21 @@ class Build:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A variant that runs Python: function(node, inputs, outputs) on NumPy views; a visible host thunk. The views are at their
-    bounds, or cut to the active extents with `active`."""
+    """A variant that runs Python: function(node, inputs, outputs) on NumPy views. Plans show it as a host thunk. The views
+    have their bounds as shape, or the active extents if `active`."""
 
     function: Callable[[NodeSpec, Sequence[np.ndarray[Any, Any]], Sequence[np.ndarray[Any, Any]]], None]
     active: bool = False
 
 
-# Values of tunables by name: rows of a tile, lanes, elements of a program.
+# Values of tunables by name, for example rows of a tile or lanes.
 Values = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Tunables:
-    """What a variant leaves open: the legal `values` of each tunable, in rising order; `defaults` gives the cost model's choice
-    for a node; `build` builds with a value for each. `refusal` says why some values do not go with the node or each other."""
+    """A variant's tunable parameters. `values` lists the legal values of each in ascending order. `defaults` returns the cost
+    model's choice for a node, `build` builds with one value for each, `refusal` returns why a combination is not supported."""
 
     values: Mapping[str, tuple[int, ...]]
     defaults: Callable[[NodeSpec, Target], Values]
@@ -166,8 +168,8 @@ class Tunables:
 
 @dataclass(frozen=True)
 class KernelVariant:
-    """One way to compute an op. `supports` gives None, or the reason why not; `cost` estimates nanoseconds on one core.
-    `values` are those that were chosen for its `tunables`; the defaults hold for the others."""
+    """One way to compute an op. `supports` returns None or the reason why not; `cost` estimates nanoseconds on one core.
+    `values` are the chosen values of `tunables`; the others use their defaults."""
 
     name: str
     backends: frozenset[str]
@@ -179,11 +181,11 @@ class KernelVariant:
 
     @property
     def label(self) -> str:
-        """The name with the chosen values: 'tiled columns=3 rows=8'."""
+        """The name and the chosen values: 'tiled columns=3 rows=8'."""
         return f"{self.name} {values_text(self.values)}".rstrip()
 
     def with_values(self, values: Values) -> KernelVariant:
-        """This variant with these values chosen. BackendError for one that is not legal."""
+        """Returns this variant with these tunable values. BackendError for an illegal value."""
         if not values:
             return self
         tunables, legal = self.tunables, {} if self.tunables is None else self.tunables.values
@@ -205,18 +207,18 @@ class KernelVariant:
 
 
 def values_text(values: Values) -> str:
-    """Values as text: 'columns=3 rows=8'. Equal values have equal texts."""
+    """Formats values as 'columns=3 rows=8'. Equal values give equal texts."""
     return " ".join(f"{name}={values[name]}" for name in sorted(values))
 
 
 def values_of(text: str) -> Values:
-    """The values of a text by `values_text`."""
+    """Parses a text made by `values_text`."""
     return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs that an op is tried on. `specs` are needed only where they do not follow from the arrays (Extents, layouts)."""
+    """Test inputs of an op. `specs` are needed only if they do not follow from the arrays (Extents, layouts)."""
 
     name: str
     inputs: tuple[np.ndarray[Any, Any], ...]
@@ -227,7 +229,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ErrorSample:
-    """Specs that `infer` must refuse; `match` is a part of the message."""
+    """Specs that `infer` must reject; `match` is a part of the message."""
 
     specs: tuple[TensorSpec, ...]
     attrs: Attrs
@@ -239,15 +241,18 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Op:
-    """An operation. `infer` raises ShapeError with the op's name, what came and what was wanted.
+    """An operation.
 
-    `reference(inputs, attrs)` computes in float64 NumPy and gives one array per output; for an op with `updates` (indexes of the
-    inputs that it writes in place) it gives those inputs' new values after the outputs. `indexes` names the inputs that index
-    something, with the limit that they stay under: plans check what a caller gives for them, since a kernel cannot raise.
-    `tolerance` is the normalized mean squared error allowed per output dtype name. `decompose(functions, tensors, attrs)` spells
-    a fused op in other ops, `functions` being graph/functions.py; `rules` say which uses of other ops it takes the place of
-    (rule.py). `workload` gives what a measurement puts into some inputs, where noise and zeros say nothing. `parameters` says
-    what the op's functions take.
+    - `infer` returns the output specs. It raises ShapeError with the op's name, the value it got and what it wanted.
+    - `reference(inputs, attrs)` computes in float64 NumPy and returns one array per output, then the new values of the
+      inputs in `updates` (indexes of the inputs that the op writes in place).
+    - `indexes` maps each input that holds indexes to their exclusive upper limit. Plans check the values that a caller
+      passes, because a kernel cannot raise.
+    - `tolerance` is the normalized mean squared error allowed per output dtype name.
+    - `decompose(functions, tensors, attrs)` expresses a fused op in other ops; `functions` is graph/functions.py.
+    - `rules` are the patterns of other ops that this op replaces (rule.py).
+    - `workload` returns realistic values for the inputs whose content affects the speed.
+    - `parameters` describes the arguments of the op's functions.
     """
 
     name: str
@@ -268,7 +273,7 @@ class Op:
     parameters: Parameters = ANY
 
     def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
-        """Whether `infer` takes these specs."""
+        """Returns whether `infer` accepts these specs."""
         try:
             self.outputs(specs, attrs)
         except ShapeError:
@@ -276,8 +281,8 @@ class Op:
         return True
 
     def outputs(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
-        """What `infer` makes of a caller's specs and attributes. ShapeError as there, and for an attribute of a kind that the
-        rule cannot even look at: None where it compares numbers."""
+        """Returns `infer`'s result for a caller's specs and attributes. ShapeError as there, and for an attribute whose type
+        makes the rule raise TypeError, such as None in a comparison of numbers."""
         try:
             return self.infer(specs, attrs)
         except TypeError as error:

@@ -11,7 +11,7 @@ REQUIRED: Any = Parameter.empty
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of an op: its type, and what holds where it is left out."""
+    """An attribute of an op: its name, type and default."""
 
     name: str
     type: str
@@ -20,9 +20,10 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Tensors, by position, with a star where any number may come; then attributes, by name. `results` is how many tensors come
-    back, None where that depends on the attributes. `out_by_position`: functions of arrays take `out` after the arrays too, as
-    NumPy's do."""
+    """The signature of an op's functions: positional tensors (a star marks any number), then keyword attributes.
+
+    `results` is the number of returned tensors, None if it depends on the attributes. With `out_by_position`, functions on
+    arrays also take `out` as the last positional argument, as NumPy's do."""
 
     tensors: str
     attributes: tuple[Attribute, ...] = ()
@@ -31,11 +32,11 @@ class Parameters:
 
     @property
     def arity(self) -> int | None:
-        """The number of tensors; None where any number may come."""
+        """The number of tensors; None for any number."""
         return None if "*" in self.tensors else len(self.tensors.split())
 
 
-# Of an op that no function calls by name.
+# For an op without functions of its own.
 ANY = Parameters("*inputs", results=None)
 
 EPS = Attribute("eps", "float")
@@ -45,5 +46,5 @@ AXES = Attribute("axes", "int | tuple[int, ...] | None", None)
 KEEPDIMS = Attribute("keepdims", "bool", False)
 HEADS, KV_HEADS, HEAD_DIM = (Attribute(name, "int") for name in ("heads", "kv_heads", "head_dim"))
 SUMS, FLOATS = Attribute("sums", "tuple[tuple[int, int], ...]"), Attribute("floats", "bool", False)
-# Where the KV cache keeps the rows of tokens.
+# The tensors that map tokens to rows of the KV cache.
 PLACES = "positions slots block_table"

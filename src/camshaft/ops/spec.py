@@ -19,13 +19,13 @@ ALIGNMENT = 64
 
 
 def bound(dim: Dim) -> int:
-    """The size of a dimension, or its upper bound if it is an Extent."""
+    """Returns the size of a dimension, or the upper bound of an Extent."""
     return dim.bound if isinstance(dim, Extent) else dim
 
 
 @dataclass(frozen=True)
 class Part:
-    """One typed array inside a tensor's bytes; kernels see parts. Shapes are bounds, row-major."""
+    """A typed, row-major array inside a tensor's bytes, which a kernel can access. `shape` has the bounds of Extents."""
 
     name: str
     dtype: DType
@@ -39,10 +39,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a tensor in memory: `parts` names its arrays as (name, dtype, shape) in order; each starts 64-byte aligned.
+    """A tensor's layout in memory. `parts` returns its arrays in order as (name, dtype, shape); each is 64-byte aligned.
 
-    `numbers(bytes, spec)`, where a layout has it, decodes the bytes to a float64 array, for comparison with a reference that
-    gives numbers instead of bytes."""
+    `numbers(bytes, spec)`, if given, decodes the bytes to a float64 array. It is used to compare with a reference that
+    returns numbers instead of bytes."""
 
     name: str
     parts: Callable[[TensorSpec], tuple[tuple[str, DType, tuple[int, ...]], ...]]
@@ -60,7 +60,7 @@ ROWS = Layout("rows", _row_major)
 
 
 def dims(what: str, shape: object) -> tuple[Dim, ...]:
-    """A caller's shape as a tuple. ShapeError unless it is a sequence of integers, 0 or more, and Extents."""
+    """Returns a caller's shape as a tuple. ShapeError unless it is a sequence of integers >= 0 and Extents."""
     try:
         found = tuple(d if isinstance(d, Extent) else index(d) for d in cast(Iterable[Any], shape))
     except TypeError:
@@ -72,7 +72,7 @@ def dims(what: str, shape: object) -> tuple[Dim, ...]:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """`shape` has integers and Extents; `dtype` is an element type or a block format; `layout` the order of the bytes."""
+    """The shape (integers and Extents), dtype (an element type or a block format) and memory layout of a tensor."""
 
     shape: tuple[Dim, ...]
     dtype: DType | BlockFormat
@@ -94,7 +94,7 @@ class TensorSpec:
         return tuple(parts)
 
     def part(self, name: str) -> Part:
-        """The part of that name. ShapeError if the layout has none."""
+        """Returns the part with that name. ShapeError if the layout has none."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -102,7 +102,7 @@ class TensorSpec:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes at the bound, without padding after the last part."""
+        """The size in bytes with every Extent at its bound, without padding after the last part."""
         last = self.parts[-1]
         return last.offset_nbytes + last.nbytes
 

@@ -18,8 +18,11 @@ _SUFFIXES = (".so", ".dylib", ".dll")
 
 @dataclass(frozen=True)
 class BlasLibrary:
-    """`core` is the processor that the library's kernels were chosen for. `sgemm` is the address of cblas_sgemm; it stays
-    valid while this value lives. `threads` is the library's own count (None where it has no say for a single call)."""
+    """A loaded BLAS library.
+
+    `core` is the processor that it selected kernels for. `sgemm` is the address of cblas_sgemm, valid for the lifetime of
+    this value. `threads` is the library's thread count (None if it cannot be set).
+    """
 
     name: str
     version: str | None
@@ -30,16 +33,16 @@ class BlasLibrary:
     library: ctypes.CDLL = field(repr=False, compare=False)
 
     def key(self) -> str:
-        """A spelling for evidence: it must be proved again with another version or core."""
+        """Returns the key of validation results. Another version or core must be validated separately."""
         return f"{self.name}/{self.version}/{self.core}"
 
 
 @functools.cache
 def blas_library() -> BlasLibrary:
-    """The library, opened, its own thread count set to 1: our workers split the product.
+    """Opens the library and sets its thread count to 1, because camshaft's workers split the product.
 
-    NumPy's BLAS is another library, which is left as it is. MissingExtraError when none is installed, BackendError when it
-    cannot be opened or lacks cblas_sgemm.
+    NumPy's BLAS is a separate library and is not changed. MissingExtraError if none is installed, BackendError if it cannot
+    be opened or lacks cblas_sgemm.
     """
     path = openblas_path()
     if path is not None:
@@ -50,7 +53,7 @@ def blas_library() -> BlasLibrary:
 
 
 def openblas_path() -> Path | None:
-    """Where scipy-openblas32's shared library lies; None when the package is not installed. Nothing is imported or opened."""
+    """Returns the path of scipy-openblas32's shared library; None if the package is not installed. Imports nothing."""
     spec = importlib.util.find_spec("scipy_openblas32")
     if spec is None or spec.origin is None:
         return None
@@ -62,7 +65,7 @@ def openblas_path() -> Path | None:
 
 
 def absent() -> str | None:
-    """None when a BLAS can be used, else what to do about it."""
+    """Returns None if a BLAS can be used, else the reason and what to install."""
     try:
         blas_library()
     except (MissingExtraError, BackendError) as error:
@@ -89,7 +92,7 @@ def _open_openblas(path: Path) -> BlasLibrary:
     library.scipy_openblas_set_num_threads(1)
     library.scipy_openblas_get_corename.restype = ctypes.c_char_p
     core = library.scipy_openblas_get_corename().decode()
-    from importlib.metadata import version as version_of  # 20 to 30 ms, which few starts should pay
+    from importlib.metadata import version as version_of  # takes 20 to 30 ms
 
     version = version_of(PACKAGE)
     threads = int(library.scipy_openblas_get_num_threads())
@@ -97,6 +100,6 @@ def _open_openblas(path: Path) -> BlasLibrary:
 
 
 def _open_accelerate(path: str) -> BlasLibrary:
-    # Accelerate's matrix unit is shared by the cores and its thread model belongs to the process, NumPy included: untouched.
+    # Accelerate's thread setting is per process and shared with NumPy, and the cores share its matrix unit: not changed.
     library = _open(path)
     return BlasLibrary("Accelerate", None, None, path, None, _address(library, "cblas_sgemm", path), library)

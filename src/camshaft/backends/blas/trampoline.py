@@ -1,7 +1,7 @@
 """Native code that calls cblas_sgemm on slices of a product and has the same entry ABI as a kernel.
 
-The text holds no address and no size: they are int64 words that the argument block points to, so one object serves every
-shape and every process, and is cached as a kernel's.
+The LLVM IR contains no address or size: it reads them as int64 words through the argument block. So one cached object serves
+every shape and process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS, COLUMNS, DEPTH, TRANSPOSE, ROWS_PER, COLUMNS_PER, B_STRIDE, FUNCTION = ran
 
 @dataclass(frozen=True)
 class Slices:
-    """The sizes of one product, and how many rows and columns one program computes."""
+    """The sizes of a product, and the rows and columns that one program computes."""
 
     rows: int
     columns: int
@@ -31,7 +31,7 @@ class Slices:
     columns_per: int
 
     def words(self, sgemm: int, offsets: Sequence[tuple[int, int]] | np.ndarray) -> np.ndarray:
-        """The words: sizes, the function's address, then per product the first element in a and in b."""
+        """Returns the words: the sizes, the function's address, then the first elements of each product in a and in b."""
         rows, columns, depth, transpose, rows_per, columns_per = astuple(self)
         flag = _TRANSPOSE if transpose else _NO_TRANSPOSE
         stride = depth if transpose else columns
@@ -40,8 +40,8 @@ class Slices:
 
 
 def llvm_ir(symbol: str, *, extent: bool) -> str:
-    """Arguments: a, b, out, words, then with `extent` the address of the number of active rows. Programs are numbered over
-    products, blocks of rows and blocks of columns, the last fastest."""
+    """Returns the LLVM IR. Arguments: a, b, out, words, and with `extent` the address of the number of active rows. Programs
+    are numbered over products, blocks of rows and blocks of columns, the last fastest."""
     module = Module()
     module.define(functools.partial(_products, extent=extent), VOID, PTR, I64, I64, name=symbol)
     return module.text()

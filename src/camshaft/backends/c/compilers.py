@@ -23,10 +23,10 @@ from camshaft.settings import setting
 COMPILE_TIMEOUT_S = 120.0
 _VERSION_TIMEOUT_S = 20.0
 _STANDARD = ("-std=c11", "-O2", "-ftree-vectorize", "-fPIC", "-g0", "-w")
-# What the text takes for granted: integers wrap, NaN and infinities count, a * b + c may be rounded once. No -ffast-math.
+# The semantics that the C text assumes: integers wrap, NaN and infinities exist, a * b + c may be fused. No -ffast-math.
 _MEANING = ("-fwrapv", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
-# Left out one by one where a compiler does not know them. Calls go through the object's table of addresses (-fno-plt), as
-# LLVM's loader wants it; zig's cc would look for undefined behaviour while a kernel runs.
+# Optional flags: those that a compiler rejects are left out. LLVM's loader needs calls through the GOT (-fno-plt); zig's cc
+# enables the undefined behaviour sanitizer by default.
 _NATIVE = "-march=native"
 _WELCOME = (
     "-fno-plt",
@@ -36,7 +36,7 @@ _WELCOME = (
     "-mprefer-vector-width=512",
 )
 FLAGS = (*_STANDARD, *_MEANING, _NATIVE, *_WELCOME)
-# The least machine of an architecture, as gcc and clang or as zig spells it; features of a level come on top.
+# The baseline of an architecture, as gcc and clang or as zig spells it. A level adds features to it.
 _LEAST = {"x86_64": ("-march=x86-64", "-march=x86_64"), "aarch64": ("-march=armv8-a", "-march=armv8.2-a")}
 _SOURCE = "kernel.c"
 _FIRST_ERROR = re.compile(rf"^[^\n]*{re.escape(_SOURCE)}:(\d+):(?:\d+:)? (?:fatal )?error: ([^\n]*)", re.MULTILINE)
@@ -45,21 +45,21 @@ INSTALL = "install clang or gcc, or pip install ziglang, or name one in CAMSHAFT
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler that answered: its name, the command that starts it, and the first line of what it says of itself."""
+    """A working C compiler: its name, its command, and the first line of its --version output."""
 
     name: str
     command: tuple[str, ...]
     version: str
 
     def key(self) -> str:
-        """A spelling for cache keys: objects of another compiler, other flags or another level of the CPU are other objects."""
+        """Returns the cache key of the compiler, its version, the flags and the CPU level."""
         return f"{self.name}|{self.version}|{' '.join(FLAGS)}|{setting('cpu_features')}"
 
 
 def find_compiler() -> Compiler:
-    """The first of CAMSHAFT_CC, clang, gcc and `python -m ziglang cc` that is there. BackendError that says what to install.
+    """Returns the compiler in CAMSHAFT_CC if that is set, else the first found of clang, gcc and `python -m ziglang cc`.
 
-    Where CAMSHAFT_CC is set it is that one or none.
+    BackendError that says what to install if there is none.
     """
     found = _find(setting("c_compiler"))
     if isinstance(found, str):
@@ -68,7 +68,7 @@ def find_compiler() -> Compiler:
 
 
 def absent() -> str | None:
-    """None where there is a C compiler, else one line that says what to install."""
+    """Returns None if there is a C compiler, else one line that says what to install."""
     found = _find(setting("c_compiler"))
     return found if isinstance(found, str) else None
 
@@ -88,13 +88,13 @@ def _find(asked: str | None) -> Compiler | str:
 def _asked(text: str) -> Compiler | None:
     try:
         words = tuple(shlex.split(text, posix=os.name != "nt"))
-    except ValueError:  # a quotation mark without its other half
+    except ValueError:  # an unclosed quotation mark
         return None
     return _answer(Path(words[0]).stem, words) if words else None
 
 
 def _answer(name: str, command: tuple[str, ...]) -> Compiler | None:
-    """The compiler, if it is there and answers --version."""
+    """Returns the compiler if it exists and its --version succeeds."""
     program = shutil.which(command[0])
     if program is None:
         return None
@@ -107,10 +107,10 @@ def _answer(name: str, command: tuple[str, ...]) -> Compiler | None:
 
 
 def compile_c(compiler: Compiler, text: str, *, shared: bool = False, timeout_s: float = COMPILE_TIMEOUT_S) -> bytes:
-    """C text to a relocatable object for this CPU, or to a shared library. Made in a private folder that is gone afterwards.
+    """Compiles C text to a relocatable object for this CPU, or to a shared library, in a private temporary folder.
 
-    BackendError with the compiler's first error and the C line that it is about, or that it took longer than `timeout_s`;
-    or where the compiler cannot be held to CAMSHAFT_CPU_FEATURES.
+    BackendError with the compiler's first error and its C line, after `timeout_s` seconds, or if the compiler cannot be
+    restricted to CAMSHAFT_CPU_FEATURES.
     """
     flags = flags_of(compiler, setting("cpu_features"))
     with tempfile.TemporaryDirectory(prefix="camshaft-") as name:  # of mode 0700
@@ -131,7 +131,7 @@ def compile_c(compiler: Compiler, text: str, *, shared: bool = False, timeout_s:
 
 
 def _complaint(said: str, text: str, code: int) -> str:
-    """The first error with its line of C, else the compiler's first words."""
+    """Returns the first error with its C line, else the first two lines of the output."""
     match = _FIRST_ERROR.search(said)
     if match is None:
         first = said.strip().splitlines()[:2]
@@ -143,9 +143,9 @@ def _complaint(said: str, text: str, code: int) -> str:
 
 @functools.cache
 def flags_of(compiler: Compiler, level: str | None = None) -> tuple[str, ...]:
-    """FLAGS without those that this compiler does not know. One trial compilation where it knows all of them.
+    """Returns FLAGS without the optional ones that this compiler rejects. One trial compilation if it accepts all.
 
-    With a level of emit/cpu_levels.py the least machine of its architecture and the level's features stand for the CPU at hand.
+    With a level of emit/cpu_levels.py, the architecture's baseline and the level's features replace -march=native.
     """
     least, above = ((), (_NATIVE,)) if level is None else _machine(compiler, LEVELS[level])
     needed, welcome = (*_STANDARD, *_MEANING, *least), (*above, *_WELCOME)
@@ -155,7 +155,8 @@ def flags_of(compiler: Compiler, level: str | None = None) -> tuple[str, ...]:
 
 
 def _machine(compiler: Compiler, level: CpuLevel) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what keeps the compiler below the level, what lets it use the level's features). BackendError where nothing keeps it."""
+    """Returns (flags that select the baseline, flags that add the level's features). BackendError if the compiler accepts
+    no baseline flag."""
     least: tuple[str, ...] = _LEAST[level.architecture]
     above = tuple(f"-m{name}" for name in sorted(level.features))
     if level.architecture == "aarch64":  # features are part of the one flag, and those past NEON came with Armv8.2
@@ -180,7 +181,7 @@ def _takes(compiler: Compiler, flags: tuple[str, ...]) -> bool:
 
 
 def _run(command: tuple[str, ...], folder: Path, timeout_s: float) -> tuple[int, str]:
-    """(exit status, what it said). A compiler that takes too long is ended with the processes that it started."""
+    """Runs a command and returns (exit status, output). On a timeout, kills it and its child processes."""
     process = subprocess.Popen(
         command,
         cwd=folder,

@@ -24,13 +24,13 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.store.kernels import UNNAMED, symbol_of
 from camshaft.store.store import store
 
-# The files of camshaft that the text depends on, besides lang/.
+# The camshaft files that the C text depends on, besides lang/.
 _SOURCES = ("emit/*.py", "emit/c/*.py", "emit/c_family/*.py", "emit/llvm/**/*.py", "backends/c/*.py")
 
 
 @dataclass(frozen=True)
 class CKernel:
-    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives."""
+    """Machine code with the entry ABI (args, first, last). `address` is valid for the lifetime of this value."""
 
     name: str
     address: int
@@ -43,7 +43,7 @@ class CKernel:
 
 @dataclass(frozen=True)
 class CDevice:
-    """One lane, explicit vectors of any width. `compiler` makes its code."""
+    """The CPU through a C compiler. Programs have one lane and explicit vectors of any width."""
 
     compiler: Compiler
     name: str = "cpu:c"
@@ -63,7 +63,7 @@ class CDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None, or what C lacks of the kernel, by the tables' columns. KernelError where the kernel breaks a rule."""
+        """Returns what C lacks for the kernel, by the instruction table, or None. KernelError for an invalid kernel."""
         return refusal(kernel.trace(arrays, scalars, constants, grid), "c")
 
     def compile(
@@ -75,9 +75,9 @@ class CDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> CKernel:
-        """The kernel's machine code: from memory, else from the store, else traced, verified, emitted and compiled.
+        """Returns the kernel's machine code from memory or the store; otherwise traces, verifies, emits and compiles it.
 
-        BackendError with the compiler's first error and its line of C.
+        BackendError with the compiler's first error and its C line.
         """
         signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
         key = hashlib.sha256(f"{signature}|{self.compiler.key()}|{_machine_key()}".encode()).hexdigest()
@@ -107,11 +107,11 @@ class CDevice:
         return shared if shared.name == name else CKernel(name, shared.address, shared.library)
 
     def allocate(self, nbytes: int) -> Memory:
-        """BackendError: its kernels run on the process's own memory."""
+        """Raises BackendError: CPU kernels use host memory."""
         raise BackendError(f"{self.name} runs on the process's own memory; give it NumPy arrays")
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> DeviceRun:
-        """BackendError: plans run its kernels by address."""
+        """Raises BackendError: plans call CPU kernels by address."""
         raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
 
@@ -127,7 +127,7 @@ def _machine_key() -> str:
 
 
 def make(index: int = 0) -> CDevice:
-    """The device. BackendError where there is no C compiler, or for another index than 0."""
+    """Returns the device. BackendError without a C compiler or for an index other than 0."""
     if index != 0:
         raise BackendError(f"no device 'cpu:c:{index}': there is one CPU")
     features = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
@@ -135,7 +135,7 @@ def make(index: int = 0) -> CDevice:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """The one row of `camshaft devices`."""
+    """Returns the row of `camshaft devices`."""
     reason = absent()
     description = "the CPU through C" if reason is not None else f"the CPU through C: {find_compiler().version}"
     return (DeviceInfo("cpu:c", "c", description, reason),)

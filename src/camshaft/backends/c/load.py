@@ -21,13 +21,14 @@ _TABLE_OF_ADDRESSES = "_GLOBAL_OFFSET_TABLE_"
 
 @dataclass(frozen=True)
 class Machine:
-    """What the loader relocates on an architecture. `calls` are direct ones, for functions of the object itself only."""
+    """The relocation types that LLVM's loader supports on an architecture. `calls` are direct calls, which may only target
+    functions of the object itself."""
 
     known: frozenset[int]
     calls: frozenset[int]
 
 
-# by ELF's number of the machine: x86-64 and AArch64
+# by ELF machine number: x86-64 and AArch64
 _MACHINES: dict[int, Machine] = {
     62: Machine(frozenset({0, 1, 2, 4, 9, 10, 11, 24, 41, 42}), frozenset({2, 4})),
     183: Machine(
@@ -48,7 +49,7 @@ class _Section:
 
 
 def refusal(data: bytes) -> str | None:
-    """None where LLVM's loader can take the object, else the reason."""
+    """Returns None if LLVM's loader can load the object, else the reason."""
     try:
         return _refusal(data)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -78,7 +79,7 @@ def _sections(data: bytes) -> list[_Section]:
 
 
 def _symbol(data: bytes, table: _Section, strings: _Section, index: int) -> str | None:
-    """The name of a symbol that the object wants from outside, None for one of its own."""
+    """Returns the name of an undefined symbol, None for a symbol that the object defines."""
     name, _, _, section = struct.unpack_from("<IBBH", data, table.offset + 24 * index)
     if section != 0 or name == 0:
         return None
@@ -103,7 +104,7 @@ def _unknown(data: bytes, sections: list[_Section], machine: Machine, names: lis
 
 
 def _relocations(data: bytes, sections: list[_Section]) -> Iterator[tuple[int, int]]:
-    """(kind, index of the symbol) of each relocation in what is mapped."""
+    """Yields (type, symbol index) of each relocation in the mapped sections."""
     for section in sections:
         if section.kind == _RELOCATIONS and sections[section.info].flags & _ALLOCATED:
             for place in range(section.offset, section.offset + section.size, 24):
@@ -111,18 +112,18 @@ def _relocations(data: bytes, sections: list[_Section]) -> Iterator[tuple[int, i
                 yield info & 0xFFFFFFFF, info >> 32
 
 
-# The first byte of what the store keeps says how it is loaded.
+# The first byte of a stored binary: how to load it.
 _OBJECT, _SHARED = b"o", b"s"
 
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """A shared library of ours. Its code stays mapped as long as this value lives."""
+    """A kernel's shared library. Its code stays mapped for the lifetime of this value."""
 
     library: ctypes.CDLL = field(repr=False)
 
     def address(self, name: str) -> int:
-        """The address of an exported function. BackendError if there is none of that name."""
+        """Returns the address of an exported function. BackendError if there is none with that name."""
         function = getattr(self.library, name, None)
         if function is None:
             raise BackendError(f"the shared library of a kernel holds no function {name!r}")
@@ -130,7 +131,7 @@ class SharedLibrary:
 
 
 def build(compiler: Compiler, text: str) -> bytes:
-    """C text compiled: an object where LLVM's loader can take it, else a shared library. Errors as of `compile_c`."""
+    """Compiles C text to an object if LLVM's loader can load it, else to a shared library. Errors as `compile_c`."""
     made = compile_c(compiler, text)
     if refusal(made) is None:
         return _OBJECT + made
@@ -138,7 +139,7 @@ def build(compiler: Compiler, text: str) -> bytes:
 
 
 def load(data: bytes) -> NativeLibrary | SharedLibrary:
-    """What `build` made, mapped and linked. BackendError when it does not load."""
+    """Maps and links a result of `build`. BackendError if it does not load."""
     kind, made = data[:1], data[1:]
     if kind == _SHARED:
         return _open(made)
@@ -149,7 +150,8 @@ def load(data: bytes) -> NativeLibrary | SharedLibrary:
 
 
 def _open(made: bytes) -> SharedLibrary:
-    """The file is gone once it is mapped; where an open library cannot be removed, the folder stays until the process ends."""
+    """Loads a shared library from a temporary file. Removes the file at once, or at process exit if an open library cannot
+    be removed."""
     folder = tempfile.TemporaryDirectory(prefix="camshaft-", ignore_cleanup_errors=True)  # of mode 0700
     with folder as name:
         path = Path(name) / "kernel.so"

@@ -18,7 +18,7 @@ from camshaft.errors import BackendError
 from camshaft.settings import setting
 
 _HWCAP, _HWCAP2 = 16, 26
-# feature -> (word of bits, bit): the kernel's asm/hwcap.h
+# feature -> (index of the hwcap word, bit), from Linux's asm/hwcap.h
 _BITS = {"dotprod": (0, 20), "i8mm": (1, 13), "bf16": (1, 14)}
 _NAMES = {
     "dotprod": b"hw.optional.arm.FEAT_DotProd",
@@ -28,13 +28,13 @@ _NAMES = {
 
 
 def features_of(hwcap: int, hwcap2: int) -> frozenset[str]:
-    """LLVM's names of the features in Linux's words of bits."""
+    """Returns LLVM's names of the features in Linux's AT_HWCAP and AT_HWCAP2 bit masks."""
     words = hwcap, hwcap2
     return frozenset(name for name, (word, bit) in _BITS.items() if words[word] >> bit & 1)
 
 
 def host_features() -> frozenset[str]:
-    """Those of this machine; none where it is no AArch64, or its system does not tell."""
+    """Returns this machine's AArch64 features. Empty on other architectures and on systems without a query for them."""
     if platform.machine().lower() not in ("aarch64", "arm64"):
         return frozenset()
     if sys.platform == "darwin":
@@ -52,16 +52,16 @@ def _macos_says(name: bytes) -> bool:
     return not failed and value.value == 1
 
 
-llvm_lock = threading.RLock()  # LLVM's passes and loaders are not safe in two threads
+llvm_lock = threading.RLock()  # LLVM's passes and loaders are not thread-safe
 
-# Calls of C functions that LLVM puts in (memset for a loop that clears, fmaf where there is no such instruction) go through
-# the object's table of addresses: its linker's other way, a stub, takes memory that llvmlite's memory manager did not count.
+# LLVM inserts calls to C functions (memset for a clearing loop, fmaf if there is no such instruction). They go through the
+# GOT: the linker's alternative, a stub, needs memory that llvmlite's memory manager did not reserve.
 MODULE_FLAGS = '!llvm.module.flags = !{!90001}\n!90001 = !{i32 7, !"RtLibUseGOT", i32 1}\n'
 
 
 @dataclass(frozen=True)
 class HostTarget:
-    """The machine that objects are made for: LLVM's triple, CPU name and feature string, and LLVM's own version."""
+    """The machine that objects are compiled for: LLVM's triple, CPU name and feature string, and LLVM's version."""
 
     triple: str
     cpu: str
@@ -72,9 +72,9 @@ class HostTarget:
 
 @functools.cache
 def host_target() -> HostTarget:
-    """The target of this process's CPU, with every feature found on it that may be used.
+    """Returns the target for this process's CPU, with every feature that kernels may use.
 
-    SettingError where CAMSHAFT_CPU_FEATURES asks for more than there is.
+    SettingError if the CPU lacks features of the level in CAMSHAFT_CPU_FEATURES.
     """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -87,16 +87,16 @@ def host_target() -> HostTarget:
 
 def _target_machine(opt: int) -> Any:
     host = host_target()
-    # 512-bit vectors are asked for explicitly by kernels; LLVM must not split them back into halves.
+    # Kernels request 512-bit vectors explicitly; LLVM must not split them into halves.
     return llvm.Target.from_triple(host.triple).create_target_machine(
         cpu=host.cpu, features=host.features, opt=opt, reloc="pic", codemodel="small", jit=True
     )
 
 
 def compile_module(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> bytes:
-    """LLVM IR text to a relocatable object for this CPU. `vectorize` False keeps LLVM's loop and SLP vectorizers off.
+    """Compiles LLVM IR text to a relocatable object for this CPU. `vectorize` enables LLVM's loop and SLP vectorizers.
 
-    BackendError with LLVM's words when the IR does not parse or verify.
+    BackendError with LLVM's message if the IR does not parse or verify.
     """
     with llvm_lock:
         machine = _target_machine(opt)
@@ -104,14 +104,14 @@ def compile_module(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> byt
 
 
 def assembly(llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
-    """The assembly text of what `compile_module` makes of the same IR, for reading. Errors as there."""
+    """Returns the assembly text that `compile_module` would assemble, for debugging. Errors as there."""
     with llvm_lock:
         machine = _target_machine(opt)
         return str(machine.emit_assembly(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
 
 
 def optimized(llvm_ir: str, machine: Any, *, vectorize: bool, opt: int) -> Any:
-    """The module after LLVM's passes for that target machine. Errors as of `compile_module`; the caller holds `llvm_lock`."""
+    """Parses the IR and runs LLVM's passes for the target machine. Errors as `compile_module`. The caller holds `llvm_lock`."""
     try:
         module = llvm.parse_assembly(f"{llvm_ir}\n{MODULE_FLAGS}")
         module.verify()
@@ -122,8 +122,8 @@ def optimized(llvm_ir: str, machine: Any, *, vectorize: bool, opt: int) -> Any:
     options.loop_vectorization = options.slp_vectorization = vectorize
     options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
-    # A kernel's one program goes into the loop over programs first: LLVM's own order would simplify it before and after, which
-    # takes a third longer and gives the same code.
+    # Inline a kernel's program into the loop over programs first. LLVM's default order simplifies it before and after inlining,
+    # which takes a third longer and gives the same code.
     first = llvm.create_new_module_pass_manager()
     first.add_always_inliner_pass()
     first.run(module, passes)
@@ -133,12 +133,12 @@ def optimized(llvm_ir: str, machine: Any, *, vectorize: bool, opt: int) -> Any:
 
 @dataclass
 class NativeLibrary:
-    """Loaded objects. Their code stays mapped as long as this value lives."""
+    """Loaded objects. Their code stays mapped for the lifetime of this value."""
 
     engine: Any = field(repr=False)
 
     def address(self, name: str) -> int:
-        """The address of an exported function. BackendError if there is none of that name."""
+        """Returns the address of an exported function. BackendError if there is none with that name."""
         address = self.engine.get_function_address(name)
         if not address:
             raise BackendError(f"no object loaded here holds a function {name!r}")
@@ -146,15 +146,16 @@ class NativeLibrary:
 
 
 def load_object(data: bytes) -> NativeLibrary:
-    """Maps an object made by `compile_module` and links it. BackendError when LLVM cannot read it."""
+    """Maps and links an object made by `compile_module`. BackendError if LLVM cannot read it."""
     with llvm_lock:
         return _add(_new_library(), data)
 
 
 def load_kernel(data: bytes) -> NativeLibrary:
-    """Maps an object into the one library of all kernels, which stays: names that it exports must be new in the process.
+    """Maps an object into the library that all kernels share and that is never unloaded. Exported names must be unique in
+    the process.
 
-    0.03 ms instead of load_object's 1.3 ms, most of which is LLVM's set-up.
+    Takes 0.03 ms; `load_object` takes 1.3 ms, mostly for LLVM's set-up.
     """
     with llvm_lock:
         return _add(_kernels(), data)
@@ -168,8 +169,8 @@ def _kernels() -> NativeLibrary:
 def _new_library() -> NativeLibrary:
     empty = llvm.parse_assembly("")
     empty.triple = host_target().triple
-    # llvmlite's memory manager keeps an object's code and constants together. LLVM's own maps them apart, and ends the
-    # process when they lie over 2 GB from each other, as they do once large mappings fill the address space between.
+    # llvmlite's memory manager allocates an object's code and constants together. LLVM's own allocates them separately, and
+    # aborts if they are over 2 GB apart, which happens once large mappings fill the address space.
     return NativeLibrary(llvm.create_mcjit_compiler(empty, _target_machine(2), use_lmm=True))
 
 

@@ -14,7 +14,7 @@ from camshaft.errors import BackendError
 
 @dataclass(frozen=True)
 class CrossTarget:
-    """A CPU as LLVM names it. `features` (LLVM's names) are told to LLVM beside its own, and all that the emitter assumes."""
+    """A CPU by LLVM's names. `features` (LLVM's names) are added to those of `cpu`; the emitter uses only `features`."""
 
     triple: str
     cpu: str
@@ -25,19 +25,22 @@ class CrossTarget:
         return self.triple.split("-")[0]
 
     def at(self, lanes: int) -> CpuTarget:
-        """What the emitter is told."""
+        """Returns the emitter's target with this number of lanes."""
         return CpuTarget(self.architecture, lanes, self.features)
 
 
 def compile_for(target: CrossTarget, llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> bytes:
-    """A relocatable object. BackendError with LLVM's words when the triple is unknown or the IR does not parse or verify."""
+    """Compiles LLVM IR to a relocatable object.
+
+    BackendError with LLVM's message if the triple is unknown or the IR does not parse or verify.
+    """
     with llvm_lock:
         machine = _machine(target, opt)
         return bytes(machine.emit_object(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
 
 
 def assembly_for(target: CrossTarget, llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
-    """The assembly text of what `compile_for` makes of the same IR, for reading. Errors as there."""
+    """Returns the assembly text that `compile_for` would assemble, for debugging. Errors as there."""
     with llvm_lock:
         machine = _machine(target, opt)
         return str(machine.emit_assembly(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))

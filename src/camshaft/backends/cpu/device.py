@@ -46,15 +46,15 @@ class CpuDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None: the language is the CPU's own."""
+        """Returns None: the CPU supports the whole kernel language."""
         return None
 
     def allocate(self, nbytes: int) -> Memory:
-        """BackendError: its kernels run on the process's own memory."""
+        """Raises BackendError: CPU kernels use host memory."""
         raise BackendError(f"{self.name} runs on the process's own memory; give it NumPy arrays")
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> DeviceRun:
-        """BackendError: plans run its kernels by address."""
+        """Raises BackendError: plans call CPU kernels by address."""
         raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
     def compile(
@@ -66,13 +66,13 @@ class CpuDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> CpuKernel:
-        """The kernel's machine code: from memory, else from the store, else traced, verified, emitted and compiled."""
+        """Returns the kernel's machine code from memory or the store; otherwise traces, verifies, emits and compiles it."""
         width = 1 if self.backend == "scalar" else lanes or self.lanes
         signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
         target = CpuTarget(self.architecture, width, self.features)
 
         def source(symbol: str) -> str:
-            from camshaft.emit.llvm.module import emit  # 10 ms, which a start that finds its kernels need not pay
+            from camshaft.emit.llvm.module import emit  # takes 10 ms; not needed if all kernels are cached
 
             traced = kernel.trace(arrays, scalars, constants, grid)
             verify(traced)
@@ -87,8 +87,8 @@ _functions: dict[str, CpuKernel] = {}  # by first key
 
 
 def native_function(name: str, signature: str, source: Callable[[str], str], vectorize: bool = True) -> CpuKernel:
-    """The function that `source(symbol)` gives LLVM IR for, compiled at most once per signature and machine, and once for all
-    signatures that come to the same IR."""
+    """Compiles the LLVM IR of `source(symbol)` at most once per signature and machine. Signatures with the same IR share
+    one object."""
     first = _key(signature)
     with lock:
         found = _functions.get(first)
@@ -105,7 +105,8 @@ def _make(name: str, first: str, source: Callable[[str], str], vectorize: bool) 
 
 
 def code_digest(kernel: CpuKernel) -> str | None:
-    """SHA-256 of the kernel's object but for the name that it exports: equal for equal code. None when the store has lost it."""
+    """Returns the SHA-256 of the kernel's object without its exported name: equal for equal code. None if the store no
+    longer has the object."""
     data = store().kernels.object(kernel.key)
     if data is None:
         return None
@@ -114,12 +115,12 @@ def code_digest(kernel: CpuKernel) -> str | None:
 
 
 def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:
-    """The object of `source()`, LLVM IR that `signature` stands for: from the store, else compiled and kept there."""
+    """Returns the object of the LLVM IR `source()`, which `signature` identifies. Compiles and stores it if it is new."""
     return object_found(signature, source, vectorize).data
 
 
 def object_found(signature: str, source: Callable[[], str], vectorize: bool = True) -> CachedKernel:
-    """As `object_code`, with the object's second key."""
+    """Like `object_code`, with the object's second key."""
     return _object(_key(signature), source, vectorize)
 
 
@@ -136,7 +137,7 @@ def _object(first: str, source: Callable[[], str], vectorize: bool) -> CachedKer
 
 
 def count(found: CachedKernel) -> None:
-    """Adds an object to the process's counts."""
+    """Adds an object to this process's counts."""
     counts.compiled += found.built
     counts.loaded += not found.built
 
@@ -148,7 +149,7 @@ def _machine_key() -> str:
 
 @functools.cache
 def cpu_device(backend: str = "simd") -> CpuDevice:
-    """This machine's CPU, as 'simd' or 'scalar'."""
+    """Returns this machine's CPU as a device of the backend 'simd' or 'scalar'."""
     features = names(host_target().features)
     lanes = 1 if backend == "scalar" else native_lanes(features)
     name = "cpu:scalar" if backend == "scalar" else "cpu"

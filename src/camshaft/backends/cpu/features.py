@@ -1,6 +1,6 @@
-"""Which features of this CPU kernels may use: what LLVM finds, less what the system keeps back or CAMSHAFT_CPU_FEATURES cuts.
+"""Which features of this CPU kernels may use: LLVM's, minus those that the OS denies or CAMSHAFT_CPU_FEATURES disables.
 
-Used by compile.py, whose `host_target` everything else asks.
+Other modules use `host_target` in compile.py.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Callable
 from camshaft.emit.cpu_levels import LEVELS, CpuLevel
 from camshaft.errors import SettingError
 
-# x86's vector extensions past SSE: by prefix, and those of other names that bring AVX with them
+# x86's vector extensions after SSE: by prefix, and those with other names that imply AVX
 _PREFIXES = ("avx", "amx-")
 _WITH_AVX = frozenset({"fma", "fma4", "f16c", "xop", "vaes", "vpclmulqdq", "sha512", "sm3", "sm4"})
-# arch_prctl's number on x86-64, its request for a part of the register state, and the part that is tiles' (asm/prctl.h)
+# x86-64: arch_prctl's syscall number, its request for permission to use a state component, and AMX's component (asm/prctl.h)
 _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
 
 def usable(found: str, level: str | None, ask: Callable[[], bool] | None = None) -> str:
-    """LLVM's feature string `found` ("+avx2,-amx-tile,...") of what kernels may use, cut to a level of emit/cpu_levels.py.
+    """Restricts LLVM's feature string `found` ("+avx2,-amx-tile,...") to what kernels may use, at most a level of
+    emit/cpu_levels.py.
 
-    `ask` gets the system's leave to use AMX's tiles, by default `permitted`. SettingError if this CPU is below the level.
+    `ask` requests the OS's permission for AMX tiles (default: `permitted`). SettingError if this CPU is below the level.
     """
     flags = [part for part in found.split(",") if part]
     if level is not None:
@@ -34,7 +35,7 @@ def usable(found: str, level: str | None, ask: Callable[[], bool] | None = None)
 
 
 def names(features: str) -> frozenset[str]:
-    """The features that a feature string turns on."""
+    """Returns the features that a feature string enables."""
     return frozenset(part[1:] for part in features.split(",") if part.startswith("+"))
 
 
@@ -47,7 +48,7 @@ def _cut(flags: list[str], level: CpuLevel) -> list[str]:
         )
     above = frozenset[str]().union(*(x.features for x in LEVELS.values() if x.architecture == level.architecture))
     kept = [f"-{part[1:]}" if _is_above(part[1:], above, level) else part for part in flags]
-    # LLVM's name of the CPU brings features of its own, which the string may not mention
+    # LLVM's CPU name implies features that the string may not list
     return kept + [f"-{name}" for name in sorted(above - level.features - there)]
 
 
@@ -56,9 +57,9 @@ def _is_above(name: str, above: frozenset[str], level: CpuLevel) -> bool:
 
 
 def permitted() -> bool:
-    """Asks the system for the use of AMX's tiles by this process, its threads and children; False where it refuses.
+    """Requests permission to use AMX tiles for this process, its threads and children. Returns whether the OS grants it.
 
-    Linux gives that state to who asks (Documentation/arch/x86/xstate.rst). Elsewhere camshaft does not know how to ask.
+    Linux requires the request (Documentation/arch/x86/xstate.rst). On other systems this returns False.
     """
     if sys.platform != "linux" or platform.machine().lower() not in ("x86_64", "amd64"):
         return False

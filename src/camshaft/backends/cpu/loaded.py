@@ -1,5 +1,6 @@
-"""Kernels of this process, loaded once by the second key of their objects. Between compile.py and device.py: a start that
-finds its schedule kept needs nothing above.
+"""Kernels of this process, loaded once by the second key of their objects.
+
+A start with a cached schedule imports this module and not device.py.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 @dataclass(frozen=True)
 class CpuKernel:
-    """Machine code with the entry ABI (args, first, last). `address` stays valid while this value lives; `key` is its object's
-    second one in the store."""
+    """Machine code with the entry ABI (args, first, last). `address` is valid for the lifetime of this value; `key` is the
+    second key of its object in the store."""
 
     name: str
     address: int
@@ -32,7 +33,7 @@ class CpuKernel:
 
 @dataclass
 class CompileCounts:
-    """What this process did: objects compiled and objects taken from the store; seconds spent on both."""
+    """Objects that this process compiled and loaded from the store, and the seconds spent on both."""
 
     compiled: int = 0
     loaded: int = 0
@@ -41,11 +42,11 @@ class CompileCounts:
 
 counts = CompileCounts()
 _shared: dict[str, CpuKernel] = {}  # by second key
-lock = threading.RLock()  # of what is loaded, here and by first keys in device.py
+lock = threading.RLock()  # guards the loaded kernels here and in device.py
 
 
 def loaded(name: str, second: str, data: bytes) -> CpuKernel:
-    """The kernel of an object, which is linked when its second key is new in the process."""
+    """Returns the kernel of an object. Links the object if its second key is new in this process."""
     with lock:
         if second not in _shared:
             library = load_kernel(data)
@@ -55,7 +56,7 @@ def loaded(name: str, second: str, data: bytes) -> CpuKernel:
 
 
 def stored(name: str, second: str) -> CpuKernel | None:
-    """The kernel whose object the store has under this second key; None where it was lost."""
+    """Returns the kernel whose object has this second key in the store; None if the store no longer has it."""
     with lock:
         if second in _shared:
             return loaded(name, second, b"")

@@ -15,8 +15,8 @@ Memory = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Packing:
-    """A weight of `n_rows` rows, each of `row_nbytes` and `n_records` blocks in the file; codes, scales and what stands beside
-    them begin so many bytes into the packed weight."""
+    """The sizes of one weight. In the file it has `n_rows` rows of `row_nbytes` bytes and `n_records` blocks each; `codes`,
+    `scales` and `extra` are byte offsets of the parts of the packed weight."""
 
     kernel: CpuKernel
     n_rows: int
@@ -29,13 +29,13 @@ class Packing:
 
     @property
     def tile_nbytes(self) -> int:
-        """Bytes of the file in a tile of 16 rows."""
+        """The bytes of a tile of 16 rows in the file."""
         return self.row_nbytes * ROWS
 
     def pack(self, data: Memory, out: Memory, first: int, last: int) -> None:
-        """Tiles [first, last) of 16 rows: the file's bytes into the packed weight's, both uint8. Runs on this thread, without
+        """Packs tiles [first, last) of 16 rows from the file's bytes into `out`, both uint8. Runs on this thread, without
         the GIL."""
-        if data.ctypes.data % 4:  # a caller's array: what is mapped from a file lies on 32 bytes
+        if data.ctypes.data % 4:  # only a caller's array: tensors mapped from a file are 32-byte aligned
             data = data.copy()
         numbers = np.array([self.n_rows, self.n_records, (data.nbytes - 1) // 4], np.int64)
         sizes = [numbers.ctypes.data + 8 * i for i in range(numbers.size)]

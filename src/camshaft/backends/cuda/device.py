@@ -26,7 +26,7 @@ from camshaft.lang.verifier.verify import verify
 NAME = "cuda"
 LANES = 128
 MOST_LANES = 1024
-# Compute capability -> target and the driver's version from which it takes that PTX; other GPUs assemble the oldest target's.
+# Compute capability -> (target, first driver version that accepts its PTX). Other GPUs get the oldest target.
 _TARGETS = {(9, 0): ("sm_90a", 12000), (10, 0): ("sm_100", 12080)}
 _ATTRIBUTES = {
     "multiprocessors": "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT",
@@ -36,12 +36,12 @@ _ATTRIBUTES = {
 
 @functools.cache
 def absent() -> str | None:
-    """None, or why no NVIDIA GPU can be used here."""
+    """Returns why no NVIDIA GPU can be used here, or None."""
     return driver.absent_reason()
 
 
 def target_of(capability: tuple[int, int], driver_version: int) -> GpuTarget:
-    """What PTX is written for a GPU."""
+    """Returns the PTX target for a GPU and driver."""
     name, oldest = _TARGETS.get(capability, ("sm_80", 0))
     return GPU_TARGETS[name if driver_version >= oldest else "sm_80"]
 
@@ -80,7 +80,7 @@ def _info(index: int) -> DeviceInfo:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Every GPU, or one row that says why there is none."""
+    """Returns every GPU, or one row with the reason why there is none."""
     reason = absent()
     if reason is not None:
         return (DeviceInfo(NAME, NAME, "", reason),)
@@ -88,7 +88,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def make(index: int) -> CudaDevice:
-    """The GPU of that number. BackendError where there is none, or it is too old, with the reason."""
+    """Returns the GPU with that index. BackendError with the reason if there is none or it is too old."""
     reason = absent()
     if reason is None and index >= ask("cuDeviceGetCount"):
         reason = f"the NVIDIA driver sees {ask('cuDeviceGetCount')} GPUs"
@@ -100,9 +100,9 @@ def make(index: int) -> CudaDevice:
 
 
 class CudaDevice:
-    """A GPU in use: its primary context, one stream for all that is run, one on which graphs are captured.
+    """A GPU with its primary context, one stream for all runs and one for graph capture.
 
-    Its methods may be called from any thread; `lock` is held while a thread enqueues.
+    Methods are thread-safe; a thread holds `lock` while it enqueues.
     """
 
     def __init__(self, index: int) -> None:
@@ -120,7 +120,7 @@ class CudaDevice:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The context current in this thread, and no other thread enqueueing."""
+        """Makes the context current in this thread and keeps other threads from enqueueing."""
         with self.lock:
             ask("cuCtxSetCurrent", self.context)
             yield
@@ -135,7 +135,7 @@ class CudaDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None, or what PTX lacks, or the limit that the kernel passes. The kernel is traced, nothing is compiled."""
+        """Returns what PTX lacks or which limit the kernel exceeds, or None. Traces the kernel; compiles nothing."""
         traced = kernel.trace(arrays, scalars, constants, grid)
         return refusal(traced, "ptx") or _over(simt_form(traced, lanes or self.lanes))
 
@@ -148,9 +148,10 @@ class CudaDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> CudaKernel:
-        """The kernel in this device's context: from memory, else from PTX in the store, else traced and emitted.
+        """Returns the kernel loaded into this device's context, from memory or from PTX in the store; otherwise traces and
+        emits it.
 
-        BackendError with the reason of a refusal, LLVM's words or the driver's log.
+        BackendError with the reason of a refusal, LLVM's message or the driver's log.
         """
         width = lanes or self.lanes
         key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
@@ -171,19 +172,19 @@ class CudaDevice:
             return self._kernels[key]
 
     def allocate(self, nbytes: int) -> CudaMemory:
-        """Zeroed memory. BackendError that says how much was asked for and how much is free."""
+        """Allocates zeroed memory. BackendError with the requested and the free size if there is not enough."""
         return CudaMemory(self, nbytes)
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> CudaRun:
-        """Makes commands ready: captured as one graph, or, `timed`, launch by launch between events."""
+        """Prepares commands: as one captured graph, or with `timed` as single launches between events."""
         return CudaRun(self, commands, n_extents, timed)
 
 
 def _over(kernel: SimtKernel) -> str | None:
-    """The limit of every GPU that a kernel passes."""
+    """Returns which limit common to all GPUs the kernel exceeds, or None."""
     if kernel.lanes > MOST_LANES:
         return f"a workgroup of {kernel.lanes} threads; wanted at most {MOST_LANES}"
-    # collectives pass values of up to 8 bytes a thread
+    # collectives exchange up to 8 bytes per thread
     nbytes = shared_nbytes(kernel) + 8 * kernel.lanes
     if nbytes > MOST_SHARED_NBYTES:
         return f"{nbytes} bytes of workgroup memory; wanted at most {MOST_SHARED_NBYTES}"

@@ -8,14 +8,14 @@ from typing import Any
 from camshaft.errors import BackendError, MissingExtraError
 
 PACKAGE, EXTRA = "cuda-bindings", "cuda"
-# PTX 8.0, which emit/ writes, came with CUDA 12.0; drivers count versions in thousands and tens.
+# emit/ writes PTX 8.0, which requires CUDA 12.0. A driver version is 1000 * major + 10 * minor.
 OLDEST_DRIVER = 12000
 OLDEST_CAPABILITY = (8, 0)
 
 
 @functools.cache
 def bindings() -> Any:
-    """The module cuda.bindings.driver. MissingExtraError where the package is not installed."""
+    """Returns the module cuda.bindings.driver. MissingExtraError if the package is not installed."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -24,7 +24,7 @@ def bindings() -> Any:
 
 
 class DriverError(BackendError):
-    """The driver refused a call; `code` is its name for why."""
+    """A driver call failed. `code` is the driver's name of the error."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class DriverError(BackendError):
 
 
 def ask(call: str, *args: Any) -> Any:
-    """Calls a function of the driver and gives its result, a tuple of several, or None. DriverError with the driver's words."""
+    """Calls a driver function. Returns its result, a tuple of several results, or None. DriverError with the driver's message."""
     driver = bindings()
     status, *values = getattr(driver, call)(*args)
     if int(status) != 0:
@@ -54,12 +54,12 @@ def _text(answer: Any) -> str:
 
 
 def version_text(version: int) -> str:
-    """12040 as '12.4'."""
+    """Formats 12040 as '12.4'."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def absent_reason() -> str | None:
-    """None where a driver that is new enough sees a GPU, else one line that says what is missing."""
+    """Returns None if a driver that is new enough finds a GPU, else one line that says what is missing."""
     try:
         bindings()
     except MissingExtraError as error:
@@ -77,7 +77,7 @@ def absent_reason() -> str | None:
 
 
 def capability_reason(capability: tuple[int, int]) -> str | None:
-    """None, or why kernels cannot run on a GPU of this compute capability."""
+    """Returns why kernels cannot run on a GPU with this compute capability, or None."""
     if capability >= OLDEST_CAPABILITY:
         return None
     oldest = ".".join(map(str, OLDEST_CAPABILITY))

@@ -24,7 +24,7 @@ LOG_NBYTES = 8192
 
 @dataclass(frozen=True, eq=False)
 class CudaKernel:
-    """A kernel loaded into a device's context; `lanes` threads a workgroup. Its parameters: emit/nvptx/module.py."""
+    """A kernel loaded into a device's context, with `lanes` threads per workgroup. Parameters: emit/nvptx/module.py."""
 
     name: str
     lanes: int
@@ -33,7 +33,7 @@ class CudaKernel:
 
 
 def ptx_text(signature: str, target: GpuTarget, make: Callable[[], SimtKernel]) -> tuple[str, str]:
-    """The kernel's symbol and PTX, from the store where it is there; `signature` names all that `make` depends on."""
+    """Returns the kernel's symbol and PTX, from the store if it has them. `signature` identifies the result of `make`."""
     version = ".".join(str(part) for part in llvm.llvm_version_info)
     key = hashlib.sha256(f"{signature}|{target.key()}|{version}|{language_digest()}".encode()).hexdigest()
     symbol = f"camshaft_{key[:24]}"
@@ -45,12 +45,12 @@ def ptx_text(signature: str, target: GpuTarget, make: Callable[[], SimtKernel]) 
 
 
 def ptx_of(kernel: SimtKernel, target: GpuTarget, symbol: str) -> str:
-    """The PTX of a kernel."""
+    """Returns the PTX of a kernel."""
     return ptx(emit(kernel, target, symbol), target)
 
 
 def load(name: str, symbol: str, text: str) -> CudaKernel:
-    """PTX assembled by the driver into the current context. BackendError with its log."""
+    """Assembles PTX with the driver and loads it into the current context. BackendError with the driver's log."""
     options = bindings().CUjit_option
     log = bytearray(LOG_NBYTES)
     given = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]

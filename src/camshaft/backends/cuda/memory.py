@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CudaMemory:
-    """Bytes on a GPU, zeroed when made. `address` is the GPU's."""
+    """A zeroed allocation on a GPU. `address` is a device address."""
 
     def __init__(self, device: CudaDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes
@@ -28,17 +28,17 @@ class CudaMemory:
             ask("cuMemsetD8Async", self.address, 0, max(nbytes, 1), device.stream)
 
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
-        """Copies bytes in, ordered before every later submit; they are read before this returns. BackendError past the end."""
+        """Copies `data` to the GPU before any later submit; the caller may reuse it. BackendError if it passes the end."""
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self._check(offset_nbytes, raw.nbytes)
         if raw.nbytes:
             with self.device.entered():
                 ask("cuMemcpyHtoDAsync", self.address + offset_nbytes, raw.ctypes.data, raw.nbytes, self.device.stream)
-                # page-locked memory would still be read after the call; it is the caller's again when this returns
+                # without this the driver could still read page-locked `data` after the return
                 ask("cuStreamSynchronize", self.device.stream)
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
-        """A copy of bytes, after everything submitted before. BackendError past the end."""
+        """Returns a copy of the bytes after all earlier submits. BackendError if the range passes the end."""
         length = self.nbytes - offset_nbytes if nbytes is None else nbytes
         self._check(offset_nbytes, length)
         out = np.empty(length, np.uint8)
@@ -49,7 +49,7 @@ class CudaMemory:
         return out
 
     def close(self) -> None:
-        """Gives the memory back, after what was submitted before."""
+        """Frees the memory after all earlier submits."""
         self._free()
 
     def _check(self, offset: int, nbytes: int) -> None:
@@ -62,7 +62,7 @@ class CudaMemory:
 
 
 class Pinned:
-    """Page-locked memory of the process as a uint8 array: a graph copies from and to it without the process taking part."""
+    """Page-locked host memory as a uint8 array. A graph can copy from and to it."""
 
     def __init__(self, device: CudaDevice, nbytes: int) -> None:
         with device.entered():
@@ -71,7 +71,7 @@ class Pinned:
         self._free = weakref.finalize(self, _release, device, "cuMemFreeHost", self.address)
 
     def close(self) -> None:
-        """Gives the memory back; `bytes` must not be used any more."""
+        """Frees the memory; `bytes` must not be used afterwards."""
         self._free()
 
 
@@ -88,6 +88,6 @@ def _allocate(device: CudaDevice, nbytes: int) -> int:
 
 
 def _release(device: CudaDevice, call: str, address: int) -> None:
-    if not sys.is_finalizing():  # the driver takes it all back when the process ends
+    if not sys.is_finalizing():  # the driver frees everything at process exit
         with device.entered():
             ask(call, address)

@@ -20,7 +20,7 @@ def _initialized() -> None:
 
 
 def ptx(llvm_ir: str, target: GpuTarget) -> str:
-    """LLVM IR text to PTX. BackendError with LLVM's words where the IR does not parse or verify."""
+    """Compiles LLVM IR text to PTX. BackendError with LLVM's message if the IR does not parse or verify."""
     _initialized()
     try:
         module = llvm.parse_assembly(llvm_ir)
@@ -30,7 +30,7 @@ def ptx(llvm_ir: str, target: GpuTarget) -> str:
     machine = _machine(target)
     module.triple, module.data_layout = TRIPLE, str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
-    # neighbouring threads are the vector; the assembler of PTX unrolls by itself
+    # threads already act as vector lanes, and ptxas unrolls loops
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     llvm.create_pass_builder(machine, options).getModulePassManager().run(
         module, llvm.create_pass_builder(machine, options)

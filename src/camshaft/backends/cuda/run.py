@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StepGraph:
-    """An instantiated graph of steps and the node of each that has one."""
+    """An instantiated graph of steps. `nodes` maps each step to its node; empty copies have none."""
 
     def __init__(self, device: CudaDevice, graph: Any, executable: Any, nodes: dict[Step, Any]) -> None:
         self.device = device
@@ -31,9 +31,9 @@ class StepGraph:
         self.params = {step: step.node_params() for step in nodes if step.varies}
 
     def update(self, step: Step) -> None:
-        """Makes the step's grid, or the bytes that it copies, those of its node."""
+        """Sets the node's grid or copy size to the step's."""
         if step not in self.nodes:
-            return  # a copy of nothing at all
+            return  # an empty copy
         params, node = self.params[step], self.nodes[step]
         if isinstance(step, LaunchStep):
             params.gridDimX = step.grid
@@ -51,17 +51,17 @@ class StepGraph:
 
 
 def capture(device: CudaDevice, steps: Sequence[Step]) -> StepGraph:
-    """Captures the steps on the device's second stream. Those between two waits depend on all before them and not on each other.
+    """Captures the steps as a graph. Steps between two waits depend on all earlier steps and not on each other.
 
-    DriverError where the driver does not take it; the stream can be captured on again.
+    DriverError if the driver rejects the graph; the capture stream stays usable.
     """
     stream = device.capture_stream
-    # relaxed: a finalizer that frees memory meanwhile must not break the capture
+    # relaxed: a finalizer that frees memory during the capture must not invalidate it
     ask("cuStreamBeginCapture", stream, bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     try:
         nodes = _enqueue(stream, steps)
     except DriverError:
-        # ends the capture, which the failure has broken already: what it answers is known
+        # ends the invalidated capture; it always returns an error here
         bindings().cuStreamEndCapture(stream)
         raise
     graph = ask("cuStreamEndCapture", stream)
@@ -91,9 +91,9 @@ def _enqueue(stream: Any, steps: Sequence[Step]) -> dict[Step, Any]:
 
 
 def _depend(stream: Any, nodes: list[Any]) -> None:
-    """What the next step that is captured comes after."""
+    """Sets the nodes that the next captured step depends on."""
     flag = bindings().CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
-    # from CUDA 13 on the call takes data of the edges as well
+    # since CUDA 13 the call also takes edge data
     data = () if _bindings_major() < 13 else (None,)
     ask("cuStreamUpdateCaptureDependencies", stream, nodes, *data, len(nodes), int(flag))
 
@@ -105,9 +105,9 @@ def _bindings_major() -> int:
 
 
 class CudaRun:
-    """A list of commands. Active extents lie in memory of the GPU, where kernels read them; a run writes them when they change.
+    """A prepared list of commands. Kernels read the active extents from GPU memory; `submit` writes them when they change.
 
-    `timed` runs go launch by launch between events, as events inside of a graph only order.
+    A `timed` run launches each step between events, because events inside a graph record no time.
     """
 
     def __init__(self, device: CudaDevice, commands: Sequence[Command], n_extents: int, timed: bool) -> None:
@@ -140,7 +140,7 @@ class CudaRun:
             return None
 
     def submit(self, active: Sequence[int]) -> None:
-        """Enqueues all commands; BackendError where the driver refuses. A run not waited for is waited for first."""
+        """Enqueues all commands, after waiting for a previous submit that has host copies. BackendError on failure."""
         if len(active) != self.n_extents:
             raise BackendError(f"{self.device.name}: {len(active)} active extents; wanted {self.n_extents}")
         with self.device.entered():
@@ -162,7 +162,7 @@ class CudaRun:
             if step.follow(active) and self.graph is not None:
                 self.graph.update(step)
         self.values[: len(active)] = active
-        # ordinary memory: the driver has taken it when the call returns
+        # pageable memory: the driver has copied it when the call returns
         ask("cuMemcpyHtoDAsync", self.active.address, self.values.ctypes.data, self.values.nbytes, self.device.stream)
         self.last = active
 
@@ -175,7 +175,7 @@ class CudaRun:
                 ask("cuEventRecord", self.events[i + 1], stream)
 
     def wait(self) -> None:
-        """Returns when the last submit is done and its downloads have arrived. BackendError if it failed."""
+        """Waits until the last submit and its downloads are complete. BackendError if it failed."""
         with self.device.entered():
             if not self.running:
                 return
@@ -185,7 +185,7 @@ class CudaRun:
                 copy.give()
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
-        """Nanoseconds of each command of the last run; None unless the run is timed and was submitted."""
+        """Returns the nanoseconds of each command of the last run; None unless the run is timed and was submitted."""
         if not self.events or self.last is None:
             return None
         with self.device.entered():
@@ -193,7 +193,7 @@ class CudaRun:
             return tuple(round(1e6 * ask("cuEventElapsedTime", a, b)) for a, b in pairs)
 
     def close(self) -> None:
-        """Gives graph, events and memory back, after the last run has ended."""
+        """Waits for the last run, then frees graph, events and memory."""
         with self.device.entered():
             self.wait()
             if self.graph is not None:

@@ -19,8 +19,8 @@ MOST_PROGRAMS = 2**31 - 1
 
 @dataclass(eq=False)
 class LaunchStep:
-    """A kernel's launch. `values` holds its parameters, `pointers` their addresses, as the driver reads them; `grid` is the
-    number of workgroups that it was last given."""
+    """A kernel launch. `values` has its parameters and `pointers` their addresses, as cuLaunchKernel reads them. `grid` is
+    the current number of workgroups."""
 
     command: LaunchCommand
     kernel: CudaKernel
@@ -30,7 +30,7 @@ class LaunchStep:
 
     @classmethod
     def of(cls, command: LaunchCommand, active_address: int) -> LaunchStep:
-        """`active_address`: where the active extents lie on the GPU, an i64 each."""
+        """Makes the step of a command. `active_address` is the device address of the active extents, an i64 each."""
         if not isinstance(command.kernel, CudaKernel):
             raise BackendError(f"{command.name}: {command.kernel.name} is no kernel of a CUDA device")
         words = [address_of(place) for place in command.arrays]
@@ -45,16 +45,16 @@ class LaunchStep:
 
     @property
     def varies(self) -> bool:
-        """Whether its grid follows the active extents."""
+        """Whether the grid depends on the active extents."""
         return bool(self.command.factors)
 
     def follow(self, active: Sequence[int]) -> bool:
-        """Takes the grid for these active extents; whether it is another than before."""
+        """Sets the grid for these active extents. Returns whether it changed."""
         before, self.grid = self.grid, self.workgroups(active)
         return self.grid != before
 
     def workgroups(self, active: Sequence[int]) -> int:
-        """How many to launch: one that does nothing where there is no program. BackendError past what a grid has."""
+        """Returns the number of workgroups, at least 1 (the kernel checks for 0 programs). BackendError above a grid's limit."""
         programs = self.command.programs(active)
         if programs > MOST_PROGRAMS:
             raise BackendError(f"{self.command.name}: {programs} programs; a grid has at most {MOST_PROGRAMS}")
@@ -65,7 +65,7 @@ class LaunchStep:
         ask("cuLaunchKernel", self.kernel.function, self.grid, 1, 1, *block, 0, stream, self.pointers.ctypes.data, 0)
 
     def node_params(self) -> Any:
-        """The launch as a graph's node has it."""
+        """Returns the launch as graph node parameters."""
         params = bindings().CUDA_KERNEL_NODE_PARAMS()
         params.func = self.kernel.function
         params.gridDimX, params.gridDimY, params.gridDimZ = self.grid, 1, 1
@@ -76,8 +76,8 @@ class LaunchStep:
 
 @dataclass(eq=False)
 class CopyStep:
-    """A copy on the GPU, or between it and page-locked memory that stands for `array`. The next run copies the first
-    `active_nbytes` of its `nbytes`."""
+    """A copy on the GPU, or between it and the page-locked staging memory of `array`. The next run copies the first
+    `active_nbytes` of `nbytes`."""
 
     command: CopyCommand
     nbytes: int
@@ -90,7 +90,7 @@ class CopyStep:
 
     @classmethod
     def of(cls, command: CopyCommand, device: Any) -> CopyStep:
-        """BackendError where the sizes of the two ends differ."""
+        """Makes the step of a command. BackendError if the sizes of the two ends differ."""
         ends = command.source, command.destination
         nbytes = {end.nbytes for end in ends}
         if len(nbytes) != 1:
@@ -111,16 +111,16 @@ class CopyStep:
 
     @property
     def varies(self) -> bool:
-        """Whether its size follows an active extent."""
+        """Whether the size depends on an active extent."""
         return self.command.extent is not None
 
     @property
     def node_nbytes(self) -> int:
-        """What a node of a graph copies: one byte, which nobody reads, rather than none, which it cannot."""
+        """The bytes that the graph node copies. A node cannot copy 0 bytes: it copies 1 that nothing reads."""
         return max(self.active_nbytes, 1)
 
     def follow(self, active: Sequence[int]) -> bool:
-        """Takes the size for these active extents; whether it is another than before."""
+        """Sets the size for these active extents. Returns whether it changed."""
         before, self.active_nbytes = self.active_nbytes, self.command.nbytes(active)
         return self.active_nbytes != before
 
@@ -129,7 +129,7 @@ class CopyStep:
             ask(self.call, self.destination, self.source, self.active_nbytes, stream)
 
     def node_params(self) -> Any:
-        """The copy as a graph's node has it."""
+        """Returns the copy as graph node parameters."""
         driver = bindings()
         params = driver.CUDA_MEMCPY3D()
         kinds = driver.CUmemorytype
@@ -143,12 +143,12 @@ class CopyStep:
         return params
 
     def take(self) -> None:
-        """Before a run: the caller's bytes into page-locked memory."""
+        """Copies the caller's bytes to page-locked memory, before a run."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyHtoDAsync":
             self.pinned.bytes[: self.active_nbytes] = self.array.reshape(-1)[: self.active_nbytes]
 
     def give(self) -> None:
-        """After a run: what arrived, to the caller."""
+        """Copies the downloaded bytes to the caller's array, after a run."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyDtoHAsync":
             self.array.reshape(-1)[: self.active_nbytes] = self.pinned.bytes[: self.active_nbytes]
 
@@ -157,7 +157,7 @@ Step = LaunchStep | CopyStep
 
 
 def address_of(place: Place) -> int:
-    """The GPU's address of a place. BackendError where it is no memory of a CUDA device, or reaches past its end."""
+    """Returns the device address of a place. BackendError if it is not CUDA memory or passes its end."""
     memory = place.memory
     if not isinstance(memory, CudaMemory):
         raise BackendError(f"memory of {memory.nbytes} bytes is not a CUDA device's")

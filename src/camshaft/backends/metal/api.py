@@ -1,6 +1,6 @@
 """The part of Metal that camshaft uses, through PyObjC, with type annotations.
 
-PyObjC spells a selector with `_` for each `:`; one with an `error:` argument takes None for it and gives (result, error).
+PyObjC replaces each `:` of a selector by `_`. A method with an `error:` argument takes None and returns (result, error).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Error(Protocol):
 
 
 class Contents(Protocol):
-    """objc.varlist, which PyObjC makes of `void *`."""
+    """objc.varlist, PyObjC's type for `void *`."""
 
     def as_buffer(self, count: int, /) -> Any: ...
 
@@ -128,7 +128,7 @@ class MetalApi(Protocol):
 
 
 def absent_api() -> str | None:
-    """None, or why there is no Metal here."""
+    """Returns why Metal is not available, or None."""
     if platform.system() != "Darwin":
         return "Metal is on macOS only"
     if find_spec("Metal") is None:
@@ -138,7 +138,7 @@ def absent_api() -> str | None:
 
 @functools.cache
 def metal_api() -> MetalApi:
-    """The module. BackendError with the reason where there is none."""
+    """Returns PyObjC's module `Metal`. BackendError with the reason if it is not available."""
     reason = absent_api()
     if reason is not None:
         raise BackendError(f"backend 'metal' is absent: {reason}")
@@ -146,11 +146,11 @@ def metal_api() -> MetalApi:
 
 
 def autorelease_pool() -> AbstractContextManager[Any]:
-    """Lets go of what Metal made inside once it is left: no event loop does that for command buffers and encoders."""
+    """Returns a context that releases command buffers and encoders at its end, as there is no event loop to do it."""
     pool: AbstractContextManager[Any] = import_module("objc").autorelease_pool()
     return pool
 
 
 def said(error: Error | None) -> str:
-    """An error's words on one line."""
+    """Returns an error's message on one line."""
     return "no reason given" if error is None else " ".join(str(error.localizedDescription()).split())

@@ -1,6 +1,6 @@
 """Metal as a device: MSL compiled and launched through PyObjC. Not yet run on hardware.
 
-What is known of it comes from Metal's documentation and from tests that run its MSL on a CPU (tests/support/fake_metal.py).
+It follows Metal's documentation; tests run its MSL on a CPU (tests/support/fake_metal.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from camshaft.lang.kernel import Constant, Kernel, constants_key
 from camshaft.lang.simt.form import SimtKernel
 from camshaft.lang.verifier.verify import verify
 
-# Threads of a threadgroup where a launch names no lanes: two SIMD-groups.
+# Default threads per threadgroup: two SIMD-groups.
 LANES = 64
-# Bytes: Metal asks for an element's size; what lies in arenas starts at more.
+# Bytes. Metal requires the alignment of an element; arenas use more.
 ALIGNMENT = 16
 # MTLGPUFamilyApple7: the M1 and the A14.
 FAMILY_WITH_MATRICES = 1007
@@ -34,7 +34,7 @@ FAMILY_WITH_MATRICES = 1007
 
 @dataclass(frozen=True)
 class MetalDevice:
-    """One GPU. `limits`: 'alignment', 'memory', 'unified' (1 where the CPU shares its memory), 'buffer', 'workgroup_memory'."""
+    """A GPU. `limits`: 'alignment', 'memory', 'unified' (1 if it shares memory with the CPU), 'buffer', 'workgroup_memory'."""
 
     name: str
     native: MetalApiDevice = field(repr=False)
@@ -60,7 +60,7 @@ class MetalDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None, or what Metal lacks for the kernel, or which limit it is past."""
+        """Returns what Metal lacks for the kernel or which limit it exceeds, or None."""
         traced = kernel.trace(arrays, scalars, constants, grid)
         lacking = refusal(traced, "msl")
         return past_limits(self._simt(traced, lanes), self.target) if lacking is None else lacking
@@ -77,7 +77,7 @@ class MetalDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> MetalKernel:
-        """The kernel's pipeline: from memory, else traced, verified, emitted and compiled. Metal keeps its own cache on disk."""
+        """Returns the kernel's pipeline from memory, else traces, verifies, emits and compiles it. Metal caches on disk."""
         width = lanes or self.lanes
         parts = (arrays, scalars, constants_key(constants), grid, width, self.target.key())
         signature = f"{kernel.name}|{kernel.digest()}|{'|'.join(map(repr, parts))}"
@@ -90,11 +90,11 @@ class MetalDevice:
         return self.pipelines.kernel(kernel.name, signature, source)
 
     def allocate(self, nbytes: int) -> Memory:
-        """Zeroed memory that the CPU and the GPU share. BackendError that says how much was asked for when there is none."""
+        """Allocates zeroed memory that the CPU and the GPU share. BackendError with the requested size on failure."""
         return allocate(self.native, self.queue, nbytes)
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> DeviceRun:
-        """Makes commands ready to run. A timed run has a command buffer for each, as Metal's clock is theirs."""
+        """Prepares commands to run. A timed run uses one command buffer per command, because Metal times those."""
         return MetalRun(
             self.queue, commands, n_extents, lambda nbytes: allocate(self.native, self.queue, nbytes), timed
         )
@@ -107,7 +107,7 @@ def _native_devices() -> tuple[MetalApiDevice, ...]:
 
 @functools.cache
 def absent() -> str | None:
-    """None, or why there is no Metal device here."""
+    """Returns why there is no Metal device, or None."""
     reason = absent_api()
     if reason is None and not _native_devices():
         return "Metal finds no GPU here"
@@ -115,7 +115,7 @@ def absent() -> str | None:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """Every GPU that Metal has; where it has none, one row with the reason."""
+    """Returns every GPU of Metal, or one row with the reason why there is none."""
     reason = absent()
     if reason is not None:
         return (DeviceInfo("metal", "metal", "", reason),)
@@ -141,7 +141,7 @@ def _limits(native: MetalApiDevice) -> dict[str, int]:
 
 
 def make(index: int) -> MetalDevice:
-    """The GPU of that number, 0 being the first. BackendError with the reason where there is none."""
+    """Returns the GPU with that index. BackendError with the reason if there is none."""
     reason = absent()
     if reason is not None:
         raise BackendError(f"backend 'metal' is absent: {reason}")

@@ -12,13 +12,13 @@ from camshaft.backends.device import Bytes
 from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, said
 from camshaft.errors import BackendError
 
-# Metal makes no empty buffer.
+# Metal does not create empty buffers.
 _LEAST_NBYTES = 16
 
 
 @dataclass
 class Queue:
-    """A device's command queue. Work runs in the order of its commits; `flush` waits for all of it."""
+    """A device's command queue. Work runs in the order of commits."""
 
     api: MetalApi
     native: CommandQueue
@@ -27,26 +27,26 @@ class Queue:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def command_buffer(self) -> CommandBuffer:
-        """A new one, to encode into. BackendError when the device gives none."""
+        """Creates a command buffer. BackendError if the device returns none."""
         made = self.native.commandBuffer()
         if made is None:
             raise BackendError(f"{self.device_name} gives no command buffer: the device may be gone")
         return made
 
     def commit(self, work: CommandBuffer) -> None:
-        """Hands over encoded work."""
+        """Commits a command buffer."""
         with self.lock:
             work.commit()
             self.pending.append(work)
 
     def flush(self) -> None:
-        """Returns when all that was committed is done. BackendError with Metal's words if any of it failed."""
+        """Waits for all committed work. BackendError with Metal's message if any of it failed."""
         with self.lock:
             waiting = tuple(self.pending)
         self.finish(waiting)
 
     def finish(self, waiting: Sequence[CommandBuffer]) -> None:
-        """Returns when this work is done. BackendError with Metal's words if any of it failed."""
+        """Waits for these command buffers. BackendError with Metal's message if any of them failed."""
         for work in waiting:
             work.waitUntilCompleted()
         with self.lock:
@@ -57,7 +57,7 @@ class Queue:
 
 
 class MetalMemory:
-    """An MTLBuffer in shared storage, which the CPU and the GPU see alike."""
+    """An MTLBuffer in shared storage, accessible to the CPU and the GPU."""
 
     def __init__(self, queue: Queue, buffer: Resource, nbytes: int) -> None:
         self.queue, self.nbytes = queue, nbytes
@@ -72,26 +72,26 @@ class MetalMemory:
         return self._buffer
 
     def array(self) -> Bytes:
-        """The bytes themselves, without a copy: what the GPU writes is there after DeviceRun.wait()."""
+        """Returns the bytes without a copy. The GPU's writes are visible after DeviceRun.wait()."""
         self.buffer  # noqa: B018 - an error after close
         return self._view
 
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
-        """Copies bytes in, after everything submitted before. BackendError past the end."""
+        """Copies bytes in after all earlier submits. BackendError if they pass the end."""
         raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
         self._check(offset_nbytes, len(raw))
         self.queue.flush()
         self.array()[offset_nbytes : offset_nbytes + len(raw)] = raw
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
-        """A copy of bytes, after everything submitted before. BackendError past the end."""
+        """Returns a copy of the bytes after all earlier submits. BackendError if the range passes the end."""
         count = self.nbytes - offset_nbytes if nbytes is None else nbytes
         self._check(offset_nbytes, count)
         self.queue.flush()
         return self.array()[offset_nbytes : offset_nbytes + count].copy()
 
     def close(self) -> None:
-        """Lets go of the buffer; Metal keeps it until the work that uses it is done."""
+        """Releases the buffer; Metal frees it after its last use."""
         self._buffer, self._view = None, np.zeros(0, np.uint8)
 
     def _check(self, offset: int, count: int) -> None:
@@ -100,7 +100,7 @@ class MetalMemory:
 
 
 def allocate(native: MetalApiDevice, queue: Queue, nbytes: int) -> MetalMemory:
-    """Zeroed shared memory. BackendError that says how much was asked for when there is none."""
+    """Allocates zeroed shared memory. BackendError with the requested size on failure."""
     most = native.maxBufferLength()
     if nbytes > most:
         raise BackendError(f"{queue.device_name}: {nbytes} bytes asked for; one buffer has at most {most}")

@@ -14,7 +14,7 @@ from camshaft.errors import BackendError
 
 @dataclass(frozen=True)
 class MetalKernel:
-    """A compiled kernel: its pipeline and how it is bound."""
+    """A compiled kernel: its MSL module and its pipeline."""
 
     name: str
     module: MslModule
@@ -32,7 +32,7 @@ class Pipelines:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def kernel(self, name: str, signature: str, source: Callable[[], MslModule]) -> MetalKernel:
-        """The kernel of that signature, compiled at most once. BackendError with the compiler's words."""
+        """Returns the kernel with that signature, compiled at most once. BackendError with the compiler's message."""
         with self.lock:
             if signature not in self.made:
                 self.made[signature] = self._compiled(name, source())
@@ -58,7 +58,7 @@ class Pipelines:
 
 
 def compile_options(api: MetalApi) -> Any:
-    """Options without fast math, which would take NaN and infinities for never there: by mathMode since macOS 15."""
+    """Returns compile options without fast math, which assumes no NaN or infinities. macOS 15 has mathMode for it."""
     options = api.MTLCompileOptions.alloc().init()
     if hasattr(options, "setMathMode_"):
         options.setMathMode_(_MATH_MODE_SAFE)

@@ -1,7 +1,7 @@
 """Encode a list of commands into one command buffer per run: compute encoders with barriers, and blits.
 
-Dispatches of one encoder may run side by side but for the barriers where a command waits; encoders of a queue keep their order,
-since Metal tracks what they use. Copies from and to this process go through staging buffers, which a run owns.
+Dispatches of one encoder may run concurrently, except for a barrier before each command with `wait`. Metal orders the encoders
+of a queue by tracking their buffers. Copies from and to the host go through staging buffers that the run owns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from camshaft.errors import BackendError
 
 @dataclass(frozen=True)
 class Dispatch:
-    """A launch made ready: the buffers and sizes of its encoder calls."""
+    """A prepared launch. `threads` is the MTLSize of its threadgroup."""
 
     command: LaunchCommand
     kernel: MetalKernel
@@ -34,7 +34,8 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Blit:
-    """A copy on the device. `upload` is copied into the staging source at submit, `download` from the staging end at wait."""
+    """A copy on the device. `submit` copies `upload` to the staging source; `wait` copies the staging destination to
+    `download`."""
 
     command: CopyCommand
     source: Place
@@ -44,7 +45,7 @@ class Blit:
 
 
 class MetalRun:
-    """A DeviceRun. Not for two threads at once."""
+    """A DeviceRun. Not thread-safe."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class MetalRun:
         self._active: tuple[int, ...] = ()
         self._closed = False
 
-    # --- made ready once -------------------------------------------------------------------------------------------
+    # --- preparation -----------------------------------------------------------------------------------------------
     def _step(self, command: Command, stage: Callable[[int], MetalMemory]) -> Dispatch | Blit:
         if isinstance(command, LaunchCommand):
             return self._dispatch(command)
@@ -112,7 +113,8 @@ class MetalRun:
 
     # --- every run -------------------------------------------------------------------------------------------------
     def submit(self, active: Sequence[int]) -> None:
-        """Encodes and commits. Uploads are read here; a run still under way is waited for first where there are any copies."""
+        """Encodes and commits all commands, and reads the uploads. Waits for a previous submit first if there are host
+        copies."""
         if self._closed:
             raise BackendError("a run was submitted after close")
         if len(active) != self._n_extents:
@@ -142,7 +144,7 @@ class MetalRun:
         return work
 
     def wait(self) -> None:
-        """Returns when every submit is done and its downloads have arrived. BackendError with Metal's words if one failed."""
+        """Waits until all submits and their downloads are complete. BackendError with Metal's message if one failed."""
         if not self._running:
             return
         running, self._running = self._running, []
@@ -153,13 +155,13 @@ class MetalRun:
             blit.download[:nbytes] = _memory(blit.destination).array()[:nbytes]
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
-        """Of each command of the last run, by the GPU's clock; None for a run that is not timed, or has not run."""
+        """Returns the nanoseconds of each command of the last run by the GPU's clock; None if not timed or not submitted."""
         if not self._timed or not self._last:
             return None
         return tuple(round((work.GPUEndTime() - work.GPUStartTime()) * 1e9) for work in self._last)
 
     def close(self) -> None:
-        """Gives the staging memory back, after a run under way."""
+        """Waits for running submits and frees the staging memory."""
         if not self._closed:
             self._closed = True
             for work in self._running:
@@ -169,7 +171,7 @@ class MetalRun:
 
 
 class _Encoder:
-    """Encodes steps in order, changing between a compute and a blit encoder as they come."""
+    """Encodes steps in order, switching between a compute and a blit encoder."""
 
     def __init__(self, queue: Queue, work: CommandBuffer) -> None:
         self._queue, self._work = queue, work
@@ -193,7 +195,7 @@ class _Encoder:
         encoder.dispatchThreadgroups_threadsPerThreadgroup_(groups, step.threads)
 
     def blit(self, step: Blit, active: Sequence[int]) -> None:
-        # whole words, as blits between buffers want them on macOS
+        # macOS requires whole words for blits between buffers
         nbytes = min(-(-step.command.nbytes(active) // 4) * 4, step.source.nbytes)
         if nbytes == 0:
             return
@@ -207,7 +209,7 @@ class _Encoder:
         )
 
     def end(self) -> None:
-        """Ends the encoder that is open."""
+        """Ends the open encoder."""
         for encoder in (self._compute, self._copies):
             if encoder is not None:
                 encoder.endEncoding()

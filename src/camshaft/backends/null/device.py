@@ -1,6 +1,6 @@
 """The null device plans and emits but never runs. "null" emits LLVM IR; "null:wgsl", "null:ptx" and so on emit those languages.
 
-What a plan would do on hardware that is not here, and the text of its kernels, can be seen and tested with it.
+Use it to inspect and test plans and kernel text for hardware that this machine does not have.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from camshaft.lang.kernel import Constant, Kernel, constants_key
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
 
-# Bytes: the most that a device of any kind asks of places of buffers.
+# Bytes: the largest buffer offset alignment of any kind of device.
 ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """A language that kernels are emitted in: its column of the instruction table, the lanes of a program, and its emitter
+    """A target language: its column of the instruction table, a program's default lanes, and its emitter
     (traced kernel, lanes) -> text."""
 
     name: str
@@ -69,7 +69,7 @@ def _ptx(kernel: ir.KernelIR, lanes: int) -> str:
 
 
 def _memory(nbytes: int) -> dict[str, int]:
-    """The limit that a language of threads has."""
+    """Returns the limits of a GPU language."""
     return {"workgroup_memory": nbytes}
 
 
@@ -90,7 +90,7 @@ DIALECTS = {
 
 @dataclass(frozen=True)
 class NullKernel:
-    """A kernel that was emitted and not compiled."""
+    """The emitted text of a kernel."""
 
     name: str
     text: str = field(repr=False)
@@ -98,13 +98,13 @@ class NullKernel:
 
 @dataclass(frozen=True)
 class NullMemory:
-    """A number of bytes that nothing keeps: what is written is dropped."""
+    """An allocation without storage: writes are discarded, reads raise."""
 
     device: str
     nbytes: int
 
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
-        """BackendError past the end."""
+        """Discards the data. BackendError if it passes the end."""
         if offset_nbytes + data.nbytes > self.nbytes:
             raise BackendError(f"{self.device}: {data.nbytes} bytes at {offset_nbytes} of memory of {self.nbytes}")
 
@@ -117,7 +117,7 @@ class NullMemory:
 
 @dataclass(frozen=True)
 class NullRun:
-    """Commands that will not run."""
+    """Commands for inspection; `submit` raises."""
 
     device: str
     commands: tuple[Command, ...]
@@ -126,7 +126,7 @@ class NullRun:
         raise BackendError(f"{self.device} plans and emits, and never runs; compile for another device to run this")
 
     def wait(self) -> None:
-        """Nothing was submitted."""
+        """Does nothing: no submit can succeed."""
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
         return None
@@ -137,7 +137,7 @@ class NullRun:
 
 @dataclass
 class NullDevice:
-    """No hardware. `emitted` holds the kernels that plans asked for."""
+    """A device without hardware. `emitted` has the kernels that plans requested, by signature."""
 
     name: str
     dialect: Dialect
@@ -166,7 +166,7 @@ class NullDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None, or why the language cannot have the kernel."""
+        """Returns why the language cannot express the kernel, or None."""
         found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
         return found if isinstance(found, str) else None
 
@@ -179,7 +179,7 @@ class NullDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> NullKernel:
-        """The kernel's text. BackendError with the reason of a refusal."""
+        """Emits the kernel's text. BackendError with the reason of a refusal."""
         found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
         if isinstance(found, str):
             raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {found}")
@@ -194,7 +194,7 @@ class NullDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None,
     ) -> NullKernel | str:
-        """The kernel, or why there is none; emitted once."""
+        """Emits the kernel once. Returns the kernel, or the reason of a refusal."""
         width = lanes or self.lanes
         key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
         if key not in self.emitted:
@@ -220,12 +220,12 @@ class NullDevice:
 
 
 def absent() -> str | None:
-    """None: there is nothing to lack."""
+    """Returns None: the null device is always present."""
     return None
 
 
 def make(suffix: str) -> NullDevice:
-    """The null device of a language, LLVM IR without one. BackendError for another word."""
+    """Returns the null device of a language; '' means LLVM IR. BackendError for an unknown language."""
     dialect = DIALECTS.get(suffix or "llvm")
     if dialect is None:
         raise BackendError(f"no device null:{suffix}; wanted null, or null: and one of {', '.join(DIALECTS)}")
@@ -233,7 +233,7 @@ def make(suffix: str) -> NullDevice:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """One a language; 'null' is 'null:llvm'."""
+    """Returns one device per language; 'null' is 'null:llvm'."""
     return tuple(
         DeviceInfo(
             f"null:{row.name}", "null", f"plans and emits {row.description}, never runs", None, {"lanes": row.lanes}

@@ -11,7 +11,7 @@ from typing import Any
 
 from camshaft.backends.webgpu.native import Native, native
 
-# What a device asks for where the adapter has it: our word -> the C constant.
+# Features that a device requests if the adapter has them: camshaft's name -> C constant.
 FEATURES = {
     "shader-f16": "WGPUFeatureName_ShaderF16",
     "subgroups": "WGPUNativeFeature_Subgroup",
@@ -22,13 +22,13 @@ _APIS = {"D3D12": "D3D12", "Metal": "Metal", "Vulkan": "Vulkan", "OpenGL": "Open
 _BEST_FIRST = ("discrete", "integrated", "other", "cpu")
 # WGPUInstanceBackend: Vulkan, Metal and D3D12; OpenGL.
 _NOT_GL, _GL = 0b1101, 0b0010
-# Mesa's layer that picks a default adapter asks the display for it, which prints to stderr where there is none.
+# Mesa's device-select layer queries the display, which prints to stderr if there is none.
 _NO_DISPLAY_QUESTIONS = "NODEVICE_SELECT"
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """`kind`: discrete, integrated, cpu or other. `limits` by their names in webgpu.h. `handle` is the WGPUAdapter."""
+    """An adapter. `kind`: discrete, integrated, cpu or other. `limits` have webgpu.h's names. `handle`: the WGPUAdapter."""
 
     name: str
     kind: str
@@ -41,15 +41,17 @@ class Adapter:
 
     @property
     def description(self) -> str:
-        """For people: device, kind, interface, driver."""
+        """A text for users: device, kind, API, driver."""
         driver = f", {self.driver}" if self.driver else ""
         return f"{self.name} ({self.kind}, {self.api}{driver})"
 
 
 @functools.cache
 def adapters() -> tuple[Adapter, ...]:
-    """Discrete before integrated before software ones. OpenGL is asked only where no other interface has any: it is a second
-    way to the same hardware, with lower limits. Errors as `native`."""
+    """Returns the adapters: discrete, integrated, other, then software ones. Errors as `native`.
+
+    OpenGL adapters are listed only if no other API has any: they are the same hardware with lower limits.
+    """
     n = native()
     with _no_display_questions():
         found = list(_enumerate(n, _NOT_GL)) or list(_enumerate(n, _GL))
@@ -69,12 +71,12 @@ def _no_display_questions() -> Iterator[None]:
 
 
 def _word(n: Native, enum: str, words: Mapping[str, str], value: int, otherwise: str) -> str:
-    """The word for a C enum's value."""
+    """Returns the name of a C enum value."""
     return next((word for name, word in words.items() if getattr(n.lib, f"{enum}_{name}") == value), otherwise)
 
 
 def _enumerate(n: Native, backends: int) -> Iterator[Adapter]:
-    # An instance of our own: wgpu's has OpenGL in it, which prints to stderr where there is no display.
+    # A separate instance: wgpu's default includes OpenGL, which prints to stderr if there is no display.
     extras = n.struct("WGPUInstanceExtras", backends=backends, chain={"sType": n.lib.WGPUSType_InstanceExtras})
     chained = n.ffi.cast("WGPUChainedStruct *", extras.pointer)
     instance = n.lib.wgpuCreateInstance(n.struct("WGPUInstanceDescriptor", nextInChain=chained).pointer)

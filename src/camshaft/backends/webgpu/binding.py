@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 Formula: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 Row: TypeAlias = tuple[int, Any, int, int]
-# Bytes of a binding that nothing reads, and the least of one that something does.
+# The least size in bytes of a binding that a kernel reads.
 _LEAST_BINDING_NBYTES = 4
 
 
 @dataclass(frozen=True)
 class BoundDispatch:
-    """What a pass does: set `pipeline` and `group`, dispatch as many programs as formula number `formula` says."""
+    """A dispatch: its pipeline, its bind group, and the number of the formula for its number of programs."""
 
     pipeline: Any
     group: Any
@@ -34,7 +34,7 @@ class BoundDispatch:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A dispatch without its bind group: `fixed` is (binding, offset, bytes) of its fixed words."""
+    """A dispatch before its bind group exists. `fixed` is (binding, offset, bytes) of its fixed words."""
 
     pipeline: Pipeline
     rows: tuple[Row, ...]
@@ -43,7 +43,7 @@ class _Pending:
 
 
 class Binder:
-    """Collects dispatches, whose fixed words share one uniform buffer, then makes their bind groups, equal ones once."""
+    """Collects dispatches, then creates their bind groups without duplicates. Their fixed words share a uniform buffer."""
 
     def __init__(self, device: WebGpuDevice, run_block: WebGpuMemory) -> None:
         self.device, self.run_block = device, run_block
@@ -55,7 +55,7 @@ class Binder:
         self._pending: list[_Pending] = []
 
     def launch(self, command: LaunchCommand) -> int:
-        """The number of the launch's dispatch. BackendError for a kernel or a place of another device."""
+        """Adds a launch and returns its dispatch number. BackendError for a kernel or memory of another device."""
         kernel = command.kernel
         if not isinstance(kernel, WebGpuKernel) or kernel.device is not self.device:
             raise BackendError(f"{self.device.name}: launch {command.name!r} of a kernel that is not this device's")
@@ -73,7 +73,7 @@ class Binder:
         return self.add(pipeline, rows, FIXED_BINDING, words, (command.constant, command.factors))
 
     def add(self, pipeline: Pipeline, rows: Sequence[Row], fixed: int, words: np.ndarray[Any, Any], of: Formula) -> int:
-        """The number of a dispatch of `pipeline` over `rows` and its fixed words at binding `fixed`."""
+        """Adds a dispatch of `pipeline` with `rows` and fixed words at binding `fixed`. Returns its number."""
         raw = words.tobytes()
         if raw not in self._words:
             step = self.device.uniform_alignment
@@ -84,7 +84,7 @@ class Binder:
         return len(self._pending) - 1
 
     def finish(self) -> list[BoundDispatch]:
-        """The dispatches by number. The fixed words are in their buffer."""
+        """Writes the fixed words to their buffer and returns the dispatches by number."""
         if not self._pending:
             return []
         self.fixed = WebGpuMemory(self.device, self._end, UNIFORM | COPY_DST)
@@ -104,7 +104,7 @@ class Binder:
         return BoundDispatch(pending.pipeline.handle, made[layout, rows], pending.formula)
 
     def close(self) -> None:
-        """Lets go of bind groups and fixed words."""
+        """Releases the bind groups and the buffer of fixed words."""
         for group in self.groups:
             self.device.native.lib.wgpuBindGroupRelease(group)
         self.groups.clear()
@@ -113,7 +113,7 @@ class Binder:
 
 
 def _rows(module: WgslModule, places: Sequence[Place], alignment: int) -> list[Row]:
-    """Where each storage binding lies: from its array's aligned address on, to the array's end at most."""
+    """Returns each storage binding's range: from the array's aligned offset to at most the array's end."""
     rows = []
     for b in module.bindings:
         place = places[b.array]
@@ -128,7 +128,7 @@ def _rows(module: WgslModule, places: Sequence[Place], alignment: int) -> list[R
 
 
 def checked(place: Place, device: WebGpuDevice, what: str) -> Place:
-    """The place, if it is open memory of this device and inside it. BackendError if not."""
+    """Returns the place. BackendError unless it is a valid range of this device's open memory."""
     memory = place.memory
     if not isinstance(memory, WebGpuMemory) or memory.device is not device or memory.handle is None:
         raise BackendError(f"{device.name}: {what!r} got memory that is not this device's, or closed")

@@ -51,7 +51,7 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
 
 class CopyKernels:
-    """The two pipelines of a device: from another buffer, and within one."""
+    """A device's two copy pipelines: between two buffers, and within one."""
 
     def __init__(self, device: WebGpuDevice) -> None:
         self.separate = _make(device, "read", "read-only-storage")
@@ -64,13 +64,13 @@ def _make(device: WebGpuDevice, access: str, kind: str) -> Pipeline:
 
 
 def is_encodable(source: Place, destination: Place) -> bool:
-    """Whether an encoder's command makes the copy: between two buffers, by whole words."""
+    """Returns whether an encoder command can do the copy: between two buffers, in whole words."""
     whole = (source.offset_nbytes | destination.offset_nbytes | source.nbytes) % 4 == 0
     return whole and source.memory is not destination.memory
 
 
 def bind_copy(binder: Binder, kernels: CopyKernels, source: Place, destination: Place) -> Iterator[int]:
-    """Numbers of the dispatches that copy `source` to `destination`, which do not overlap."""
+    """Binds the dispatches that copy `source` to `destination` (no overlap) and yields their numbers."""
     for start in range(0, source.nbytes, _PIECE_NBYTES):
         nbytes = min(_PIECE_NBYTES, source.nbytes - start)
         yield _bind_piece(binder, kernels, _part(source, start, nbytes), _part(destination, start, nbytes))

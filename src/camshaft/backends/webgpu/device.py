@@ -22,7 +22,7 @@ from camshaft.lang.kernel import Constant, Kernel, constants_key
 
 NAME = "webgpu"
 LANES = 64
-# Buffers' places are multiples of this many bytes at least: an allocation of 64-byte steps suits every device.
+# The least alignment of buffer offsets in bytes, so that plans with 64-byte alignment fit every device.
 _LEAST_ALIGNMENT = 64
 _LIMITS = {
     "binding": "maxStorageBufferBindingSize",
@@ -35,7 +35,7 @@ _LIMITS = {
 
 
 class WebGpuDevice:
-    """An adapter in use. Its methods may be called from any thread. `limits_below` lowers limits (our words), for tests."""
+    """A WebGPU device. Methods are thread-safe. `limits_below` lowers limits (by the names in _LIMITS), for tests."""
 
     def __init__(self, name: str, adapter: Adapter, limits_below: Mapping[str, int] | None = None) -> None:
         self.name, self.backend, self.space, self.adapter = name, NAME, name, adapter
@@ -85,7 +85,7 @@ class WebGpuDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> str | None:
-        """None, or why not: what WGSL lacks, or a limit or a feature of this adapter. Traced and emitted, not compiled."""
+        """Returns what WGSL or this adapter lacks for the kernel, or None. Traces and emits; compiles nothing."""
         return self._lower(kernel, arrays, scalars, constants, grid, lanes).refusal
 
     def compile(
@@ -97,8 +97,10 @@ class WebGpuDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None = None,
     ) -> WebGpuKernel:
-        """The kernel's shader module, made once; pipelines follow when runs are bound. BackendError with the reason of a refusal,
-        or with naga's words and the line of the WGSL."""
+        """Creates the kernel's shader module once. `bind` creates the pipelines.
+
+        BackendError with the reason of a refusal, or with naga's message and the WGSL line.
+        """
         lowered = self._lower(kernel, arrays, scalars, constants, grid, lanes)
         if lowered.refusal is not None:
             raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {lowered.refusal}")
@@ -118,7 +120,7 @@ class WebGpuDevice:
         grid: Sequence[ir.GridDim],
         lanes: int | None,
     ) -> Lowered:
-        """What became of the kernel, found once."""
+        """Lowers the kernel once."""
         key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{lanes}"
         with self.lock:
             if key not in self._lowered:
@@ -127,7 +129,7 @@ class WebGpuDevice:
             return self._lowered[key]
 
     def allocate(self, nbytes: int) -> WebGpuMemory:
-        """Zeroed memory. BackendError past the adapter's greatest buffer or when there is none left."""
+        """Allocates zeroed memory. BackendError above the adapter's maximum buffer size or if there is not enough."""
         whole, most = words_nbytes(nbytes), self.limits["buffer"]
         if whole > most:
             words = "" if nbytes > most else f" ({whole} in whole words)"
@@ -137,12 +139,12 @@ class WebGpuDevice:
         return WebGpuMemory(self, nbytes)
 
     def bind(self, commands: Sequence[Command], n_extents: int, *, timed: bool = False) -> WebGpuRun:
-        """Makes pipelines, bind groups and staging buffers for the commands; `timed` asks for time stamps."""
+        """Creates pipelines, bind groups and staging buffers for the commands, with `timed` also timestamp queries."""
         return WebGpuRun(self, commands, n_extents, timed and "timestamp-query" in self.features)
 
-    # --- what the neighbours call ----------------------------------------------------------------------------------
+    # --- used by the other modules ---------------------------------------------------------------------------------
     def create_buffer(self, nbytes: int, usage: int) -> Any:
-        """A WGPUBuffer. BackendError that says how much was asked for."""
+        """Creates a WGPUBuffer. BackendError with the requested size."""
         n = self.native
         with self.lock:
             handle = n.lib.wgpuDeviceCreateBuffer(
@@ -153,41 +155,41 @@ class WebGpuDevice:
         return handle
 
     def write_buffer(self, buffer: Any, offset_nbytes: int, raw: Bytes) -> None:
-        """Queues a write of whole words, before the next submit."""
+        """Queues a write of whole words that runs before the next submit."""
         self.write_address(buffer, offset_nbytes, raw.ctypes.data, raw.nbytes)
 
     def write_address(self, buffer: Any, offset_nbytes: int, address: int, nbytes: int) -> None:
-        """The same from an address of this process; what is there is copied before this returns."""
+        """Like `write_buffer`, from a host address. The bytes are copied before this returns."""
         n = self.native
         n.lib.wgpuQueueWriteBuffer(self.queue, buffer, offset_nbytes, n.ffi.cast("void *", address), nbytes)
 
     def begin_commands(self) -> Any:
-        """A WGPUCommandEncoder."""
+        """Creates a WGPUCommandEncoder."""
         return self.native.lib.wgpuDeviceCreateCommandEncoder(self.handle, self.native.ffi.NULL)
 
     def submit_commands(self, encoder: Any) -> None:
-        """Ends the encoder and queues what is in it."""
+        """Finishes the encoder and submits its commands."""
         lib, ffi = self.native.lib, self.native.ffi
         commands = lib.wgpuCommandEncoderFinish(encoder, ffi.NULL)
         lib.wgpuCommandEncoderRelease(encoder)
-        if self.faults.any:  # submitting a broken command buffer ends the process
+        if self.faults.any:  # submitting an invalid command buffer aborts the process
             return
         lib.wgpuQueueSubmit(self.queue, 1, ffi.new("WGPUCommandBuffer[]", [commands]))
         lib.wgpuCommandBufferRelease(commands)
 
     def finish_work(self) -> None:
-        """Returns when everything submitted is done and its callbacks were called."""
+        """Waits until all submitted work is done and its callbacks were called."""
         self.native.lib.wgpuDevicePoll(self.handle, True, self.native.ffi.NULL)
 
     def copy_kernels(self) -> CopyKernels:
-        """The pipelines of copies that no encoder takes, made when the first such copy is bound."""
+        """Returns the pipelines for copies that no encoder command supports, created on first use."""
         with self.lock:
             if self._copy_kernels is None:
                 self._copy_kernels = CopyKernels(self)
             return self._copy_kernels
 
     def close(self) -> None:
-        """Destroys the device, for tests: everything made from it is lost."""
+        """Destroys the device and everything created from it, for tests."""
         self.native.lib.wgpuDeviceDestroy(self.handle)
 
 
@@ -212,7 +214,7 @@ def _target(adapter: Adapter, features: frozenset[str], limits: Mapping[str, int
 
 @functools.cache
 def absent() -> str | None:
-    """None, or why there is no WebGPU here, in one line."""
+    """Returns one line that says why WebGPU is not available, or None."""
     try:
         found = adapters()
     except CamshaftError as error:
@@ -223,7 +225,7 @@ def absent() -> str | None:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """The adapters, best first; one row with the reason where there is none."""
+    """Returns the adapters, best first, or one row with the reason why there is none."""
     reason = absent()
     if reason is not None:
         return (DeviceInfo(NAME, NAME, "", reason),)
@@ -241,7 +243,7 @@ def _name(index: int) -> str:
 
 @functools.cache
 def make(index: int) -> WebGpuDevice:
-    """The device of adapter `index`, the best being 0. BackendError if there is none of that index, or none at all."""
+    """Returns the device of adapter `index`, 0 being the best. BackendError if there is no such adapter."""
     reason = absent()
     if reason is not None:
         raise BackendError(f"webgpu is absent: {reason}")

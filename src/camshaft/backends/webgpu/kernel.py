@@ -16,7 +16,7 @@ _COMPUTE_STAGE = 0x4
 
 @dataclass
 class Counts:
-    """What this process made: all of it while kernels are compiled and runs are bound, none in a run."""
+    """The number of objects that this process created. `compile` and `bind` create them; a run creates none."""
 
     modules: int = 0
     pipelines: int = 0
@@ -37,7 +37,8 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Entry:
-    """A buffer in a layout: 'uniform', 'storage' or 'read-only-storage'. `nbytes`: the least wanted, 0 if not said."""
+    """A buffer in a bind group layout. `kind`: 'uniform', 'storage' or 'read-only-storage'. `nbytes`: the least binding
+    size, 0 for none."""
 
     binding: int
     kind: str
@@ -48,7 +49,7 @@ Emit: TypeAlias = Callable[[frozenset[int]], WgslModule]
 
 
 class WebGpuKernel:
-    """A kernel's WGSL. Its pipelines are made when runs are bound, one for each set of arrays that nothing writes meanwhile."""
+    """A kernel's WGSL. `bind` creates its pipelines: one for each set of arrays that are bound read-only."""
 
     def __init__(self, device: WebGpuDevice, name: str, writable: Iterable[bool], emit: Emit) -> None:
         self.device, self.name, self.writable = device, name, tuple(writable)
@@ -57,11 +58,11 @@ class WebGpuKernel:
         self._pipelines: dict[frozenset[int], Pipeline] = {}
 
     def module(self, read_only: frozenset[int]) -> WgslModule:
-        """The WGSL that reads only the arrays of these numbers, checked by naga. BackendError with its words."""
+        """Returns the WGSL with these arrays read-only, validated by naga. BackendError with naga's message."""
         return self._module(read_only)[0]
 
     def pipeline(self, read_only: frozenset[int]) -> Pipeline:
-        """The pipeline for that. BackendError with the driver's words."""
+        """Returns the pipeline with these arrays read-only. BackendError with the driver's message."""
         with self.device.lock:
             if read_only not in self._pipelines:
                 module, shader = self._module(read_only)
@@ -82,7 +83,7 @@ def _entries(module: WgslModule) -> list[Entry]:
 
 
 def make_shader(device: WebGpuDevice, name: str, text: str) -> Any:
-    """A WGPUShaderModule. BackendError with naga's words and the line of the WGSL."""
+    """Creates a WGPUShaderModule. BackendError with naga's message and the WGSL line."""
     n = device.native
     source = n.struct("WGPUShaderSourceWGSL", chain={"sType": n.lib.WGPUSType_ShaderSourceWGSL}, code=text)
     chained = n.ffi.cast("WGPUChainedStruct *", source.pointer)
@@ -94,7 +95,7 @@ def make_shader(device: WebGpuDevice, name: str, text: str) -> Any:
 
 
 def make_pipeline(device: WebGpuDevice, entry: str, shader: Any, entries: Iterable[Entry]) -> Pipeline:
-    """The pipeline of a module's function `entry` and the layout of its one bind group. Errors as the device reports them."""
+    """Creates the pipeline of the function `entry` and the layout of its bind group. BackendError from the device."""
     n = device.native
     kinds = {
         "uniform": n.lib.WGPUBufferBindingType_Uniform,
@@ -125,7 +126,7 @@ def make_pipeline(device: WebGpuDevice, entry: str, shader: Any, entries: Iterab
 
 
 def make_group(device: WebGpuDevice, layout: Any, entries: Iterable[tuple[int, Any, int, int]]) -> Any:
-    """A WGPUBindGroup of (binding, buffer, offset, bytes) rows. Errors as the device reports them."""
+    """Creates a WGPUBindGroup from (binding, buffer, offset, size in bytes) entries. BackendError from the device."""
     n = device.native
     rows = [{"binding": b, "buffer": buffer, "offset": offset, "size": size} for b, buffer, offset, size in entries]
     table = n.array("WGPUBindGroupEntry", rows)

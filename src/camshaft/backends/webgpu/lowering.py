@@ -18,7 +18,7 @@ from camshaft.lang.verifier.verify import verify
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A kernel for a target, with the WGSL that may write all its arrays; or neither, and the reason why not."""
+    """A kernel in SIMT form and its WGSL with all arrays writable; or None for both and the reason of the refusal."""
 
     target: WgslTarget
     simt: SimtKernel | None = None
@@ -26,7 +26,7 @@ class Lowered:
     refusal: str | None = None
 
     def emitted(self, read_only: frozenset[int]) -> WgslModule:
-        """The WGSL that only reads the arrays of these numbers. BackendError for a kernel that was refused."""
+        """Returns the WGSL with these arrays read-only. BackendError for a refused kernel."""
         if self.simt is None or self.module is None:
             raise BackendError(f"a kernel that was refused has no WGSL: {self.refusal}")
         if not read_only:
@@ -45,7 +45,7 @@ def lower(
     target: WgslTarget,
     adapter: str,
 ) -> Lowered:
-    """The kernel for an adapter. KernelError or VerifyError for a source that breaks the language's own rules."""
+    """Lowers the kernel for an adapter. KernelError or VerifyError for an invalid kernel."""
     traced = kernel.trace(arrays, scalars, constants, grid)
     verify(traced)
     reason = refusal(traced, "wgsl")

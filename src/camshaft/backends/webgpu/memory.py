@@ -14,20 +14,20 @@ from camshaft.errors import BackendError
 if TYPE_CHECKING:
     from camshaft.backends.webgpu.device import WebGpuDevice
 
-# WGPUBufferUsage, as webgpu.h has them.
+# WGPUBufferUsage flags of webgpu.h.
 MAP_READ, COPY_SRC, COPY_DST, UNIFORM, STORAGE, QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
-# Least bytes of a buffer: no kernel's binding is larger than what one element wants.
+# The least size of a buffer in bytes: enough for the smallest binding of any kernel.
 _LEAST_NBYTES = 16
 _STAGING_NBYTES = 64 << 20
 
 
 def words_nbytes(nbytes: int) -> int:
-    """`nbytes` rounded up to whole 32-bit words."""
+    """Rounds `nbytes` up to whole 32-bit words."""
     return -(-nbytes // 4) * 4
 
 
 class WebGpuMemory:
-    """A storage buffer of `nbytes`, zeroed. `handle` is the WGPUBuffer, which is a multiple of 4 bytes long."""
+    """A zeroed storage buffer of `nbytes`. `handle` is the WGPUBuffer, whose size is a multiple of 4 bytes."""
 
     def __init__(self, device: WebGpuDevice, nbytes: int, usage: int = STORAGE | COPY_SRC | COPY_DST) -> None:
         self.device, self.nbytes = device, nbytes
@@ -36,7 +36,7 @@ class WebGpuMemory:
         self.handle = device.create_buffer(self.size, usage)
 
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
-        """Copies `data` in, before every later submit. A queue writes whole words: what shares one is read first."""
+        """Copies `data` in before any later submit. A queue writes whole words, so partial words are read first."""
         self._refuse_outside(offset_nbytes, data.nbytes, "a write")
         raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
         first, end = offset_nbytes // 4 * 4, words_nbytes(offset_nbytes + raw.nbytes)
@@ -52,7 +52,7 @@ class WebGpuMemory:
                 self.device.faults.check(f"writing {data.nbytes} bytes")
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
-        """A copy of bytes [offset, offset + nbytes), all that follow by default, after everything submitted before."""
+        """Returns a copy of bytes [offset, offset + nbytes), by default up to the end, after all earlier submits."""
         count = self.nbytes - offset_nbytes if nbytes is None else nbytes
         self._refuse_outside(offset_nbytes, count, "a read")
         first, end = offset_nbytes // 4 * 4, words_nbytes(offset_nbytes + count)
@@ -79,7 +79,7 @@ class WebGpuMemory:
             raise BackendError(f"{self.device.name}: {what} of bytes [{offset_nbytes}, {end}) of {self.nbytes}")
 
     def close(self) -> None:
-        """Frees the buffer once the device no longer uses it. Closing twice is allowed."""
+        """Releases the buffer; the device frees it after its last use. Further calls do nothing."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self.device.native.lib.wgpuBufferRelease(handle)
@@ -88,7 +88,7 @@ class WebGpuMemory:
 
 
 class Staging:
-    """A buffer that this process can map, to read what was copied there."""
+    """A mappable buffer for downloads."""
 
     def __init__(self, device: WebGpuDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, words_nbytes(nbytes)
@@ -105,7 +105,7 @@ class Staging:
         self._status = status
 
     def fetch(self, source: Any, offset_nbytes: int, nbytes: int) -> None:
-        """Submits a copy of `nbytes` (whole words) of a buffer to this one's start."""
+        """Submits a copy of `nbytes` (whole words) of `source` to the start of this buffer."""
         device, lib = self.device, self.device.native.lib
         with device.lock:
             encoder = device.begin_commands()
@@ -115,8 +115,8 @@ class Staging:
 
     @contextmanager
     def mapped(self, nbytes: int | None = None) -> Iterator[Bytes]:
-        """The first bytes (all by default), once all that was submitted is done, valid inside. BackendError if the device
-        failed meanwhile."""
+        """Waits for all submitted work and maps the first `nbytes` (default: all). The array is valid inside the `with` block.
+        BackendError if the device failed."""
         device, lib, ffi = self.device, self.device.native.lib, self.device.native.ffi
         nbytes = self.nbytes if nbytes is None else nbytes
         self._status = 0

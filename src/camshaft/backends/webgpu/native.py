@@ -1,7 +1,7 @@
-"""wgpu-native's C interface (webgpu.h) through the cffi binding of the wgpu package. Bottom of backends/webgpu/.
+"""wgpu-native's C interface (webgpu.h) through the cffi binding of the wgpu package.
 
-The C functions are called directly: wgpu's Python classes take 3 to 10 microseconds a call, which a run of 300 thunks feels, and
-keep to themselves that a device was lost.
+The C functions are called directly. wgpu's Python classes take 3 to 10 microseconds per call, too much for runs of 300 thunks,
+and do not report a lost device.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from camshaft.errors import BackendError, MissingExtraError
 
-# wgpu-core's words; wgpu-native reports both as validation errors.
+# Parts of wgpu-core's messages; wgpu-native reports both as validation errors.
 _NO_MEMORY, _LOST = "Not enough memory left", "device is lost"
 
 
 class Faults:
-    """The callbacks of one device. They may come on any thread; `check` raises what came first.
+    """The error callbacks of a device, called on any thread. `check` raises the first reported error.
 
-    `error` and `lost` are C function pointers: this value must live as long as the device.
+    `error` and `lost` are C function pointers, so this value must outlive the device.
     """
 
     def __init__(self, n: Native, device: str) -> None:
@@ -41,11 +41,12 @@ class Faults:
 
     @property
     def any(self) -> bool:
-        """Whether something waits to be raised."""
+        """Whether there is an error that `check` would raise."""
         return bool(self._errors) or self._lost is not None
 
     def check(self, what: str) -> None:
-        """BackendError if the device was lost (for good) or reported an error since the last check, while `what` was done."""
+        """Raises BackendError if the device was lost (permanent) or reported an error since the last check. `what` names
+        the operation."""
         if self._lost is not None:
             raise BackendError(f"{self._device}: the device was lost: {self._lost}")
         if not self._errors:
@@ -68,14 +69,14 @@ PACKAGE, EXTRA = "wgpu", "webgpu"
 
 @dataclass(frozen=True)
 class Native:
-    """cffi's view of the library: `lib` has its functions and constants, `ffi` makes C structs; `version` is wgpu's."""
+    """The cffi library: `lib` has its functions and constants, `ffi` creates C structs; `version` is wgpu's."""
 
     lib: Any = field(repr=False)
     ffi: Any = field(repr=False)
     version: str
 
     def string(self, view: Any) -> str:
-        """A WGPUStringView as text."""
+        """Converts a WGPUStringView to text."""
         if view.data == self.ffi.NULL or view.length == 0:
             return ""
         ends_itself = view.length == self.lib.WGPU_STRLEN
@@ -83,16 +84,16 @@ class Native:
         return bytes(raw).decode(errors="replace")
 
     def struct(self, kind: str, **values: Any) -> Struct:
-        """A zeroed C struct `kind` with fields set: strings, nested dicts, lists of those for arrays, other structs by pointer.
+        """Creates a zeroed C struct `kind` and sets fields from strings, nested dicts, Structs (by pointer) and other values.
 
-        A list goes to the pointer of that name and its length to the field of `count`s, given by the caller.
+        The caller sets the count field of an array.
         """
         made = Struct(self.ffi.new(f"{kind} *"), [])
         self._fill(made.pointer, values, made.kept)
         return made
 
     def array(self, kind: str, items: Iterable[dict[str, Any]]) -> Struct:
-        """A C array of structs `kind`, each filled like `struct`'s."""
+        """Creates a C array of structs `kind`, each filled as in `struct`."""
         rows = list(items)
         made = Struct(self.ffi.new(f"{kind}[]", max(len(rows), 1)), [])
         for place, values in zip(made.pointer, rows, strict=False):
@@ -118,7 +119,7 @@ class Native:
 
 @dataclass(frozen=True)
 class Struct:
-    """A C struct or array and what it points at."""
+    """A C struct or array, with references that keep its pointees alive."""
 
     pointer: Any
     kept: list[Any]
@@ -126,7 +127,7 @@ class Struct:
 
 @functools.cache
 def native() -> Native:
-    """The library, loaded. MissingExtraError without the package, BackendError when its library does not load here."""
+    """Loads the library. MissingExtraError without the package, BackendError if the library does not load."""
     try:
         import wgpu
         from wgpu.backends.wgpu_native import ffi, lib
@@ -136,6 +137,6 @@ def native() -> Native:
         raise MissingExtraError(PACKAGE, EXTRA, "the backend 'webgpu'") from None
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(f"webgpu: the library of the package 'wgpu' does not load here: {error}") from error
-    # wgpu logs each error that it also reports; without a handler Python would print them to stderr.
+    # wgpu also logs each reported error; without a handler Python would print it to stderr.
     logging.getLogger(PACKAGE).addHandler(logging.NullHandler())
     return Native(lib, ffi, wgpu.__version__)

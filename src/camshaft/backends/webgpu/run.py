@@ -22,7 +22,7 @@ _MOST_ACTIVE = 2**31 - 1
 
 
 class WebGpuRun:
-    """Commands ready to run (backends/device.py's DeviceRun). One submit at a time, from any thread."""
+    """A DeviceRun (backends/device.py). `submit` may be called from any thread; calls are serialized."""
 
     def __init__(self, device: WebGpuDevice, commands: Sequence[Command], n_extents: int, timed: bool) -> None:
         self.device, self._n_extents, self._commands = device, n_extents, tuple(commands)
@@ -36,8 +36,10 @@ class WebGpuRun:
         self._formulas = list(self._binder.formulas)
 
     def submit(self, active: Sequence[int]) -> None:
-        """Writes the run block and the uploads, encodes everything and submits it once. BackendError if the device was lost or
-        refuses, if an extent is none that fits, or if the run is closed."""
+        """Writes the run block and the uploads, encodes all steps and submits them once.
+
+        BackendError if the device was lost or reports an error, if an extent is out of range, or if the run is closed.
+        """
         device = self.device
         with device.lock:
             if self._closed:
@@ -59,7 +61,7 @@ class WebGpuRun:
             self._submitted = True
 
     def _workgroups(self, active: Sequence[int]) -> tuple[list[int], list[int]]:
-        """How many along x and y, for every formula of numbers of programs."""
+        """Returns the workgroups along x and along y for each formula."""
         if len(active) != self._n_extents or any(not 0 <= value <= _MOST_ACTIVE for value in active):
             wanted = f"wanted {self._n_extents}, each from 0 to {_MOST_ACTIVE}"
             raise BackendError(f"{self.device.name}: active extents {list(active)}; {wanted}")
@@ -113,8 +115,7 @@ class WebGpuRun:
         lib.wgpuComputePassEncoderRelease(begun)
 
     def wait(self) -> None:
-        """Returns when the last submit is done and what it copies to this process is there. BackendError if it failed, or if
-        nothing was submitted."""
+        """Waits until the last submit and its downloads are complete. BackendError if it failed or nothing was submitted."""
         if not self._submitted or self._closed:
             raise BackendError(f"{self.device.name}: waited for a run that was not submitted, or is closed")
         if self._made.outbox is None:
@@ -127,11 +128,11 @@ class WebGpuRun:
                 download.array[:nbytes] = block[download.first : download.first + nbytes]
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
-        """Nanoseconds of each command of the last run by the device's clock; None where it was not asked or has none."""
+        """Returns the nanoseconds of each command of the last run by the device's clock; None if it was not timed."""
         return None if self._made.stamps is None or not self._submitted else self._made.stamps.elapsed_ns()
 
     def close(self) -> None:
-        """Lets go of buffers and bind groups. Closing twice is allowed."""
+        """Releases buffers and bind groups. Further calls do nothing."""
         if self._closed:
             return
         self._closed = True

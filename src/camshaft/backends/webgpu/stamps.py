@@ -11,12 +11,12 @@ from camshaft.backends.webgpu.memory import COPY_SRC, QUERY_RESOLVE, Staging, We
 if TYPE_CHECKING:
     from camshaft.backends.webgpu.device import WebGpuDevice
 
-# What WebGPU lets a query set have; whole sets also keep the offsets of what they resolve to at multiples of 256 bytes.
+# WebGPU's limit of a query set. Full sets also keep resolve offsets at multiples of 256 bytes, as WebGPU requires.
 _PER_SET = 4096
 
 
 class Stamps:
-    """Queries 2i and 2i + 1 are the begin and the end of command i."""
+    """Timestamp queries of a run: 2i and 2i + 1 are the begin and the end of command i."""
 
     def __init__(self, device: WebGpuDevice, n_commands: int) -> None:
         self.device, self.n_queries = device, 2 * max(n_commands, 1)
@@ -32,7 +32,7 @@ class Stamps:
         self._kept: list[Any] = []
 
     def descriptor(self, command: int, *, begin: bool = True, end: bool = True) -> Any:
-        """The WGPUComputePassDescriptor of a pass that is the command, or its begin, or its end."""
+        """Returns the WGPUComputePassDescriptor of a pass that writes the command's begin timestamp, its end, or both."""
         n, (number, at) = self.device.native, divmod(2 * command, _PER_SET)
         none = n.lib.WGPU_QUERY_SET_INDEX_UNDEFINED
         writes = n.struct(
@@ -45,7 +45,7 @@ class Stamps:
         return self._kept[-1].pointer
 
     def resolve(self, encoder: Any) -> None:
-        """Encodes the way of the queries into the buffer that can be mapped."""
+        """Encodes the resolution of the queries and the copy to the staging buffer."""
         lib = self.device.native.lib
         for number, queries in enumerate(self._sets):
             first = number * _PER_SET
@@ -55,13 +55,13 @@ class Stamps:
         lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, self._resolved.handle, 0, self._staging.handle, 0, size)
 
     def elapsed_ns(self) -> tuple[int, ...]:
-        """Nanoseconds from begin to end of each command of the last run."""
+        """Returns the nanoseconds from begin to end of each command of the last run."""
         with self._staging.mapped(8 * self.n_queries) as block:
             ticks = block.view(np.uint64).reshape(-1, 2).astype(np.int64)
         return tuple(int(t) for t in np.rint((ticks[:, 1] - ticks[:, 0]) * self.device.period_ns))
 
     def close(self) -> None:
-        """Lets go of queries and buffers."""
+        """Releases queries and buffers."""
         for queries in self._sets:
             self.device.native.lib.wgpuQuerySetRelease(queries)
         self._sets = []

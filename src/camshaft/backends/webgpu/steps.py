@@ -1,8 +1,8 @@
-"""What a run does, step by step, found when it is bound.
+"""The steps of a run, determined when it is bound.
 
-Launches that follow each other share a compute pass; copies between buffers end it. What comes from this process is written by
-the queue before all commands, or, where a command before the upload touches the same bytes, put into one inbox and copied in its
-turn. What goes to this process is copied to one staging buffer by the same encoder.
+Consecutive launches share a compute pass; a copy between buffers ends it. The queue writes uploads before all commands. If an
+earlier command uses the same bytes, the queue writes the upload to a buffer (the inbox) and the encoder copies it in order.
+Downloads are copied by the same encoder to one staging buffer (the outbox).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from camshaft.errors import BackendError
 
 @dataclass
 class Pass:
-    """A compute pass. `numbers` are dispatches of the Binder; `dispatches` become (pipeline, group, formula) rows."""
+    """A compute pass. `numbers` are the Binder's dispatch numbers; `dispatches` are their (pipeline, group, formula)."""
 
     descriptor: Any
     numbers: list[int] = field(default_factory=list)
@@ -32,14 +32,14 @@ class Pass:
 
 @dataclass(frozen=True)
 class Size:
-    """The whole words that hold a copy's active bytes and `before` bytes in front of them; `nbytes` at most."""
+    """The size of a copy rounded up to whole words, at most `nbytes`. The copy starts `before` bytes before its data."""
 
     nbytes: int
     command: CopyCommand | None = None
     before: int = 0
 
     def words_nbytes(self, active: Sequence[int]) -> int:
-        """The bytes of these words, for a run's active extents."""
+        """Returns the bytes of these words for a run's active extents."""
         if self.command is None or self.command.extent is None:
             return self.nbytes
         count = self.command.nbytes(active)
@@ -48,7 +48,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Fill:
-    """A copy of an array on this side, before the writes."""
+    """A copy from a caller's array to an upload block in host memory, before the writes."""
 
     target: Bytes
     command: CopyCommand
@@ -57,7 +57,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class Download:
-    """What a copy brought to byte `first` of the outbox, for an array."""
+    """A copy from byte `first` of the outbox to a caller's array."""
 
     first: int
     command: CopyCommand
@@ -66,7 +66,7 @@ class Download:
 
 @dataclass(frozen=True)
 class BufferCopy:
-    """An encoder's copy of whole words between two buffers, from byte `source_nbytes` to `destination_nbytes`."""
+    """An encoder's copy of whole words between two buffers. `source_nbytes` and `destination_nbytes` are offsets."""
 
     source: Any
     source_nbytes: int
@@ -77,7 +77,7 @@ class BufferCopy:
 
 @dataclass(frozen=True)
 class Write:
-    """Whole words at `address` of this process for a buffer, before the commands."""
+    """A write of whole words from the host `address` to a buffer, before the commands."""
 
     buffer: Any
     offset_nbytes: int
@@ -87,7 +87,7 @@ class Write:
 
 @dataclass
 class Steps:
-    """A run, ready: `fills`, then `writes`, then `steps`; `downloads` when it has ended."""
+    """The steps of a run in order: `fills`, `writes`, `steps`, and `downloads` after it has finished."""
 
     steps: list[Pass | BufferCopy] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Steps:
 
 
 def make_steps(binder: Binder, commands: Sequence[Command], stamps: Stamps | None) -> Steps:
-    """The steps of the commands, with their buffers, pipelines and bind groups. BackendError for commands that cannot be."""
+    """Makes the steps of the commands with their buffers, pipelines and bind groups. BackendError for invalid commands."""
     maker = _Maker(binder, commands, stamps)
     for number, command in enumerate(commands):
         maker.add(number, command)
@@ -121,7 +121,7 @@ class _Maker:
         self.returned = {
             i: 0 for i, c in enumerate(commands) if isinstance(c, CopyCommand) and isinstance(c.destination, np.ndarray)
         }
-        # Up to 3 bytes before the first one, to begin at a whole word.
+        # Up to 3 bytes before the data, so that the copy starts at a whole word.
         self.out_nbytes = _lay_out(self.returned, lambda i: _host_nbytes(commands[i]) + 3)
         self._make_boxes()
 
@@ -133,8 +133,8 @@ class _Maker:
             self.made.outbox = Staging(self.device, self.out_nbytes)
 
     def is_direct(self, number: int) -> bool:
-        """Whether upload `number` can be written before all commands: none before it touches those bytes, and they are whole
-        words, or their last word ends the buffer."""
+        """Returns whether upload `number` can be written before all commands: no earlier command uses these bytes, and they
+        are whole words or end at the buffer's end."""
         command = self.commands[number]
         assert isinstance(command, CopyCommand)
         place = self.place(command, command.destination)
@@ -168,7 +168,7 @@ class _Maker:
             self.copy(number, command, source, destination)
 
     def dispatch(self, number: int, dispatches: list[int]) -> None:
-        """Into the pass that is open; each command has its own where it is timed."""
+        """Adds dispatches to the current pass. In a timed run each command has its own pass."""
         steps = self.made.steps
         if self.stamps is not None:
             steps.append(Pass(self.stamps.descriptor(number), dispatches))
@@ -178,7 +178,7 @@ class _Maker:
             steps.append(Pass(self.device.native.ffi.NULL, dispatches))
 
     def encode(self, number: int, copy: BufferCopy) -> None:
-        """An encoder's copy; its time stamps are of passes before and after it that do nothing."""
+        """Adds an encoder copy. In a timed run, empty passes before and after it write its timestamps."""
         before = [] if self.stamps is None else [Pass(self.stamps.descriptor(number, end=False))]
         after = [] if self.stamps is None else [Pass(self.stamps.descriptor(number, begin=False))]
         self.made.steps += [*before, copy, *after]
@@ -236,7 +236,7 @@ def _buffer_copy(command: CopyCommand, source: Place, destination: Place) -> Buf
 
 
 def _lay_out(offsets: dict[int, int], nbytes: Any) -> int:
-    """Gives each number its place in a block, at multiples of 16 bytes; the block's size."""
+    """Assigns each number an offset in a block, a multiple of 16 bytes. Returns the block's size."""
     end = 0
     for number in offsets:
         offsets[number] = end

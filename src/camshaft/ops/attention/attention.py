@@ -49,23 +49,23 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 
 
 def _pairs(node: ops.NodeSpec) -> float:
-    """(token, key) pairs at the bounds, without the masked half of the square of new tokens."""
+    """Returns the (token, key) pairs at the bounds, without the masked half of the square of new tokens."""
     tokens, length = node.inputs[0].bounds[0], bound(node.attrs["length"])
     return tokens * max(1.0, length - min(tokens, length) / 2)
 
 
 def _products(node: ops.NodeSpec) -> float:
-    """Multiply-adds: q K and p V."""
+    """Returns the multiply-adds of q K and p V."""
     return 2.0 * _pairs(node) * float(node.attrs["heads"] * node.attrs["head_dim"])
 
 
 def _bytes_per_key(node: ops.NodeSpec) -> float:
-    """A key and a value of every head."""
+    """Returns the bytes of a key and a value of every head."""
     return sum(part.nbytes / (part.bounds[0] * BLOCK_TOKENS) for part in caches(node))
 
 
 def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Register tiles are computed in full. One tile of few tokens leaves workers idle; split_keys gives work to all."""
+    """Estimates the cost of full register tiles. A single tile of few tokens leaves workers idle; split_keys does not."""
     shape, tokens = tiled.shape_of(node, target), node.inputs[0].bounds[0]
     rows = min(tokens, shape.tile_tokens) * shape.group
     padding = shape.padded_rows(rows) / rows

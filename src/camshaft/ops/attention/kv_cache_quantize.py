@@ -32,7 +32,7 @@ FORMATS: dict[str, tuple[DType, int]] = {"Q8_0": (i8, 1), "Q4_0": (u8, 2)}
 
 
 def cache_specs(name: str, n_blocks: int, kv_heads: int, head_dim: int) -> tuple[TensorSpec, ...]:
-    """K codes, V codes, K scales, V scales of a cache in that format."""
+    """Returns the specs of K codes, V codes, K scales and V scales of a cache in that format."""
     dtype, per = FORMATS[name]
     stored, scales = head_dim // per, TensorSpec((n_blocks, kv_heads, head_dim // GROUP, BLOCK_TOKENS), f16)
     keys = TensorSpec((n_blocks, kv_heads, stored, BLOCK_TOKENS), dtype)
@@ -40,7 +40,7 @@ def cache_specs(name: str, n_blocks: int, kv_heads: int, head_dim: int) -> tuple
 
 
 def check_quantized(op: str, specs: Sequence[TensorSpec], kv_heads: int, head_dim: int) -> None:
-    """ShapeError unless specs are K codes, V codes, K scales, V scales as above, all for one number of blocks."""
+    """Raises ShapeError unless the specs are K codes, V codes, K scales, V scales as above, with equal numbers of blocks."""
     ops.expect(head_dim % GROUP == 0, op, head_dim, f"head_dim a multiple of {GROUP} for a quantized cache")
     keys = specs[0]
     name = next((name for name, (dtype, _) in FORMATS.items() if dtype == keys.dtype), None)
@@ -94,7 +94,7 @@ def one_token_per_program(
 
 
 def _as(k: Tracer, code: Value, codes: Array) -> Value:
-    """An i32 as the dtype that a store into the codes takes."""
+    """Converts an i32 to the dtype of the codes."""
     return code if codes.dtype == i8 else k.bitcast(code, u32)
 
 
@@ -103,7 +103,7 @@ def _inverse(k: Tracer, d: Value) -> Value:
 
 
 def _q8_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
-    """The scale and two vectors of codes; ties are rounded away from 0."""
+    """Returns the scale and two vectors of codes. Ties are rounded away from 0."""
     # magnitudes compare as integers: a NaN is the greatest
     sizes = [k.bitcast(x, i32) & 0x7FFFFFFF for x in (low, high)]
     d = k.bitcast(k.vector_max(k.maximum(*sizes)), f32) / 127.0
@@ -118,7 +118,7 @@ def _q8_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
 
 
 def _q4_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
-    """The scale and one vector of bytes."""
+    """Returns the scale and one vector of bytes."""
     bits = [k.bitcast(x, i32) for x in (low, high)]
     sizes = [b & 0x7FFFFFFF for b in bits]
     greatest = k.splat(k.vector_max(k.maximum(*sizes)), WIDTH, i32)
@@ -136,8 +136,8 @@ def _q4_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
 
 
 def encode(values: ops.Array, name: str) -> tuple[ops.Array, ops.Array]:
-    """Codes and f16 scales [..., head_dim / 32] of float32 [..., head_dim], by the encoders of the formats. Codes of Q8_0 are
-    int8 [..., head_dim], those of Q4_0 uint8 [..., head_dim / 2]. NaN for a group with a NaN."""
+    """Quantizes float32 [..., head_dim] with the formats' encoders. Returns codes (Q8_0: int8 [..., head_dim], Q4_0: uint8
+    [..., head_dim / 2]) and f16 scales [..., head_dim / 32]. The scale of a group with a NaN is NaN."""
     block = BLOCK_FORMATS[name]
     groups = values.astype(np.float32).reshape(-1, GROUP)
     good = np.asarray(np.isfinite(groups).all(axis=-1))
@@ -148,7 +148,7 @@ def encode(values: ops.Array, name: str) -> tuple[ops.Array, ops.Array]:
 
 
 def decode(codes: ops.Array, scales: ops.Array) -> ops.Array:
-    """The float64 values [..., head_dim] of codes and scales from `encode`."""
+    """Dequantizes codes and scales from `encode` to float64 [..., head_dim]."""
     if codes.dtype == np.int8:
         wide = codes.astype(np.float64).reshape(*scales.shape, GROUP)
     else:

@@ -46,7 +46,7 @@ def one_token_per_program(
 
 
 def check_cache(op: str, specs: Sequence[TensorSpec], kv_heads: int, head_dim: int) -> None:
-    """ShapeError unless specs are k_cache, v_cache of one float dtype in the layout above."""
+    """Raises ShapeError unless the specs are k_cache and v_cache of one float dtype in the layout above."""
     k_cache, v_cache = specs
     n_blocks = k_cache.shape[0] if len(k_cache.shape) == 4 else "n_blocks"
     for spec, shape, name in (
@@ -59,7 +59,8 @@ def check_cache(op: str, specs: Sequence[TensorSpec], kv_heads: int, head_dim: i
 
 
 def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], int]]:
-    """Limits of positions, slots and block table, the inputs from `first` on; `cache` is the number of the input k_cache."""
+    """Returns the index limits of positions, slots and block table, which are inputs `first` to `first` + 2. `cache` is the
+    index of the input k_cache."""
     return {
         first: lambda node: node.inputs[first + 2].bounds[1] * BLOCK_TOKENS,
         first + 1: lambda node: node.inputs[first + 2].bounds[0],
@@ -68,8 +69,8 @@ def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], i
 
 
 def typical_places(first: int, cache: int) -> Callable[[ops.NodeSpec], dict[int, ops.Array]]:
-    """Positions, slots and block table for measurements, the inputs from `first` on: consecutive tokens of the first slot, up to
-    the middle of the context if they fit, and a table that names every block once."""
+    """Returns positions, slots and block table for measurements, as inputs `first` to `first` + 2: consecutive tokens of
+    slot 0, up to the middle of the context if they fit, and a table with every block once."""
 
     def places(node: ops.NodeSpec) -> dict[int, ops.Array]:
         tokens, (n_slots, blocks) = node.inputs[first].bounds[0], node.inputs[first + 2].bounds
@@ -82,7 +83,7 @@ def typical_places(first: int, cache: int) -> Callable[[ops.NodeSpec], dict[int,
 
 
 def check_places(op: str, tokens: TensorSpec, positions: TensorSpec, slots: TensorSpec, table: TensorSpec) -> None:
-    """ShapeError unless positions and slots are i32 [T] and the block table is i32 [n_slots, max_blocks]."""
+    """Raises ShapeError unless positions and slots are i32 [T] and the block table is i32 [n_slots, max_blocks]."""
     rows = tokens.shape[0]
     for spec, name in ((positions, "positions"), (slots, "slots")):
         ops.expect(spec.is_plain and spec.dtype == i32 and spec.shape == (rows,), op, spec, f"{name} of i32 [{rows}]")
@@ -91,7 +92,7 @@ def check_places(op: str, tokens: TensorSpec, positions: TensorSpec, slots: Tens
 
 
 def heads_of(op: str, keys_and_values: Sequence[TensorSpec], attrs: ops.Attrs) -> tuple[int, int]:
-    """(kv_heads, head_dim) of the attributes. ShapeError unless both are above 0 and k and v are f32 [T, their product]."""
+    """Returns (kv_heads, head_dim). ShapeError unless both are above 0 and k and v are f32 [T, kv_heads * head_dim]."""
     kv_heads, head_dim = attrs.get("kv_heads", 0), attrs.get("head_dim", 0)
     ops.expect(kv_heads > 0 and head_dim > 0, op, (kv_heads, head_dim), "kv_heads and head_dim above 0")
     for spec in keys_and_values:

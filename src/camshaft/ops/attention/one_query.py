@@ -104,7 +104,7 @@ def _one_query(
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """A program per token and head."""
+    """Builds a launch with a program per token and head."""
     arrays = (*(ops.read(i) for i in range(len(node.inputs))), ops.write(0))
     constants = {name: node.attrs[name] for name in ("heads", "kv_heads", "head_dim", "scale")}
     grid = (ops.Cells(node.inputs[0].shape[0]), ops.Cells(node.attrs["heads"]))

@@ -17,23 +17,23 @@ from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.registers import WIDTH, inside
 from camshaft.ops.spec import TensorSpec
 
-LINE_NBYTES = 64  # of a CPU's caches
+LINE_NBYTES = 64  # a CPU's cache line
 N_INPUTS = 6  # q, K, V, positions, slots, block table; K and V scales after them
 
 
 def is_quantized(node: ops.NodeSpec) -> bool:
-    """Whether a node of attention reads codes and scales."""
+    """Returns whether an attention node reads a quantized cache (codes and scales)."""
     return len(node.inputs) > N_INPUTS
 
 
 def caches(node: ops.NodeSpec) -> tuple[TensorSpec, ...]:
-    """The operands of keys and values, with their scales if they are quantized."""
+    """Returns the operands of keys and values, and of their scales if the cache is quantized."""
     return node.inputs[1:3] + node.inputs[N_INPUTS:]
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache's arrays. With scales, keys and values are codes: signed bytes, or two to a byte."""
+    """A cache's arrays. With scales, keys and values are codes: signed bytes, or two 4-bit codes per byte."""
 
     keys: Array
     values: Array
@@ -53,25 +53,25 @@ class Cache:
         return self.keys.shape[2] * (2 if self.has_nibbles else 1)
 
     def key_in_lanes(self, k: Tracer, block: Value, head: Value, d: Value, j: Value) -> Value:
-        """Component d of key j, in lanes over j."""
+        """Loads component d of keys j, with lanes over j."""
         if self.key_scales is None:
             return self.keys[block, head, d, j]
         code = self.keys[block, head, self._stored(d), j]
         return self._decoded(code, d) * self.key_scales[block, head, d // GROUP, j]
 
     def value_in_lanes(self, k: Tracer, block: Value, head: Value, j: Value, d: Value) -> Value:
-        """Column d of key j's value, in lanes over d."""
+        """Loads columns d of key j's value, with lanes over d."""
         if self.value_scales is None:
             return self.values[block, head, j, d]
         code = k.gather(self.values, block, head, j, self._stored(d))
         return self._decoded(code, d) * k.gather(self.value_scales, block, head, d // GROUP, j)
 
     def _stored(self, d: Value) -> Value:
-        """The index of the code of an element."""
+        """Returns the index of an element's code."""
         return d // GROUP * (GROUP // 2) + d % (GROUP // 2) if self.has_nibbles else d
 
     def _decoded(self, code: Value, d: Value) -> Value:
-        """A code as f32, before its scale."""
+        """Converts a code to f32, without its scale."""
         if not self.has_nibbles:
             return code.to(f32)
         shift = (d // (GROUP // 2) % 2 * 4).to(i32)
@@ -101,22 +101,22 @@ class Keys:
         return (self.count + (BLOCK_TOKENS - 1)) // BLOCK_TOKENS
 
     def block(self, index: Number) -> Value:
-        """The cache's block number of their block `index`."""
+        """Returns the cache's block number of block `index` of these keys."""
         return self.table[self.slot, self.base // BLOCK_TOKENS + index].to(i64)
 
     def in_block(self, index: Value) -> Value:
-        """The number of these keys in block `index`, of 16."""
+        """Returns the number of these keys in block `index`, at most 16."""
         return self.k.minimum(self.count - index * BLOCK_TOKENS, BLOCK_TOKENS)
 
     def parts(self) -> Iterator[Value | None]:
-        """The parts of a head with one scale per key; one part, None, without scales."""
+        """Returns the parts of a head that have one scale per key; without scales one part, None."""
         if self.cache.is_quantized:
             yield from self.k.range(self.cache.head_dim // GROUP)
         else:
             yield None
 
     def key_scales(self, blocks: list[Value], h: Number, part: Value | None) -> list[Value] | None:
-        """The scales of a part's components for the 16 keys of each block; None without scales."""
+        """Returns the scales of a part's components for the 16 keys of each block; None without scales."""
         scales = self.cache.key_scales
         if scales is None or part is None:
             return None
@@ -125,8 +125,8 @@ class Keys:
     def components(
         self, blocks: list[Value], h: Number, part: Value | None, chains: int
     ) -> Iterator[tuple[int, Number, list[Value]]]:
-        """Each component of a part of head kv_head + h: the chain that it is added to, its index, and its value for the 16 keys
-        of each block, before scales. `chains` is a power of two where there are parts."""
+        """Yields each component of a part of head kv_head + h: the chain that it is added to, its index, and its unscaled
+        value for the 16 keys of each block. With parts, `chains` must be a power of two."""
         k, cache = self.k, self.cache
         rows = cache.keys.shape[2] if part is None else GROUP // 2 if cache.has_nibbles else GROUP
         step = max(1, chains // 2) if cache.has_nibbles else chains
@@ -158,20 +158,20 @@ class Keys:
                 yield (2 * i + high) % chains, component, [nibble(line, high) for line in lines]
 
     def values(self, block: Value, h: Number, j: Value, column: int) -> Value:
-        """16 columns of the value of a block's key j; 0 past the last column."""
+        """Returns 16 columns of the value of a block's key j; 0 past the last column."""
         if self.cache.value_scales is None:
             return self.value_codes(block, h, j, column)
         scale = self.cache.value_scales[block, self.kv_head + h, column // GROUP, j]
         return self.value_codes(block, h, j, column) * scale
 
     def value_scales(self, block: Value, h: Number, part: int) -> Value:
-        """The scales of the values of a block's 16 keys in a part of the head."""
+        """Returns the scales of the values of a block's 16 keys in a part of the head."""
         scales = self.cache.value_scales
         assert scales is not None
         return self.k.load_vector(scales, block, self.kv_head + h, part, 0, width=WIDTH)
 
     def value_codes(self, block: Value, h: Number, j: Value, column: int) -> Value:
-        """Like `values`, before scales."""
+        """Like `values`, without the scales."""
         k, cache, head = self.k, self.cache, self.kv_head + h
         nbytes = cache.values.dtype.nbytes
         if self.ahead and column * nbytes % LINE_NBYTES == 0:
@@ -186,6 +186,6 @@ class Keys:
 
 
 def nibble(line: Value, high: int) -> Value:
-    """The low or high 4-bit codes of bytes, as f32 centred at 0."""
+    """Converts the low or high 4-bit codes of bytes to f32, centred at 0."""
     wide = line.to(i32)
     return ((wide >> 4 if high else wide & 15) - NIBBLE_ZERO).to(f32)

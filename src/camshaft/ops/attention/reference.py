@@ -38,7 +38,7 @@ def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array,
 def cached(
     rng: np.random.Generator, lengths: Sequence[int], dtype: DType, kv_heads: int, head_dim: int
 ) -> tuple[ops.Array, ops.Array, ops.Array]:
-    """K cache, V cache and block table of sequences of these lengths, in shuffled blocks; NaN where there is no token."""
+    """Returns K cache, V cache and block table of sequences of these lengths, in shuffled blocks. Unused rows are NaN."""
     max_blocks = -(-max(lengths) // BLOCK_TOKENS)
     n_blocks = len(lengths) * max_blocks + 1
     k_cache = np.full((n_blocks, kv_heads, head_dim, BLOCK_TOKENS), np.nan, np.float32)
@@ -54,7 +54,7 @@ def cached(
 
 
 def quantized(k_cache: ops.Array, v_cache: ops.Array, form: str) -> tuple[tuple[ops.Array, ...], tuple[ops.Array, ...]]:
-    """Codes of K and V, and their scales; NaN scales where there is no token."""
+    """Returns the codes of K and V, and their scales. The scales of unused rows are NaN."""
     k_codes, k_scales = encode(k_cache.swapaxes(2, 3), form)
     v_codes, v_scales = encode(v_cache, form)
     parts = (k_codes.swapaxes(2, 3), v_codes), (k_scales.swapaxes(2, 3), v_scales.swapaxes(2, 3))
@@ -73,10 +73,10 @@ def sample(
     active: Mapping[str, int] | None = None,
     loudness: float = 1.0,
 ) -> ops.Sample:
-    """Tokens at `places` (slot, position), each slot's cache filled up to its greatest position; heads are (q, kv).
+    """Returns a sample with tokens at `places` (slot, position), and each slot's cache filled up to its greatest position.
 
-    `form`: the cache is quantized as that block format. `active` gives the active values of the Extents "tokens" and
-    "length"; without it the number of tokens is fixed.
+    `heads` is (q heads, kv heads). `form` is the cache's block format, if quantized. `active` gives the active values of the
+    Extents "tokens" and "length"; without it the number of tokens is fixed.
     """
     rng = np.random.default_rng(11)
     where = np.array(places, np.int32)

@@ -13,31 +13,31 @@ LOWEST = -3.0e38  # below every score: the initial maximum
 
 
 def register_vectors(target: ops.Target) -> int:
-    """Accumulators of 16 f32 that fit: 24 of 32 registers with AVX-512, 6 of two registers each of AVX2's 16, 6 of four each of
-    NEON's 32.
+    """Returns how many accumulators of 16 f32 fit: with AVX-512 24 (of 32 registers), with AVX2 6 of two registers each (of
+    16), with NEON 6 of four registers each (of 32).
 
-    On a GPU a vector is one register of each of 16 threads.
+    On a GPU a vector is one register in each of 16 threads.
     """
     return 24 if {"avx512f", "avx512vl"} <= target.features or has_threads(target) else 6
 
 
 def padded(head_dim: int) -> int:
-    """Columns of a head in scratch: whole vectors."""
+    """Rounds a head's columns up to whole vectors, for scratch."""
     return -(-head_dim // WIDTH) * WIDTH
 
 
 def columns_of(head_dim: int) -> range:
-    """The first columns of a head's vectors; the last vector may reach past the head's end."""
+    """Returns the first column of each vector of a head. The last vector may pass the head's end."""
     return range(0, head_dim, WIDTH)
 
 
 def inside(head_dim: int, column: int) -> int | None:
-    """The number of elements of the vector at a column that are in the head; None for all, which needs no mask."""
+    """Returns how many elements of the vector at `column` are in the head; None for all (no mask)."""
     return None if column + WIDTH <= head_dim else head_dim - column
 
 
 def even_steps(head_dim: int, most: int) -> list[list[int]]:
-    """The columns in the fewest runs of at most `most` vectors, of nearly equal length."""
+    """Splits the vectors' columns into the fewest runs of at most `most`, of nearly equal length."""
     starts = list(columns_of(head_dim))
     n = -(-len(starts) // max(1, most))
     step = -(-len(starts) // n)

@@ -25,7 +25,7 @@ from camshaft.ops.spec import TensorSpec, bound
 
 MAX_TOKENS = 16
 MAX_SPLITS = 64  # longer caches get longer splits, so that partial results stay small
-STEP = 128  # keys of a split are a multiple: on a GPU 8 blocks are scored at once
+STEP = 128  # a split's keys are a multiple of this: on a GPU 8 blocks are scored at once
 MAX_SCRATCH_NBYTES = 120_000
 # Bytes of keys and values per program on a CPU: enough for prefetching, and few enough that every worker has some.
 SPLIT_NBYTES = 192 << 10
@@ -34,12 +34,12 @@ CHAINS = 4  # a multiply-add has a latency of 4 cycles, and 1 or 2 start per cyc
 
 
 def keys_per_split(length_bound: int, wanted: int) -> int:
-    """Keys of one program: `wanted`, or more so that there are at most 64 splits; a multiple of 128."""
+    """Returns the keys of one program: `wanted`, or more to have at most 64 splits; a multiple of 128."""
     return STEP * max(1, wanted // STEP, -(-length_bound // (STEP * MAX_SPLITS)))
 
 
 def shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
-    """On a CPU all kv heads that fit in one program, block by block; on a GPU one head, 8 blocks at once."""
+    """Returns a program's sizes. CPU: as many kv heads as fit, block by block. GPU: one head, 8 blocks at once."""
     attrs, keys, registers = node.attrs, values["keys"], values["registers"]
     sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"], keys
     tiles = max(1, registers // min(sizes[0] // sizes[1], MOST_MEMBERS))
@@ -54,14 +54,15 @@ def shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shap
 
 
 def _ahead(node: ops.NodeSpec) -> int:
-    """A page where a head's part of a block has a page or more, because hardware prefetching stops at its end. 32/8 heads of 128
-    at 4096 keys take 1.0 ms instead of 1.25 (a core of Zen 4); heads of 64, with parts of half a page, gain nothing."""
+    """Returns the prefetch distance: a page if a head's part of a block has a page or more, because hardware prefetching
+    stops at page ends; else 0. 32/8 heads of 128 at 4096 keys take 1.0 ms instead of 1.25 (one Zen 4 core); heads of 64,
+    with parts of half a page, gain nothing."""
     n_blocks, kv_heads, *_ = node.inputs[1].bounds
     return PAGE_NBYTES if node.inputs[1].nbytes >= n_blocks * kv_heads * PAGE_NBYTES else 0
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None: takes few tokens, and a group that fits the workgroup memory."""
+    """Returns why the variant does not support the node, or None for few tokens and a group that fits the workgroup memory."""
     tokens = bound(node.inputs[0].shape[0])
     if tokens > MAX_TOKENS:
         return f"takes at most {MAX_TOKENS} tokens; got {tokens}"
@@ -69,14 +70,14 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Keys of a program and accumulators of a register tile."""
+    """Returns the default keys of a program and accumulators of a register tile."""
     key_nbytes = sum(part.nbytes // (part.bounds[0] * BLOCK_TOKENS) for part in caches(node))
     wanted = 2 * STEP if has_threads(target) else min(4 * STEP, SPLIT_NBYTES // key_nbytes)
     return {"keys": keys_per_split(bound(node.attrs["length"]), wanted), "registers": register_vectors(target)}
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Why the values do not fit, or None: too many splits, or scores larger than the workgroup memory."""
+    """Returns why the values do not fit, or None: too many splits, or scores larger than the workgroup memory."""
     shape, splits = shape_of(node, target, values), -(-bound(node.attrs["length"]) // values["keys"])
     if splits > MAX_SPLITS:
         return f"{splits} splits; partial results take memory for at most {MAX_SPLITS}"
@@ -86,7 +87,7 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """A launch with programs (token, kv heads, split), then one with (token, head)."""
+    """Builds a launch with programs (token, kv heads, split), then one with programs (token, head)."""
     return build_with(node, target, defaults(node, target))
 
 

@@ -26,8 +26,9 @@ MOST_MEMBERS = WIDTH // 2  # q heads of a register tile
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one program: kv heads it takes `together`, keys, blocks of keys and chains of sums a register tile has for q K,
-    blocks in a `turn` of one head before the next head's, registers of a tile, bytes of prefetch distance (`ahead`)."""
+    """The sizes of one program: kv heads per program (`together`), keys, blocks of keys and chains of sums of a register tile
+    for q K, blocks of one head before switching to the next (`turn`), registers of a tile, prefetch distance in bytes
+    (`ahead`)."""
 
     heads: int
     kv_heads: int
@@ -133,7 +134,7 @@ class _Work:
             self.scaled = k.scratch(f32, MOST_MEMBERS, shape.head_dim // GROUP, WIDTH)
 
     def start(self, q: Array, token: Value, first_head: Value, scale: float) -> None:
-        """Queries, scaled to powers of two; no value added yet."""
+        """Loads the queries, scaled for powers of two, and sets the totals to 0."""
         k, shape = self.k, self.shape
         for row in k.range(shape.together * shape.group):
             start = (first_head * shape.group + row) * shape.head_dim
@@ -143,7 +144,7 @@ class _Work:
                 k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
 
     def members(self, h: Value, most: int = MOST_MEMBERS) -> list[list[Value]]:
-        """The rows of a kv head in the fewest runs of at most `most`, of nearly equal length."""
+        """Splits the rows of a kv head into the fewest runs of at most `most`, of nearly equal length."""
         group = range(self.shape.group)
         step = -(-len(group) // -(-len(group) // most))
         return [[h * self.shape.group + g for g in group[i : i + step]] for i in group[::step]]
@@ -154,14 +155,14 @@ class _Work:
         end = k.minimum(first + shape.turn, keys.n_blocks)
         for rows in self.members(h):
             for start in k.range(first, end, shape.at_once):
-                # past the last block, its keys are read again and masked later
+                # blocks after the last one reread it and are masked later
                 blocks = [keys.block(k.minimum(start + i, keys.n_blocks - 1)) for i in range(shape.at_once)]
                 for row, line in zip(rows, self._products(rows, h, blocks), strict=True):
                     for i, total in enumerate(line):
                         k.store_vector(self.scores, total, row, (start + i) * WIDTH)
 
     def _products(self, rows: list[Value], h: Value, blocks: list[Value]) -> list[list[Value]]:
-        """q K of some rows and blocks, in several chains of sums to overlap the latency of multiply-adds."""
+        """Returns q K of some rows and blocks, summed in several chains to overlap the latency of multiply-adds."""
         k, shape, keys = self.k, self.shape, self.keys
         totals = tile_of(k, len(rows), len(blocks), WIDTH)
         for part in keys.parts():
@@ -176,7 +177,7 @@ class _Work:
         return [[total.value for total in line] for line in totals]
 
     def weigh(self, row: Value) -> None:
-        """scores[row] becomes 2^(score - greatest), 0 past the last key; stores the greatest in peaks and their sum in
+        """Replaces scores[row] by 2^(score - maximum), 0 past the last key. Stores the maximum in peaks and the sum in
         weights."""
         k, keys, scores = self.k, self.keys, self.scores
         peaks = k.var(k.splat(LOWEST, WIDTH))
@@ -210,7 +211,7 @@ class _Work:
     def _mix_block(
         self, sums: list[list[Variable]], rows: list[Value], columns: list[int], h: Value, index: Value
     ) -> None:
-        """sums += the values of a block, some columns of them. The scores are multiplied by their scales, 16 at a time."""
+        """Adds some columns of a block's values to `sums`. Multiplies the scores by the values' scales, 16 at a time."""
         k, keys, block, start = self.k, self.keys, self.keys.block(index), index * BLOCK_TOKENS
         parts = sorted({d // GROUP for d in columns}) if keys.cache.is_quantized else []
         for part in parts:
@@ -227,7 +228,7 @@ class _Work:
                 add_products(k, [line[of] for line in sums], weights, values[of])
 
     def finish(self, partial: Array, extremes: Array, token: Value, first_head: Value, split: Value) -> None:
-        """The partial results that merge_splits reads."""
+        """Stores the partial results that merge_splits reads."""
         k, shape = self.k, self.shape
         for row in k.range(shape.together * shape.group):
             head = first_head * shape.group + row
@@ -238,7 +239,7 @@ class _Work:
 
 
 def _pairwise(values: list[Value]) -> Value:
-    """The sum, pairwise."""
+    """Returns the pairwise sum."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2

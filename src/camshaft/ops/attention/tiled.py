@@ -23,7 +23,7 @@ EXCHANGE_NBYTES = 256
 
 
 def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
-    """About 48 rows."""
+    """Returns the tile's default sizes, about 48 rows on a CPU."""
     return _shape(node, target, defaults(node, target))
 
 
@@ -36,12 +36,12 @@ def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
 
 
 def scratch_limit(target: ops.Target) -> int:
-    """Bytes available to a tile."""
+    """Returns the bytes of scratch available to a tile."""
     return workgroup_nbytes(target) - EXCHANGE_NBYTES if has_threads(target) else MAX_SCRATCH_NBYTES
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why no tile fits the workgroup memory, or None."""
+    """Returns why no tile fits the workgroup memory, or None."""
     shape = shape_of(node, target)
     if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} exceed the workgroup memory"
@@ -49,15 +49,15 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Rows and keys of a tile, vectors of the register tile. On a GPU the tile with the most scores that fits the workgroup
-    memory."""
+    """Returns the default rows and keys of a tile and vectors of the register tile. On a GPU this is the tile with the most
+    scores that fits the workgroup memory."""
     vectors, most = max(1, register_vectors(target) // BLOCK_ROWS), scratch_limit(target)
     found = [{"tile_rows": rows, "tile_keys": keys, "block_vectors": vectors} for rows, keys in TILES]
     return next((values for values in found if _shape(node, target, values).scratch_nbytes <= most), found[-1])
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Why the tile does not fit the workgroup memory, or None."""
+    """Returns why the tile does not fit the workgroup memory, or None."""
     shape = _shape(node, target, values)
     if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.rows} rows and {shape.tile_keys} keys exceed the workgroup memory"
@@ -65,7 +65,7 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Programs (kv head, tile of tokens), so that a worker stays with a head whose keys and values are in its cache."""
+    """Builds a launch with programs (kv head, tile of tokens), so that a worker reuses a head's keys and values in its cache."""
     return build_with(node, target, defaults(node, target))
 
 

@@ -89,7 +89,7 @@ def _one_tile(
 
 
 def _weigh(tile: Tile, row: Value, keys: Keys) -> None:
-    """The weights of a tile's keys for a block's rows, if any row attends to one of them."""
+    """Computes the weights of a tile's keys for a block's rows, if any row attends to one of them."""
     k, tile_keys = tile.k, tile.shape.tile_keys
     least, greatest = tile.reach(row)
     with k.when(keys.base <= greatest):
@@ -110,8 +110,8 @@ def _mix(tile: Tile, row: Value, keys: Keys) -> None:
 
 
 def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
-    """The tile of a program. Later tiles have more keys, so tiles alternate between both ends: 0, n - 1, 2, n - 3 up to the
-    middle, then the others back to the ends. So consecutive ranges of programs have equal work to within about a tile."""
+    """Returns a program's tile. Later tiles have more keys, so programs alternate between both ends: 0, n - 1, 2, n - 3 up to
+    the middle, then back to the ends. The work of equal ranges of programs differs by about a tile at most."""
     pairs, pair = n_tiles // 2, program // 2
     place = k.select(pair * 2 < pairs, pair * 2, (pairs - pair) * 2 - 1)
     tile = k.select(program % 2 == 0, place, n_tiles - 1 - place)
@@ -119,7 +119,7 @@ def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
 
 
 def _run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Array) -> tuple[Value, Value]:
-    """The end of the run of one slot that starts at `first`, and the greatest position in it."""
+    """Returns the end of the run of one slot that starts at `first`, and the greatest position in it."""
     last, greatest = k.var(first + 1, i64), k.var(positions[first].to(i64), i64)
     for token in k.range(first + 1, end):
         with k.when((last.value == token) & (slots[token] == slots[first])):

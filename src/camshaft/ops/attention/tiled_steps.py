@@ -21,15 +21,15 @@ from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, 
 # A row's powers are of score - peak. The peak is set to the greatest score of the first keys, and again when a score exceeds it
 # by more than this: powers of 2^30 are as exact as those of 1, and sums are rarely rescaled.
 SLACK = 30.0
-# A row whose peak changes by more has its scores computed again: sums from so distant a peak lose the low bits of the scores.
+# If a row's peak changes by more, its scores are recomputed: relative to so distant a peak, they lose low bits.
 FAR = 128.0
 BLOCK_ROWS = 6
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one program: tokens and keys of a tile; vectors of a block of registers, which has BLOCK_ROWS rows;
-    1 if a tile's keys and values are unpacked to f32 before."""
+    """The sizes of one program: tokens and keys of a tile; vectors of a register block, which has BLOCK_ROWS rows; 1 if a
+    tile's keys and values are unpacked to f32 first."""
 
     heads: int
     kv_heads: int
@@ -77,7 +77,7 @@ class Tile:
     def start(
         self, q: Array, positions: Array, first: Value, n_rows: Value, whole: Value, kv_head: Value, scale: float
     ) -> None:
-        """Rows of q, scaled to powers of two, and no keys yet. Rows past the last repeat it."""
+        """Loads the rows of q, scaled for powers of two, and clears the sums. Rows past the last repeat it."""
         k, group, head_dim = self.k, self.shape.group, self.shape.head_dim
         for row in k.range(whole):
             source = k.minimum(row, n_rows - 1)
@@ -93,7 +93,7 @@ class Tile:
                 k.store_vector(self.scores, k.splat(0.0, WIDTH), row, start)
 
     def reach(self, row: Value) -> tuple[Value, Value]:
-        """The least and the greatest position of a block's rows."""
+        """Returns the least and the greatest position of a block's rows."""
         k = self.k
         lasts = [self.lasts[row + r] for r in range(BLOCK_ROWS)]
         least, greatest = lasts[0], lasts[0]
@@ -102,7 +102,8 @@ class Tile:
         return least.to(i64), greatest.to(i64)
 
     def unpack(self, keys: Keys) -> None:
-        """Keys and values as f32, once for all blocks of rows: widening 8-bit codes in each took 15 % of the time (Zen 4)."""
+        """Unpacks keys and values to f32 once for all register blocks: converting 8-bit codes in each took 15 % of the time
+        (Zen 4)."""
         k, columns = self.k, columns_of(self.shape.head_dim)
         for index in k.range(keys.n_blocks):
             block, start = keys.block(index), index * BLOCK_TOKENS
@@ -115,7 +116,7 @@ class Tile:
                     k.store_vector(self.values, keys.values(block, 0, j, d), start + j, d)
 
     def score(self, row: Value, keys: Keys) -> None:
-        """scores = query K - peak for a block's rows: as many blocks of keys at a time as fit registers, then fewer."""
+        """Computes scores = query K - peak for a block's rows, with as many key blocks at a time as fit the registers."""
         k, step = self.k, self.shape.block_vectors
         done: Value = k.const(0, i64)
         while step:
@@ -135,7 +136,7 @@ class Tile:
                 k.store_vector(self.scores, total.value, row + r, index * WIDTH)
 
     def _components(self, keys: Keys, indexes: Sequence[Value]) -> Iterator[tuple[Number, list[Value]]]:
-        """Each component of a head: its index, and its value for the 16 keys of each block."""
+        """Yields each component of a head: its index, and its value for the 16 keys of each block."""
         if self.shape.unpacked:
             for row in self.k.range(self.shape.head_dim):
                 yield row, [self.k.load_vector(self.keys, index, row, 0, width=WIDTH) for index in indexes]
@@ -157,8 +158,8 @@ class Tile:
                 k.store_vector(self.scores, score, row + r, start)
 
     def move_peaks(self, row: Value, keys: Keys) -> None:
-        """Raises the peaks of rows with a score above SLACK by it (at the first keys, of all rows), and adjusts scores and
-        sums."""
+        """Raises the peak of each row with a score above SLACK by that score (at the first keys, of all rows), and adjusts
+        scores and sums."""
         k, is_first = self.k, keys.base == 0
         over = k.splat(LOWEST, WIDTH)  # a row of NaN changes nothing
         for member in range(BLOCK_ROWS):
@@ -172,8 +173,8 @@ class Tile:
                     self._score_again(row + r, keys)
 
     def _score_again(self, row: Value, keys: Keys) -> None:
-        """Computes the scores of one row again from its current peak, which is raised to the greatest of them if that is above
-        SLACK."""
+        """Recomputes the scores of one row relative to its current peak. Raises the peak to the greatest score if that is
+        above SLACK."""
         k = self.k
         for index in k.range(keys.n_blocks):
             self._score_blocks(row, keys, [index], 1)
@@ -196,7 +197,7 @@ class Tile:
             k.store_vector(self.total, k.load_vector(self.total, row, d, width=WIDTH) * factor, row, d)
 
     def _greatest(self, row: Number) -> Value:
-        """The greatest scores of a row in each of 16 lanes."""
+        """Returns the greatest scores of a row in each of 16 lanes."""
         k = self.k
         found = k.load_vector(self.scores, row, 0, width=WIDTH)
         for start in range(WIDTH, self.shape.tile_keys, WIDTH):
@@ -229,7 +230,7 @@ class Tile:
                     k.store_vector(self.total, total.value, row + r, d)
 
     def _values(self, keys: Keys, block: Value, start: Value, j: Value, columns: list[int]) -> list[Value]:
-        """Columns of the value of key j of a block, which is key start + j of the tile."""
+        """Returns columns of the value of key j of a block, which is key start + j of the tile."""
         if self.shape.unpacked:
             return [self.k.load_vector(self.values, start + j, d, width=WIDTH) for d in columns]
         return [keys.values(block, 0, j, d) for d in columns]

@@ -18,21 +18,21 @@ from camshaft.ops.spec import bound
 
 PAIR = 2
 FEATURES = (frozenset({"avx512bf16", "avx512vl"}), frozenset({"neon", "bf16"}))
-# From so many rows and elements of b on, pairing b's rows once costs less than pairing them for each tile of rows.
+# The rows and elements of b from which pairing b's rows once costs less than pairing them for each tile of rows.
 PACKED_ROWS, PACKED_SIZE = 48, 10_000
-# With so many rows, and at least so many columns, a program has all rows and pairs its panels itself, so that b is read once and
-# not written: 64 x 1024 x 4096 took 3.55 ms, and 4.16 with b packed before. Three tiles of rows pair as fast as they read.
+# With so many rows and at least so many columns, a program takes all rows and pairs its panels itself, so that b is read
+# once and not written: 64 x 1024 x 4096 takes 3.55 ms, 4.16 ms with b packed first. Three row tiles pair as fast as they read.
 HELD_ROWS, HELD_COLUMNS = range(19, 97), 1024
 
 
 def _in_words(node: ops.NodeSpec) -> Sizes:
-    """The sizes with the depth in words."""
+    """Returns the sizes with the depth in words."""
     s = sizes_of(node)
     return replace(s, depth=s.depth // PAIR)
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None."""
+    """Returns why the variant does not support the node, or None."""
     if not any(features <= target.features for features in FEATURES):
         return "takes CPUs that multiply pairs of bf16: AVX-512's vdpbf16ps, NEON's bfdot"
     if any(spec.dtype != bf16 for spec in node.inputs):
@@ -42,7 +42,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """The cost model's choice, as in blocked.py."""
+    """Returns the cost model's choice, as in blocked.py."""
     s = _in_words(node)
     values, rows = blocked.values_of(s, target), bound(s.rows)
     if not s.transposed and rows in HELD_ROWS and s.columns >= HELD_COLUMNS:
@@ -54,12 +54,12 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """As in blocked.py; a is never copied."""
+    """Like `refusal` in blocked.py, but a is never copied."""
     return "pairs of a are read where they lie" if values["copied"] else blocked.refusal(node, target, values)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """One launch, after one that packs b where several tiles of rows read it or where it is [n, k]."""
+    """Builds one launch, after a launch that packs b if several row tiles read it or if it is [n, k]."""
     return build_with(node, target, defaults(node, target))
 
 
@@ -84,7 +84,7 @@ TUNABLES = ops.Tunables(
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: 6 multiply-adds per lane and nanosecond, packing b 0.15 ns an element (0.3 where it lies as [n, k])."""
+    """Measured on Zen 4: 6 multiply-adds per lane and nanosecond, packing b 0.15 ns per element (0.3 if b is [n, k])."""
     s, values = sizes_of(node), defaults(node, target)
     width = values["vectors"] * WIDTH
     work = float(s.matrices) * bound(s.rows) * s.depth * -(-s.columns // width) * width

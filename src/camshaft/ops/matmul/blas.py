@@ -18,8 +18,8 @@ from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 MAX_SIZE = 2**31 - 1  # scipy-openblas32 takes 32-bit sizes
-# Rows of a program: a quarter of the product's, within these; every program packs its operands, so slices that are small in
-# both directions cost time: 256 x 64 of 1024 x 1024 16%, 256 x 1024 of it 6% on Zen 4.
+# Limits of a program's rows, which are a quarter of the product's. Each program packs its operands, so slices that are small in
+# both directions cost time: of 1024 x 1024, slices of 256 x 64 cost 16 %, of 256 x 1024 6 % (Zen 4).
 LEAST_ROWS, MOST_ROWS = 128, 512
 WHOLE_COLUMNS = 4096
 WIDEN_BLOCK = 4096
@@ -33,20 +33,20 @@ def widen(k: Tracer, x: Array, out: Array, *, n: int) -> None:
 
 
 def rows_per(s: Sizes) -> int:
-    """Rows of one program, whole register tiles. The split follows from the shape alone, so that results do not depend on the
-    number of workers."""
+    """Returns the rows of one program, a multiple of the register tile. The split depends only on the shape, so results do
+    not depend on the number of workers."""
     return min(max(-(-bound(s.rows) // (4 * 64)) * 64, LEAST_ROWS), MOST_ROWS)
 
 
 def columns_per(s: Sizes) -> int:
-    """Columns of one program: all where rows make several programs, else eight programs of 64 to 512, in full vectors."""
+    """Returns the columns of one program: all if the rows give several programs, else an eighth, 64 to 512, in full vectors."""
     if bound(s.rows) > LEAST_ROWS and s.columns <= WHOLE_COLUMNS:
         return s.columns
     return min(max(-(-s.columns // (8 * 16)) * 16, 64), 512)
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why BLAS cannot compute it, or None."""
+    """Returns why BLAS cannot compute the node, or None."""
     s = sizes_of(node)
     if max(bound(s.rows), s.columns, s.depth) > MAX_SIZE:
         return f"BLAS takes sizes up to {MAX_SIZE}"
@@ -54,7 +54,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Widening launches where an input is not f32, then one native call."""
+    """Builds launches that widen inputs that are not f32, then one native call."""
     s = sizes_of(node)
     operands: list[ops.Operand] = []
     launches: list[ops.Launch | ops.NativeCall] = []
@@ -87,14 +87,14 @@ def _digest(extent: bool) -> str:
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: 3.1 multiply-adds per lane and nanosecond, operands at 30 bytes a nanosecond, 0.2 us a call."""
+    """Measured on Zen 4: 3.1 multiply-adds per lane and nanosecond, operands at 30 bytes per nanosecond, 0.2 us per call."""
     s = sizes_of(node)
     calls = s.matrices * -(-bound(s.rows) // rows_per(s)) * -(-s.columns // columns_per(s))
     return s.multiply_adds / (3.1 * target.lanes) + sum(spec.nbytes for spec in node.inputs) / 30 + 200.0 * calls
 
 
 def supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why NumPy cannot compute it, or None."""
+    """Returns why NumPy cannot compute the node, or None."""
     if sizes_of(node).extents:
         return "a host call computes every row up to the bound; the rows are an Extent"
     if node.inputs[0].dtype == i32:
@@ -103,7 +103,7 @@ def supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def build_numpy(node: ops.NodeSpec, target: ops.Target) -> ops.HostCall:
-    """NumPy's own BLAS, with its own threads, on the host."""
+    """Builds a host call of NumPy's matmul, which uses NumPy's BLAS and threads."""
     return ops.HostCall(_by_numpy)
 
 
@@ -113,5 +113,5 @@ def _by_numpy(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence
 
 
 def cost_numpy(node: ops.NodeSpec, target: ops.Target) -> float:
-    """BLAS's cost plus the call into Python, while other workers wait."""
+    """The cost of `blas` plus the call into Python, during which the other workers wait."""
     return cost(node, target) + 20_000.0

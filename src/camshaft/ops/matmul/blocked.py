@@ -18,8 +18,8 @@ from camshaft.ops.matmul.shapes import Sizes, only_floats, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 BACKENDS = frozenset({"simd", "c"})
-# Rows of a register tile by its vectors, where there are 32 registers of 16 elements. At most 8 rows of a: at a distance of
-# 4096 bytes they share a set of the L1 cache, which has 8 ways (16 rows took twice as long).
+# The rows of a register tile by its vectors, for 32 registers of 16 elements. At most 8 rows of a: rows at a distance of 4096
+# bytes share an L1 cache set of 8 ways (16 rows took twice as long).
 TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
 # Relative time of a multiply-add in such a tile, 6 x 4 being 1: loads of a and b share the pipe (Zen 4).
 TILE_COST = {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}
@@ -48,7 +48,7 @@ DEEP = 8
 
 
 def tile_of(s: Sizes, target: ops.Target) -> tuple[int, int]:
-    """Rows and vectors of the register tile: the pair that computes the least past the edges."""
+    """Returns the rows and vectors of the register tile that computes the fewest elements outside the product."""
     if target.lanes < WIDTH:
         return min(6, bound(s.rows)), 1
     vectors = min(TILE_ROWS, key=lambda v: TILE_COST[v] * -(-s.columns // (v * WIDTH)) * v)
@@ -56,18 +56,18 @@ def tile_of(s: Sizes, target: ops.Target) -> tuple[int, int]:
 
 
 def part_of(depth: int, part: int) -> int:
-    """The depth of a block: equal parts of at most `part`, in full cache lines."""
+    """Returns the depth of a block: equal parts of at most `part`, in full cache lines."""
     equal = -(-depth // -(-depth // part))
     return min(-(-equal // WIDTH) * WIDTH, depth)
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """The cost model's choice. `block` is a program's rows, `group` its columns, `part` the depth that it takes at a time."""
+    """Returns the cost model's choice. `block`: a program's rows; `group`: its columns; `part`: its depth per step."""
     return {**values_of(sizes_of(node), target), "copied": int(node.inputs[0].dtype != f32)}
 
 
 def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
-    """The values that follow from the sizes."""
+    """Returns the default values for these sizes."""
     rows, vectors = tile_of(s, target)
     packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and 4 * prod(s.b_shape) > PACKED_NBYTES)
     part = PARTS[-2] if packed else PARTS[-3]
@@ -91,7 +91,7 @@ def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Why the values do not fit, or None: too many sums for the registers, too many rows of a tile, too much scratch."""
+    """Returns why the values do not fit, or None: sums exceed the registers, too many rows of a tile, too much scratch."""
     s, sums = sizes_of(node), values["rows"] * values["vectors"]
     if sums * max(WIDTH // target.lanes, 1) > MOST_SUMS:
         return f"{sums} sums pass the registers"
@@ -106,12 +106,12 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None."""
+    """Returns why the variant does not support the node, or None."""
     return only_floats(node)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """One launch, after one that packs b if it is [n, k]."""
+    """Builds one launch, after a launch that packs b if it is [n, k]."""
     return build_with(node, target, defaults(node, target))
 
 
@@ -126,7 +126,8 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
 def build_of(
     s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, element: DType, result: DType, short: bool = False
 ) -> ops.Build:
-    """The launches for operands of any element: `element` is a panel's, in which `s` counts the depth; b's are `short` of it."""
+    """Builds the launches for any element type. `element` is the type of panels and the unit of the depth in `s`; b has
+    16-bit elements if `short`."""
     vectors = values["vectors"]
     panels = -(-s.columns // (vectors * WIDTH))
     if not s.transposed and values["packed"] != PACKED:
@@ -137,7 +138,7 @@ def build_of(
 
 
 def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
-    """The launch that packs b."""
+    """Returns the launch that packs b."""
     if s.transposed and (short or s.depth % 2 == 0):
         return turn_launch(s, vectors, b, short)
     if s.transposed:
@@ -152,20 +153,20 @@ def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
 
 
 def _most_panels(values: ops.Values, part: int) -> int:
-    """The number of panels whose sums are kept in scratch until the last part, besides the copy of a."""
+    """Returns the number of panels whose sums fit in scratch beside the copy of a."""
     rows = values["block"] + values["rows"]
     left = MAX_SCRATCH_NBYTES - _beside_sums(values, part)
     return max(min(WAITING_NBYTES, left) // (4 * values["vectors"] * WIDTH * rows), 1)
 
 
 def _beside_sums(values: ops.Values, part: int) -> int:
-    """Bytes of a program's other scratch: its copy of a, its panel of b."""
+    """Returns the bytes of a program's other scratch: its copy of a and its panel of b."""
     copy = (part + 2 * WIDTH) * (values["block"] + values["rows"]) * values["copied"]
     return 4 * (copy + part * values["vectors"] * WIDTH * (values["packed"] == HELD))
 
 
 def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
-    """The launch that multiplies, with b in place or packed."""
+    """Returns the launch that multiplies, with b in place or packed."""
     rows, vectors, part = bound(s.rows), values["vectors"], part_of(s.depth, values["part"])
     n_tiles = -(-rows // values["rows"])
     tile = values["rows"] if s.extents else -(-rows // n_tiles)
@@ -183,7 +184,7 @@ def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand
     }  # fmt: skip
     arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
-    # rows run fastest, so that a worker's part ends within one group of columns
+    # rows vary fastest, so that a worker's range spans few groups of columns
     grid = (ops.Cells(s.matrices), ops.Cells(n_panels, panels), by_rows)
     return ops.Launch(multiply_blocks, arrays, grid, {**constants, **s.constants()}, s.extents)
 
@@ -205,8 +206,8 @@ TUNABLES = ops.Tunables(
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Zen 4: 3.4 multiply-adds per lane and nanosecond in full tiles (peak 3.6), b once at 25 bytes per
-    nanosecond where that takes longer, 100 ns per launch, packing b 0.6 ns per element."""
+    """Measured on Zen 4: 3.4 multiply-adds per lane and nanosecond in full tiles (peak 3.6) or b once at 25 bytes per
+    nanosecond, whichever is slower; 100 ns per launch; packing b 0.6 ns per element."""
     s, values = sizes_of(node), defaults(node, target)
     width = values["vectors"] * WIDTH
     work = float(s.matrices) * bound(s.rows) * s.depth * -(-s.columns // width) * width

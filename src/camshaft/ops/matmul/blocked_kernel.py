@@ -1,13 +1,13 @@
 """The kernel of matmul in blocks: a register tile over blocks of rows, columns and depth that stay in a core's caches.
 
 A program multiplies a block of rows with a group of panels of b (`vectors` vectors of columns each), `part` of the depth at a
-time, so that a panel's part stays in the L2 cache for all tiles of rows. b is read in place, or from panels
-that were packed before. An element's products are added in the order of k, from 0 on in each part: results depend on
-`part` alone.
+time, so that a panel's part stays in the L2 cache for all row tiles. b is read in place or from packed panels. Products are
+added in the order of k, starting at 0 in each part, so results depend only on `part`.
 
-A result of 16 bits is rounded once, as it is stored: where the depth has several parts, sums are kept in scratch until the last.
+A 16-bit result is rounded once, when it is stored. If the depth has several parts, scratch holds the f32 sums until the last.
 
-a in 32-bit words is pairs of bf16 along the depth, which then counts words; b's rows are paired as they are read or packed.
+If a has 32-bit words, each is a pair of bf16 along the depth, and the depth counts words. b's rows are paired when they are
+read or packed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ AHEAD = 12  # rows to prefetch before they are paired
 
 @dataclass(frozen=True)
 class Tiles:
-    """Rows in tiles: `tall` of `tile` rows, then shorter by one, so that no row is computed twice; with `active`, all are tall
-    and the last is partial."""
+    """A split of rows into tiles: `tall` tiles of `tile` rows, then tiles with one row less, so that no row is computed twice.
+    With `active`, all tiles are tall and the last is partial."""
 
     k: Tracer
     rows: int
@@ -54,7 +54,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Columns:
-    """A panel's columns: the first columns of its vectors, and the number of columns in each (None: always full)."""
+    """A panel's columns: the first column of each vector, and the number of columns in each (None: always full)."""
 
     starts: list[Value]
     counts: list[Value] | list[None]
@@ -62,7 +62,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the depth that a program takes at a time."""
+    """A part of the depth that a program processes in one step."""
 
     start: Number
     length: int
@@ -76,8 +76,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Product:
-    """What one program works on. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` its first column.
-    `sums` has those of earlier parts where out has a shorter dtype; `paired_part` has a panel's part of b in words."""
+    """A program's operands. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` is its first column.
+    `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` has a panel's part of b in words."""
 
     k: Tracer
     a: Array
@@ -97,7 +97,7 @@ class Product:
     vectors: int
 
     def panel(self, p: Value) -> Columns:
-        """The panel of columns from p on."""
+        """Returns the panel that starts at column p."""
         k, starts = self.k, [p + j * WIDTH for j in range(self.vectors)]
         if self.columns % (self.vectors * WIDTH) == 0:
             return Columns(starts, [None] * self.vectors)
@@ -105,7 +105,7 @@ class Product:
         return Columns([k.minimum(s, self.columns - 1) for s in starts], counts)
 
     def copy_rows(self, start: Number, length: int) -> None:
-        """The block of a into scratch: rows whose distance is a power of two would share a few cache sets."""
+        """Copies the block of a to scratch, because rows at a power-of-two distance would share a few cache sets."""
         if self.left is None:
             return
         k, row = self.k, self.tiles.first_row(self.first)
@@ -119,8 +119,8 @@ class Product:
         k.barrier()
 
     def hold(self, p: Value, part: Part) -> None:
-        """A panel's part of b into scratch: its rows are paired once for all tiles, not for each. They are far apart, so
-        hardware does not prefetch them."""
+        """Pairs a panel's part of b into scratch, once for all tiles. Prefetches in software: the rows are too far apart for
+        hardware prefetching."""
         if self.paired_part is None:
             return
         k, at = self.k, self.panel(p)
@@ -135,7 +135,7 @@ class Product:
         k.barrier()
 
     def weights(self, at: Columns, p: Value, start: Number, n: Value) -> list[Value]:
-        """Row `start` + n of the panel."""
+        """Returns row `start` + n of the panel."""
         k, d = self.k, start + n
         if self.paired_part is not None:
             return [k.load_vector(self.paired_part, n, j * WIDTH, width=WIDTH) for j in range(self.vectors)]
@@ -153,16 +153,16 @@ class Product:
         return self.a.dtype == u32
 
     def paired(self, d: Value, start: Value, count: Value | None) -> Value:
-        """Word d of some columns of b: rows 2d and 2d + 1, of 16 bits each."""
+        """Returns word d of some columns of b: rows 2d and 2d + 1, 16 bits each."""
         return paired_rows(self.k, self.b, self.b_row * 2 + d * 2, start, count)
 
     def added(self, total: Variable, x: Value, weights: Value) -> None:
-        """total += x weights."""
+        """Computes total += x weights."""
         k = self.k
         total.set(k.dot2(total.value, x, weights) if self.in_words else k.fma(x, weights, total.value))
 
     def factors(self, t: Value, height: int) -> list[Value]:
-        """The rows of tile t in `x`: in scratch or in a."""
+        """Returns the indexes of tile t's rows in `x`, which is scratch or a."""
         row, active = self.tiles.first_row(t), self.tiles.active
         rows = [row + i for i in range(height)]
         if active is not None:
@@ -173,7 +173,7 @@ class Product:
         return [r - first for r in rows]
 
     def tile(self, t: Value, height: int, p: Value, part: Part) -> None:
-        """A register tile: `height` rows of a and a panel of b, over a part of the depth."""
+        """Computes a register tile: `height` rows of a times a panel of b, over a part of the depth."""
         k, at = self.k, self.panel(p)
         ahead = self.out if self.sums is None or part.is_last else None
         for i in range(height if ahead is not None else 0):
@@ -188,7 +188,7 @@ class Product:
                     self.store(row, p, at, values, part)
 
     def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
-        """A tile's sums over that part of the depth, in registers."""
+        """Returns a tile's sums over a part of the depth, in registers."""
         k, start = self.k, part.start
         sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
         for d in k.range(part.length):
@@ -200,7 +200,7 @@ class Product:
         return sums
 
     def store(self, row: Value, p: Value, at: Columns, values: list[Value], part: Part) -> None:
-        """A row of sums: the first part's are stored, later ones are added to them."""
+        """Stores a row of sums for the first part, adds to it for later parts."""
         k = self.k
         for j, (value, s, n) in enumerate(zip(values, at.starts, at.counts, strict=True)):
             array, place, count = self.out, (self.out_row + row, s), n
@@ -214,7 +214,7 @@ class Product:
             k.store_vector(array, value, *place, count=count)
 
     def multiply(self, p: Value, part: Part) -> None:
-        """Multiplies all of the program's tiles of rows with one panel."""
+        """Multiplies all row tiles of the program with one panel."""
         k, tiles = self.k, self.tiles
         self.hold(p, part)
         for t in k.range(self.first, k.minimum(self.last, tiles.tall) if tiles.has_short else self.last):
@@ -224,7 +224,7 @@ class Product:
                 self.tile(t, tiles.tile - 1, p, part)
 
     def by_parts(self, first: Value, last: Value, depth: int, part: int) -> None:
-        """The panels from `first` to `last`, `part` of the depth at a time."""
+        """Computes panels `first` to `last`, `part` of the depth at a time."""
         k = self.k
 
         def block_of(start: Number, length: int, is_last: bool) -> None:
@@ -243,7 +243,7 @@ class Product:
 
 
 def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | None) -> Value:
-    """Vectors of rows `row` and `row` + 1, of 16 bits each, as words: the first row's in the low halves."""
+    """Combines rows `row` and `row` + 1 of 16-bit elements to words, with the first row in the low halves."""
     low, high = (k.load_vector(b, row + i, start, width=WIDTH, count=count).to(u32) for i in range(2))
     return (high << 16) | low
 
@@ -262,7 +262,7 @@ def multiply_blocks(
     # an odd number of lines apart
     pitch = -(-part // (2 * LINE)) * 2 * LINE + LINE
     left = k.scratch(f32, block * tile, pitch) if copied else None
-    # as f32, sums wait in out itself
+    # an f32 out holds the sums of earlier parts itself
     sums = k.scratch(f32, block * tile, panels * width) if depth > part and out.dtype != f32 else None
     words = k.scratch(u32, part, width) if paired_part else None
     b_rows = -(-columns // width) if len(b.shape) == 3 else depth

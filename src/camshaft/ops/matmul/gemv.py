@@ -1,8 +1,8 @@
 """matmul of one row by b as [n, k], a GEMV: bound by reading b.
 
-b is read in STREAMS streams at once, each in memory order: hardware prefetches within a page of 4 KiB only, and the other streams
-hide the misses at one's page ends. f16 rows of 576 from huge pages, one Zen 4 core and two: 24 and
-33 GB/s with one stream, 30 and 38 with four; no more with eight or with software prefetches.
+b is read in STREAMS concurrent streams, each in memory order. Hardware prefetches only within a 4 KiB page; the other streams
+hide the misses at a stream's page ends. f16 rows of 576 from huge pages on one and two Zen 4 cores: 24 and 33 GB/s with one
+stream, 30 and 38 with four. Eight streams or software prefetches are no faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import Sizes
 
-STREAMS, VECTORS = 4, 2  # independent sums: one chain of multiply-adds would limit f16 to 29 GB/s
+STREAMS, VECTORS = 4, 2  # VECTORS independent sums: one chain of multiply-adds would limit f16 to 29 GB/s
 ROWS = 8  # consecutive rows of b that a program takes from each stream
 
 
@@ -45,7 +45,8 @@ def row_by_streams(
 
 
 def launch(s: Sizes, target: ops.Target, arrays: tuple[ops.Operand, ...], block: int) -> ops.Launch:
-    """A program per `block` rows of b from each stream. `arrays`: a of one row [matrices, k], b [matrices n, k], the product."""
+    """Returns the launch: a program per `block` rows of b from each stream. `arrays`: a [matrices, k], b [matrices n, k] and
+    the product."""
     streams = max(n for n in range(1, STREAMS + 1) if n == 1 or s.columns >= 2 * n * block)
     share = -(-s.columns // streams)
     sizes = {"columns": s.columns, "depth": s.depth, "streams": streams, "share": share, "block": block}

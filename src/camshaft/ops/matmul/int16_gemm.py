@@ -28,7 +28,7 @@ SPAN = 8
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None."""
+    """Returns why the variant does not support the node, or None."""
     if not target.features >= FEATURES or target.lanes < WIDTH:
         return "takes CPUs with AVX-512's vpdpwssd and vectors of 16 elements"
     s = sizes_of(node)
@@ -38,7 +38,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """The cost model's choice, as in blocked.py, with another tile."""
+    """Returns the cost model's choice, as in blocked.py, with another tile."""
     s = _in_words(node)
     values = blocked.values_of(s, target)
     kept = {name: values[name] for name in ("part", "block", "group")}
@@ -46,13 +46,13 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def _in_words(node: ops.NodeSpec) -> Sizes:
-    """The sizes with the depth in words."""
+    """Returns the sizes with the depth in words."""
     s = sizes_of(node)
     return replace(s, depth=s.depth // PAIR)
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Why the values do not fit, or None: too many sums for the registers, or too many rows of a tile."""
+    """Returns why the values do not fit, or None: sums exceed the registers, or too many rows of a tile."""
     sums, rows = values["rows"] * values["vectors"], bound(sizes_of(node).rows)
     if sums > MOST_SUMS:
         return f"{sums} sums of two kinds exceed the registers"
@@ -60,7 +60,7 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """One launch, after one that rounds a and one that rounds and packs b."""
+    """Builds three launches: one rounds a, one rounds and packs b, one multiplies."""
     return build_with(node, target, defaults(node, target))
 
 

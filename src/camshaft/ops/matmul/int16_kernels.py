@@ -39,7 +39,7 @@ AT_ONCE = 4
 
 
 def block_of_a(k: Tracer, parts: Sequence[Value]) -> tuple[list[Value], Value]:
-    """The words of a block of a, given as four vectors of 16, and its scale."""
+    """Returns the words of a block of a, given as four vectors of 16, and its scale."""
     # magnitudes compare as integers, as in q8_blocks.py: those of NaN are greatest
     sizes = [k.bitcast(part, i32) & 0x7FFFFFFF for part in parts]
     greatest = k.bitcast(k.vector_max(k.maximum(k.maximum(*sizes[:2]), k.maximum(*sizes[2:]))), f32)
@@ -51,19 +51,19 @@ def block_of_a(k: Tracer, parts: Sequence[Value]) -> tuple[list[Value], Value]:
 
 
 def block_of_b(k: Tracer, parts: Sequence[Value]) -> tuple[list[Value], Value]:
-    """The same of b. Squares of f16 are in f32's range."""
+    """Like `block_of_a`, for b. Squares of f16 are in f32's range."""
     norm = _norm(k, parts)
     return _words(k, parts, k.select(norm > 0.0, MOST / norm, 0.0)), norm * (1 / MOST) + (norm - norm)
 
 
 def _norm(k: Tracer, parts: Sequence[Value]) -> Value:
-    """The root of the sum of squares."""
+    """Returns the root of the sum of squares."""
     squares = [k.fma(y, y, x * x) for x, y in (parts[:2], parts[2:])]
     return k.sqrt(k.vector_sum(squares[0] + squares[1]))
 
 
 def _words(k: Tracer, parts: Sequence[Value], factor: Value) -> list[Value]:
-    """round(x factor), in words of two."""
+    """Returns round(x factor) as words of two int16."""
     numbers = [k.bitcast(k.bitcast(k.fma(x, k.splat(factor, WIDTH), ROUNDER), i32) - ROUNDER_BITS, u32) for x in parts]
     return [(second << 16) | (first & 0xFFFF) for first, second in (numbers[:2], numbers[2:])]
 
@@ -109,13 +109,13 @@ def turn_rounded(k: Tracer, b: Array, packed: Array, scales: Array, *, columns: 
 
 @dataclass(frozen=True)
 class WholeProduct(Product):
-    """What one program works on, the depth in words, b in panels."""
+    """A program's operands, with the depth in words and b in panels."""
 
     a_scales: Array
     b_scales: Array
 
     def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
-        """A tile's sums over that part of the depth, in full blocks."""
+        """Returns a tile's sums over a part of the depth, which has full blocks."""
         start, length = part.start, part.length
         k, panel = self.k, self.b_row + p // (self.vectors * WIDTH)
         sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]

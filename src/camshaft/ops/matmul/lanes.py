@@ -20,7 +20,7 @@ Axes: TypeAlias = tuple[int, ...]
 
 
 def matrix_of(index: Value, batch: Axes, steps: Axes) -> Value | int:
-    """The matrix of an operand for product `index` of the batch; the constant 0 where there is only one."""
+    """Returns the index of an operand's matrix for product `index` of the batch; the constant 0 if it has only one."""
     found: Value | int = 0
     for size, step in zip(reversed(batch), reversed(steps), strict=True):
         if step:
@@ -105,12 +105,12 @@ def depth_by_lane(
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None."""
+    """Returns why the variant does not support the node, or None."""
     return rounds_on_cpus(node, target)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """A program per product, row and COLUMNS columns."""
+    """Builds a launch with a program per product, row and COLUMNS columns."""
     s = sizes_of(node)
     rows = bound(s.rows)
     arrays = (
@@ -126,6 +126,6 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """One multiply-add per lane and nanosecond; on CPUs, operands at 10 bytes a nanosecond."""
+    """One multiply-add per lane and nanosecond; on CPUs, operands at 10 bytes per nanosecond."""
     reading = sum(spec.nbytes for spec in node.inputs) / 10 if target.backend in ("scalar", "simd", "c") else 0.0
     return max(sizes_of(node).multiply_adds / target.lanes, reading)

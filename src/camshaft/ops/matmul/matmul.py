@@ -1,6 +1,6 @@
 """matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] of f32, f16, bf16 in f32, of f64, of i32.
 
-`transpose_b`: b is [.., n, k]. f32 sums may be rounded once as they are stored: the attribute `to` (kernels/output_dtype.py).
+With `transpose_b`, b is [.., n, k]. The attribute `to` rounds f32 sums once when they are stored (kernels/output_dtype.py).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _samples() -> Iterable[ops.Sample]:
 
 
 def _other_samples(rng: np.random.Generator) -> Iterable[ops.Sample]:
-    """f64 and i32 (which wraps), and vectors instead of matrices."""
+    """Samples of f64 and i32 (which wraps), and of vectors instead of matrices."""
     shapes = (((3, 2, 9), (9, 33)), ((17, 5), (5,)), ((9,), (2, 9, 17)))
     for dtype in (np.float64, np.int32):
         for a, b in shapes:

@@ -24,9 +24,11 @@ PAIR, DEPTH = 2, 4
 
 @dataclass(frozen=True)
 class UnitTile:
-    """The tile for CPUs with `features`: rows and columns that fill the unit's registers at depths of whole steps of `deep` words
-    (half the rows at other depths: a shorter last step needs its own registers), columns of a packed panel, and multiply-adds
-    per instruction relative to a vector's (for the estimated costs: no such CPU was measured)."""
+    """The tile for CPUs with `features`: its rows and columns, the depth of a step (`deep` words), the columns of a packed
+    panel, and the multiply-adds per instruction relative to a vector's (for the estimated costs: no such CPU was measured).
+
+    The tile fills the unit's registers at depths of whole steps. Other depths use half the rows, because the shorter last step
+    needs registers of its own."""
 
     features: frozenset[str]
     rows: int
@@ -36,7 +38,7 @@ class UnitTile:
     speed: float
 
     def rows_for(self, depth: int) -> int:
-        """Rows at a depth."""
+        """Returns the rows of the tile for a depth."""
         return self.rows if depth % (PAIR * self.deep) == 0 else self.rows // 2
 
 
@@ -83,12 +85,12 @@ def multiply_words(
 
 
 def tile_of(target: ops.Target) -> UnitTile | None:
-    """The tile for the target's unit; None without one."""
+    """Returns the tile for the target's unit; None if it has none."""
     return next((tile for tile in TILES if tile.features <= target.features), None)
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None."""
+    """Returns why the variant does not support the node, or None."""
     tile = tile_of(target) if target.backend == "simd" else None
     if tile is None:
         return "takes CPUs that multiply matrices of bf16: AMX's or NEON's"
@@ -101,7 +103,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Packs b to panels of words, then a program per tile."""
+    """Builds a launch that packs b to panels of words, then one with a program per tile."""
     s, tile = sizes_of(node), tile_of(target)
     assert tile is not None
     words, panels = s.depth // PAIR, -(-s.columns // tile.panel)
@@ -130,7 +132,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _pack(s: Sizes, words: int, vectors: int) -> ops.Launch:
-    """The words of b: pairs within its rows for [n, k], pairs of two rows for [k, n]."""
+    """Returns the launch that packs b to words: pairs within rows for [n, k], pairs of two rows for [k, n]."""
     panels = -(-s.columns // (vectors * WIDTH))
     if s.transposed:
         function, b = pack_transposed, ops.Operand("input", 1, shape=(s.b_matrices * s.columns, words), dtype=u32)

@@ -17,7 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocked_kernel import WIDTH, paired_rows
 from camshaft.ops.matmul.shapes import Sizes
 
-# k that a program of `transpose_short` takes, pairs of k of `transpose_panels`: what is written stays in the L1 cache.
+# The k per program of `transpose_short`, pairs of k of `transpose_panels`: the output of a program stays in the L1 cache.
 TURNED = 32
 # The low half of a u64; u64 of a cache line.
 _LOW, _LINE = 0xFFFFFFFF, 8
@@ -68,21 +68,21 @@ def transpose_panels(k: Tracer, b: Array, packed: Array, *, columns: int, vector
 
 
 def columns_of(k: Tracer, first: Value, width: int, columns: int) -> list[Value]:
-    """A panel's columns; the last one for those past it."""
+    """Returns a panel's columns; columns past the last repeat it."""
     found = [first + c for c in range(width)]
     return [k.minimum(c, columns - 1) for c in found] if columns % width else found
 
 
 def next_of(k: Tracer, first: Value, part: int, depth: int, width: int) -> tuple[Value, Value]:
-    """The part of b that the next program transposes, which this one prefetches: columns ahead, and the first k. Hardware cannot
-    prefetch 64 streams: f16 from memory took 1.7 ns per element."""
+    """Returns where the next program's part of b starts, for prefetching: columns ahead, and the first k. Hardware cannot
+    prefetch 64 streams: without it f16 from memory took 1.7 ns per element."""
     past, zero = first + part >= depth, k.const(0, i64)
     return k.select(past, k.const(width, i64), zero), k.select(past, zero, first + part)
 
 
 def ask(k: Tracer, packed: Array, panel: Value, d: Value) -> None:
-    """Prefetches a panel's row that the next program writes: else stores of 8 bytes wait for 8 lines at a time, 1.2 ns per
-    element."""
+    """Prefetches a panel's row that the next program writes. Otherwise stores of 8 bytes wait for 8 lines at a time, 1.2 ns
+    per element."""
     for c in range(0, packed.shape[2], _LINE):
         k.prefetch(packed, panel, d, c)
 
@@ -114,8 +114,8 @@ def transpose_short(k: Tracer, b: Array, packed: Array, *, columns: int, vectors
 
 
 def turn_launch(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
-    """Packs b as [n, k] to panels of 32-bit elements in scratch 0: an even number per row, or 16-bit ones (`short`) of any
-    number."""
+    """Returns the launch that packs b, [n, k], to panels of 32-bit elements in scratch 0. b has an even number of 32-bit
+    elements per row, or any number of 16-bit ones (`short`)."""
     columns, depth = vectors * WIDTH, s.depth if short else s.depth // 2
     panels = -(-s.columns // columns)
     if not short:

@@ -16,7 +16,7 @@ from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import bound
 
-# Up to here a product waits for its weights and f32 activations cost nothing: single tokens, small batches, logits.
+# Up to so many rows the weights' bandwidth limits a product, and f32 activations cost nothing (single tokens, logits).
 FEW_ROWS = 64
 # Ops that can store their first result rounded (attribute `to`).
 MAKERS = ("rms_norm", "residual_norm", "silu_multiply")
@@ -31,7 +31,7 @@ def _is_linear(use: Use, dtype: DType) -> bool:
 
 
 def _rounded_result(use: Use, uses: Uses) -> Match | None:
-    """A maker stores bf16 itself where bf16 products on its device alone read its first result."""
+    """Makes an op store its first result as bf16 if only bf16 products on the same device read it."""
     y = use.outputs[0]
     readers = uses.readers(y)
     alone = all(_is_linear(n, bf16) and n.inputs[0] is y and n.device == use.device for n in readers)
@@ -46,7 +46,7 @@ def _rounded_result(use: Use, uses: Uses) -> Match | None:
 
 
 def _rounded_activations(use: Use, uses: Uses) -> Match | None:
-    """matmul(x, w bf16) reads x cast to bf16: one cast per x and device."""
+    """Makes matmul(x, w bf16) read x cast to bf16, with one cast per x and device."""
     if not _is_linear(use, bf16):
         return None
     x, w = use.inputs
@@ -59,7 +59,7 @@ def _rounded_activations(use: Use, uses: Uses) -> Match | None:
 
 
 def _integer_product(use: Use, uses: Uses) -> Match | None:
-    """matmul(x, w f16) becomes rounded_matmul(x, w)."""
+    """Replaces matmul(x, w f16) by rounded_matmul(x, w)."""
     if not _is_linear(use, f16) or "to" in use.attrs:
         return None
 

@@ -23,8 +23,8 @@ OWN_DTYPES = (f64, i32)
 
 @dataclass(frozen=True)
 class Sizes:
-    """`rows` may be an Extent. `batch` holds the broadcast axes; `a_steps`, `b_steps` the strides along them in
-    matrices of a and b (0 where that operand is broadcast)."""
+    """The sizes of a matmul. `rows` may be an Extent. `batch` has the broadcast axes; `a_steps` and `b_steps` are the strides
+    along them in matrices of a and b (0 where the operand is broadcast)."""
 
     rows: Dim
     columns: int
@@ -70,7 +70,7 @@ class Sizes:
 
 
 def sizes_of(node: ops.NodeSpec) -> Sizes:
-    """The sizes of a node that `infer` accepted."""
+    """Returns the sizes of a valid node."""
     transposed = bool(node.attrs.get("transpose_b", False))
     a, b = as_matrices(node.inputs, transposed)
     columns = bound(b.shape[-2 if transposed else -1])
@@ -98,7 +98,7 @@ def _steps(spec: TensorSpec, batch: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def as_matrices(specs: tuple[TensorSpec, ...], transposed: bool) -> tuple[TensorSpec, TensorSpec]:
-    """The operands with a vector a as one row, and a vector b as one column."""
+    """Returns the specs with a vector a as one row and a vector b as one column."""
     a, b = specs
     if len(a.shape) == 1:
         a = TensorSpec((1, *a.shape), a.dtype)
@@ -108,13 +108,13 @@ def as_matrices(specs: tuple[TensorSpec, ...], transposed: bool) -> tuple[Tensor
 
 
 def only_floats(node: ops.NodeSpec) -> str | None:
-    """Why a variant that computes in f32 cannot compute the node, or None."""
+    """Returns why a variant that computes in f32 cannot compute the node, or None."""
     dtype = node.inputs[0].dtype
     return f"computes in f32; {dtype.name} is computed in {dtype.name}" if dtype in OWN_DTYPES else None
 
 
 def result_of(node: ops.NodeSpec) -> DType:
-    """The dtype of the stored product."""
+    """Returns the dtype of the stored product."""
     return node.outputs[0].parts[0].dtype
 
 

@@ -1,7 +1,7 @@
 """The variant of matmul that is bound by reading one operand, once and in order: a few rows times b, or a times one column.
 
-b as [k, n] is read some rows at a time over many columns, whose sums stay in the L1 cache: narrow panels would be read in pieces
-a row apart, which took twice as long. A column is gemv.py's.
+b as [k, n] is read a few rows at a time over many columns, whose sums stay in the L1 cache. Reading narrow panels in pieces one
+row apart took twice as long. A column uses the kernel of gemv.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BACKENDS = frozenset({"simd", "c"})
 MOST_ROWS = 4
 # Rows of b at a time, or of the long operand; 4 read 4096 x 4096 a quarter slower, 16 too.
 DEEP = 8
-# Columns of a program: more read b faster (1024 of 4096 are a fifth slower than all), but there must be two programs.
+# Columns of a program. More columns read b faster (1024 of 4096 are a fifth slower than all), but two programs are needed.
 GROUPS, PROGRAMS = (64, 128, 256, 512, 1024, 2048, 4096), 2
 
 
@@ -62,7 +62,7 @@ def stream_rows(
 
 
 def _swapped(s: Sizes) -> Sizes:
-    """The sizes with a as the long operand [n, k] and b, a column, as the one row."""
+    """Returns the sizes with a as the long operand [n, k] and b, a column, as the only row."""
     return replace(
         s, rows=1, columns=bound(s.rows), transposed=True, a_steps=s.b_steps, b_steps=s.a_steps,
         a_matrices=s.b_matrices, b_matrices=s.a_matrices,
@@ -70,7 +70,7 @@ def _swapped(s: Sizes) -> Sizes:
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None: a few rows and b as [k, n], or one column."""
+    """Returns why the variant does not support the node, or None for a few rows and b as [k, n], or for one column."""
     s = sizes_of(node)
     if s.extents:
         return "the rows are an Extent"
@@ -84,14 +84,14 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """`group`: columns of a program, or rows of the long operand; `deep`: rows of b at a time."""
+    """Returns the cost model's choice. `group`: columns of a program, or rows of the long operand; `deep`: rows of b per step."""
     s = sizes_of(node)
     group = max((n for n in GROUPS if n * PROGRAMS <= s.columns), default=GROUPS[0])
     return {"group": group, "deep": DEEP}
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """One launch."""
+    """Builds one launch."""
     return build_with(node, target, defaults(node, target))
 
 

@@ -85,15 +85,15 @@ def _in_turn(
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Rows and columns of a workgroup's tile: the smallest that covers the product, up to 64. A block's depth: 32 for 16 bits on
-    CUDA GPUs, which is 4 copies of 16 bytes per row."""
+    """Returns the rows and columns of a workgroup's tile, the smallest that covers the product, up to 64; and a block's depth:
+    32 for 16-bit types on CUDA GPUs, which is 4 copies of 16 bytes per row."""
     s = sizes_of(node)
     m, n = (next((side for side in SIDES if side >= size), SIDES[-1]) for size in (bound(s.rows), s.columns))
     return {"rows": m, "columns": n, "step": 2 * STEP if _in_halves(node, target) else STEP, "threads": target.lanes}
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Why the values do not fit, or None: blocks exceed the workgroup memory, or sums the registers."""
+    """Returns why the values do not fit, or None: blocks exceed the workgroup memory, or sums the registers."""
     size = 2 if _in_halves(node, target) else 4  # every element takes 4 bytes in WGSL's workgroup memory
     nbytes = size * _buffers(target) * values["step"] * (values["rows"] + values["columns"])
     if nbytes > workgroup_nbytes(target):
@@ -113,7 +113,7 @@ def _buffers(target: ops.Target) -> int:
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None."""
+    """Returns why the variant does not support the node, or None."""
     if not has_threads(target):
         return "takes devices whose lanes are threads of a workgroup"
     if workgroup_nbytes(target) < LEAST_NBYTES:
@@ -122,7 +122,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """A program per product and tile."""
+    """Builds a launch with a program per product and tile."""
     return build_with(node, target, defaults(node, target))
 
 

@@ -20,20 +20,21 @@ from camshaft.ops.spec import TensorSpec, bound
 
 WIDTH = 16
 GEMV_ROWS = 8
-# Up to so many rows, GEMV takes GEMV_ROWS at a time: reading b again from a cache costs less than packing it (0.6 ns per element
-# as [n, k]).
+# Up to so many rows, GEMV is used, GEMV_ROWS rows at a time: rereading b from a cache costs less than packing it (0.6 ns per
+# element as [n, k]).
 FEW_ROWS = {False: 8, True: 32}
-# The same for an Extent, of which few rows are active as a rule (logits of a prompt: one).
+# The same for an Extent, which usually has few active rows (one for a prompt's logits).
 FEW_OF_EXTENT = 64
 PACK_DEPTH = 256
 OWN_CACHE_NBYTES = 1 << 21
-# Sums of a register tile: 32 registers except a row of b and a factor; more would spill to the stack.
+# The sums of a register tile: 32 registers minus a row of b and a factor; more would spill to the stack.
 MOST_SUMS = 28
 MOST_GEMV_ROWS = 128
 
 
 def tile_of(target: ops.Target) -> tuple[int, int]:
-    """Rows and vectors of the register tile: 12 x 2 sums fit the 32 registers of AVX-512, 6 x 1 (of 2 halves) the 16 of AVX2."""
+    """Returns the rows and vectors of the register tile: 12 x 2 sums fit AVX-512's 32 registers, 6 x 1 (two halves each)
+    AVX2's 16."""
     return (12, 2) if target.lanes >= 16 else (6, 1)
 
 
@@ -98,7 +99,7 @@ def weights_by_column(
 
 
 def column_vectors(k: Tracer, first: Value, columns: int, n: int) -> tuple[list[Value], list[Value | None]]:
-    """The first columns of n vectors, and the number of columns in each; None where all are full in every program."""
+    """Returns the first columns of n vectors, and the number of columns in each (None if all are always full)."""
     starts = [first + j * WIDTH for j in range(n)]
     if columns % (n * WIDTH) == 0:
         return starts, [None] * n
@@ -166,25 +167,25 @@ def multiply_panels(
 
 
 def few_rows(s: Sizes) -> int:
-    """The most rows for which GEMV is chosen."""
+    """Returns the most rows for which GEMV is chosen."""
     return FEW_OF_EXTENT if s.transposed and s.extents else FEW_ROWS[s.transposed]
 
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """GEMV for few rows, else packing and GEMM. `rows` and `columns` are those of a register tile: vectors for GEMM and for b as
-    [k, n], else rows of b."""
+    """Returns the register tile: GEMV's for few rows, else GEMM's. `columns` counts vectors for GEMM and for b as [k, n],
+    else rows of b."""
     s = sizes_of(node)
     if bound(s.rows) > few_rows(s):
         rows, columns = tile_of(target)
         return {"packed": 1, "rows": rows, "columns": columns, "pack_depth": PACK_DEPTH}
     rows = min(bound(s.rows), GEMV_ROWS)
-    # Eight sums hide a multiply-add's latency and fit 16 registers; with 32 registers, 16 sums read fewer rows of a again.
+    # Eight sums hide a multiply-add's latency and fit 16 registers; with 32 registers, 16 sums reread fewer rows of a.
     columns = max(min(8, (16 if target.lanes >= 16 else 8) // rows), 1)
     return {"packed": 0, "rows": rows, "columns": columns, "pack_depth": PACK_DEPTH}
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Why the values do not fit the node, or None: too many sums or rows of a tile, or a GEMV that reads b too often."""
+    """Returns why the values do not fit the node, or None: too many sums or rows of a tile, or a GEMV that rereads b."""
     s, sums = sizes_of(node), values["rows"] * values["columns"]
     halves = 1 if target.lanes >= WIDTH or (s.transposed and not values["packed"]) else WIDTH // target.lanes
     if sums * halves > MOST_SUMS:
@@ -197,12 +198,12 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Why not, or None."""
+    """Returns why the variant does not support the node, or None."""
     return only_floats(node) or rounds_on_cpus(node, target)
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """GEMV for few rows, else packing and GEMM."""
+    """Builds GEMV for few rows, else packing and GEMM."""
     return build_with(node, target, defaults(node, target))
 
 
@@ -265,7 +266,7 @@ def _gemm(s: Sizes, values: ops.Values) -> ops.Build:
 
 
 def pack_b_launch(s: Sizes, vectors: int, pack_depth: int, scratch: int) -> ops.Launch:
-    """Packs b to panels of so many vectors of columns, in a scratch tensor [matrices x panels, k, columns of a panel]."""
+    """Returns the launch that packs b to panels of `vectors` vectors: a scratch tensor [matrices x panels, k, columns]."""
     panels = -(-s.columns // (vectors * WIDTH))
     return ops.Launch(
         pack_transposed if s.transposed else pack_columns,

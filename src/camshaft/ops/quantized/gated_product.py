@@ -115,7 +115,7 @@ def _decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
 
 
 def _product(node: ops.NodeSpec) -> ops.NodeSpec:
-    """One of the two products."""
+    """Returns the node of one of the two products."""
     specs = node.inputs[:2]
     return ops.NodeSpec(specs, PRODUCT.infer(specs, {}), {})
 
@@ -148,14 +148,14 @@ def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
-    """The product's variant with the least cost; the tile where no other is better."""
+    """Returns the product's variant with the least cost; the tile if no other is better."""
     spec = _product(node)
     found = [v for v in PRODUCT.variants if target.backend in v.backends and v.supports(spec, target) is None]
     return min(found, key=lambda v: v.cost(spec, target))
 
 
 def _build_unfused(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """The two products and silu_multiply_q8 as launches of one node."""
+    """Builds the two products and silu_multiply_q8 as launches of one node."""
     product, spec = _best_product(node, target), _product(node)
     launches: list[ops.Launch | ops.NativeCall] = []
     made = product.build(spec, target)
@@ -177,7 +177,7 @@ def _build_unfused(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _moved(operand: ops.Operand, number: int, scratch: Sequence[int]) -> ops.Operand:
-    """An operand of product `number` as an operand of the node."""
+    """Converts an operand of product `number` to an operand of the node."""
     if operand.kind == "output":
         return replace(operand, kind="scratch", index=number)
     if operand.kind == "scratch":
@@ -196,8 +196,7 @@ def _unfused_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4: at n 1536, k 576 4 microseconds slower than `unfused` for one token (it waits at each block's end), 190 faster for
-    # 512
+    # Zen 4, n 1536, k 576: 4 us slower than `unfused` for one token (it waits at each block's end), 190 us faster for 512
     (tile,) = (v for v in PRODUCT.variants if v.name == "tile")
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * tile.cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
@@ -236,7 +235,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 
 def _gated(use: Use, uses: Uses) -> Match | None:
-    """silu_multiply_q8 of two quantized_matmuls of one q8 tensor, which nothing else reads, on one device."""
+    """Matches silu_multiply_q8 of two quantized_matmuls of one q8 tensor on one device, if nothing else reads the products."""
     products = [m for t in use.inputs if (m := uses.maker(t)) is not None and m.op is PRODUCT]
     if use.attrs.get("floats") or len(products) != 2 or products[0] is products[1]:
         return None

@@ -1,10 +1,10 @@
 """quantized_matmul of one token, which is bound by reading the weights: it reads several streams of them at once.
 
-Hardware prefetches within a page of 4 KiB only, so that one stream waits at the end of each page, and software prefetches
-displace hardware ones. A program has 16 rows of each of `streams` parts of the weights, `step` blocks of each in turn, in memory
-order. Results are bit-equal to the tile's. Zen 4, weights of k = 14336 from memory, GB/s of the file's bytes, first for a tile
-with prefetches 8 KiB ahead and then for this kernel, on one thread: Q4_0 27.5 and 31.4, Q4_1 27.3 and 29.2, Q8_0 26.4
-and 31.0, Q4_K 24.5 and 26.4, Q6_K 21.5 and 27.0; k = 896: Q5_0 24.5 and 30.1 (two threads 46 and 57).
+Hardware prefetches only within a 4 KiB page, so a single stream waits at each page end; software prefetches displace hardware
+ones. A program takes 16 rows of each of `streams` parts of the weights, alternating `step` blocks of each, in memory order.
+Results are bit-equal to the tile's. Zen 4, weights of k = 14336 from memory, GB/s of the file's bytes, first for a tile with
+prefetches 8 KiB ahead and then for this kernel, on one thread: Q4_0 27.5 and 31.4, Q4_1 27.3 and 29.2, Q8_0 26.4 and 31.0, Q4_K
+24.5 and 26.4, Q6_K 21.5 and 27.0; k = 896: Q5_0 24.5 and 30.1 (two threads 46 and 57).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def q8_streams(
 
 
 def shares(n: int, streams: int) -> int:
-    """Tiles of 16 rows in each stream's part of n rows."""
+    """Returns the tiles of 16 rows in each stream's part of n rows."""
     return -(-n // (ROWS * streams))
 
 
@@ -112,7 +112,7 @@ def _nested_totals(
 
 
 def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Default streams and blocks at a time: fewer streams where programs would be few or uneven."""
+    """Returns the default streams and blocks per step: fewer streams if there would be few or uneven programs."""
     w = node.inputs[1]
     tiles, (most, step) = -(-w.bounds[0] // ROWS), FASTEST[w.dtype.name]
     even = (n for n in range(most, 1, -1) if tiles >= 32 * n or (tiles >= 8 * n and tiles % (2 * n) == 0))
@@ -120,7 +120,7 @@ def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Why the values do not fit, or None: steps that do not divide the blocks, streams without a tile."""
+    """Returns why the values do not fit, or None: steps that do not divide the blocks, streams without a tile."""
     n, k = node.inputs[1].bounds
     if k // BLOCK % values["step"]:
         return f"steps of {values['step']} blocks of {k // BLOCK}"
@@ -134,7 +134,7 @@ def launch(
     values: ops.Values,
     whole_numbers: bool,
 ) -> ops.Launch:
-    """A program per tile of a part; `weights`: the operands of the packed weights."""
+    """Returns the launch, with a program per tile of a part. `weights`: the operands of the packed weights."""
     x, w = node.inputs
     sizes = {"n": w.bounds[0], "blocks": w.bounds[1] // BLOCK, "streams": values["streams"], "step": values["step"]}
     inputs = tuple(ops.read(0, part.name, (prod(part.shape),)) for part in x.parts)

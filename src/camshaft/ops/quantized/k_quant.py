@@ -48,7 +48,7 @@ def nested_tile(
 def nested_totals(
     x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
 ) -> list[Variable]:
-    """A tile of y: for each token, the totals of all rows."""
+    """Computes a tile of y. Returns the totals of all rows for each token."""
     k = mine.k
     totals, parts = ([k.var(mine.spread(0.0)) for _ in tokens.places] for _ in range(2))
     for s in k.range(blocks // SUPER):
@@ -67,8 +67,8 @@ def nested_totals(
 
 @dataclass(frozen=True)
 class Steps:
-    """Of one super-block: the steps of its scales, not zero where the minima count in them; `low`, the steps of its minima in
-    those, None without minima; `some`: where the file's scales are not all zero."""
+    """The steps of one super-block: of its scales (never 0 where minima are multiples of them); `low`, the steps of the minima
+    relative to those, None without minima; `some`: where the file's scales are not all zero."""
 
     scale: Value
     low: Value | None
@@ -76,7 +76,7 @@ class Steps:
 
 
 def steps_of(weights: Packed, mine: Rows, s: Value) -> Steps:
-    """The steps of super-block s."""
+    """Returns the steps of super-block s."""
     step, low = weights.steps(mine.load, s)
     some = step != 0.0
     if low is None:
@@ -95,7 +95,7 @@ def add_block(
     steps: Steps,
     parts: list[Variable],
 ) -> None:
-    """Adds block b, of so many, to each token's sum over the super-block."""
+    """Adds block b of `blocks` to each token's sum over the super-block."""
     (x_codes, x_scales, x_sums), k, groups = x, mine.k, weights.form.groups
     words = weights.code_words(mine.load, b)
     pairs = [weights.whole_scale(mine.load, b, g) for g in range(groups)]
@@ -123,18 +123,18 @@ def add_block(
 
 
 def _scaled(word: Value, scale: Value) -> Value:
-    """Four codes of 2 bits times a scale of 4: no byte passes 45."""
+    """Multiplies four 2-bit codes by a 4-bit scale: each byte is at most 45."""
     return word * scale.to(u32)
 
 
 def _chain(k: Tracer, start: Value, words: list[Value], acted: list[Value]) -> Value:
-    """start + the dot products of code words with words of activations, i32."""
+    """Returns start + the dot products of code words with activation words, i32."""
     (dot,) = dot_words(k, [start], words, lambda i, w: acted[w])
     return dot
 
 
 def _times(k: Tracer, starts: list[Value], words: list[Value], acted: list[Value], scales: list[Value]) -> Value:
-    """The block's integer dot products, each group's times its scale."""
+    """Returns the block's integer dot products, each group's multiplied by its scale."""
     size, whole = 8 // len(scales), None
     for g, (start, scale) in enumerate(zip(starts, scales, strict=True)):
         at = slice(g * size, (g + 1) * size)

@@ -46,7 +46,7 @@ def q8_tile(
 
 
 def q8_totals(x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int) -> list[Variable]:
-    """A tile of y: for each token, the totals of all rows."""
+    """Computes a tile of y. Returns the totals of all rows for each token."""
     totals = [mine.k.var(mine.spread(0.0)) for _ in tokens.places]
     for b in mine.k.range(blocks):
         if ahead:
@@ -58,7 +58,7 @@ def q8_totals(x: Activations, weights: Packed, mine: Rows, tokens: Tokens, block
 def add_block(
     x: Activations, weights: Packed, mine: Rows, tokens: Tokens, blocks: int, b: Value, totals: list[Variable]
 ) -> None:
-    """Adds block b, of so many, to each token's total."""
+    """Adds block b of `blocks` to each token's total."""
     (x_codes, x_scales, x_sums), k, form = x, mine.k, weights.form
     per_group = 8 // form.groups
     words = weights.code_words(mine.load, b)

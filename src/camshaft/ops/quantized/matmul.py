@@ -66,15 +66,15 @@ def _constants(node: ops.NodeSpec) -> dict[str, Any]:
 
 
 def weight_operands(node: ops.NodeSpec, index: int = 1) -> tuple[ops.Operand, ...]:
-    """Codes, scales, and their steps or the minima of input `index`; a format with neither gives its scales twice, and
-    the second is never read."""
+    """Returns the operands of input `index`: codes, scales, and the scales' steps or the minima. For a format with neither,
+    the third is the scales again, which kernels do not read."""
     form = packed_format(node.inputs[index])
     extra = "steps" if form.is_nested else "minima" if form.has_minima else "scales"
     return ops.read(index, "codes"), ops.read(index, "scales"), ops.read(index, extra)
 
 
 def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Default rows and tokens of the tile, and words to prefetch ahead."""
+    """Returns the default rows and tokens of the tile, and the prefetch distance in words."""
     x = node.inputs[0]
     rows, tokens_of = _tile_of(target)
     most = tokens_of["q8" if _is_q8(x) else "f32"]
@@ -83,13 +83,13 @@ def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     tokens = min(x.bounds[0], most)
     if has_threads(target):
         return {"rows": THREADS, "tokens": tokens, "ahead": 0}
-    rows = ROWS if tokens == 1 else rows  # one token: each line of codes is read once, from memory
-    once = tokens == x.bounds[0]  # more tokens: weights stay in a cache after the first tile
+    rows = ROWS if tokens == 1 else rows  # one token: each cache line of codes is read once, from memory
+    once = tokens == x.bounds[0]  # otherwise weights stay in a cache after the first tile
     return {"rows": rows, "tokens": tokens, "ahead": AHEAD if once and _is_q8(x) else 0}
 
 
 def _tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
-    """Rows, and the most tokens by kind of activations, that fit the target's registers."""
+    """Returns the rows, and the most tokens by kind of activations, that fit the target's registers."""
     if target.backend != "simd" or target.lanes not in (4, 8):
         return WIDEST_TILE
     if target.lanes == 4:
@@ -126,8 +126,8 @@ def _tile_kernel(w: TensorSpec, quantized: bool) -> Kernel:
 
 
 def by_whole_numbers(form: PackedFormat) -> bool:
-    """Whether k_quant.py's tile is faster: with minima per 32 k it took 3 % longer (Q4_K, Q5_K: 65 % of the int8 peak, 67 with
-    floats, on Zen 4)."""
+    """Returns whether k_quant.py's tile is faster. With minima per 32 k it is 3 % slower (Q4_K, Q5_K on Zen 4: 65 % of the
+    int8 peak, 67 % with float scales)."""
     return form.is_nested and (form.is_joint or not form.has_minima)
 
 
@@ -194,14 +194,14 @@ def _gemv_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     x, w = node.inputs
     if w.dtype.name not in gemv.FASTEST:
         return f"takes weights of {', '.join(gemv.FASTEST)}: a tile reads others as fast"
-    if target.lanes != ROWS:  # not timed elsewhere; 16 registers would be few
+    if target.lanes != ROWS:  # not measured elsewhere; 16 registers would be too few
         return f"takes CPUs with vectors of {ROWS} numbers"
     return _packed_only(node, target) if _is_q8(x) and x.bounds[0] == 1 else "takes one quantized token"
 
 
 def _gemv_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4, one core: 0.024 ns per weight where a tile takes 0.028, but it waits for each stream's first lines, and two cores
-    # that share scarce bandwidth read one stream each at 22 to 25 GB/s, several at 15 to 20.
+    # Zen 4, one core: 0.024 ns per weight, a tile 0.028. But it waits for each stream's first lines, and two cores that share
+    # scarce bandwidth read 22 to 25 GB/s with one stream each, 15 to 20 with several.
     gains = plan_workers() == 1 and prod(node.inputs[1].bounds) >= gemv.LEAST_WEIGHTS
     return (0.85 if gains else 1.2) * _tile_cost(node, target)
 
@@ -236,8 +236,8 @@ def _samples() -> Iterable[ops.Sample]:
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    """Samples have the float64 product of the file's dequantized weights as an attribute, so packing is validated with the
-    kernel. Without it, inputs are the dequantized values."""
+    """Returns the float64 product of the file's dequantized weights, which samples have as an attribute, so that packing is
+    validated too. Without it, the inputs are dequantized values."""
     if "wanted" in attrs:
         return (attrs["wanted"](),)
     x, w = (a.astype(np.float64) for a in inputs)
@@ -252,7 +252,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 
 def _quantized_input(use: Use, uses: Uses) -> Match | None:
-    """quantized_matmul(x, w) of plain x reads quantize_activations(x): one of these per x, kind of sums and device."""
+    """Makes quantized_matmul(x, w) of plain x read quantize_activations(x), with one of these per x, kind of sums and device."""
     x, w = use.inputs
     if not x.spec.is_plain:
         return None

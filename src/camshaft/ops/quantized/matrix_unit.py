@@ -24,9 +24,9 @@ WORDS = BLOCK // 4
 
 @dataclass(frozen=True)
 class UnitTile:
-    """A tile for CPUs with `features`: rows, most and fewest tokens, and whether the f32 totals stay in registers.
+    """The tile for CPUs with `features`: rows, most and fewest tokens, and whether the f32 totals stay in registers.
 
-    NEON: 8 sums of the unit, 8 totals and 8 words of codes in 32 registers. AMX's sums come through memory anyway.
+    NEON's 32 registers hold 8 sums of the unit, 8 totals and 8 words of codes. AMX's sums go through memory in any case.
     """
 
     features: frozenset[str]
@@ -70,8 +70,8 @@ def q8_unit_tile(
 def _code_words(
     k: Tracer, weights: Packed, mine: Rows, unpacked: Array, b: Value
 ) -> tuple[Array, *tuple[Value | int, ...]]:
-    """Where block b's words of codes lie: the weights themselves where a code is a byte, else `unpacked`; an array, the indices
-    before its words, and the one after them."""
+    """Returns where block b's code words are: in the weights if a code is a byte, else in `unpacked`. The result is an array,
+    the indices before the word index, and the index after it."""
     form = weights.form
     if form.bits == 8 and form.table is None:
         return weights.codes, mine.tile, b, mine.row
@@ -84,8 +84,8 @@ def _code_words(
 def _scaled(
     k: Tracer, weights: Packed, mine: Rows, x: tuple[Array, Array, Array], start: Value, b: Value, g: int
 ) -> Callable[[Index, Value], Value]:
-    """The function that adds the integer sums of token i's group to its total; x: the tokens' scales and sums, and their
-    scratch."""
+    """Returns the function that adds the integer sums of token i's group to its total. x: the tokens' scales and sums, and
+    their scratch."""
     scales, x_sums, sums = x
     scale, minimum = weights.scale(mine.load, b, g)
 
@@ -100,7 +100,7 @@ def _scaled(
 
 
 class _Totals:
-    """A total per token: variables, or rows of scratch in a loop where LLVM would otherwise load all of them at once."""
+    """A total per token: in variables, or in scratch rows with loops over them, where LLVM would otherwise load all at once."""
 
     def __init__(self, k: Tracer, mine: Rows, count: int, in_registers: bool) -> None:
         self.k, self.mine, self.count = k, mine, count
@@ -118,7 +118,7 @@ class _Totals:
                 self.k.store_vector(self.rows, added(row, self._row(row)), row, 0)
 
     def each(self) -> Iterator[tuple[Index, Variable]]:
-        """Each token's index and total; a loop where totals are in scratch."""
+        """Yields each token's index and total, in a loop if the totals are in scratch."""
         yield from enumerate(self.registers)
         if not self.registers:
             for row in self.k.range(self.count):
@@ -129,12 +129,12 @@ class _Totals:
 
 
 def tile_of(target: ops.Target) -> UnitTile | None:
-    """The tile for the target's unit; None without one."""
+    """Returns the tile for the target's unit; None if it has none."""
     return next((tile for tile in TILES if tile.features <= target.features), None)
 
 
 def refusal(x: TensorSpec, target: ops.Target) -> str | None:
-    """Why the unit does not take so many quantized tokens, or None."""
+    """Returns why the unit does not support this number of quantized tokens, or None."""
     tile = tile_of(target) if target.backend == "simd" else None
     if tile is None:
         return "takes CPUs that multiply matrices of bytes: AMX's or NEON's i8mm"
@@ -143,7 +143,7 @@ def refusal(x: TensorSpec, target: ops.Target) -> str | None:
 
 
 def launch(node: ops.NodeSpec, target: ops.Target, weights: tuple[ops.Operand, ...]) -> ops.Launch:
-    """A program per tile; `weights`: the operands of the packed weights."""
+    """Returns the launch, with a program per tile. `weights`: the operands of the packed weights."""
     (x, w), tile = node.inputs, tile_of(target)
     assert tile is not None
     columns = next(tokens for tokens in tile.tokens if tokens <= x.bounds[0])

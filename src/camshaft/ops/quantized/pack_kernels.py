@@ -71,7 +71,7 @@ def pack_rows(
 
 
 def packed_words(codes: list[Value], bits: int) -> list[Value]:
-    """A block's 8 words of codes, a byte each, as the `bits` words of packing.py."""
+    """Packs a block's 8 words of codes, a byte each, to the `bits` words of packing.py."""
     if bits == 8:
         return codes
     first = 4 if bits >= 4 else 2
@@ -84,13 +84,13 @@ def packed_words(codes: list[Value], bits: int) -> list[Value]:
 
 
 def _pairs(codes: list[Value], shift: int) -> list[Value]:
-    """Two bits of each code, four words in one."""
+    """Packs two bits of each code, four words into one."""
     two = [(code >> shift if shift else code) & 0x03030303 for code in codes]
     return [_joined(two[:4], 2), _joined(two[4:], 2)]
 
 
 def _joined(words: list[Value], bits: int) -> Value:
-    """Words whose bytes have so many bits, one above the other in each byte; what is above them in the first is cut off."""
+    """Joins words: in each byte, places the low `bits` bits of each word above those of the previous word."""
     total = words[0] & (0x01010101 * ((1 << bits) - 1))
     for i, word in enumerate(words[1:], 1):
         total = total | ((word & (0x01010101 * ((1 << bits) - 1))) << (bits * i))
@@ -98,7 +98,7 @@ def _joined(words: list[Value], bits: int) -> Value:
 
 
 def packing_of(spec: TensorSpec) -> Packing:
-    """How a weight [n, k] of that packed spec is packed: the kernel of its format, sizes and places."""
+    """Returns how to pack a weight [n, k] of a packed spec: the kernel of its format, sizes and offsets."""
     name, (n, columns) = spec.dtype.name, spec.bounds
     places = {part.name: part.offset_nbytes for part in spec.parts}
     return Packing(
@@ -114,7 +114,7 @@ def packing_of(spec: TensorSpec) -> Packing:
 
 
 def pack_tiles(data: Memory, spec: TensorSpec, out: Memory, first: int, last: int) -> None:
-    """Tiles [first, last) of 16 rows of a weight [n, k]: the file's bytes into `out` (spec.nbytes of the packed spec).
+    """Packs tiles [first, last) of 16 rows of a weight [n, k] from the file's bytes into `out` (spec.nbytes bytes).
 
     Both are uint8. Runs on this thread, without the GIL.
     """

@@ -35,9 +35,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class PackedFormat:
-    """`bits` per code, `group` k per scale, the scales' dtype (nested ones are 8-bit integers); `zero_point` None where minima
-    are stored; `is_joint`: scale and minimum share a byte; `table`: the 16 values of the codes, plus the zero point;
-    `is_exponent`: a scale is 2^(byte - 128)."""
+    """The packed form of a block format: `bits` per code, `group` k per scale, and the scales' dtype (8-bit integers if
+    nested). `zero_point` is None if minima are stored. `is_joint`: scale and minimum share a byte. `table`: the 16 values of
+    the codes, plus the zero point. `is_exponent`: a scale is 2^(byte - 128)."""
 
     bits: int
     group: int
@@ -54,7 +54,7 @@ class PackedFormat:
 
     @property
     def sums(self) -> tuple[int, int]:
-        """The kind of sums of activations that it needs: a key of quantize_activations.LAYOUTS."""
+        """The kind of activation sums that it needs: a key of quantize_activations.LAYOUTS."""
         return self.group, self.zero_point or 0
 
     @property
@@ -88,7 +88,7 @@ PACKED_FORMATS: dict[str, PackedFormat] = {
 
 
 def packed_format(spec: TensorSpec) -> PackedFormat:
-    """The packed form of a block-format tensor. ShapeError for a block type without one, naming it."""
+    """Returns the packed form of a block-format tensor. ShapeError if its block type has none."""
     name = spec.dtype.name
     if name not in PACKED_FORMATS:
         raise ShapeError(
@@ -114,17 +114,17 @@ INTERLEAVED = Layout("interleaved", _parts)
 
 
 def interleaved(spec: TensorSpec) -> TensorSpec:
-    """The packed spec of a weight [n, k] in a block format."""
+    """Returns the packed spec of a weight [n, k] in a block format."""
     packed_format(spec)
     return TensorSpec(spec.shape, spec.dtype, INTERLEAVED)
 
 
 def pack(data: Array, spec: TensorSpec, out: Array) -> None:
-    """The file's bytes of a weight (uint8) into `out` (uint8, spec.nbytes of the packed spec). Padding rows are zero."""
+    """Packs a weight from the file's bytes (uint8) into `out` (uint8, spec.nbytes of the packed spec). Padding rows are 0."""
     packed_format(spec)
     pack_tiles(data, spec, out, 0, tiles_of(spec))
 
 
 def tiles_of(spec: TensorSpec) -> int:
-    """The number of tiles of 16 rows of a weight."""
+    """Returns the number of tiles of 16 rows of a weight."""
     return -(-spec.bounds[0] // ROWS)

@@ -38,7 +38,7 @@ class Record:
         return self.seen[offset]
 
     def _shift(self, offset: int) -> Value | None:
-        """The number of bits of the file's word before byte `offset` of the record; None if it is 0 in all records."""
+        """Returns the bits of the file's word before byte `offset` of the record; None if 0 in all records."""
         if BLOCK_FORMATS[self.block].block_nbytes % 4 == 0:
             return None
         return ((self.start + offset) & 3).to(u32) << 3
@@ -63,15 +63,15 @@ class Record:
         return int(layout.fields[name][1])
 
     def word(self, name: str, i: int = 0) -> Value:
-        """Bytes 4 i to 4 i + 3 of a field."""
+        """Returns bytes 4 i to 4 i + 3 of a field."""
         return self._bytes(self._offset(name) + 4 * i, 4)
 
     def half(self, name: str) -> Value:
-        """A field of 16 bits."""
+        """Returns a 16-bit field."""
         return self._bytes(self._offset(name), 2)
 
     def byte(self, name: str, i: int = 0) -> Value:
-        """Byte i of a field."""
+        """Returns byte i of a field."""
         return self._bytes(self._offset(name) + i, 1)
 
 
@@ -80,8 +80,8 @@ Many = Callable[[Record, int], list[Value]]
 
 @dataclass(frozen=True)
 class RawFormat:
-    """`codes` gives the 8 code words of block j (32 k), `scales` and `minima` its stored scales and minima, `steps`
-    the steps of the record; None where a format has none."""
+    """How to read a format: `codes` returns the 8 code words of block j (32 k), `scales` and `minima` its stored scales and
+    minima, `steps` the steps of the record; None if the format has none."""
 
     codes: Many
     scales: Many
@@ -90,7 +90,7 @@ class RawFormat:
 
 
 def _bits(word: Value, shift: int, count: int, at: int = 0) -> Value:
-    """`count` bits of every byte from bit `shift` on, moved to bit `at`."""
+    """Moves `count` bits of every byte from bit `shift` to bit `at`."""
     mask = 0x01010101 * ((1 << count) - 1)
     moved = (word >> shift if shift else word) & mask
     return moved << at if at else moved

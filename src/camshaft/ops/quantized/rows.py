@@ -15,7 +15,7 @@ from camshaft.ops.quantized.packing import ROWS
 
 
 class Rows:
-    """`count` rows from `count * part` on, of n in all; part is program(0) unless it is given."""
+    """`count` of n rows, starting at row `count * part`. The default part is program(0)."""
 
     def __init__(self, k: Tracer, count: int, n: int, part: Value | None = None) -> None:
         self.k, self.count, self.n = k, count, n
@@ -30,7 +30,7 @@ class Rows:
         self.tile, self.row = (part, 0) if parts == 1 else (part // parts, part % parts * count)
 
     def load(self, array: Array, *at: Number) -> Value:
-        """array[tile, at .., row] of every row."""
+        """Loads array[tile, at .., row] of every row."""
         if self.count > ROWS:
             return self.k.gather(array, self.tile, *at, self.row)
         return self.k.load_vector(array, self.tile, *at, self.row, width=self.count)
@@ -42,7 +42,7 @@ class Rows:
         return self.k.splat(x, self.count, dtype)
 
     def store(self, out: Array, total: Variable, token: Value) -> None:
-        """out[token, rows] = total, for rows below n."""
+        """Stores out[token, rows] = total for rows below n."""
         k = self.k
         if self.count > ROWS:
             row = self.first + k.lane()
@@ -60,7 +60,7 @@ ABREAST = 4
 
 
 def abreast(count: int) -> Iterator[range]:
-    """Tokens 0 to count - 1, in groups of ABREAST."""
+    """Yields tokens 0 to count - 1 in groups of ABREAST."""
     for first in range(0, count, ABREAST):
         yield range(first, min(first + ABREAST, count))
 
@@ -68,7 +68,7 @@ def abreast(count: int) -> Iterator[range]:
 def dot_words(
     k: Tracer, starts: Sequence[Value], words: Sequence[Value], acted: Callable[[int, int], Value]
 ) -> list[Value]:
-    """starts[i] + the dot products of code words with words acted(i, w) of activations, i32, interleaved over i."""
+    """Returns starts[i] + the dot products of code words with activation words acted(i, w), i32, interleaved over i."""
     dots = list(starts)
     for w, word in enumerate(words):
         dots = [k.dot4(dot, word, acted(i, w)) for i, dot in enumerate(dots)]
@@ -76,9 +76,10 @@ def dot_words(
 
 
 class Tokens:
-    """A program's tokens, consecutive within the bound, so that their operands are at fixed distances. The last tile ends at the
-    bound; its tokens that the tile before computes, and inactive ones, are computed from whatever is in memory, but not stored.
-    (With each token clamped, 113 of 380 instructions of Q4_1's loop moved pointers.)"""
+    """A program's tokens, consecutive within the bound, so that their operands are at fixed distances.
+
+    The last tile ends at the bound. Its tokens that the previous tile also computes, and inactive tokens, are computed but not
+    stored. (With each token clamped, 113 of 380 instructions of Q4_1's loop moved pointers.)"""
 
     def __init__(self, k: Tracer, columns: int, bound: int, active: tuple[Value, ...]) -> None:
         self.mine, self.active = k.program(1) * columns, active
@@ -89,7 +90,7 @@ class Tokens:
         self.stored: list[Value | None] = [self.is_stored(place) for place in self.places]
 
     def is_stored(self, place: Value) -> Value | None:
-        """Whether this program stores that token; None if it stores all."""
+        """Returns whether this program stores the token; None if it stores all."""
         stored = place < self.active[0] if self.active else None
         return _both(place >= self.mine, stored) if self.overlaps else stored
 

@@ -32,13 +32,13 @@ class Packed:
         return words if table is None else [self.k.byte_lookup(word, table) for word in words]
 
     def prefetch(self, tile: Value, b: Value, words: int) -> None:
-        """Prefetches a block's codes, so many words (of 16 rows) ahead. The scales' stream does not need it."""
+        """Prefetches a block's codes, `words` words (of 16 rows) ahead. The scales' stream does not need it."""
         later = b + words // self.form.bits
         for w in range(self.form.bits):
             self.k.prefetch(self.codes, tile, later, w, 0)
 
     def scale(self, load: Load, b: Value, g: Index) -> tuple[Value, Value | None]:
-        """Scale and, where it is stored, minimum of group g; `load` as above."""
+        """Returns the scale and, if stored, the minimum of group g; `load` as above."""
         form = self.form
         if form.is_exponent:
             return self._power_of_two(load(self.scales, b, g)), None
@@ -49,11 +49,11 @@ class Packed:
         return scale.to(f32) * step, None if minimum is None or low is None else minimum.to(f32) * low
 
     def steps(self, load: Load, s: Value) -> tuple[Value, Value | None]:
-        """The steps of a super-block's nested scales, and of its minima where there are any."""
+        """Returns the steps of a super-block's nested scales, and of its minima if it has any."""
         return load(self.extra, s, 0), load(self.extra, s, 1) if self.form.has_minima else None
 
     def whole_scale(self, load: Load, b: Value, g: Index) -> tuple[Value, Value | None]:
-        """Nested scale and, where it is stored, minimum of group g, as i32."""
+        """Returns the nested scale and, if stored, the minimum of group g, as i32."""
         form = self.form
         if form.is_joint:
             both = load(self.scales, b, g).to(i32)
@@ -63,7 +63,7 @@ class Packed:
         return load(self.scales, b, g).to(i32), None
 
     def _power_of_two(self, e: Value) -> Value:
-        """2^(e - 128), as f32: the bits of its exponent, or below 2^-126 one bit of the fraction."""
+        """Returns 2^(e - 128) as f32: from its exponent bits, or below 2^-126 from one fraction bit."""
         exponent = e.to(u32)
         small = self.k.minimum(exponent, 1) * 0x00200000 + 0x00200000
         return self.k.bitcast(self.k.select(exponent < 2, small, (exponent - 1) << 23), f32)
@@ -122,6 +122,6 @@ def _words(word: Callable[[int], Value], bits: int) -> list[Value]:
 
 
 def _moved(word: Value, source: int, target: int, mask: int) -> Value:
-    """The bits under `mask` << source of every byte, at `target`: one shift and one mask."""
+    """Moves the bits `mask` << source of every byte to bit `target`, with one shift and one mask."""
     shifted = word >> (source - target) if source > target else word << (target - source) if target > source else word
     return shifted & (mask << target)

@@ -43,7 +43,7 @@ def keys(low: Word, high: Word, step: Word) -> tuple[Word, Word]:
 
 
 def noise(index: Word, first: Word, second: Word) -> Word:
-    """32 random bits for an index."""
+    """Returns 32 random bits for an index."""
     return mix(mix(index ^ first) + second)
 
 
@@ -69,12 +69,12 @@ class Row:
             yield from self.k.lanes(first, self.k.minimum(first + self.block, self.n))
 
     def value(self, c: ir.Value) -> ir.Value:
-        """The logit, with the lowest finite number for NaN and -inf."""
+        """Loads a logit; NaN and -inf become the lowest finite number."""
         x = self.logits[self.row, c]
         return self.k.select(x > LOWEST, x, LOWEST)
 
     def count(self, holds: Masked) -> ir.Value:
-        """The number of columns of listed blocks for which a condition is true."""
+        """Counts the columns of listed blocks for which a condition is true."""
         total = self.k.accumulator("sum", i32)
         for c in self.columns():
             total += holds(c).to(i32)
@@ -148,7 +148,7 @@ def _find_peaks(this: Row, peaks: KernelArray) -> ir.Value:
 
 
 def _first_equal(this: Row, top: ir.Value) -> ir.Value:
-    """The least index of a value equal to `top`."""
+    """Returns the least index of a value equal to `top`."""
     where = this.k.accumulator("min", i32)
     for c in this.k.lanes(this.n):
         where.combine(this.k.select(this.value(c) == top, c.to(i32), this.n))
@@ -156,7 +156,7 @@ def _first_equal(this: Row, top: ir.Value) -> ir.Value:
 
 
 def _bisect(k: Tracer, bits: int, holds: Masked) -> ir.Value:
-    """The greatest integer below 2^bits for which a monotonic condition is true; 0 if there is none."""
+    """Returns the greatest integer below 2^bits for which a monotonic condition is true; 0 if there is none."""
     found, bit = k.var(0, u32), k.var(1 << (bits - 1), u32)
     for _ in k.range(bits):
         trial = found.value | bit.value
@@ -202,7 +202,7 @@ def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: ir.Value) -> None:
 
 
 def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
-    """The `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
+    """Keeps the `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
     k = this.k
     kept = Kept(k.var(LOWEST), k.var(this.n, i32))
     with k.when(wanted < this.n):
@@ -219,12 +219,12 @@ def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
 
 
 def _fixed_point(k: Tracer, weight: ir.Value) -> ir.Value:
-    """A weight from 0 to 1 as an integer of WEIGHT_BITS bits."""
+    """Converts a weight from 0 to 1 to an integer of WEIGHT_BITS bits."""
     return k.minimum((weight * float(1 << WEIGHT_BITS)).to(u32), (1 << WEIGHT_BITS) - 1)
 
 
 def _mass(this: Row, weights: KernelArray, least: ir.Value) -> ir.Value:
-    """The sum of the fixed-point weights that are at least `least`, divided by 2^HALF_BITS; rounded once."""
+    """Returns the sum of the fixed-point weights that are at least `least`, divided by 2^HALF_BITS and rounded once."""
     k, mask = this.k, (1 << HALF_BITS) - 1
     high, low = k.accumulator("sum", u32), k.accumulator("sum", u32)
     for c in this.columns():
@@ -258,7 +258,7 @@ def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, sha
 def _race(
     this: Row, best: Kept, heavy: Kept, weight: Masked, least: ir.Value, hash_keys: tuple[ir.Value, ir.Value]
 ) -> ir.Value:
-    """The token drawn from those that top_k and top_p keep and whose weight is at least `least`."""
+    """Draws a token from those that top_k and top_p keep and whose weight is at least `least`."""
     k, shortest, winner = this.k, this.k.var(HIGHEST), this.k.var(0, i32)
     for c in this.columns():
         w = weight(c)
