@@ -47,7 +47,7 @@ return choose_{{s}}(a != a, a, y);"""
 
 
 def _builtin(name: str, form: Form) -> str:
-    """Call the compiler's built-in: an instruction, or a function of the C library, whose sin and cos are accurate to 1 ulp."""
+    """Call a compiler built-in: an instruction, or a C library function (sin and cos are accurate to the last place)."""
     call = f"__builtin_{name}{'f' if form.element == f32 else ''}"
     if not form.is_vector:
         return f"return {call}(x);"

@@ -43,7 +43,7 @@ def fma(lib: Library, form: Form) -> str:
     parameters = f"{typ} a, {typ} b, {typ} c"
     if not form.is_vector:
         single = form.element == f32
-        # without an FMA instruction compute in f64: the product is exact, and almost every sum
+        # without an FMA instruction compute in f64: the product is exact, and so is almost every sum
         other = "return (float)((double)a * b + c);" if single else "return __builtin_fma(a, b, c);"
         plain = f"return __builtin_fma{'f' if single else ''}(a, b, c);"
         return define_text(typ, name, parameters, f"#ifdef CAMSHAFT_FMA\n{plain}\n#else\n{other}\n#endif")

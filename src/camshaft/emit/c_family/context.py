@@ -76,9 +76,9 @@ class Dialect(Generic[C]):
     - `functions`: helper name -> its text, in the order of emission; a helper may call others.
     - `type_name(dtype)`, `value_type(value)`, `literal(number, dtype)`: the texts of a type, of a value's type, of a constant.
     - `read(array, at, value)`: element `at` of an array, in `value`'s dtype; `write(array, at, value, item)`: the
-      statement array[at] = value; `atomic(value, at, operands)`: an expression that changes element `at` and yields its old value.
-    - `lowered(op, value, operands)`: the cell of an instruction with its operands filled in; `cast(value, operand)`; `helper(name, value)`:
-      the function of an expansion.
+      statement array[at] = value; `atomic(value, at, operands)`: an expression that changes element `at` and yields the old one.
+    - `lowered(op, value, operands)`: the cell of an instruction with its operands filled in; `cast(value, operand)`;
+      `helper(name, value)`: the function of an expansion.
     - `bound(item, value)`, `condition(item)`: the start or the stop of a loop, the condition of a branch.
     - `values` and `statements`: the lowering functions by op and by statement type.
     """
