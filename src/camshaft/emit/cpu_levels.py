@@ -1,7 +1,7 @@
 """CPU feature levels: names for sets of features that CPUs of a kind have together.
 
-Kernels ask for single features (dot4.py and others); a level is the set that machines of a kind have together, which
-CAMSHAFT_CPU_FEATURES cuts a better machine down to.
+Kernels test for single features (emit/llvm/dots/dot4.py and others). CAMSHAFT_CPU_FEATURES restricts a machine to the features
+of a level.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CpuLevel:
-    """`features`: LLVM's names of those that machines of the level have, as far as kernels ask for them. `registers`: vectors
-    that fit a program's registers."""
+    """`features`: LLVM's names of the level's features, as far as kernels test for them. `registers`: the number of vector
+    registers."""
 
     name: str
     architecture: str

@@ -14,7 +14,7 @@ _MOST_ELEMENTS = {"wgsl": 1 << 31}
 
 
 def refusal(kernel: ir.KernelIR, target: str) -> str | None:
-    """None, or the first reason why `target` ('llvm', 'c', 'wgsl', 'msl', 'ptx') lacks something that the kernel uses."""
+    """Return None, or the first reason why `target` ('llvm', 'c', 'wgsl', 'msl', 'ptx') lacks something that the kernel uses."""
     for array in (*kernel.arrays, *kernel.scratch):
         reason = _array(array, target)
         if reason is not None:
@@ -41,7 +41,7 @@ def _array(array: ir.Array, target: str) -> str | None:
 
 
 def _cell(item: ir.Value | ir.Statement, target: str) -> Cell:
-    """The table's word on an item: an Absent cell of its own, else its value's."""
+    """Return the table's cell of an item: an Absent cell of the item itself, else of its value."""
     if isinstance(item, ir.Value):
         if item.op in INSTRUCTIONS:
             kind = item.args[1 if item.op == "select" else 0].dtype.kind

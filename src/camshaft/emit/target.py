@@ -22,7 +22,7 @@ class CpuTarget:
 
     @property
     def column(self) -> str:
-        """The column of the instruction table that holds."""
+        """The target's column of the instruction table."""
         return "llvm"
 
     @property
@@ -42,12 +42,12 @@ class CpuTarget:
 
     @property
     def lacks(self) -> frozenset[str]:
-        """Instructions that the table's column has, and this machine has not: they are expanded."""
+        """Instructions in the table's column that this machine lacks; they are expanded."""
         return frozenset() if self.has_scale else frozenset({"scale"})
 
     @property
     def stream_nbytes(self) -> int:
-        """Bytes of a cache line that a store around the caches fills; 0 where there is none that the emitter knows."""
+        """Bytes of a cache line that nontemporal stores fill; 0 if the emitter has no such store for the machine."""
         return 64 if self._is_x86 and self.vector_bits >= 256 else 0
 
     @property
@@ -64,7 +64,7 @@ class CpuTarget:
         return self.architecture in ("x86_64", "amd64")
 
     def key(self) -> str:
-        """A spelling for cache keys; the feature string itself is in the host target's."""
+        """A text for cache keys; the feature string itself is in the host target's."""
         return f"{self.architecture}/{self.lanes}"
 
 

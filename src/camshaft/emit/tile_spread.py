@@ -9,7 +9,7 @@ from camshaft.lang import ir
 
 @dataclass(frozen=True)
 class Spread:
-    """Groups as `down` x `across` rectangles, each of `rows` x `columns` pieces. Groups beyond those repeat them."""
+    """Groups as `down` x `across` rectangles, each of `rows` x `columns` pieces. Further groups repeat these rectangles."""
 
     down: int
     across: int
@@ -23,7 +23,7 @@ class Spread:
 
 
 def spread_of(tile: ir.Tile, groups: int, piece: tuple[int, int]) -> Spread:
-    """Feeds the most groups, and of such divisions takes that which reads the fewest operands. `piece`: rows and columns."""
+    """Return the division that uses the most groups, then has the fewest operand loads. `piece`: rows and columns."""
     rows, columns = tile.rows // piece[0], tile.columns // piece[1]
     found = [
         Spread(down, across, rows // down, columns // across)

@@ -1,10 +1,9 @@
 """The table of atomics: what each does to an element, and its lowering on each target.
 
-Beside lang/instructions.py.
-
-Cells by the element's kind ('i', 'u', 'f'). LLVM and PTX: the operation of `atomicrmw`, or "cmpxchg". The C family: a template,
-{0} the element's address (WGSL: a pointer to an atomic, so the whole array is declared of atomics), {1} and {2} the operands, or
-"expand:NAME" for a function of the dialect's file, NAME + "_" + dtype. All are relaxed and give the old value.
+Cells are indexed by the element's kind ('i', 'u', 'f'). An LLVM or PTX cell is the operation of `atomicrmw`, or "cmpxchg". A
+C-family cell is a template, or "expand:NAME" for the function NAME + "_" + dtype of the dialect's file. In a template {0} is
+the element's address (WGSL: a pointer to an atomic, so the whole array is declared as atomics), {1} and {2} are the operands.
+All atomics are relaxed and return the old value.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from camshaft.lang.dialects import Column
 
 @dataclass(frozen=True)
 class Atomic:
-    """`numpy` gives the new element from the old one and the operands; `operands`: how many there are."""
+    """`numpy` computes the new element from the old one and the operands; `operands` is their number."""
 
     name: str
     kinds: str
@@ -55,7 +54,7 @@ def _row(name: str, numpy: Callable[..., Any], llvm: str | dict[str, str], wgsl:
 
 
 def _with_floats(row: Atomic, llvm: str) -> Atomic:
-    """The row for f32 too: an instruction in LLVM, elsewhere a loop of compare_exchange on the bits."""
+    """Add f32 to a row: an instruction in LLVM, elsewhere a compare-exchange loop on the bits."""
     loop = {"f": f"expand:atomic_{row.name}"}
     wide: dict[str, Column] = {t: {**row.column(t), **loop} for t in ("c", "wgsl", "msl")}
     opcode = {**row.llvm, "f": llvm}

@@ -1,12 +1,12 @@
 """Columns c, wgsl and msl of the instruction table.
 
-Joined by name in instructions.py.
+lang/instructions.py joins these columns to its rows by name.
 
-A cell is a template of one expression: {0} {1} {2} are the operands (names, or literals that bind tightest), {T} is the
-result's type in the dialect. "expand": lang/expand/functions.py replaces it by other instructions. "expand:NAME" is a function
-of the dialect's file, NAME + "_" + the first operand's dtype. Operands are scalars: an explicit vector applies the template to
-each of its elements. C is compiled with -fwrapv (integers wrap) and -ffp-contract=fast. minimum and maximum keep a NaN, which
-no dialect's own functions do.
+A cell is a template of one expression: {0} {1} {2} are the operands (names, or literals that need no parentheses), {T} is the
+result's type in the dialect. "expand": lang/expand/functions.py replaces the instruction by others. "expand:NAME": a call of
+NAME + "_" + the first operand's dtype, a function of the dialect's file. Operands are scalars; for an explicit vector the
+template applies to each element. C is compiled with -fwrapv (integers wrap) and -ffp-contract=fast. minimum and maximum
+propagate NaN; the built-in functions of the dialects do not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Absent:
-    """A cell of a target that cannot have the instruction, with the reason, as a refusal says it."""
+    """The cell of an instruction that a target lacks, with the reason that a refusal reports."""
 
     reason: str
 
@@ -28,7 +28,7 @@ Column: TypeAlias = Mapping[str, Cell]  # operand kind ('f', 'i', 'u', 'b') -> c
 
 
 def _operator(text: str, kinds: str) -> dict[str, Column]:
-    """The same in all three dialects."""
+    """Return the cells of an infix operator, equal in all three dialects."""
     return {dialect: dict.fromkeys(kinds, f"{{0}} {text} {{1}}") for dialect in ("c", "wgsl", "msl")}
 
 
@@ -37,7 +37,7 @@ def _expanded(name: str, kinds: str) -> dict[str, Column]:
 
 
 def _function(name: str, kinds: str = "f", msl: str = "", wgsl: str = "") -> dict[str, Column]:
-    """A function that WGSL and Metal have; C expands it, as C's own differ by dtype."""
+    """Return the cells of a built-in of WGSL and Metal; C expands it, as its functions differ by dtype."""
     return {
         "c": dict.fromkeys(kinds, f"expand:{name}"),
         "wgsl": dict.fromkeys(kinds, f"{wgsl or name}({{0}})"),
@@ -46,7 +46,7 @@ def _function(name: str, kinds: str = "f", msl: str = "", wgsl: str = "") -> dic
 
 
 def _extreme(name: str, function: str) -> dict[str, Column]:
-    """min and max: the dialects' own lose a NaN."""
+    """Return the cells of min or max; float kinds expand because the built-ins drop NaN."""
     own: dict[str, Cell] = {"f": f"expand:{name}", **dict.fromkeys("iu", f"{function}({{0}}, {{1}})")}
     return {"c": dict.fromkeys("fiu", f"expand:{name}"), "wgsl": own, "msl": own}
 
@@ -80,18 +80,18 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "ceil": _function("ceil"),
     "trunc": _function("trunc"),
     "round": _function("round", msl="rint"),
-    # no builtin of WGSL's or Metal's keeps a driver from fusing across it
+    # no WGSL or Metal built-in prevents a driver from fusing across it
     "rounded": {"c": {"f": "expand:rounded"}, "wgsl": {"f": "{0}"}, "msl": {"f": "{0}"}},
     "exp": {**_function("exp", msl="precise::exp"), "c": _EXPAND},
     "log": {**_function("log", msl="precise::log"), "c": _EXPAND},
-    # WGSL's own may overflow to NaN, and so may some of Metal's
+    # the built-in of WGSL, and of some Metal versions, may overflow to NaN
     "tanh": {**_expanded("tanh", "f"), "c": _EXPAND},
     "erf": {"c": _EXPAND, "wgsl": _EXPAND, "msl": _EXPAND},
     "scale": {"c": _EXPAND, "wgsl": _EXPAND, "msl": _EXPAND},
-    # WGSL's own are right within pi of 0 alone
+    # the WGSL built-ins are accurate only for |x| <= pi
     "sin": {**_function("sin", msl="precise::sin"), "wgsl": {"f": "expand:sin"}},
     "cos": {**_function("cos", msl="precise::cos"), "wgsl": {"f": "expand:cos"}},
-    # WGSL may take for granted that there is no NaN
+    # WGSL implementations may assume that there is no NaN
     "isnan": {"c": {"f": "{0} != {0}"}, "wgsl": {"f": "expand:isnan"}, "msl": {"f": "isnan({0})"}},
     "and": _operator("&", "iub"),
     "or": _operator("|", "iub"),

@@ -1,17 +1,18 @@
 """The instruction table: one row per instruction with its type rule, its meaning in NumPy and its lowering on each target.
 
-The LLVM column holds an opcode per kind of operand ('f', 'i', 'u', 'b'), an intrinsic ("llvm.sqrt"), "expand:NAME" for what
-emit/llvm/math/table.py spells out, or "expand" for what lang/expand/functions.py replaces by other instructions before any text
-is written; the PTX column is the same but where _PTX says otherwise. The columns of C, WGSL and MSL are in lang/dialects.py. No
-cell is empty: a target that cannot have an instruction has an Absent(reason) there.
+A cell of the LLVM column, per operand kind ('f', 'i', 'u', 'b'), is one of: an opcode; an intrinsic ("llvm.sqrt");
+"expand:NAME", a function of emit/llvm/math/table.py; "expand", an instruction that lang/expand/functions.py replaces before
+emission. The PTX column equals the LLVM column except for the cells in _PTX. The C, WGSL and MSL columns are in
+lang/dialects.py. No cell is empty: where a target lacks an instruction, the cell is Absent(reason).
 
-Accuracy of the expansions, f32 and f64, subnormal arguments and results included (worst measured over sweeps of all
-exponents): exp 0.92 ulp, log 0.95 ulp, tanh 1.51 ulp, erf 1.18 ulp, sin and cos 0.82 ulp (0.51 in f32) at any size of x; tests
-hold them to 1, 1, 2, 1.5 and 1.
+Worst measured error of the expansions in f32 and f64, over sweeps of all exponents including subnormal arguments and
+results: exp 0.92 ulp, log 0.95 ulp, tanh 1.51 ulp, erf 1.18 ulp, sin and cos 0.82 ulp (0.51 in f32) for any magnitude
+of x. The limits in the tests are 1, 1, 2, 1.5 and 1.
 
-Integers wrap, but i64 (indexes) must not overflow. A shift is by less than the width, a divisor is not 0: the interpreter finds
-what breaks this. Floats to integers truncate and saturate, NaN gives 0. A bf16 made of a subnormal may be 0. dot2 of bf16 may
-take subnormal operands and results as 0, and NEON's adds its two products to each other first, in its own rounding.
+Integers wrap, except that i64 (indexes) must not overflow. A shift count must be less than the width, and a divisor must not
+be 0; the interpreter reports violations. A cast from float to integer truncates and saturates, and NaN gives 0. A cast of a
+subnormal to bf16 may give 0. dot2 of bf16 may flush subnormal operands and results to 0; on NEON it adds its two products to
+each other first, with its own rounding.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from camshaft.lang.structural import STRUCTURAL as STRUCTURAL
 
 @dataclass(frozen=True)
 class Instruction:
-    """`kinds`: operand kinds taken. `result`: 'same' as the first operand, 'second', 'bool', or 'attr' where the tracer names it.
+    """One row of the instruction table.
 
-    `numpy` takes the operands; for 'attr' rows the result's DType as well.
+    `kinds`: the accepted operand kinds. `result`: the result dtype: 'same' (first operand), 'second' (second operand), 'bool',
+    or 'attr' (given by the tracer). `numpy` takes the operands, and for 'attr' rows also the result's DType.
     """
 
     name: str
@@ -47,7 +49,7 @@ class Instruction:
     msl: Column = field(default_factory=dict)
 
     def column(self, target: str) -> Column:
-        """The cells of a target by operand kind: 'llvm', 'c', 'wgsl', 'msl' or 'ptx'."""
+        """Return the cells of a target by operand kind: 'llvm', 'c', 'wgsl', 'msl' or 'ptx'."""
         column: Column = getattr(self, target)
         return column
 
@@ -64,8 +66,8 @@ def _dot4(acc: Any, a: Any, b: Any) -> Any:
 
 
 def _dot2(acc: Any, a: Any, b: Any) -> Any:
-    """acc + high(a) high(b), then + low(a) low(b), of the halves of 32-bit words: bf16 beside an f32, each sum rounded once, as
-    in fma; 16-bit integers beside an i32, wrapping."""
+    """acc + high(a) high(b), then + low(a) low(b), of the halves of 32-bit words: bf16 for an f32 acc, each sum rounded once as
+    in fma; 16-bit integers for an i32 acc, wrapping."""
     words = [np.array(x).view(np.uint32) for x in (a, b)]
     if acc.dtype == np.int32:
         shorts = [np.array(w, np.uint32, order="C")[..., None].view(np.int16).astype(np.int32) for w in words]
@@ -76,7 +78,7 @@ def _dot2(acc: Any, a: Any, b: Any) -> Any:
 
 
 def _byte_lookup(indexes: Any, *table: Any) -> Any:
-    """For each byte i of a u32 word, byte i & 15 of the 16 that the four words of the table hold, lowest first."""
+    """For each byte i of a u32 word, byte i & 15 of the 16 bytes in the table's four words, lowest first."""
     words, *parts = (np.array(x, np.uint32) for x in np.broadcast_arrays(indexes, *table))
     octets = np.stack(parts, -1).view(np.uint8)
     found = np.take_along_axis(octets, (words[..., None].view(np.uint8) & 15).astype(np.int64), -1)
@@ -84,7 +86,7 @@ def _byte_lookup(indexes: Any, *table: Any) -> Any:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """Rounded once: f32 by way of f64, where products are exact; f64 by what its product and its sum lost."""
+    """a * b + c: f32 through f64, where the product is exact; f64 with the rounding errors of product and sum added back."""
     if a.dtype == np.float32:
         return (np.float64(a) * np.float64(b) + np.float64(c)).astype(np.float32)
     product = a * b
@@ -97,14 +99,14 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
 
 
 def _halves(a: Any) -> tuple[Any, Any]:
-    """An f64 as the sum of two of 26 bits (Veltkamp)."""
+    """Split an f64 into two parts of 26 bits (Veltkamp)."""
     scaled = a * 134217729.0
     high = scaled - (scaled - a)
     return high, a - high
 
 
 def _cast(a: Any, to: DType) -> Any:
-    """Conversion by value; 16-bit floats are reached and left by way of f32."""
+    """Convert by value; conversions from and to 16-bit floats go through f32."""
     if a.dtype == to.numpy:
         return a
     if np.float32 not in (a.dtype, to.numpy) and (a.dtype in _HALVES or to.numpy in _HALVES):
@@ -124,12 +126,12 @@ def _saturate(a: Any, to: DType) -> Any:
 
 
 def _scale(a: Any, n: Any) -> Any:
-    """a 2^n for whole n, rounded once; an a of NaN goes with any n."""
+    """a 2^n for whole n, rounded once; NaN a gives NaN for any n."""
     return np.ldexp(a, np.where(np.isnan(n), 0, n).astype(np.int32))
 
 
 def _erf(a: Any) -> Any:
-    """Element by element in f64: NumPy has none."""
+    """erf element by element in f64, since NumPy has none."""
     wide = [erf(x) for x in np.ravel(a).astype(np.float64).tolist()]
     return np.array(wide).reshape(np.shape(a)).astype(a.dtype)
 
@@ -201,12 +203,12 @@ def _joined(row: Instruction) -> Instruction:
 
 INSTRUCTIONS: dict[str, Instruction] = {row.name: _joined(row) for row in _ROWS}
 
-# accumulator kind -> (instruction that combines, identity for floats; integers take the dtype's own extremes)
+# accumulator kind -> (combining instruction, identity for floats); integers use the extremes of their dtype
 COMBINERS: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 def identity(kind: str, dtype: np.dtype[Any]) -> float | int:
-    """The value that changes nothing: 0 for sum, the lowest for max, the greatest for min."""
+    """Return the identity of a combiner: 0 for sum, the lowest for max, the greatest for min."""
     if kind == "sum":
         return 0
     if dtype.kind == "f":

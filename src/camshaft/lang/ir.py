@@ -1,9 +1,10 @@
 """Kernel IR: what tracing a kernel yields and what the emitters and the interpreter read.
 
-Values in blocks; no phi but loop counters.
+A kernel body is a tree of blocks. Loop counters are the only values that change per iteration; other state is in variables,
+so there are no phi nodes.
 
-A value is uniform (one for the whole program) or varying (one per lane), found by lang/uniformity.py; `width` n > 0 makes it an
-explicit vector of n elements, which is uniform as a whole.
+A value is uniform (one per program) or varying (one per lane); lang/uniformity.py computes which. A value with `width` n > 0 is
+an explicit vector of n elements, and is uniform.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from camshaft.lang.operators import recorders as recorders
 
 Operand: TypeAlias = "Value | int | float"
 
-# The attr of a sum or product of floats that is rounded by itself: LLVM does not fuse it with its neighbours.
+# The attr of a float add, subtract or multiply that LLVM must round separately, without fusing it into an FMA.
 EXACT = "exact"
 
-# Storage types that arithmetic widens: loads give the second, stores narrow again.
+# Storage dtype -> arithmetic dtype: loads widen to it, stores narrow from it.
 ARITHMETIC_DTYPE: dict[DType, DType] = {f16: f32, bf16: f32, i8: i32, i16: i32, u8: u32, u16: u32}
 
 
 def arithmetic_dtype(dtype: DType) -> DType:
-    """The dtype that a load of `dtype` yields."""
+    """Return the dtype that a load of `dtype` yields."""
     return ARITHMETIC_DTYPE.get(dtype, dtype)
 
 
 @dataclass(frozen=True)
 class ArrayParam:
-    """An array parameter: `shape` holds bounds (an Extent's bound where a size varies), row-major."""
+    """A row-major array parameter. `shape` holds upper bounds (an Extent's bound for a size that varies)."""
 
     name: str
     dtype: DType
@@ -52,7 +53,10 @@ class GridDim:
 
 @dataclass(eq=False)
 class Block:
-    """Statements in order. `parent` is the enclosing block; a value may be used only where its block is still open."""
+    """A list of values and statements in program order. `parent` is the enclosing block.
+
+    A value may be used only in its own block and the blocks nested in it.
+    """
 
     parent: Block | None = None
     statements: list[Value | Statement] = field(default_factory=list)
@@ -60,7 +64,7 @@ class Block:
 
 @dataclass(eq=False, repr=False)
 class Value(Operators):
-    """The result of an instruction. Python's operators on it record further instructions."""
+    """The result of an instruction. Python operators on it record further instructions."""
 
     op: str
     dtype: DType
@@ -74,14 +78,14 @@ class Value(Operators):
         return f"<{self.op} {self.dtype}{f'x{self.width}' if self.width else ''} line {self.line}>"
 
     def to(self, dtype: DType) -> Value:
-        """Conversion by value to another dtype."""
+        """Record a conversion by value to `dtype`."""
         result: Value = recorder().cast(self, dtype)
         return result
 
 
 @dataclass(eq=False)
 class Array:
-    """An array inside a kernel: a parameter (`scratch` False) or workgroup scratch, made on a `line` of its source."""
+    """An array inside a kernel: a parameter (`scratch` False) or workgroup scratch, declared on source line `line`."""
 
     name: str
     dtype: DType
@@ -113,7 +117,7 @@ class Var:
 
 @dataclass(eq=False)
 class Statement:
-    """What yields no value."""
+    """An operation without a result. `line` is its source line."""
 
     line: int
 
@@ -131,8 +135,11 @@ class VarSet(Statement):
 
 @dataclass(eq=False)
 class Store(Statement):
-    """array[indices] = value. `scattered` allows any index; `count` masks an explicit vector to its first elements; `streamed`: a
-    CPU may write around its caches."""
+    """array[indices] = value.
+
+    `scattered` allows non-contiguous lane indices. `count` stores only the first elements of an explicit vector. `streamed`
+    allows nontemporal stores on a CPU.
+    """
 
     array: Array
     indices: tuple[Value, ...]
@@ -144,7 +151,7 @@ class Store(Statement):
 
 @dataclass(eq=False)
 class Lanes(Statement):
-    """for index in start..stop, spread over the lanes."""
+    """for index in start..stop, distributed over the lanes."""
 
     index: Value
     start: Value
@@ -154,7 +161,7 @@ class Lanes(Statement):
 
 @dataclass(eq=False)
 class Range(Statement):
-    """for index in range(start, stop, step), one after the other; uniform."""
+    """for index in range(start, stop, step), sequential; the index is uniform."""
 
     index: Value
     start: Value
@@ -165,7 +172,7 @@ class Range(Statement):
 
 @dataclass(eq=False)
 class When(Statement):
-    """if condition: a branch where it is uniform, a mask where it varies."""
+    """if condition: a branch if the condition is uniform, a lane mask if it varies."""
 
     condition: Value
     body: Block
@@ -173,7 +180,7 @@ class When(Statement):
 
 @dataclass(eq=False)
 class Barrier(Statement):
-    """All lanes of the program's workgroup arrive before any goes on."""
+    """A workgroup barrier: no lane continues before all lanes have arrived."""
 
 
 @dataclass(eq=False)
@@ -184,7 +191,10 @@ class Prefetch(Statement):
 
 @dataclass(eq=False)
 class Tile:
-    """Accumulators, `rows` by `columns`, spread over the lanes as the target likes: of f32, or where `is_words` of f32 or i32."""
+    """A `rows` by `columns` matrix of accumulators; the target chooses how lanes share it.
+
+    The dtype is f32, or with `is_words` f32 or i32.
+    """
 
     rows: int
     columns: int
@@ -196,16 +206,17 @@ class Tile:
 
 @dataclass(eq=False)
 class TileNew(Statement):
-    """All accumulators 0."""
+    """Set all accumulators to 0."""
 
     tile: Tile
 
 
 @dataclass(eq=False)
 class TileMma(Statement):
-    """tile[i, j] += sum over p < depth of a[i, p] * b[p, j], `transposed`: b[j, p]; both from the element at `a_at`, `b_at`.
+    """tile[i, j] += sum over p < depth of a[i, p] * b[p, j], or b[j, p] if `transposed`.
 
-    In a tile of words a and b are u32, and such a product is a sum itself: of 4 bytes, a's signed and b's not, or of 2 bf16.
+    The matrices start at the elements `a_at` and `b_at`. In a word tile a and b are u32, and each word product is a dot
+    product: of 4 bytes (a signed, b unsigned) for i32, or of 2 bf16 for f32.
     """
 
     tile: Tile
@@ -219,7 +230,7 @@ class TileMma(Statement):
 
 @dataclass(eq=False)
 class TileScale(Statement):
-    """Every accumulator times a uniform value."""
+    """Multiply every accumulator by a uniform value."""
 
     tile: Tile
     factor: Value
@@ -227,7 +238,7 @@ class TileScale(Statement):
 
 @dataclass(eq=False)
 class TileStore(Statement):
-    """array[.., i, j] = tile[i, j] for i < rows and j < columns (all, if None)."""
+    """array[.., i, j] = tile[i, j] for i < rows and j < columns (None: no limit)."""
 
     tile: Tile
     array: Array
@@ -238,7 +249,10 @@ class TileStore(Statement):
 
 @dataclass(eq=False)
 class AsyncCopy(Statement):
-    """The whole `destination` from source at `indices`, 0 from `rows` and `columns` (if given) on; done at the next AsyncWait."""
+    """Fill `destination` from `source` at `indices`; the copy completes at the next AsyncWait.
+
+    Elements at or past `rows` and `columns` (if given) are set to 0.
+    """
 
     destination: Array
     source: Array
@@ -249,7 +263,7 @@ class AsyncCopy(Statement):
 
 @dataclass(eq=False)
 class AsyncWait(Statement):
-    """All copies begun before have ended, for all lanes."""
+    """Wait until all earlier AsyncCopy statements of all lanes have completed."""
 
 
 TILE_STATEMENTS = (TileNew, TileMma, TileScale, TileStore, AsyncCopy, AsyncWait)
@@ -269,7 +283,7 @@ class KernelIR:
 
 
 def walk(block: Block) -> Iterator[Value | Statement]:
-    """Every value and statement, in program order, inner blocks after their statement."""
+    """Yield every value and statement in program order; a nested block follows its statement."""
     for item in block.statements:
         yield item
         body = getattr(item, "body", None)
@@ -278,7 +292,7 @@ def walk(block: Block) -> Iterator[Value | Statement]:
 
 
 def changed_arrays(block: Block) -> frozenset[Array]:
-    """The arrays that are stored to or changed by atomics."""
+    """Return the arrays that stores, copies or atomics write."""
     changed = {item.array for item in walk(block) if isinstance(item, (Store, TileStore))}
     changed |= {item.destination for item in walk(block) if isinstance(item, AsyncCopy)}
     atomics = {item.attr[0] for item in walk(block) if isinstance(item, Value) and item.op == "atomic"}
@@ -286,7 +300,7 @@ def changed_arrays(block: Block) -> frozenset[Array]:
 
 
 def operands(item: Value | Statement) -> tuple[Value, ...]:
-    """The values that an instruction or a statement reads."""
+    """Return the values that an instruction or a statement reads."""
     if isinstance(item, Value):
         return item.args
     if isinstance(item, VarNew):

@@ -35,8 +35,10 @@ class Kernel:
         return inspect.getsourcefile(self.function) or "<unknown>"
 
     def digest(self) -> str:
-        """SHA-256 of the files that the kernel's source is spread over: its own, and those of camshaft's or its own package that
-        give it names, so that no change of a helper is missed."""
+        """Return the SHA-256 of the kernel's source file and of every file of its package that it imports names from.
+
+        A change of a helper therefore changes the digest.
+        """
         return _source_digest(self.function.__module__, self.source_file)
 
     def trace(
@@ -46,7 +48,7 @@ class Kernel:
         constants: Mapping[str, Constant] | None = None,
         grid: Sequence[ir.GridDim] = (ir.GridDim(),),
     ) -> ir.KernelIR:
-        """Runs the function once with traced values. KernelError names the line that breaks a rule."""
+        """Run the function once with traced values. A KernelError names the source line that breaks a rule."""
         tracer = tracing.Tracer(self.name, self.function.__code__.co_filename)
         params = [ir.Array(a.name, a.dtype, a.shape, a.writable) for a in arrays]
         ir.recorders.append(tracer)
@@ -56,7 +58,7 @@ class Kernel:
             self.function(tracer, *given, **(constants or {}))
         except CamshaftError:
             raise
-        except Exception as error:  # a word that there is none of, NumPy on a traced value
+        except Exception as error:  # for example an unknown method of k, or NumPy on a traced value
             raise tracer.foreign(error) from error
         finally:
             ir.recorders.pop()
@@ -73,7 +75,7 @@ class Kernel:
         )
 
     def _scalar_count(self, n_arrays: int, n_scalars: int) -> int:
-        """How many of the scalars the function itself names; those of the grid alone come after them."""
+        """Return how many scalars the function takes; scalars that only the grid uses follow them."""
         code = self.function.__code__
         named = code.co_argcount - 1 - n_arrays
         if code.co_flags & inspect.CO_VARARGS:
@@ -96,7 +98,7 @@ def _source_digest(module: str, path: str) -> str:
 
 
 def _collect_sources(name: str, package: str, files: set[str]) -> None:
-    """The files of a module and of every module below ops/ (outside camshaft: of its package) that it took names from."""
+    """Collect the files of a module and of the modules below ops/ (outside camshaft: of its package) that it imports from."""
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None)
     if module is None or path is None or path in files:
@@ -112,14 +114,16 @@ def _collect_sources(name: str, package: str, files: set[str]) -> None:
 
 
 def kernel(function: Callable[..., None]) -> Kernel:
-    """Makes a Kernel of a function (k, arrays..., scalars..., *, constants...)."""
+    """Wrap a function as a Kernel: (k, arrays..., scalars..., *, constants...)."""
     return Kernel(function)
 
 
 @functools.cache
 def language_digest(*patterns: str) -> str:
-    """SHA-256 over the language and the files of camshaft that match `patterns` ("emit/llvm/**/*.py"): part of every key of code
-    made by them, so that a change there rebuilds it."""
+    """Return the SHA-256 of lang/ and of the camshaft files that match `patterns` ("emit/llvm/**/*.py").
+
+    It is part of every cache key of generated code, so that a change in these files recompiles it.
+    """
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
     files = sorted({path for pattern in ("lang/**/*.py", *patterns) for path in root.glob(pattern)})
@@ -129,5 +133,5 @@ def language_digest(*patterns: str) -> str:
 
 
 def constants_key(constants: Mapping[str, Any]) -> str:
-    """A canonical spelling of a set of constants."""
+    """Return a canonical text for a set of constants, for cache keys."""
     return ",".join(f"{name}={constants[name]!r}" for name in sorted(constants))

@@ -10,12 +10,12 @@ from typing import Any
 
 from camshaft.errors import KernelError
 
-# The tracer that records now (lang/tracing/tracer.py); the operators of Value speak to it.
+# Stack of active tracers (lang/tracing/tracer.py); the operators of Value record into the last one.
 recorders: list[Any] = []
 
 
 def recorder() -> Any:
-    """The tracer that is recording. KernelError outside a kernel."""
+    """Return the active tracer. KernelError outside a kernel."""
     if not recorders:
         raise KernelError("a traced value was used outside of its kernel")
     return recorders[-1]
@@ -27,7 +27,7 @@ def _record(name: str, *operands: object) -> Value:
 
 
 class Operators:
-    """Arithmetic, comparisons and bits. A traced value has no truth while tracing."""
+    """Arithmetic, comparisons and bits. bool() of a traced value is an error."""
 
     def __add__(self, other: Operand) -> Value:
         return _record("add", self, other)

@@ -1,7 +1,8 @@
 """The dtypes that each target supports, as values in a kernel and as elements of arrays.
 
-A value's cell is the type's name in the target's text. An element's is 'native' (of the value's type), 'bits' (an unsigned
-integer of that size, which the emitter widens and narrows), or 'packed' (several to a 32-bit word, as the target reads no less).
+A value's cell is the type's name in the target's text. An element's cell is 'native' (the value's type), 'bits' (an unsigned
+integer of the same size, which the emitter widens and narrows), or 'packed' (several elements in one 32-bit word, the smallest
+unit that the target can read).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ _LLVM: dict[str, Cell] = {
     "f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
     "u8": "i8", "u16": "i16", "u32": "i32", "u64": "i64", "bool": "i1",
 }  # fmt: skip
-# 16-bit floats are values only between a cast and its store: C and WGSL hold them as an f32 that was rounded to them
+# 16-bit float values occur only between a cast and its store: C and WGSL represent them as an f32 rounded to 16 bits
 _C: dict[str, Cell] = {
     "f16": "float", "bf16": "float", "f32": "float", "f64": "double", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t",
     "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "bool": "_Bool",
 }  # fmt: skip
 _NO_F64 = Absent("WGSL has no 64-bit floats")
 _NO_U64 = Absent("WGSL has no 64-bit integers")
-# i64 values are indexes, which an i32 holds there: no binding has 2^31 elements
+# i64 values are indexes and fit an i32, since no binding has 2^31 elements
 _WGSL: dict[str, Cell] = {
     "f16": "f32", "bf16": "f32", "f32": "f32", "f64": _NO_F64, "i8": "i32", "i16": "i32", "i32": "i32", "i64": "i32",
     "u8": "u32", "u16": "u32", "u32": "u32", "u64": _NO_U64, "bool": "bool",

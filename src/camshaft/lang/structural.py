@@ -1,8 +1,8 @@
 """Values and statements that are not rows of the instruction table, and who lowers each of them on each target.
 
-'emitter': the target's emitter. 'simt': form.py rewrites it, so that the emitters of SIMT targets never meet it. 'tiles':
-lang/expand/tiles.py rewrites it to other words (EXPANDED says why). 'matrix units': the emitter where a tile suits them
-(emit/nvptx/tiles.py, llvm_units.py, msl_tiles.py), else as 'tiles'. An Absent cell is a refusal.
+'emitter': the target's emitter. 'simt': lang/simt/form.py, before the emitters of SIMT targets run. 'tiles':
+lang/expand/tiles.py, which rewrites it to other instructions (EXPANDED gives the reason). 'matrix units': the emitter if the
+tile fits the units (emit/nvptx/tiles.py, emit/llvm/matrix_unit.py, emit/msl/tiles.py), else as 'tiles'. Absent: a refusal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VECTOR_TARGETS = ("llvm", "c")
 
 
 def _row(vector: Cell = "emitter", simt: Cell = "emitter", **other: Cell) -> dict[str, Cell]:
-    """A row: `vector` on the CPU's targets, `simt` where a lane is a thread, but for the targets named."""
+    """Return a row: `vector` on CPU targets, `simt` on targets where a lane is a thread; keywords override single targets."""
     row = {**dict.fromkeys(_VECTOR_TARGETS, vector), **dict.fromkeys(_SIMT_TARGETS, simt)}
     return {**row, **other}
 
@@ -40,7 +40,7 @@ STRUCTURAL: dict[str, dict[str, Cell]] = {
     "vector_sum": _row(simt="simt"),
     "vector_max": _row(simt="simt"),
 }
-# The classes of lang/ir.py that are statements.
+# The statement classes of lang/ir.py.
 STATEMENTS: dict[str, dict[str, Cell]] = {
     **{name: _row() for name in ("VarNew", "VarSet", "Store", "Range", "When", "Barrier")},
     **{name: _row(simt="simt") for name in ("Lanes", "Prefetch")},
@@ -51,7 +51,7 @@ STATEMENTS: dict[str, dict[str, Cell]] = {
     "TileScale": _row("tiles", "tiles", ptx="matrix units", msl="matrix units"),
     **{name: _row("tiles", "tiles", ptx="emitter") for name in ("AsyncCopy", "AsyncWait")},
 }
-# Why a target runs tiles and asynchronous copies in ordinary words: (tiles, copies).
+# Why a target expands tiles and asynchronous copies to ordinary instructions: (tiles, copies).
 EXPANDED: dict[str, tuple[str, str]] = {
     "llvm": (
         "CPUs' units take tiles of words alone (emit/llvm/matrix_unit.py)",

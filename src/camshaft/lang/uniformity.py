@@ -8,14 +8,17 @@ from camshaft.lang import ir
 
 
 def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]]:
-    """The values and variables that vary by lane. A variable varies if any value set into it does, or a mask that it was not made
-    under."""
+    """Return the values and the variables that vary by lane.
+
+    A variable varies if a varying value is assigned to it, or if it is assigned under a varying mask that does not enclose its
+    declaration.
+    """
     values: set[ir.Value] = set()
     variables: set[ir.Var] = {
         item.var for item in ir.walk(kernel.body) if isinstance(item, ir.VarNew) and item.var.identity
     }
     while True:
-        # values come in order: only a variable found late, read earlier in a loop, makes another visit necessary
+        # values are in program order: only a variable read in a loop before its assignment needs another visit
         before = len(variables)
         _visit(kernel.body, _Flow(), values, variables)
         if before == len(variables):
@@ -24,11 +27,11 @@ def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]
 
 @dataclass(frozen=True)
 class _Flow:
-    """Where a statement stands: under a mask that varies, inside a lanes loop. `mask`: the innermost that varies."""
+    """The control flow around a statement: a varying mask, a lanes loop. `mask` is the innermost varying one."""
 
     mask: ir.When | None = None
     in_lanes: bool = False
-    made_under: dict[ir.Var, ir.When | None] = field(default_factory=dict)  # of all variables so far
+    made_under: dict[ir.Var, ir.When | None] = field(default_factory=dict)  # over all variables so far
 
 
 def _visit(block: ir.Block, flow: _Flow, values: set[ir.Value], variables: set[ir.Var]) -> None:
@@ -58,12 +61,12 @@ def _value_varies(value: ir.Value, flow: _Flow, values: set[ir.Value], variables
         return True
     if value.op == "reduce":
         return False
-    if value.op == "shuffle":  # one lane's value, wherever it is read, is the same for all
+    if value.op == "shuffle":  # every lane receives the same lane's value
         return value.args[1] in values
     if value.op == "var_get":
         return value.attr in variables
     if value.op == "atomic" and (flow.mask or flow.in_lanes):
-        return True  # each lane does its own
+        return True  # each lane performs its own
     return any(arg in values for arg in value.args)
 
 

@@ -1,7 +1,7 @@
 """The table's "expand:NAME" in C, for scalars and vectors alike.
 
-A template is the body of `static inline {F} NAME_{s}(...)`: {F} {I} {U} are the type and the integers of its size, {s} {i} {u}
-what the helpers' names on them end in, {w} the number of elements.
+A template is the body of `static inline {F} NAME_{s}(...)`: {F} {I} {U} are the type and the signed and unsigned integers of its
+size, {s} {i} {u} the suffixes of helper names for these types, {w} the number of elements.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ return choose_{{s}}(a != a, a, y);"""
 
 
 def _builtin(name: str, form: Form) -> str:
-    """The compiler's own: an instruction, or a function of the C library, whose sin and cos are right to the last place."""
+    """Call a compiler built-in: an instruction, or a C library function (sin and cos are accurate to the last place)."""
     call = f"__builtin_{name}{'f' if form.element == f32 else ''}"
     if not form.is_vector:
         return f"return {call}(x);"
@@ -102,5 +102,5 @@ def written(name: str) -> Maker:
 
 
 def define_text(result: str, name: str, parameters: str, body: str) -> str:
-    """Preprocessor lines stay at the margin."""
+    """Indent a helper's text, except for preprocessor lines."""
     return define(result, name, parameters, *body.split("\n")).replace("\n    #", "\n#")

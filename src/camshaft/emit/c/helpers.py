@@ -1,6 +1,5 @@
-"""All helpers that C text may call, by name: byte dot products and look-ups, 16-bit floats, atomics, and those of its neighbours.
-
-Used by emit/c/values.py.
+"""All helpers that C text may call, by name: byte dot products and look-ups, 16-bit floats, atomics, and those of functions.py
+and library.py.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def fma(lib: Library, form: Form) -> str:
     parameters = f"{typ} a, {typ} b, {typ} c"
     if not form.is_vector:
         single = form.element == f32
-        # without an instruction, the product is exact in f64, as almost every sum is
+        # without an FMA instruction compute in f64: the product is exact, and so is almost every sum
         other = "return (float)((double)a * b + c);" if single else "return __builtin_fma(a, b, c);"
         plain = f"return __builtin_fma{'f' if single else ''}(a, b, c);"
         return define_text(typ, name, parameters, f"#ifdef CAMSHAFT_FMA\n{plain}\n#else\n{other}\n#endif")
@@ -61,7 +60,7 @@ def fma(lib: Library, form: Form) -> str:
 
 
 def _halves(lib: Library, function: str, form: Form, operands: str, other: Form | None = None) -> str:
-    """A body that calls the helper of half the width twice; the first operand is of `form`, the rest of `other`."""
+    """Return a body that calls the helper of half the width twice; the first operand is of `form`, the rest of `other`."""
     half = Form(form.dtype, form.n // 2)
     rest = Form((other or form).dtype, form.n // 2)
     piece, part, part_rest = lib.need(function, half), lib.type_of(half), lib.type_of(rest)
@@ -73,10 +72,10 @@ def _halves(lib: Library, function: str, form: Form, operands: str, other: Form 
 
 
 def rounded(lib: Library, form: Form) -> str:
-    """x, which no compiler fuses with its readers; `zero` is a 0 that the compiler knows nothing of.
+    """x, protected from fusion with its users; `zero` is a 0 that is opaque to the compiler.
 
-    GCC's vectorizer drops __builtin_assoc_barrier (seen: 12.2), Clang 14 has its fence on x86 alone, and asm or volatile in a
-    loop would keep it from being vectorized. An exclusive or takes as long as an addition of integers.
+    GCC's vectorizer drops __builtin_assoc_barrier (seen in 12.2), Clang 14 has its fence on x86 only, and asm or volatile would
+    prevent vectorization of the loop. An exclusive or costs as much as an integer addition.
     """
     typ, integer = lib.type_of(form), scalar_type(form.signed.element)
     body = "return bits_{i}_{s}(bits_{s}_{i}(x) ^ zero);"
@@ -84,7 +83,7 @@ def rounded(lib: Library, form: Form) -> str:
 
 
 def dot4(lib: Library, form: Form) -> str:
-    """acc + sum over 4 bytes of u8(a) * s8(b): one instruction where there is VNNI, else byte by byte."""
+    """acc + sum over 4 bytes of u8(a) * s8(b): one instruction with VNNI, else byte by byte."""
     typ, words = lib.type_of(form), lib.type_of(form.of(u32))
     name, parameters = f"dot4_{form.name}", f"{typ} acc, {words} a, {words} b"
     if form.n > 16:
@@ -137,7 +136,7 @@ return choose_{i}(x <= -0x1p31f, splat_{i}(INT32_MIN), y);"""
 
 # --- atomics: relaxed; each gives the old element ------------------------------------------------------------------------------
 def _atomic(name: str, new: str) -> Maker:
-    """A loop of compare-and-exchange: where __atomic has no such function."""
+    """An atomic as a compare-exchange loop, where __atomic has no such function."""
 
     def make(lib: Library, form: Form) -> str:
         typ = lib.type_of(form)
@@ -216,5 +215,5 @@ CONVERSIONS: dict[str, ConversionMaker] = {"bits": bits_of, "to": to_integer}
 
 
 def library() -> Library:
-    """An empty library that knows every helper."""
+    """Return an empty library that can make every helper."""
     return Library(MAKERS, CONVERSIONS)

@@ -1,7 +1,7 @@
-"""The C helpers that a kernel's text needs, each once and after those that it calls itself.
+"""The C helpers that a kernel's text needs, each once and after the helpers that it calls.
 
 A value of width n is one of GCC's and Clang's vectors (f32x16); operators work on them element by element, comparisons give
-integer masks of 0 and -1. A boolean vector is such a mask of i32, whatever it was compared from.
+integer masks of 0 and -1. A boolean vector is such a mask of i32, for operands of any dtype.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _UNSIGNED = {4: u32, 8: u64}
 
 
 def value_dtype(dtype: DType) -> DType:
-    """What holds a value: f16 and bf16 are f32 rounded to them."""
+    """Return the dtype that represents a value: f16 and bf16 values are f32 rounded to 16 bits."""
     return f32 if dtype in (f16, bf16) else dtype
 
 
 def memory_dtype(dtype: DType) -> DType:
-    """What an array's elements are in memory: a boolean is a byte, f16 and bf16 are their bits."""
+    """Return the dtype of an array's elements in memory: u8 for booleans, the bits of f16 and bf16."""
     if dtype in (f16, bf16):
         return u16
     return u8 if dtype == boolean else dtype
@@ -54,12 +54,12 @@ class Form:
 
     @property
     def name(self) -> str:
-        """f32, or f32x16: what a helper's name ends in, and a vector's type."""
+        """f32 or f32x16: the suffix of helper names, and a vector's type."""
         return f"{self.element.name}x{self.n}" if self.is_vector else self.element.name
 
     @property
     def signed(self) -> Form:
-        """Integers of the same size: what a comparison of vectors gives."""
+        """The signed integer form of the same size, which vector comparisons yield."""
         return Form(_SIGNED[self.element.nbytes], self.n)
 
     @property
@@ -77,7 +77,7 @@ ConversionMaker = Callable[["Library", Form, Form], str]
 
 @dataclass
 class Library:
-    """`types` and `functions`: the texts needed so far, by name. `makers` and `conversions` know how each helper is written."""
+    """`types` and `functions`: the texts needed so far, by name. `makers` and `conversions` write the helpers."""
 
     makers: dict[str, Maker]
     conversions: dict[str, ConversionMaker]
@@ -95,21 +95,21 @@ class Library:
         return form.name
 
     def need(self, function: str, form: Form) -> str:
-        """The name of a helper on values of one form, whose text is then in `functions`."""
+        """Add a helper for values of one form to `functions` and return its name."""
         name = f"{function}_{form.name}"
         if name not in self.functions:
             self.functions[name] = self.makers[function](self, form)
         return name
 
     def convert(self, function: str, source: Form, to: Form) -> str:
-        """The same for a helper between two forms."""
+        """Add a conversion helper between two forms and return its name."""
         name = f"{function}_{source.name}_{to.name}"
         if name not in self.functions:
             self.functions[name] = self.conversions[function](self, source, to)
         return name
 
     def text(self) -> list[str]:
-        """Types, then functions in an order that C takes."""
+        """Return the types, then the functions, callees first."""
         return [*sorted(self.types.values(), key=len), *self.functions.values()]
 
 
@@ -126,7 +126,7 @@ def splat(lib: Library, form: Form) -> str:
 
 
 def choose(lib: Library, form: Form) -> str:
-    """a where the condition, a mask of elements as large, holds; else b."""
+    """a where the mask is set, else b; mask and values have elements of equal size."""
     typ = lib.type_of(form)
     if not form.is_vector:
         return define(typ, f"choose_{form.name}", f"_Bool c, {typ} a, {typ} b", "return c ? a : b;")
@@ -173,7 +173,7 @@ def store_first(lib: Library, form: Form) -> str:
 
 
 def halving(name: str, combine: Callable[[Library, Form], str]) -> Maker:
-    """All elements into one, by halving: first half with second half. `combine` is a template of {0} and {1}."""
+    """Reduce a vector to one element by halving: first half with second half. `combine` is a template of {0} and {1}."""
 
     def make(lib: Library, form: Form) -> str:
         typ, element = lib.type_of(form), scalar_type(form.element)

@@ -19,7 +19,7 @@ def address(ctx: CContext, array: ir.Array, at: Text) -> Text:
 
 
 def read(ctx: CContext, array: ir.Array, at: Text, value: ir.Value) -> Text:
-    """The element at a place, or as many as the value is wide."""
+    """Return a load of one element, or of as many as the value is wide."""
     counted = value.attr[2]
     stored = Form(memory_dtype(array.dtype), value.width)
     if stored.is_vector:
@@ -48,7 +48,7 @@ def write(ctx: CContext, array: ir.Array, at: Text, value: Text, item: ir.Store)
 
 
 def atomic(ctx: CContext, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
-    """An expression that changes an element and is the old one."""
+    """Return an expression that changes an element and yields its old value."""
     array, kind = value.attr
     cell, words = ATOMICS[kind].c[array.dtype.kind], (address(ctx, array, at), *operands)
     if isinstance(cell, Absent):
@@ -59,7 +59,7 @@ def atomic(ctx: CContext, value: ir.Value, at: Text, operands: Sequence[Text]) -
 
 
 def from_memory(ctx: CContext, text: Text, dtype: DType, to: Form) -> Text:
-    """An element as its array has it, or a vector of them, as a value."""
+    """Convert an element in memory form, or a vector of them, to a value."""
     stored = to.of(memory_dtype(dtype))
     if dtype in SHORT:
         return widened(ctx, cast_text(ctx, text, stored, to.of(u32)), to.of(dtype))
@@ -67,7 +67,7 @@ def from_memory(ctx: CContext, text: Text, dtype: DType, to: Form) -> Text:
 
 
 def to_memory(ctx: CContext, text: Text, value: Form, dtype: DType) -> Text:
-    """A value as an array of the dtype has it."""
+    """Convert a value to the memory form of an array of the dtype."""
     stored = value.of(memory_dtype(dtype))
     if dtype in SHORT:
         return cast_text(ctx, narrowed(ctx, text, value.of(dtype)), value.of(u32), stored)

@@ -1,7 +1,7 @@
 """Kernel IR to C11 with GCC's vectors, one lane wide, readable beside the kernel.
 
-The ABI is that of module.py: `void NAME(const int64_t *args, int64_t first, int64_t last)` runs programs first..last; args
-holds the arrays' addresses, then for each run-time scalar the address of its i64. Meant for GCC and Clang with
+The ABI is that of emit/llvm/module.py: `void NAME(const int64_t *args, int64_t first, int64_t last)` runs programs first..last;
+args holds the arrays' addresses, then for each run-time scalar the address of its i64. Meant for GCC and Clang with
 -fwrapv -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-strict-aliasing (backends/c/compilers.py).
 """
 
@@ -57,7 +57,7 @@ C11: Dialect[CContext] = Dialect(
     constant="const {type} {name} = {value};",
     variable="{type} {name} = {value};",
     loop="for ({type} {name} = {start}; {name} < {stop}; {name} += {step}) {{",
-    barrier=(),  # there is one lane: nobody to wait for
+    barrier=(),  # with one lane there is nothing to wait for
     reserved=frozenset(_KEYWORDS.split()),
     type_name=type_name,
     value_type=lambda ctx, value: ctx.lib.type_of(values.form_of(value)),
@@ -111,7 +111,7 @@ _HEAD = """#include <stdint.h>
 
 
 def emit(kernel: ir.KernelIR, symbol: str) -> str:
-    """The C text of a kernel: one exported function `symbol`. KernelError for what C cannot have."""
+    """The C text of a kernel: one exported function `symbol`. KernelError for an instruction that C lacks."""
     kernel = expand_functions(expand_tiles(kernel, 1), "c")
     body = CContext(kernel, C11, kernel.scratch)
     lines = _body(body, kernel)

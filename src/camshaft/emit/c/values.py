@@ -17,13 +17,13 @@ from camshaft.lang import ir
 from camshaft.lang.instructions import INSTRUCTIONS, identity
 
 SHORT = {f16: "f16", bf16: "bf16"}
-# The name of a 0 that the compiler knows nothing of (`rounded` of c_helpers.py).
+# The name of a 0 that is opaque to the compiler (`rounded` of emit/c/helpers.py).
 ZERO = "zero"
 
 
 @dataclass
 class CContext(Context):
-    """`lib` gathers the helpers that are called; `reads_zero`: ZERO is used."""
+    """`lib` collects the helpers that are called; `reads_zero`: ZERO is used."""
 
     lib: Library = field(default_factory=library)
     reads_zero: bool = False
@@ -48,7 +48,7 @@ def form_of(value: ir.Value) -> Form:
 
 
 def spread(ctx: CContext, text: Text, arg: ir.Value, form: Form) -> Text:
-    """An operand as a helper of a vector's form takes it: a scalar is repeated."""
+    """Return an operand in the form that a vector helper takes: a scalar is repeated."""
     if not form.is_vector or arg.width > 1:
         return text
     return call(ctx.lib.need("splat", form), fill("-{0}", (text,)) if arg.dtype == boolean else text)
@@ -58,7 +58,7 @@ def spread(ctx: CContext, text: Text, arg: ir.Value, form: Form) -> Text:
 
 
 def helper(ctx: CContext, name: str, value: ir.Value) -> str:
-    """The helper of an expansion, now in the library."""
+    """Add the helper of an expansion to the library and return its name."""
     source = Form(value.args[0].dtype, value.width)
     if name == "bitcast":
         return ctx.lib.convert("bits", source, form_of(value))
@@ -66,7 +66,7 @@ def helper(ctx: CContext, name: str, value: ir.Value) -> str:
 
 
 def lowered(ctx: CContext, op: str, value: ir.Value, operands: Sequence[Text]) -> Text:
-    """As the base has it for scalars. Operators take vectors; what is a helper takes all operands as vectors."""
+    """Lower scalars as the base does. Operators accept vectors; helpers take all operands as vectors."""
     if op == "bitcast" and value.args[0].dtype == value.dtype:
         return operands[0]
     if op == "rounded":
@@ -92,7 +92,7 @@ def spread_all(ctx: CContext, value: ir.Value, operands: Sequence[Text], form: F
 
 
 def mask(ctx: CContext, text: Text, form: Form) -> Text:
-    """What a comparison of vectors gives, as a mask of i32."""
+    """Convert the result of a vector comparison to a mask of i32."""
     if not form.is_vector or form.element.nbytes == 4:
         return text
     return converted(ctx, text, form.of(boolean))
@@ -166,7 +166,7 @@ def lane_count(ctx: CContext, value: ir.Value) -> Text:
 
 
 def reduce(ctx: CContext, value: ir.Value) -> Text:
-    """Of the one lane: the value itself."""
+    """A reduction over one lane is the value itself."""
     return operand(ctx, value.args[0])
 
 

@@ -1,9 +1,9 @@
 """Context: the text of a kernel in a C-family dialect while it is written, its names and lines; Dialect: what a dialect gives.
 
 Two forms are written: SIMT form (lang/simt/form.py: every value is one thread's scalar) for WGSL and Metal, and plain Kernel IR
-at one lane, with explicit vectors, for C. A value gets a name of its own where the source names it, or where it is used more than
-once or elsewhere; else it stands inside the expression that uses it. What reads memory or variables never moves past a statement
-that may change them.
+at one lane, with explicit vectors, for C. A value becomes a named local if the source names it, if it has several uses, or if its
+use is in another block; else it is inlined into the expression that uses it. A read of memory or variables never moves past a
+statement that may change them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from camshaft.lang.storage import VALUES
 
 
 class NonNegative:
-    """Answers for the values of one kernel."""
+    """Cached answers for the values of one kernel."""
 
     def __init__(self, body: ir.Block) -> None:
         self.starts = {s.index: s.start for s in ir.walk(body) if isinstance(s, (ir.Range, ir.Lanes))}
@@ -69,16 +69,18 @@ C = TypeVar("C", bound="Context")
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect(Generic[C]):
-    """How a dialect spells things. Patterns take {name} {type} {value}; `loop` takes {name} {type} {start} {stop} {step}.
+    """The syntax and the lowering functions of a dialect.
 
-    - `functions`: helper name -> its text, in an order that suits the dialect; a helper may call others.
-    - `type_name(dtype)`, `value_type(value)`, `literal(number, dtype)`: a type, that of a value, a constant.
-    - `read(array, at, value)`: element `at` of an array, as `value` has it; `write(array, at, value, item)`: the statement
-      array[at] = value; `atomic(value, at, operands)`: an expression that changes element `at` and is the old one.
-    - `lowered(op, value, operands)`: operands put into the cell of an instruction; `cast(value, operand)`; `helper(name, value)`:
-      the function of an expansion.
+    Patterns take {name} {type} {value}; `loop` takes {name} {type} {start} {stop} {step}.
+
+    - `functions`: helper name -> its text, in the order of emission; a helper may call others.
+    - `type_name(dtype)`, `value_type(value)`, `literal(number, dtype)`: the texts of a type, of a value's type, of a constant.
+    - `read(array, at, value)`: element `at` of an array, in `value`'s dtype; `write(array, at, value, item)`: the
+      statement array[at] = value; `atomic(value, at, operands)`: an expression that changes element `at` and yields the old one.
+    - `lowered(op, value, operands)`: the cell of an instruction with its operands filled in; `cast(value, operand)`;
+      `helper(name, value)`: the function of an expansion.
     - `bound(item, value)`, `condition(item)`: the start or the stop of a loop, the condition of a branch.
-    - `values` and `statements`: what writes each of them, by op and by type.
+    - `values` and `statements`: the lowering functions by op and by statement type.
     """
 
     column: str
@@ -104,7 +106,7 @@ class Dialect(Generic[C]):
 
 
 class Source(Protocol):
-    """What KernelIR and SimtKernel have in common."""
+    """The common interface of KernelIR and SimtKernel."""
 
     @property
     def name(self) -> str: ...
@@ -122,11 +124,11 @@ class Source(Protocol):
 
 @dataclass
 class Context:
-    """What is known of each value while text is written. `arrays`: scratch of every kind, which needs a name besides the kernel's
-    own arrays.
+    """The state of one kernel's text while it is written.
 
-    `lines`: the body; `functions`: the helpers that it calls; `pending`: the values that stand in no text yet, with what they
-    read; `gathered`: what the expression at hand reads.
+    `arrays`: scratch of every kind, which needs names in addition to the kernel's arrays. `lines`: the body. `functions`: the
+    helpers that it calls. `pending`: the values not yet emitted, with what they read. `gathered`: what the current expression
+    reads.
     """
 
     kernel: Source
@@ -159,26 +161,26 @@ class Context:
         return next((self.wanted[v] for v in named if v.attr == axis and v in self.wanted), f"program{axis}")
 
     def type_name(self, dtype: DType) -> str:
-        """The type of a value of that dtype."""
+        """Return the type of a value of that dtype."""
         return self.dialect.type_name(self, dtype)
 
     def literal(self, value: float | int | bool, dtype: DType) -> Text:
-        """A constant."""
+        """Return the text of a constant."""
         return self.dialect.literal(self, value, dtype)
 
     def fail(self, line: int, message: str) -> KernelError:
         return KernelError(f"kernel {self.kernel.name}, line {line}: {message}")
 
     def heading(self) -> list[str]:
-        """The kernel's name and its formula, as comments."""
+        """Return the kernel's name and its formula, as comments."""
         return [f"// {line}" for line in (self.kernel.name, *formula(self.kernel.source_file, self.kernel.name))]
 
     def helper_texts(self) -> list[str]:
-        """The helper functions called, in the dialect's order."""
+        """Return the texts of the helper functions called, in the dialect's order."""
         return [text for name, text in self.dialect.functions.items() if name in self.functions]
 
     def write_line(self, text: str, line: int = 0) -> None:
-        """A line of text, under a comment with the kernel's line where that is another one than before."""
+        """Append a line of text, after a comment with the kernel's source line if that changed."""
         if line and line != self.line:
             self.line = line
             source = source_line(self.kernel.source_file, line)
@@ -186,7 +188,7 @@ class Context:
         self.lines.append(f"{_INDENT * self.depth}{text}")
 
     def use(self, function: str) -> str:
-        """Notes that a helper is called, and the helpers it calls; gives its name."""
+        """Record the use of a helper and of the helpers it calls; return its name."""
         if function not in self.functions:
             self.functions.add(function)
             try:
@@ -201,7 +203,7 @@ class Context:
 
 
 def type_name(ctx: Context, dtype: DType) -> str:
-    """The type of a value, by the dialect's column of lang/storage.py."""
+    """Return the type of a value, by the dialect's column of lang/storage.py."""
     cell = VALUES[ctx.dialect.column][dtype.name]
     if isinstance(cell, Absent):
         raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")

@@ -43,13 +43,13 @@ def _note(names: SourceNames, node: ast.Assign | ast.AnnAssign, target: ast.expr
 
 
 def source_line(path: str, line: int) -> str:
-    """A line as a comment may hold it: ASCII, without a backslash at its end, which would join the next line in C."""
+    """Return a source line that is safe in a comment: ASCII, without a final backslash, which would join the next line in C."""
     text = linecache.getline(path, line).strip().rstrip("\\").rstrip()
     return text.encode("ascii", "replace").decode()
 
 
 def formula(path: str, name: str) -> tuple[str, ...]:
-    """The comments that a kernel function begins with: its mathematics."""
+    """Return the comments at the start of a kernel function, which give its formula."""
     lines = linecache.getlines(path)
     for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -66,7 +66,7 @@ def _signature_end(node: ast.FunctionDef) -> int:
 
 
 def names_of(body: ir.Block, path: str) -> dict[ir.Value | ir.Var, str]:
-    """The name that the source gives a value or a variable, where that is plain to see. Several may have one name."""
+    """Map values and variables to their names in the source where these are unambiguous. Several may share a name."""
     names, found = source_names(path), dict[ir.Value | ir.Var, str]()
     for block in _blocks(body):
         for group, targets in _groups(block, names):
@@ -78,7 +78,7 @@ def names_of(body: ir.Block, path: str) -> dict[ir.Value | ir.Var, str]:
 
 
 def name_of_array(array: ir.Array, path: str) -> str:
-    """The name that the source gives scratch, where one alone is assigned to; an array's own else."""
+    """Return the source's name of scratch if the assignment has one target, else the array's own name."""
     _, targets = source_names(path).assigned.get(array.line, (0, ())) if array.scratch else (0, ())
     return targets[0] if len(targets) == 1 else array.name
 
@@ -92,7 +92,7 @@ def _blocks(block: ir.Block) -> Iterator[ir.Block]:
 
 
 def _groups(block: ir.Block, names: SourceNames) -> Iterator[tuple[list[ir.Value | ir.VarNew], tuple[str, ...]]]:
-    """Neighbours that one assignment made."""
+    """Group consecutive items that one assignment made."""
     group: list[ir.Value | ir.VarNew] = []
     current: tuple[int, tuple[str, ...]] | None = None
     for item in block.statements:
@@ -124,14 +124,14 @@ def _name_group(
 
 
 class Names:
-    """Hands out names: each once in a scope, none that the dialect keeps for itself."""
+    """Allocates names, unique in their scope and not reserved by the dialect."""
 
     def __init__(self, reserved: frozenset[str]) -> None:
         self.reserved = set(reserved)
         self.taken: list[str] = []
 
     def new(self, wanted: str, *, everywhere: bool = False) -> str:
-        """`wanted`, or it with a number. `everywhere`: a name of the whole text, whatever scope is open."""
+        """Return `wanted`, with a number appended if it is taken. `everywhere`: reserve it in the whole text."""
         plain = wanted.strip("_") or "v"
         plain = plain if plain.isascii() else "v"
         name, count = plain, 0
@@ -145,5 +145,5 @@ class Names:
         return name
 
     def close(self, opened: int) -> None:
-        """Forgets the names of a scope, which was opened when `opened` names were taken."""
+        """Release the names of a scope that was opened when `opened` names were taken."""
         del self.taken[opened:]

@@ -12,13 +12,13 @@ from camshaft.lang import ir
 
 
 def write_body(ctx: Context) -> list[str]:
-    """The body's lines, indented by one level."""
+    """Return the body's lines, indented by one level."""
     write_block(ctx, ctx.kernel.body)
     return ctx.lines
 
 
 def write_block(ctx: Context, block: ir.Block) -> None:
-    """A block's items; nothing of it stays pending."""
+    """Write a block's items; no value stays pending at its end."""
     outer, ctx.here, opened = ctx.here, block, len(ctx.names.taken)
     for item in block.statements:
         if isinstance(item, ir.Value):
@@ -39,7 +39,7 @@ def _statement(ctx: Context, item: ir.Statement) -> None:
 
 
 def inner(ctx: Context, block: ir.Block) -> None:
-    """A block in braces, one level deeper; its first line is the caller's."""
+    """Write a block in braces, one level deeper; the caller gives its first line."""
     ctx.depth += 1
     write_block(ctx, block)
     ctx.depth -= 1
@@ -100,7 +100,7 @@ def condition(ctx: Context, item: ir.When) -> Text:
 
 
 def stable(ctx: Context, value: ir.Value) -> Text:
-    """A text that means the same wherever it is repeated: what reads memory or variables gets a name."""
+    """Return a text that can be repeated: an operand that reads memory or variables becomes a named local."""
     if value in ctx.pending:
         del ctx.pending[value]
         let(ctx, value, ctx.texts[value])

@@ -1,4 +1,4 @@
-"""Text: an expression in a C-family dialect with how tightly it binds, so that parentheses stand only where they are needed.
+"""Text: an expression in a C-family dialect with its precedence, so that only the necessary parentheses are written.
 
 The rules are WGSL's, the strictest: shifts and bitwise operators take no unparenthesized operators beside them.
 """
@@ -16,17 +16,17 @@ LOOSE, SUM, PRODUCT, ATOM = range(4)
 
 @dataclass(frozen=True)
 class Text:
-    """An expression. `level`: what it ends in: ATOM (a name, a call, a number), PRODUCT, SUM, or LOOSE (all else)."""
+    """An expression. `level`: its precedence: ATOM (a name, a call, a number), PRODUCT, SUM, or LOOSE (all else)."""
 
     code: str
     level: int = ATOM
 
     def at_least(self, level: int) -> str:
-        """The code, in parentheses where it binds less tightly."""
+        """Return the code, in parentheses if its precedence is lower than `level`."""
         return self.code if self.level >= level else f"({self.code})"
 
 
-# operator -> (the least that the left operand binds, that the right one does, what the whole is)
+# operator -> (lowest precedence of the left operand, of the right one, precedence of the result)
 _OPERATORS: dict[str, tuple[int, int, int]] = {
     "*": (PRODUCT, ATOM, PRODUCT),
     "/": (PRODUCT, ATOM, PRODUCT),
@@ -41,7 +41,7 @@ _CALL = re.compile(r"[\w<>:]+\([^()]*\)")
 
 
 def fill(template: str, operands: Sequence[Text]) -> Text:
-    """A template of lang/dialects.py with its operands: {0} {1} {2}."""
+    """Fill the operands {0} {1} {2} into a template of lang/dialects.py."""
     operator = _BINARY.fullmatch(template)
     if operator:
         left, right, whole = _OPERATORS.get(operator[1], (ATOM, ATOM, LOOSE))
@@ -65,7 +65,7 @@ def integer(value: int) -> Text:
 
 
 def add(a: Text, b: Text) -> Text:
-    """a + b of indexes; a 0 leaves no trace, two numbers are added."""
+    """a + b of indexes, with constants folded."""
     if a.code == "0" or b.code == "0":
         return b if a.code == "0" else a
     if a.code.isdigit() and b.code.isdigit():

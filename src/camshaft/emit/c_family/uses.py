@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from camshaft.lang import ir
 
-# Values that do something besides giving a value: never dropped.
+# Values with side effects: never dropped.
 EFFECTS = frozenset({"atomic"})
-# Values that the threads make together: a dialect flushes before them, and none moves from its place.
+# Collectives: a dialect flushes pending values before them, and they never move.
 COLLECTIVES = frozenset({"reduce", "broadcast", "scan", "shuffle"})
 
 
 @dataclass
 class Uses:
-    """`count`: uses of each value that is alive. `block`: the one block it is used in, None where there are several.
+    """`count`: uses of each live value. `block`: the only block with uses, None if there are several.
 
     `by_statement`: values that a statement uses.
     """
@@ -31,19 +31,19 @@ class Uses:
         return value in self.count or value.op in EFFECTS
 
     def once_in(self, value: ir.Value, block: ir.Block) -> bool:
-        """Whether the value has one use, in that block."""
+        """Return whether the value has one use, in that block."""
         return self.count.get(value) == 1 and self.block[value] is block
 
 
 def uses_of(body: ir.Block) -> Uses:
-    """The uses in a kernel's body; what only dead values use is dead too."""
+    """Count the uses in a kernel's body; a value that only dead values use is dead too."""
     uses = Uses()
     _visit(body, uses)
     return uses
 
 
 def _visit(block: ir.Block, uses: Uses) -> None:
-    """Backwards: a value comes before its uses, and a body after its statement's operands."""
+    """Visit in reverse order, so that all uses are counted before the value itself."""
     for item in reversed(block.statements):
         inner = getattr(item, "body", None)
         if inner is not None:

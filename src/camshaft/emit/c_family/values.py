@@ -12,14 +12,14 @@ from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent
 from camshaft.lang.instructions import INSTRUCTIONS
 
-# Longer expressions are cut into named parts; what a statement stores may be longer.
+# Longer expressions are split into named locals; the value of a store may be longer.
 LONGEST_INLINE, LONGEST_STATEMENT = 88, 160
-# Values that are names or numbers anyway.
+# Values whose text is a name or a number.
 _FREE = frozenset({"const", "scalar", "program", "index", "lane", "lane_count"})
 
 
 def define(ctx: Context, value: ir.Value) -> None:
-    """Makes the text of a value, and writes it down where it needs a name."""
+    """Make the text of a value, and emit a named local if it needs a name."""
     if not ctx.uses.alive(value):
         return
     ctx.gathered = frozenset()
@@ -45,7 +45,7 @@ def _is_inline(ctx: Context, value: ir.Value, text: Text) -> bool:
 
 
 def let(ctx: Context, value: ir.Value, text: Text) -> None:
-    """Writes a constant of the value's name."""
+    """Emit a named constant for the value."""
     name = ctx.names.new(ctx.wanted.get(value, _plain_name(ctx, value)))
     typed = ctx.dialect.value_type(ctx, value)
     ctx.write_line(ctx.dialect.constant.format(name=name, type=typed, value=text.code), value.line)
@@ -59,7 +59,7 @@ def _plain_name(ctx: Context, value: ir.Value) -> str:
 
 
 def operand(ctx: Context, value: ir.Value) -> Text:
-    """The text of an operand; what it reads is read here."""
+    """Return the text of an operand, and add what it reads to the current expression."""
     ctx.gathered |= ctx.pending.pop(value, frozenset())
     return ctx.texts[value]
 
@@ -69,7 +69,7 @@ def operands(ctx: Context, values: Iterable[ir.Value]) -> list[Text]:
 
 
 def flush(ctx: Context, touched: frozenset[ir.Var | ir.Array] | None = None) -> None:
-    """Names the pending values that read what is about to change (None: anything may)."""
+    """Emit the pending values that read what is about to change (None: anything may change)."""
     for value, reads in list(ctx.pending.items()):
         if touched is None or touched & reads:
             del ctx.pending[value]
@@ -77,7 +77,7 @@ def flush(ctx: Context, touched: frozenset[ir.Var | ir.Array] | None = None) -> 
 
 
 def expression(ctx: Context, value: ir.Value) -> Text:
-    """The text of a value from those of its operands."""
+    """Return the text of a value from the texts of its operands."""
     rule = ctx.dialect.values.get(value.op)
     if rule is None:
         raise ctx.fail(value.line, f"{ctx.dialect.column} has no rule for the value {value.op}")
@@ -85,7 +85,7 @@ def expression(ctx: Context, value: ir.Value) -> Text:
 
 
 def instruction(ctx: Context, value: ir.Value) -> Text:
-    """A row of the table, by this dialect's column."""
+    """Lower a row of the instruction table by this dialect's column."""
     given = operands(ctx, value.args)
     if value.op in ("floor_divide", "remainder"):
         divided = division(ctx, value, given)
@@ -103,7 +103,7 @@ def instruction(ctx: Context, value: ir.Value) -> Text:
 
 
 def lowered(ctx: Context, op: str, value: ir.Value, operands: Sequence[Text]) -> Text:
-    """Operands put into the cell of instruction `op`."""
+    """Fill the operands into the cell of instruction `op`."""
     kind = value.args[1 if op == "select" else 0].dtype.kind
     cell = INSTRUCTIONS[op].column(ctx.dialect.column)[kind]
     if isinstance(cell, Absent):
@@ -114,7 +114,7 @@ def lowered(ctx: Context, op: str, value: ir.Value, operands: Sequence[Text]) ->
 
 
 def helper(ctx: Context, name: str, value: ir.Value) -> str:
-    """The function of an expansion, noted as called."""
+    """Return the function of an expansion and record its use."""
     return ctx.use(helper_name(name, value))
 
 
@@ -130,7 +130,7 @@ def cast(ctx: Context, value: ir.Value, operand: Text) -> Text:
 
 
 def division(ctx: Context, value: ir.Value, operands: Sequence[Text]) -> Text | None:
-    """A division by a known number without its helper: plain above 0, a shift or a mask by powers of two."""
+    """Divide by a constant without the helper: plain for non-negative numbers, a shift or a mask for powers of two."""
     a, b = value.args
     if b.op != "const" or b.attr <= 0 or value.dtype.kind != "i":
         return None
@@ -184,7 +184,7 @@ def atomic(ctx: Context, value: ir.Value) -> Text:
 
 
 def linear(ctx: Context, array: ir.Array, indices: Sequence[ir.Value]) -> Text:
-    """The element's number in its array: row-major."""
+    """Return the element's row-major index in its array."""
     total = integer(0)
     for index, stride in zip(indices, array.strides, strict=True):
         total = add(total, multiply(operand(ctx, index), stride))

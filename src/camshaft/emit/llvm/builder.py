@@ -39,7 +39,7 @@ Operand: TypeAlias = Value | int
 
 
 class Variable:
-    """A place for one value of a type, read as `value` and written with `set`."""
+    """A mutable variable of one type, read as `value` and written with `set`."""
 
     __slots__ = ("at", "builder", "type")
 
@@ -66,7 +66,7 @@ def _access(text: str, kind: str, atomic: str) -> str:
 
 
 class Module:
-    """Functions under construction, known to each other by name, and what they declare."""
+    """Functions under construction, which call each other by name, and their declarations."""
 
     def __init__(self) -> None:
         self.results: dict[str, str] = {}
@@ -106,7 +106,7 @@ class Module:
 
 
 class Builder:
-    """Writes one function, block after block. Integers stand for constants of the type that is wanted."""
+    """Writes one function, block after block. Python integers become constants of the required type."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -176,7 +176,7 @@ class Builder:
 
     # --- memory ------------------------------------------------------------------------------------------------------
     def alloca(self, kind: str, align: int = 0) -> Value:
-        """Room on the stack for a value of the type, as long as the function runs."""
+        """Allocate stack space for a value of the type, for the whole function."""
         name = self.fresh()
         self.allocas.append(f"  {name} = alloca {kind}" + (f", align {align}" if align else ""))
         return Value(self, PTR, name)
@@ -202,7 +202,7 @@ class Builder:
         self.write(f"store {_access(f'{value}, {pointer}', value.type, atomic)}")
 
     def fetch(self, opcode: str, pointer: Value, value: Value, ordering: str) -> Value:
-        """What lies there, to which `opcode` (add, sub) does `value` in one atomic step."""
+        """Apply `opcode` (add, sub) with `value` to the memory atomically and return the old value."""
         return self.line(value.type, f"atomicrmw {opcode} {pointer}, {value} {ordering}")
 
     def load_field(self, pointer: Value, offset_nbytes: int, kind: str = I64) -> Value:
@@ -244,7 +244,7 @@ class Builder:
 
     # --- control flow ------------------------------------------------------------------------------------------------
     def open(self, label: str) -> None:
-        """Begins the block; what came before goes on into it."""
+        """Begin the block; the previous block falls through to it."""
         self.goto(label)
         self.lines.append(f"{label}:")
         self._closed = False
@@ -256,7 +256,7 @@ class Builder:
         self._close(f"ret {value or VOID}")
 
     def _close(self, text: str) -> None:
-        """Ends the block, unless it has ended."""
+        """Terminate the block, unless it is terminated."""
         if not self._closed:
             self.write(text)
         self._closed = True
@@ -293,7 +293,7 @@ class Builder:
 
     @contextmanager
     def loop(self) -> Iterator[str]:
-        """Again and again. Gives the label of what comes after, to jump to."""
+        """An endless loop. Yields the label of the block after it, to jump to."""
         head, done = self.label("loop"), self.label("done")
         self.open(head)
         yield done
@@ -302,7 +302,7 @@ class Builder:
 
     @contextmanager
     def for_(self, start: Operand, stop: Operand) -> Iterator[Value]:
-        """Counts an i64 from start to stop, which are compared as signed."""
+        """Count an i64 from start to stop (signed comparison)."""
         counter = self.var(I64, start)
         with self.loop() as done:
             i = counter.value

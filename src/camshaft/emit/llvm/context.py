@@ -18,7 +18,7 @@ C = TypeVar("C", bound="Context")
 
 @dataclass(frozen=True)
 class Rules(Generic[C]):
-    """What writes each value, by its op, and each statement, by its type."""
+    """The emitting functions: of values by op, of statements by type."""
 
     values: Mapping[str, Callable[[C, ir.Value], Rep]]
     statements: Mapping[type[ir.Statement], Callable[[C, Any], None]]
@@ -29,7 +29,7 @@ class Context:
     """The text of one kernel so far: `lines` of its body, `allocas` before them, `declarations` by name after it.
 
     `reps`: the forms of values; `slots`: the addresses of variables; `tiles`: those of a tile's pieces. `mask`: the active lanes,
-    None where all are; `mask_is_prefix`: they are the first ones. `fences`: stores went around the caches.
+    None if all are; `mask_is_prefix`: the active lanes are the first ones. `fences`: nontemporal stores were emitted.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Context:
         return name
 
     def slot(self, prefix: str, typ: str, suffix: str = "") -> str:
-        """The address of a new variable on the stack."""
+        """Allocate a stack variable and return its address."""
         name = self.fresh(prefix)
         self.allocas.append(f"{name} = alloca {typ}{suffix}")
         return name
@@ -84,7 +84,7 @@ class Context:
         self.declarations[name] = text
 
     def typed(self, dtype: DType, n: int) -> Typed:
-        """What writes instructions on values of that dtype and width."""
+        """Return a writer of instructions on values of that dtype and width."""
         return Typed(self.line, self.declare, dtype, n, self.target)
 
     def fail(self, line: int, message: str) -> KernelError:

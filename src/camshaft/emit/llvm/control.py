@@ -21,7 +21,7 @@ from camshaft.lang import ir
 
 
 def write_block(ctx: Context, block: ir.Block) -> None:
-    """Each item by its rule."""
+    """Emit each item by its rule."""
     values, statements = ctx.rules.values, ctx.rules.statements
     for item in block.statements:
         if isinstance(item, ir.Value):
@@ -90,7 +90,7 @@ def range_loop(ctx: Context, item: ir.Range) -> None:
 
 
 def lanes_loop(ctx: Context, item: ir.Lanes) -> None:
-    """Whole vectors, then what is left under a mask."""
+    """Emit a loop over whole vectors, then the remainder under a mask."""
     start, stop, width = ctx.reps[item.start], ctx.reps[item.stop], ctx.lanes
     if width == 1:
         counted_loop(ctx, start.name, stop.name, 1, lambda i: _lanes_body(ctx, item, Rep(i)))
@@ -115,7 +115,7 @@ def _whole_lanes(ctx: Context, length: Rep) -> Rep:
 
 
 def _ragged_end(ctx: Context, item: ir.Lanes, end: Rep, stop: Rep, multiple: int) -> None:
-    """The body once more under the mask lane < stop - end."""
+    """Emit the body once more under the mask lane < stop - end."""
     tail, done = ctx.label("tail"), ctx.label("after")
     rest = ctx.line(f"icmp slt i64 {end.name}, {stop.name}")
 
@@ -138,7 +138,7 @@ def _lanes_body(ctx: Context, item: ir.Lanes, base: Rep) -> None:
 
 
 def when(ctx: Context, item: ir.When) -> None:
-    """A branch; where the condition varies, on whether any lane is active, and a mask inside."""
+    """Emit a branch; for a varying condition it tests whether any lane is active, and the body runs under a mask."""
     condition = ctx.reps[item.condition]
     inside, done = ctx.label("when"), ctx.label("after")
     if condition.n == 0:
@@ -151,7 +151,7 @@ def when(ctx: Context, item: ir.When) -> None:
 
 
 def _masked(ctx: Context, mask: str, is_prefix: bool, body: Callable[[], None]) -> None:
-    """What `body` writes, under a mask."""
+    """Emit what `body` writes under a mask."""
     outer = ctx.mask, ctx.mask_is_prefix
     ctx.mask, ctx.mask_is_prefix = mask, is_prefix
     body()
@@ -159,4 +159,4 @@ def _masked(ctx: Context, mask: str, is_prefix: bool, body: Callable[[], None]) 
 
 
 def barrier(ctx: Context, item: ir.Barrier) -> None:
-    """Lanes of a vector go in step: memory order within a thread is enough."""
+    """The lanes of a vector run in lockstep: the memory order within a thread suffices."""

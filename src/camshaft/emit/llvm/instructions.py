@@ -20,7 +20,7 @@ from camshaft.lang.instructions import INSTRUCTIONS
 
 
 def instruction(ctx: Context, value: ir.Value) -> Rep:
-    """What the target's column of the table says."""
+    """Lower an instruction by the target's column of the table."""
     typed, names = _operands(ctx, value)
     return Rep(_lowered(ctx, value, typed, names), typed.n)
 
@@ -31,7 +31,7 @@ def arithmetic(ctx: Context, value: ir.Value) -> Rep:
 
 
 def division(ctx: Context, value: ir.Value) -> Rep:
-    """The divisor is 1 in the lanes that are off: what they hold may be 0, on which a division stops the process."""
+    """Divide, with divisor 1 in inactive lanes: their divisor may be 0, and an integer division by 0 traps."""
     found = _in_pattern(ctx, value)
     if found is not None:
         return found
@@ -94,7 +94,7 @@ def _dot4(t: Typed, value: ir.Value, names: list[str]) -> str:
 
 
 def _bytes_below_128(value: ir.Value) -> bool:
-    """Whether it is known of a word's bytes, as of 4-bit codes: a mask or a table leaves out their top bits."""
+    """Return whether a word's bytes are known to be below 128, for example 4-bit codes after a mask or a table look-up."""
     if value.op == "byte_lookup":
         return all(word.op == "const" and not int(word.attr) & 0x80808080 for word in value.args[1:])
     return value.op == "and" and any(a.op == "const" and not int(a.attr) & 0x80808080 for a in value.args)
@@ -108,7 +108,7 @@ def _byte_lookup(t: Typed, value: ir.Value, names: list[str]) -> str:
     return table.EXPANSIONS["byte_lookup"](t, *names) if found is None else found
 
 
-# Expansions that use what is known of their operands.
+# Expansions that use known properties of their operands.
 _BY_OPERANDS: dict[str, Callable[[Typed, ir.Value, list[str]], str]] = {"dot4": _dot4, "byte_lookup": _byte_lookup}
 
 

@@ -1,10 +1,8 @@
 """Tiles on the matrix units of CPUs: AMX's 16 x 16 tiles and NEON's 2 x 2 products.
 
-AMX's tiles of 16 x 16, NEON's products of 2 x 2.
-
-LLVM configures AMX's tiles itself: it reads their shapes off the calls, and keeps vectors that are only cast to tiles and back in
-tile registers (X86LowerAMXType, which is part of its code generation). What is multiplied is the same on both: a word of a row
-with one of a column, four bytes (a's signed) or two bf16. NEON takes two words a time, so a product is 2 x 8 bytes by 8 x 2.
+LLVM configures AMX's tiles itself: it takes their shapes from the calls, and keeps vectors that are only cast to tiles and back
+in tile registers (the pass X86LowerAMXType of its code generation). Both units multiply a word of a row
+with a word of a column, four bytes (a's signed) or two bf16. NEON takes two words a time, so a product is 2 x 8 bytes by 8 x 2.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def gather(ctx: Context, dtype: DType, places: str, mask: str, rest: str = "zero
 
 
 def prefetch(ctx: Context, item: ir.Prefetch) -> None:
-    """A hint that may point past the end, which `inbounds` would forbid."""
+    """Emit a prefetch; its address may be past the end, so the pointer is not `inbounds`."""
     place = first_lane(ctx, index.linear(ctx, item.array, item.indices))
     address = pointer(ctx, item.array, place, inbounds=False)
     ctx.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -143,7 +143,7 @@ def store(ctx: Context, item: ir.Store) -> None:
 
 
 def stored_form(t: Typed, name: str, dtype: DType) -> str:
-    """A value as an array of the dtype has it in memory."""
+    """Convert a value to the memory form of an array of the dtype."""
     memory = memory_dtype(dtype)
     if dtype.is_float and dtype != memory:
         return t.as_dtype(dtype).bitcast(cast(t, name, dtype), memory)
@@ -174,8 +174,11 @@ def _may_stream(ctx: Context, array: ir.Array, at: Rep, n: int) -> bool:
 
 
 def _store_streamed(ctx: Context, array: ir.Array, at: Rep, value: str, n: int) -> None:
-    """Around the caches if the array starts at a cache line, which a caller's need not; pieces of lines take twice as long as
-    ordinary stores. What streams orders its stores by a fence before it ends (`fences`)."""
+    """Emit nontemporal stores if the array starts at a cache line, else ordinary ones.
+
+    A caller's array may be unaligned, and nontemporal stores of partial lines take twice as long as ordinary stores. A kernel
+    with nontemporal stores ends with a fence (`fences`).
+    """
     dtype, line = memory_dtype(array.dtype), ctx.target.stream_nbytes
     place, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
     start = ctx.line(f"ptrtoint ptr {array_name(array.name)} to i64")

@@ -23,7 +23,7 @@ from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.uniformity import varying
 
-# Values that are the same for a vector of lanes and for a thread of a GPU.
+# Values that are lowered the same way for a vector of lanes and for a GPU thread.
 COMMON_VALUES: dict[str, Callable[[Context, ir.Value], Rep]] = {
     **dict.fromkeys(INSTRUCTIONS, instructions.instruction),
     **dict.fromkeys(("add", "subtract", "multiply"), instructions.arithmetic),
@@ -144,8 +144,8 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
 
 
 def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
-    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest. Where
-    programs store around the caches, a fence comes before what tells others that they are done."""
+    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest. With
+    nontemporal stores, a fence precedes the return."""
     lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
     for i, array in enumerate(kernel.arrays):
         lines += [

@@ -38,7 +38,7 @@ def vector_type(dtype: DType, n: int) -> str:
 
 
 def memory_dtype(dtype: DType) -> DType:
-    """What an array's elements are in memory: a boolean is a byte there, in LLVM a bit; f16 and bf16 are their bits.
+    """Return the type of an array's elements in memory: i8 for booleans (i1 as values); the bits of f16 and bf16.
 
     (LLVM would keep a half in an f32 where the CPU has no such type, and call functions to narrow it again.)
     """
@@ -97,5 +97,5 @@ def integer(value: int) -> Rep:
 
 
 def common_multiple(a: int, b: int) -> int:
-    """What the sum of a multiple of a and a multiple of b is a multiple of (0 stands for zero itself)."""
+    """Return a number that divides the sum of a multiple of a and a multiple of b (0 represents zero itself)."""
     return gcd(a, b)

@@ -1,7 +1,7 @@
 """Functions of MSL in which the threads of a threadgroup meet: reductions, scans, shuffles.
 
-Values go through SIMD-groups where these hold all that takes part, else through `room`, threadgroup memory of an element a
-thread. Each function leaves the room to the next one: its last read of it comes before a barrier.
+Values are exchanged in a SIMD-group if it contains all participants, else through `room`, threadgroup memory with one element
+per thread. A barrier follows each function's last read of `room`, so that the next function can reuse it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from camshaft.lang.simt.form import SimtKernel, no_tiles, to_simt
 
 
 def simt_form(kernel: ir.KernelIR, lanes: int, target: MslTarget) -> SimtKernel:
-    """The SIMT form that `emit` takes: what SIMD-group matrices do stays a tile."""
+    """Return the SIMT form that `emit` takes; tiles for SIMD-group matrices stay tiles."""
     has_matrices = target.has_matrices and target.simd_width == SIMD_WIDTH
     return to_simt(kernel, lanes, target.simd_width, native_tiles if has_matrices else no_tiles)
 
@@ -104,7 +104,7 @@ def _threadgroup_nbytes(ctx: MslContext) -> int:
 
 
 def refusal(kernel: SimtKernel, target: MslTarget) -> str | None:
-    """None, or which limit of the device the kernel is past. (What Metal lacks altogether: emit/refusal.py.)"""
+    """Return None, or the device limit that the kernel exceeds. (emit/refusal.py reports what Metal lacks.)"""
     n_buffers = len(kernel.arrays) + 1
     if n_buffers > MAX_BUFFERS:
         return f"{n_buffers} buffers; Metal binds {MAX_BUFFERS}"

@@ -1,7 +1,7 @@
 """Tiles on Metal's SIMD-group matrices.
 
-A tile is cut into pieces of 8 x 8 floats, of which each SIMD-group has a rectangle. Where a thread's part of a piece lies is
-Metal's own affair, so that accumulators leave through threadgroup memory, and none is scaled in place.
+A tile is divided into pieces of 8 x 8 floats, and each SIMD-group owns a rectangle of them. Metal does not specify which elements
+a thread holds, so accumulators are stored through threadgroup memory and cannot be scaled in place.
 """
 
 from __future__ import annotations

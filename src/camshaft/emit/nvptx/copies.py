@@ -1,7 +1,7 @@
 """Asynchronous copies to workgroup memory in LLVM IR, chunk by chunk.
 
-The machine copies 16, 8 or 4 bytes at once and fills with zeros what is not there; a copy whose places are not known to be
-multiples of 4 bytes goes element by element, at once.
+The hardware copies 16, 8 or 4 bytes at once and fills missing elements with zeros. A copy whose addresses are not known to be
+multiples of 4 bytes is synchronous, element by element.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def copy(ctx: SimtContext, item: ir.AsyncCopy) -> None:
 
 
 def wait(ctx: SimtContext, item: ir.AsyncWait) -> None:
-    """This thread's copies have ended, then all threads'."""
+    """Wait for this thread's copies, then for all threads."""
     ctx.machine.wait_for_copies(ctx)
     ctx.machine.wait_for_all(ctx)
 

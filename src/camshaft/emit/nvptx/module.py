@@ -58,7 +58,7 @@ SIMT_RULES: Rules[SimtContext] = Rules(
 
 
 def simt_form(kernel: ir.KernelIR, lanes: int) -> SimtKernel:
-    """The SIMT form that `emit` takes: what matrix units do stays a tile, and copies in the background stay such."""
+    """Return the SIMT form that `emit` takes; tiles for matrix units and asynchronous copies stay."""
     return to_simt(kernel, lanes, WARP, native_tiles, keep_copies=True)
 
 

@@ -1,9 +1,9 @@
 """Tiles on the matrix units of NVIDIA GPUs, distributed as warps hold them.
 
-A tile is cut into pieces of 16 x 8 accumulators, four a thread, of which each warp has a rectangle; a piece's product is 16 x 16
-times 16 x 8 of 16-bit floats (PTX ISA, "Matrix fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4 of a warp, a
-thread holds of the left matrix the pairs (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), of the right one, by column g, the
-pairs of rows 2t and 2t + 8, and of the piece the pairs (g, 2t), (g + 8, 2t).
+A tile is divided into pieces of 16 x 8 accumulators, four per thread, and each warp owns a rectangle of them. A piece's product
+is 16 x 16 times 16 x 8 of 16-bit floats (PTX ISA, "Matrix fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4 of a
+warp, a thread holds of the left matrix the pairs (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), of the right one, by column
+g, the pairs of rows 2t and 2t + 8, and of the piece the pairs (g, 2t), (g + 8, 2t).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """WGSL's words that no name may be, and the helper functions that the instruction table's "expand:NAME" stands for.
 
-NaN is tested on bits: WGSL may assume that none occurs. i64 is i32 here, and 16-bit floats are f32 rounded to them. Used by
-emit/wgsl/body.py.
+NaN is tested on bits: WGSL may assume that none occurs. i64 is i32 here, and 16-bit floats are f32 rounded to them.
 """
 
 from __future__ import annotations

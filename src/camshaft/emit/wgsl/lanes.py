@@ -1,9 +1,9 @@
 """Functions of WGSL in which the lanes of a workgroup meet: reductions, scans, shuffles, atomics.
 
 Where a workgroup is no larger than the least subgroup, a reduction is a butterfly of subgroup shuffles: lane i is invocation i
-there, as drivers number a workgroup of one dimension. All else goes through workgroup memory: all lanes call it in uniform flow,
-it writes its `array` (an element per lane) and leaves it free for the next one, as the last thing it does is a barrier
-(workgroupUniformLoad has one).
+there, as drivers number a workgroup of one dimension. The other functions use workgroup memory: all lanes call them in uniform
+flow, they write `array` (one element per lane) and end with a barrier, so that the next function can reuse it
+(workgroupUniformLoad includes one).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADD_F32 = """var bits = atomicLoad(&{place});
         bits = swap.old_value;
     }}
     old = bitcast<f32>(bits);"""
-# What the table leaves to the dialect's file.
+# Atomics that the table marks as "expand:NAME".
 _EXPANSIONS = {"compare_exchange": _SWAP, "atomic_add": _ADD_F32}
 
 

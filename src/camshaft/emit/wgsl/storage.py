@@ -1,7 +1,6 @@
 """Arrays in WGSL: declarations, and functions that read and write elements that are packed in words or lie in several bindings.
 
 A native array in one binding needs no function: it is indexed where it is used. Everything else gets read_NAME and write_NAME.
-Used by emit/wgsl/body.py and emit/wgsl/module.py.
 """
 
 from __future__ import annotations

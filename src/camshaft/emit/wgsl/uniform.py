@@ -1,7 +1,7 @@
 """What a browser's compiler cannot prove to be uniform: conditions around barriers that must go through workgroup memory.
 
-Our verifier knows better (lang/uniformity.py), but WGSL takes every read of writable memory for one that differs by thread, and
-refuses a barrier under it. The emitter sends such a condition or bound through workgroupUniformLoad.
+The verifier has a more precise analysis (lang/uniformity.py), but WGSL treats every read of writable memory as non-uniform and
+rejects a barrier that depends on it. The emitter sends such a condition or bound through workgroupUniformLoad.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HALF = 1 << 31
 
 
 def below_half(value: ir.Value) -> bool:
-    """Whether a u32 value is below 2^31, by what made it. False where that is not known."""
+    """Return whether a u32 value is known to be below 2^31 from its operands."""
     rule = _RULES.get(value.op)
     return rule is not None and rule(value)
 
@@ -70,11 +70,11 @@ class Doubt:
             self._visit(body, False)
 
     def wants_proof(self, item: ir.Range | ir.When, value: ir.Value) -> bool:
-        """Whether threads meet in the item's body while its condition or bound is in doubt."""
+        """Return whether the item's body has a barrier or collective while its condition or bound is not provably uniform."""
         return id(item) in self.synced and value in self.values
 
     def _visit(self, block: ir.Block, flow: bool) -> None:
-        """`flow`: whether it is in doubt that all threads are here."""
+        """Visit a block. `flow`: the control flow is not provably uniform."""
         for item in block.statements:
             if isinstance(item, ir.Value):
                 if self._value(item):
@@ -102,7 +102,7 @@ class Doubt:
 
 
 def _meets(block: ir.Block) -> bool:
-    """Whether threads meet inside."""
+    """Return whether a barrier or collective is inside."""
     return any(
         isinstance(item, ir.Barrier) or (isinstance(item, ir.Value) and item.op in COLLECTIVES)
         for item in ir.walk(block)

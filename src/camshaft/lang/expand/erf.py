@@ -14,9 +14,9 @@ from camshaft.lang.expand.exponential import with_sign
 
 @dataclass(frozen=True)
 class ErfForm:
-    """erf x = x + x P(x^2) for |x| < 1; else 1 - e^(-x^2) Q((x - 2) / (x + 2)), x at most `most`, where it is 1.
+    """erf x = x + x P(x^2) for |x| < 1; else 1 - e^(-x^2) Q((x - 2) / (x + 2)), with x clamped to `most`, where the result is 1.
 
-    P and Q are interpolated at Chebyshev's nodes, highest power first; Q's function is e^(x^2) erfc x.
+    P and Q are interpolated at Chebyshev nodes, highest power first; Q approximates e^(x^2) erfc x.
     """
 
     most: float

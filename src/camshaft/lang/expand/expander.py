@@ -15,7 +15,7 @@ _MAY_FUSE = frozenset({"add", "subtract", "multiply"})
 
 
 class Copier(Tracer):
-    """A tracer for passes: what it records gets the line of the item that a pass is at."""
+    """A tracer for passes: recorded items get the source line of the item that the pass is rewriting."""
 
     at_line = 0
 
@@ -23,22 +23,22 @@ class Copier(Tracer):
         return self.at_line
 
     def check_open(self, value: ir.Value) -> None:
-        """The verifier has seen the kernel: its values are used where they were."""
+        """No check: the verifier has run, and a pass keeps the scope of values."""
 
 
 class Expander(Copier):
-    """Records into the block that is open. What it records of the instructions in `expansions` is expanded at once.
+    """Records into the open block and expands the instructions in `expansions` as it records them.
 
-    Sums and products are recorded as exact: the expansions state their own fused multiply-adds.
+    Float sums and products are recorded as EXACT; the expansions state their fused multiply-adds explicitly.
     """
 
     def __init__(self, name: str, source_file: str, expansions: Mapping[str, Expansion]) -> None:
         super().__init__(name, source_file)
         self.expansions = expansions
-        self.known: dict[tuple[Any, ...], Any] = {}  # what need not be recorded again while this block is open
+        self.known: dict[tuple[Any, ...], Any] = {}  # values that can be reused while this block is open
 
     def apply(self, name: str, *args: Number) -> ir.Value:
-        """As the recorder's, for operands that need no check."""
+        """Record an instruction as Recorder.apply does, without checking the operands."""
         typed = [a for a in (args[1:] if name == "select" else args) if isinstance(a, ir.Value)]
         dtype = typed[0].dtype
         values = tuple([a if isinstance(a, ir.Value) else self.const(a, dtype) for a in args])
@@ -57,7 +57,7 @@ class Expander(Copier):
         return value
 
     def const(self, value: float | int | bool, dtype: DType) -> ir.Value:
-        """A constant of that dtype: the same one wherever its block is open."""
+        """Return a constant; the same Value is reused while its block is open."""
         key = value, dtype.name
         if key not in self.known:
             self.known[key] = self.record("const", dtype, attr=value)
@@ -72,7 +72,7 @@ class Expander(Copier):
         self.known = outer
 
     def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, rounded once or twice as suits the target."""
+        """a * b + c, rounded once or twice, as the target chooses."""
         for op, other in (("multiply", b), ("add", c)):
             a = ir.Value(op, a.dtype, (a, other), max(a.width, other.width), None, self.block, self.at_line)
             self.block.statements.append(a)

@@ -1,6 +1,6 @@
 """exp, log, tanh and scale in Kernel IR for f32 and f64: polynomials, with the constants of each dtype in one row.
 
-Their accuracy is stated in lang/instructions.py and held there by tests.
+Their accuracy is stated in lang/instructions.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from camshaft.lang.expand.expander import Expander
 
 @dataclass(frozen=True)
 class FloatForm:
-    """A float dtype's layout and its constants. ln 2 = high + low, high short enough that n * high is exact. What is added to
-    `shifter` is rounded to a whole number, in its low bits; `exp` approximates e^r, |r| <= ln 2 / 2, highest power first.
+    """The bit layout and the constants of a float dtype.
+
+    ln 2 = high + low, with high short enough that n * high is exact. x + `shifter` rounds x to an integer, which is in the low
+    bits of the sum. `exp` approximates e^r, |r| <= ln 2 / 2, highest power first.
     """
 
     signed: DType
@@ -54,7 +56,7 @@ FORMS: dict[str, FloatForm] = {
         exp_high=89.0,
         ln2_high=0.693145751953125,
         ln2_low=1.42860682030941723212e-6,
-        # the least greatest relative error with 1 + r exact, 3.1e-9 (by reweighted least squares)
+        # minimax relative error with 1 + r exact: 3.1e-9 (by reweighted least squares)
         exp=(
             0.0013814583653584123,
             0.008368724025785923,
@@ -100,12 +102,12 @@ def exp(k: Expander, x: ir.Value) -> ir.Value:
 
 
 def scale(k: Expander, p: ir.Value, n: ir.Value) -> ir.Value:
-    """p 2^n for whole n."""
+    """p 2^n for integer n."""
     return _times_power(k, p, n + FORMS[p.dtype.name].shifter)
 
 
 def _times_power(k: Expander, p: ir.Value, shifted: ir.Value) -> ir.Value:
-    """p 2^n in two factors, so that subnormal results are right; n in the low bits of `shifted`. Any bits go with a p of NaN."""
+    """p 2^n in two factors, so that subnormal results are correct. n is in the low bits of `shifted`, arbitrary for NaN p."""
     form = FORMS[p.dtype.name]
     whole = k.bitcast(shifted, form.unsigned) - form.shifter_bits
     half = k.bitcast(k.bitcast(whole, form.signed) >> 1, form.unsigned)
@@ -113,7 +115,7 @@ def _times_power(k: Expander, p: ir.Value, shifted: ir.Value) -> ir.Value:
 
 
 def _power_of_two(k: Expander, dtype: DType, exponent: ir.Value) -> ir.Value:
-    """2^exponent for exponents of normal numbers, by the float's bits."""
+    """2^exponent, built from the bits; the result must be a normal number."""
     form = FORMS[dtype.name]
     return k.bitcast((exponent + form.bias) << form.mantissa_bits, dtype)
 
@@ -123,7 +125,7 @@ def log(k: Expander, x: ir.Value) -> ir.Value:
     form = FORMS[x.dtype.name]
     tiny, up = x < 2.0 ** (1 - form.bias), form.mantissa_bits + 1
     bits = k.bitcast(k.select(tiny, x * 2.0**up, x), form.unsigned)
-    # subtracting sqrt(1/2)'s bits puts the exponent's step where the mantissa passes it
+    # subtracting the bits of sqrt(1/2) makes the exponent change where the mantissa crosses sqrt(1/2)
     e = k.bitcast(bits - form.sqrt_half_bits, form.signed) >> form.mantissa_bits
     m = k.bitcast(bits - (k.bitcast(e, form.unsigned) << form.mantissa_bits), x.dtype)
     exponent = e.to(x.dtype) - k.select(tiny, k.const(float(up), x.dtype), 0.0)

@@ -1,6 +1,7 @@
 """Replaces elementary functions by Kernel IR on targets whose cell in the instruction table is "expand".
 
-What an expansion is made of, every target has: sums, products, fused multiply-adds, comparisons, selects, shifts and bits.
+Expansions use only instructions that every target has: sums, products, fused multiply-adds, comparisons, selects, shifts and
+bitcasts.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ EXPANSIONS: dict[str, Expansion] = {
 
 @cache
 def expanded_on(column: str, without: frozenset[str] = frozenset()) -> dict[str, Expansion]:
-    """What is expanded on the target of a column; `without`: instructions that this machine lacks."""
+    """Return the expansions for a target's column; `without` names further instructions that the machine lacks."""
     rows = INSTRUCTIONS.values()
     names = [row.name for row in rows if row.name in without or row.column(column).get("f") == "expand"]
-    # a WGSL driver may take for granted that there is no NaN
+    # a WGSL driver may assume that there is no NaN
     return {name: _kept_nan(EXPANSIONS[name]) if column == "wgsl" else EXPANSIONS[name] for name in names}
 
 
@@ -47,7 +48,7 @@ def _kept_nan(expansion: Expansion) -> Expansion:
 
 
 def expand_functions(kernel: AnyKernel, column: str, without: frozenset[str] = frozenset()) -> AnyKernel:
-    """The kernel without the instructions that `expanded_on` names; itself where it has none."""
+    """Return the kernel with the instructions of `expanded_on` expanded, or the same object if it has none."""
     expansions = expanded_on(column, without)
     if not any(isinstance(item, ir.Value) and item.op in expansions for item in ir.walk(kernel.body)):
         return kernel
@@ -61,7 +62,7 @@ def expand_functions(kernel: AnyKernel, column: str, without: frozenset[str] = f
 
 
 class _Rebuild(Expander):
-    """Copies blocks. `renamed` maps values and variables of the old kernel to those that stand for them."""
+    """Copies blocks. `renamed` maps values and variables of the old kernel to their replacements."""
 
     def __init__(self, name: str, source_file: str, expansions: dict[str, Expansion]) -> None:
         super().__init__(name, source_file, expansions)
@@ -100,7 +101,7 @@ class _Rebuild(Expander):
             self.copy(body, changed["body"])
 
     def new(self, old: Any) -> Any:
-        """What stands for a value, a variable or a tuple of values; the same object where that is itself."""
+        """Return the replacement of a value, a variable or a tuple of values; the same object if it has none."""
         if isinstance(old, (ir.Value, ir.Var)):
             return self.renamed.get(old, old)
         if isinstance(old, tuple) and any(isinstance(v, ir.Value) and v in self.renamed for v in old):

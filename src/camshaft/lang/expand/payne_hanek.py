@@ -1,7 +1,7 @@
 """Quarter turns in a number far from 0, for sin and cos: Payne and Hanek's reduction in 64-bit integers.
 
-x = m 2^e: of m 2 / pi only the bits from the quarter turn's on are made; the top two count the quarters. An f64 takes 192 of
-them, as up to 62 may be 0 before the first that counts; an f32 takes 66, of which up to 31 may be 0.
+x = m 2^e. Only the bits of m 2 / pi from weight 2 down are computed; the top two are the quadrant. An f64 needs 192 bits,
+because up to 62 bits of the fraction may be leading zeros; an f32 needs 66, of which up to 31 may be zeros.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from camshaft.dtypes import f64, i64, u64
 from camshaft.lang import ir
 from camshaft.lang.expand.expander import Expander
 
-# The digits of 2 / pi after the point, 64 a word, after a word of zeros: what ends where the greatest f64 begins to lack them.
+# The binary digits of 2 / pi, 64 per word, after one word of zeros; enough digits for the largest f64.
 TWO_OVER_PI = (
     0x0000000000000000, 0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041, 0xFE5163ABDEBBC561,
     0xB7246E3A424DD2E0, 0x06492EEA09D1921C, 0xFE1DEB1CB129A73E, 0xE88235F52EBB4484, 0xE99C7026B45F7E41,
@@ -47,7 +47,7 @@ def cut_far_f64(k: Expander, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]
     e = (bits >> 52) & 2047
     m = (bits & (1 << 52) - 1) | 1 << 52
     quarters, high, low = _fraction(m, *_digits(k, e - _AT_ZERO, TWO_OVER_PI, last=16, count=3))
-    # what is left of a quarter turn has a sign
+    # the remainder is signed
     above = high >= 1 << 63
     turns = quarters + above.to(u64)
     high = k.select(above, (high ^ _ALL) + (low == 0).to(u64), high)
@@ -60,13 +60,13 @@ def cut_far_f64(k: Expander, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]
 
 
 def _digits(k: Expander, at: ir.Value, words: tuple[int, ...], *, last: int, count: int) -> list[ir.Value]:
-    """`count` words from bit `at` of `words` on, which lies in word `last` or before."""
+    """Return `count` words from bit `at` of `words` on; that bit is in word `last` or an earlier one."""
     found = [k.const(word, u64) for word in words]
     for bit in reversed(range(last.bit_length())):
         step, is_set = 1 << bit, ((at >> 6) & 1 << bit) != 0
         found = [k.select(is_set, found[min(i + step, len(found) - 1)], found[i]) for i in range(step + count)]
     shift = at & 63
-    # a shift is by less than the width
+    # a shift count must be less than the width
     return [(a << shift) | ((b >> 1) >> (63 - shift)) for a, b in pairwise(found)]
 
 
@@ -79,7 +79,7 @@ def _fraction(m: ir.Value, *digits: ir.Value) -> tuple[ir.Value, ir.Value, ir.Va
 
 
 def _product(a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The high and the low word of a b."""
+    """Return the high and the low word of a * b."""
     a0, a1, b0, b1 = a & _LOW_HALF, a >> 32, b & _LOW_HALF, b >> 32
     first, second, third = a0 * b0, a0 * b1, a1 * b0
     middle = (first >> 32) + (second & _LOW_HALF) + (third & _LOW_HALF)
@@ -88,7 +88,7 @@ def _product(a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _times_half_pi(k: Expander, high: ir.Value, low: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """pi / 2 times a fraction of 128 bits, as the sum of two. `high` is not 0: no f64 is that close to a quarter turn."""
+    """pi / 2 times a fraction of 128 bits, as a sum of two f64. `high` is not 0: no f64 is that close to a multiple of pi / 2."""
     # without the bits below its first, `high` does not round up to a power of two
     exponent = k.bitcast((high & ((high >> 1) ^ _ALL)).to(f64), u64) >> 52
     zeros = 1023 + 63 - exponent

@@ -1,7 +1,7 @@
 """Expand tiles and asynchronous copies into ordinary instructions, for targets without matrix units.
 
-The expansion depends on the lane count: a lane holds its accumulators in variables where there are few of them, else they lie in
-scratch. Spelled in the language's own words by a tracer that writes into the rebuilt blocks.
+The expansion depends on the lane count: a lane keeps its accumulators in variables if there are few, else in scratch. A tracer
+that writes into the rebuilt blocks records the replacement instructions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from camshaft.lang.expand.expander import Copier
 from camshaft.lang.tracing.recorder import Number
 from camshaft.lang.tracing.tracer import Array, Variable
 
-# Accumulators of a lane that are variables: more would leave the registers.
+# The most accumulators per lane that become variables: more would spill.
 MOST_REGISTERS = 64
 # A tile's accumulators: element i * lanes + lane in variable i of that lane, or a matrix of scratch.
 Held: TypeAlias = "list[Variable] | Array"
@@ -30,10 +30,10 @@ def expand_tiles(
     keep: frozenset[ir.Tile] = frozenset(),
     keep_copies: bool = False,
 ) -> ir.KernelIR:
-    """The kernel without tile statements and asynchronous copies, for `lanes` lanes; itself where it has none.
+    """Return the kernel without tile statements and asynchronous copies, for `lanes` lanes, or the same object if it has none.
 
-    `threads`: lanes load element by element, so a lane has a block of a tile; else a row at a time, as vectors do. Statements of
-    the tiles in `keep` and, with `keep_copies`, copies stay as they are.
+    With `threads`, lanes load single elements and each lane owns a block of a tile; else lanes form vectors along a row. The
+    statements of tiles in `keep`, and with `keep_copies` the copies, stay unchanged.
     """
     if not any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
         return kernel
@@ -47,7 +47,7 @@ def expand_tiles(
 
 
 class _Expander(Copier):
-    """Copies blocks; in place of a tile statement it records what that means."""
+    """Copies blocks and replaces tile statements by their expansion."""
 
     def __init__(
         self, kernel: ir.KernelIR, lanes: int, threads: bool, keep: frozenset[ir.Tile], keep_copies: bool
@@ -88,7 +88,7 @@ class _Expander(Copier):
                 total[row, column] = self.const(0, tile.dtype)
 
     def place(self, tile: ir.Tile, i: int) -> tuple[Number, Number]:
-        """Row and column of the lanes' accumulator i: the row a number where all lanes have it."""
+        """Return row and column of the lanes' accumulator i; the row is a Python int if all lanes share it."""
         first, columns, across = i * self.width, tile.columns, self.across(tile)
         if across is not None:
             return self.in_block(tile, i, across)
@@ -98,7 +98,7 @@ class _Expander(Copier):
         return element // columns, element % columns
 
     def across(self, tile: ir.Tile) -> int | None:
-        """How many threads share a row where each has a block of accumulators: such that it reads the fewest operands."""
+        """Return how many threads share a tile row, for the fewest operand loads per thread. None: no blocks."""
         if not self.threads:
             return None
         fits = [
@@ -109,12 +109,12 @@ class _Expander(Copier):
         return min(fits, key=lambda n: tile.columns // n + tile.rows * n // self.width, default=None)
 
     def in_block(self, tile: ir.Tile, i: int, across: int) -> tuple[ir.Value, ir.Value]:
-        """A thread's rows and columns lie as far apart as there are threads, so that neighbours have neighbours."""
+        """Return row and column of accumulator i, interleaved so that neighbouring threads access neighbours."""
         in_row, lane = tile.columns // across, self.lane()
         return lane // across + i // in_row * (self.width // across), lane % across + i % in_row * across
 
     def in_tile(self, tile: ir.Tile, row: Number) -> ir.Value | None:
-        """Whether the lane has this accumulator; None where all have."""
+        """Return whether the lane owns this accumulator; None if all lanes do."""
         if self.width <= tile.rows * tile.columns:
             return None
         assert isinstance(row, ir.Value)
@@ -144,7 +144,7 @@ class _Expander(Copier):
             total.set(self.multiplied(item, read["a", left], read["b", right], total.value))
 
     def shared_by(self, tile: ir.Tile, i: int) -> tuple[int, int]:
-        """Numbers that accumulators of a lane have in common which are of one row, and of one column."""
+        """Return keys of accumulator i that are equal for accumulators of a lane in one row, and in one column."""
         across, columns = self.across(tile), tile.columns
         if across is not None:
             return i // (columns // across), i % (columns // across)
@@ -160,7 +160,7 @@ class _Expander(Copier):
                 held[row, column] = self.multiplied(item, a, b, held[row, column])
 
     def multiplied(self, item: ir.TileMma, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-        """total + a * b, or what is a product of words: of bytes, or of pairs of bf16."""
+        """total + a * b; in a word tile the dot product of bytes or of pairs of bf16."""
         if not item.tile.is_words:
             return self.fma(a, b, total)
         return self.dot4(total, b, a) if item.tile.dtype == i32 else self.dot2(total, a, b)
@@ -202,7 +202,7 @@ class _Expander(Copier):
         )
 
     def guarded(self, conditions: list[ir.Value | None], write: Callable[[], None]) -> None:
-        """Runs `write` under all conditions that there are."""
+        """Run `write` under the conjunction of the conditions that are not None."""
         known = [c for c in conditions if c is not None]
         if not known:
             write()

@@ -1,7 +1,7 @@
-"""sin and cos in Kernel IR for f32 and f64: x is cut to within a quarter of pi of 0, then polynomials.
+"""sin and cos in Kernel IR for f32 and f64: argument reduction to |r| <= pi / 4, then polynomials.
 
-Both dtypes are computed in f64. Up to 2^27 the cut subtracts multiples of pi / 2 in parts; beyond, where that would need a pi of
-a thousand digits, the digits of 2 / pi that matter are multiplied (payne_hanek.py). Accuracy is stated in lang/instructions.py.
+Both dtypes are computed in f64. For |x| up to 2^27 the reduction subtracts a multiple of pi / 2 in parts (Cody and Waite);
+beyond, it multiplies by the significant digits of 2 / pi (payne_hanek.py). Accuracy is stated in lang/instructions.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from camshaft.lang.expand.expander import Expander
 from camshaft.lang.expand.payne_hanek import HALF_PI, cut_far_f32, cut_far_f64
 
 LARGE = 2.0**27
-_MAGIC = 1.5 * 2.0**52  # added to a number, it leaves the nearest integer in the low bits
+_MAGIC = 1.5 * 2.0**52  # adding it rounds to the nearest integer, in the low bits
 # pi / 2 in parts of 25 bits, whose products with 28 bits are exact
 _SHORT = (1.5707963109016418, 1.5893254712295857e-08, 6.123233995736766e-17)
 # sin r = r + r z S(z) and cos r = 1 - z / 2 + z^2 C(z), z = r^2, |r| up to pi / 4, highest power first: interpolated at
@@ -37,7 +37,7 @@ COS = {
 
 
 def sin(k: Expander, x: ir.Value) -> ir.Value:
-    """sin x: its own sign below 2^-27, where it is x."""
+    """sin x; x itself for |x| < 2^-27, which keeps the sign of 0."""
     return k.select(k.abs(x) < 2.0**-27, x, _of_turn(k, x, 0))
 
 
@@ -56,7 +56,7 @@ def _of_turn(k: Expander, x: ir.Value, ahead: int) -> ir.Value:
 
 
 def _polynomial(k: Expander, z: ir.Value, coefficients: tuple[float, ...], low: ir.Value | None) -> ir.Value:
-    """Horner's rule. Without `low` multiply and add may stay apart: an f32 is 29 bits short of an f64."""
+    """Horner's rule. Without `low` (an f32) multiply and add need not fuse: f64 has 29 bits to spare."""
     if low is not None:
         return k.polynomial(z, coefficients)
     result = k.const(coefficients[0], f64)
@@ -74,7 +74,7 @@ def _sine(k: Expander, r: ir.Value, low: ir.Value | None, z: ir.Value, coefficie
 
 
 def _cosine(k: Expander, r: ir.Value, low: ir.Value | None, z: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:
-    """1 - z / 2 + (z^2 C(z) - r low), with what rounding 1 - z / 2 lost."""
+    """1 - z / 2 + (z^2 C(z) - r low), with the rounding error of 1 - z / 2."""
     half = z * 0.5
     head = 1.0 - half
     tail = z * z * _polynomial(k, z, coefficients, low)
@@ -84,7 +84,7 @@ def _cosine(k: Expander, r: ir.Value, low: ir.Value | None, z: ir.Value, coeffic
 
 
 def _cut(k: Expander, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-    """(whole multiples of pi / 2, the rest, and the rest's low part for an f64): made once for sin and cos of one x."""
+    """(whole multiples of pi / 2, the rest, and the rest's low part for an f64); shared by sin and cos of one x."""
     key = "cut", x
     if key not in k.known:
         k.known[key] = _cut_wide(k, k.cast(x, f64), x.dtype)
@@ -108,7 +108,7 @@ def _cut_wide(k: Expander, x: ir.Value, source: DType) -> list[ir.Value]:
 def _replaced(
     k: Expander, x: ir.Value, near: list[ir.Value], cut: Callable[[Expander, ir.Value], tuple[ir.Value, ...]]
 ) -> list[ir.Value]:
-    """`near`, but for what is far from 0; one branch goes past that where nothing is."""
+    """Replace `near` by the result of `cut` where |x| > LARGE; a branch skips it if no element is that large."""
     far = k.abs(x) > LARGE
     parts = [k.var(part) for part in near]
     some = k.vector_max(k.select(far, k.const(1, u32), k.const(0, u32))) != 0 if far.width else far
@@ -120,7 +120,7 @@ def _replaced(
 
 
 def _cut_long(k: Expander, x: ir.Value, n: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """x - n pi / 2 as the sum of two: the first product is exact together with its subtraction."""
+    """x - n pi / 2 as a sum of two f64; the first multiply-subtract is exact."""
     first, second, third = HALF_PI
     r = k.fma(-n, first, x)
     w = n * second

@@ -1,9 +1,7 @@
 """Run Kernel IR in NumPy with every access checked: the reference meaning of kernels, and the race detector.
 
-The language's reference and race finder.
-
-A uniform value is a NumPy scalar, a varying one an array of `lanes`, an explicit vector an array of its width. Memory and its
-checks are in interpreter_memory.py, values in interpreter_values.py.
+A uniform value is a NumPy scalar, a varying one an array of `lanes` elements, an explicit vector an array of its width. Memory
+and its checks are in memory.py, values in values.py.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ def interpret(
     shuffle_seed: int | None = None,
     subgroup_lanes: int | None = None,
 ) -> Counts:
-    """Runs programs of the kernel's grid (all, unless `programs` lists them) on C-contiguous `arrays`, changed in place.
+    """Run programs of the kernel's grid (all, or those in `programs`) on C-contiguous `arrays`, which change in place.
 
-    `shuffle_seed` runs them in a shuffled order. `subgroup_lanes` (all lanes, if None) is what the kernel's word of that name
-    gives. Gives how many elements were loaded and stored. VerifyError names the kernel's line on: an index outside its
-    dimension, scratch used but never written, a race (between programs on an array, between lanes of one store, between lanes
-    on an array or scratch without a barrier), a division by zero, a shift by too much; and it says which array does not fit.
+    `shuffle_seed` shuffles the order of programs. `subgroup_lanes` is the result of k.subgroup_lanes (None: all lanes). Returns
+    the counts of elements loaded and stored. Raises VerifyError with the kernel's line for: an index out of bounds, use of
+    scratch that was never written, a race (between programs on an array, between lanes of one store, between lanes on an array
+    or scratch without a barrier), a division by zero, a shift count not below the width; and for an array that does not fit.
     """
     subgroup = min(subgroup_lanes or lanes, lanes)
     if lanes < 1 or lanes & (lanes - 1):
@@ -54,7 +52,7 @@ def interpret(
 
 
 def grid_sizes(kernel: ir.KernelIR, scalars: Sequence[int]) -> tuple[int, ...]:
-    """Programs along each axis for these run-time scalars."""
+    """Return the number of programs along each axis for these run-time scalars."""
     named = dict(zip(kernel.scalars, scalars, strict=True))
     return tuple(d.size if d.scalar is None else -(-int(named[d.scalar]) // d.divisor) for d in kernel.grid)
 
@@ -62,7 +60,7 @@ def grid_sizes(kernel: ir.KernelIR, scalars: Sequence[int]) -> tuple[int, ...]:
 def program_order(
     sizes: tuple[int, ...], programs: Iterable[int] | None, seed: int | None
 ) -> Iterable[tuple[int, ...]]:
-    """The indices of a grid's programs (all, or those listed), shuffled by a seed."""
+    """Return the grid indices of the programs (all, or those listed), shuffled if `seed` is given."""
     total = int(np.prod(sizes))
     chosen = np.arange(total) if programs is None else np.array(list(programs), dtype=np.int64)
     if chosen.size and not (chosen.min() >= 0 and chosen.max() < total):
@@ -82,7 +80,7 @@ class _Machine(ValueMachine):
         self.varying, self.varying_vars = varying(kernel)
 
     def program(self, index: tuple[int, ...]) -> None:
-        """One program, from its first statement to its last."""
+        """Run one program."""
         self.env, self.vars, self.holes, self.mask = {}, {}, {}, None
         self.index = index
         for memory in self.memories.values():
@@ -118,7 +116,7 @@ class _Machine(ValueMachine):
             self.set_hole(item.var, self.var_hole(item))
 
     def var_hole(self, item: ir.VarSet) -> Hole | None:
-        """The hole of a variable after it was set: under a mask, the lanes that are off keep theirs."""
+        """Return the hole of a variable after an assignment; lanes that are masked off keep theirs."""
         new, old = self.holes.get(item.value), self.holes.get(item.var)
         if self.mask is None or item.var not in self.varying_vars or (new is None and old is None):
             return new
@@ -138,7 +136,7 @@ class _Machine(ValueMachine):
             memory.store(item.line, indices, value, self.mask, self.lanes, hole)
 
     def prefetch(self, item: ir.Prefetch) -> None:
-        """A hint: nothing is read, so nothing is checked."""
+        """Do nothing: a prefetch reads nothing, so there is nothing to check."""
 
     def barrier(self, item: ir.Barrier) -> None:
         for memory in self.memories.values():

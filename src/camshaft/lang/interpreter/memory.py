@@ -17,7 +17,7 @@ from camshaft.lang.interpreter.undefined import Hole
 
 @dataclass
 class Counts:
-    """What a run did: elements read from and written to arrays (scratch not counted), and programs run."""
+    """Counters of a run: elements loaded from and stored to arrays (scratch excluded), and programs."""
 
     loads: int = 0
     stores: int = 0
@@ -25,7 +25,7 @@ class Counts:
 
 
 class Memory:
-    """One array of a kernel while it runs."""
+    """The data and the access checks of one array of a running kernel."""
 
     def __init__(self, kernel: ir.KernelIR, array: ir.Array, data: Any, counts: Counts, stored: bool) -> None:
         self.kernel, self.array, self.data, self.counts = kernel, array, data, counts
@@ -40,7 +40,7 @@ class Memory:
 
     # --- life ----------------------------------------------------------------------------------------------------
     def start_program(self, program: tuple[int, ...]) -> None:
-        """Scratch is forgotten; accesses to arrays are remembered across programs, by a number per program."""
+        """Reset scratch; accesses to arrays stay recorded across programs, by a number per program."""
         self.program, self.linear = program, self.linear + 1
         self.known[self.linear] = program
         if self.written is not None:
@@ -48,7 +48,7 @@ class Memory:
         self.barrier()
 
     def barrier(self) -> None:
-        """Lanes have met: what they did before is settled between them."""
+        """Clear the accesses by lane: a barrier orders them."""
         if self.by_lane is not None:
             self.by_lane.clear()
 
@@ -57,7 +57,7 @@ class Memory:
 
     # --- places --------------------------------------------------------------------------------------------------
     def place(self, line: int, indices: Sequence[Any], active: Any) -> Any:
-        """The flat element of each active lane (an int where all indices are uniform), each dimension checked."""
+        """Return the flat element of each active lane (an int if all indices are uniform) after a bounds check per dimension."""
         flat: Any = 0
         for axis, (index, size, stride) in enumerate(zip(indices, self.shape, self.strides, strict=True)):
             if np.ndim(index) == 0:
@@ -79,7 +79,7 @@ class Memory:
         return self.fail(line, f"{place} (shape {self.shape}, program {self.program}, {lane})")
 
     def vector_place(self, line: int, indices: Sequence[Any], count: int) -> Any:
-        """The flat elements of an explicit vector, which lie in one row."""
+        """Return the flat elements of an explicit vector, which must be in one row."""
         if count <= 0:
             return np.empty(0, np.int64)
         first = self.place(line, indices, None)
@@ -89,7 +89,7 @@ class Memory:
 
     # --- accesses ------------------------------------------------------------------------------------------------
     def load(self, line: int, indices: Sequence[Any], mask: Any, lanes: int) -> tuple[Any, Hole | None]:
-        """array[indices]; 0 in lanes that are off. With it, which of these were never written."""
+        """Return array[indices], 0 in inactive lanes, and the hole of elements that were never written."""
         active = None if mask is None else np.flatnonzero(mask)
         flat = self.place(line, indices, active)
         if np.ndim(flat) == 0:
@@ -103,7 +103,7 @@ class Memory:
         return result, hole and hole.spread(lanes, active)
 
     def load_vector(self, line: int, indices: Sequence[Any], width: int, count: int) -> tuple[Any, Hole | None]:
-        """`count` of `width` consecutive elements, the rest 0."""
+        """Return `width` elements: `count` consecutive ones of the array, then zeros; and their hole."""
         flat = self.vector_place(line, indices, count)
         hole = self.note_read(line, flat, ALL_LANES)
         result = np.zeros(width, self.data.dtype)
@@ -113,7 +113,7 @@ class Memory:
     def store(
         self, line: int, indices: Sequence[Any], value: Any, mask: Any, lanes: int, hole: Hole | None = None
     ) -> None:
-        """array[indices] = value in the active lanes. A hole in the value makes one in scratch, and fails elsewhere."""
+        """Store `value` in the active lanes. Storing undefined elements is allowed in scratch and an error elsewhere."""
         active = None if mask is None else np.flatnonzero(mask)
         flat = self.place(line, indices, active)
         if np.ndim(flat) == 0:
@@ -128,7 +128,7 @@ class Memory:
         self.data[flat] = self.narrow(value if np.ndim(value) == 0 or active is None else value[active])
 
     def store_vector(self, line: int, indices: Sequence[Any], value: Any, count: int, hole: Hole | None = None) -> None:
-        """The first `count` elements of a vector."""
+        """Store the first `count` elements of a vector."""
         flat = self.vector_place(line, indices, count)
         self.note_write(line, flat, ALL_LANES, hole and hole.only(len(value), np.arange(flat.size)))
         self.data[flat] = self.narrow(value[: flat.size])
@@ -137,7 +137,7 @@ class Memory:
         return value.astype(self.data.dtype)
 
     def one_lane_each(self, line: int, flat: Any, who: Any) -> None:
-        """Fails if two lanes of one store meet."""
+        """Raise VerifyError if two lanes of one store write the same element."""
         if (np.diff(flat) > 0).all():
             return
         order = np.argsort(flat, kind="stable")
@@ -179,7 +179,7 @@ class Memory:
             self.race(line, self.by_program, self.by_program.write(flat, self.linear, line))
 
     def atomic(self, line: int, indices: Sequence[Any], lane: int) -> int:
-        """The flat element that one lane (or ALL_LANES: the program) is about to change."""
+        """Check an atomic of one lane (ALL_LANES: of the program) and return its flat element."""
         flat = int(self.place(line, indices, None))
         if self.written is not None and not self.written[flat]:
             place = f"element {self.spell(flat)} of {self.name}"
@@ -208,7 +208,7 @@ class Memory:
 
 
 def bind(kernel: ir.KernelIR, arrays: Sequence[Any], counts: Counts) -> dict[ir.Array, Memory]:
-    """A Memory for each array and scratch. VerifyError if one does not fit its parameter, or is stored to and overlaps one."""
+    """Return a Memory per array and scratch. VerifyError if one does not fit its parameter, or is written and overlaps one."""
     if len(arrays) != len(kernel.arrays):
         raise VerifyError(f"kernel {kernel.name}: {len(arrays)} arrays; wanted {len(kernel.arrays)}")
     stored = ir.changed_arrays(kernel.body)

@@ -7,14 +7,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 NOBODY = -1
-# A uniform access, done by all lanes alike: it does not race with itself, and each lane sees its own.
+# A uniform access by all lanes: it does not race with itself, and every lane sees its own.
 ALL_LANES = -2
-# Several, by atomics.
+# Several accessors, through atomics.
 MANY = -3
 
 
 class Race(NamedTuple):
-    """`me` does `now` ("writes") to an element what does not go with what `other` did `before` ("wrote") at its line."""
+    """The access `now` ("writes") of `me` to an element conflicts with the access `before` ("wrote") of `other` at its line."""
 
     element: int
     me: int
@@ -25,7 +25,7 @@ class Race(NamedTuple):
 
 
 class Tracker:
-    """For each element its last writer and two different readers; `of` says whether these are programs or lanes."""
+    """Records per element the last writer and two different readers; `of` names what they are: programs or lanes."""
 
     def __init__(self, size: int, of: Literal["programs", "lanes"]) -> None:
         self.of = of
@@ -35,14 +35,14 @@ class Tracker:
         self.touched: list[Any] = []
 
     def clear(self) -> None:
-        """All that was done is settled."""
+        """Forget all accesses."""
         for flat in self.touched:
             for who in (self.writer, self.reader, self.other_reader):
                 who[flat] = NOBODY
         self.touched = []
 
     def read(self, flat: Any, who: Any, line: int) -> Race | None:
-        """Notes a read of elements `flat` by `who` (one number, or one per element)."""
+        """Record a read of elements `flat` by `who` (one number, or one per element)."""
         self.touched.append(flat)
         writer = self.writer[flat]
         wrong = (writer != NOBODY) & (writer != who) & (writer != ALL_LANES)
@@ -56,7 +56,7 @@ class Tracker:
         return None
 
     def write(self, flat: Any, who: Any, line: int) -> Race | None:
-        """Notes a write."""
+        """Record a write."""
         self.touched.append(flat)
         found = self._passes_read(flat, who, line)
         writer = self.writer[flat]
@@ -69,7 +69,7 @@ class Tracker:
         return found
 
     def atomic(self, flat: Any, who: Any, line: int) -> Race | None:
-        """Notes an atomic, which races with all but other atomics."""
+        """Record an atomic, which races with everything but other atomics."""
         self.touched.append(flat)
         writer, atomic = self.writer[flat], self.atomic_only[flat]
         wrong = (writer != NOBODY) & (writer != who) & ~atomic

@@ -1,7 +1,7 @@
 """Interpret SIMT form: the threads of a workgroup, barrier by barrier, in shuffled order.
 
-The threads are dealt at random into teams. A team runs alone, as vectors, to its next barrier or collective; when all have come
-there, all go on, in another order. So a missing barrier shows twice: in what is computed, and as a race by line.
+The threads are assigned to teams at random. A team runs alone, vectorized, to its next barrier or collective; when all teams
+have arrived, they continue in another order. A missing barrier therefore shows in the results and as a reported race.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from camshaft.lang.interpreter.memory import Counts, Memory, bind
 from camshaft.lang.interpreter.values import ValueMachine, halve, scan
 from camshaft.lang.simt.form import SimtKernel
 
-# What a team waits at: a barrier, or a collective with its operands.
+# What a team stops at: a barrier, or a collective with its operands.
 Stop: TypeAlias = tuple[ir.Value | ir.Statement, tuple[Any, ...]]
 MOST_TEAMS = 4
 _COLLECTIVES: dict[str, Callable[[ir.Value, list[Any]], Any]] = {
@@ -39,9 +39,9 @@ def interpret_simt(
     programs: range | Sequence[int] | None = None,
     seed: int = 0,
 ) -> None:
-    """Runs programs of the grid (all, unless listed) on C-contiguous `arrays`, changed in place, in an order drawn from `seed`.
+    """Run programs of the grid (all, unless listed) on C-contiguous `arrays`, in place, in a random order from `seed`.
 
-    VerifyError names the line on: an index outside its dimension, a race between threads without a barrier between or between
+    Raises VerifyError with the line for: an index out of bounds, a race between threads without a barrier between or between
     programs, a barrier or a collective that not all threads reach.
     """
     if any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
@@ -58,7 +58,7 @@ def interpret_simt(
 
 
 class _Workgroup:
-    """Runs one program after the other: deals the threads into teams and takes them from stop to stop."""
+    """Runs the programs in sequence: assigns threads to teams and runs the teams from stop to stop."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Workgroup:
         return np.array_split(self.random.permutation(n), max(count, min(n, 2)))
 
     def meet(self, teams: list[_Team], stops: list[Stop | None]) -> list[Any]:
-        """All teams have stopped: at one place, or it is an error. What each goes on with."""
+        """Return the result that each stopped team continues with. VerifyError unless all stopped at the same statement."""
         first = stops[0]
         if first is None or any(stop is None or stop[0] is not first[0] for stop in stops):
             line = next(stop[0].line for stop in stops if stop is not None)
@@ -120,7 +120,7 @@ class _Workgroup:
 
 
 def _advance(run: Iterator[Stop], answer: Any) -> Stop | None:
-    """Lets a team run to its next stop; None at its end. `answer` is what its collective gave."""
+    """Run a team to its next stop; None at its end. `answer` is the result of its last collective."""
     try:
         return next(run) if answer is None else run.send(answer)  # type: ignore[attr-defined]
     except StopIteration:
@@ -128,7 +128,7 @@ def _advance(run: Iterator[Stop], answer: Any) -> Stop | None:
 
 
 class _Team(ValueMachine):
-    """Some threads of a workgroup, run as vectors: an element for each of `threads`."""
+    """Some threads of a workgroup, run as vectors with one element per thread in `threads`."""
 
     def __init__(self, group: _Workgroup, threads: Any, index: tuple[int, ...]) -> None:
         super().__init__(group.plain, len(threads), group.memories, group.scalars)
@@ -137,7 +137,7 @@ class _Team(ValueMachine):
         self.structural["load"], self.structural["atomic"] = self.read, self.change
 
     def block(self, block: ir.Block) -> Iterator[Stop]:
-        """Runs a block; stops at each barrier and collective, and is sent a collective's result."""
+        """Run a block as a generator: yield at each barrier and collective, and receive the collective's result."""
         for item in block.statements:
             if isinstance(item, ir.Value):
                 if item.op in _COLLECTIVES:
@@ -195,7 +195,7 @@ class _Team(ValueMachine):
         return np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
 
     def places(self, array: ir.Array, indices: Sequence[ir.Value], line: int, active: Any) -> Any:
-        """The flat element of each active thread, checked."""
+        """Return the flat element of each active thread, bounds-checked."""
         memory = self.memories.get(array) or Memory(self.kernel, array, self.own[array][0], Counts(), False)
         spread = [np.broadcast_to(self.env[i], (self.lanes,)) for i in indices]
         return memory.place(line, spread, active)
@@ -225,7 +225,7 @@ class _Team(ValueMachine):
         memory.data[flat] = value
 
     def change(self, value: ir.Value) -> Any:
-        """An atomic: thread after thread in a shuffled order."""
+        """Run an atomic thread by thread in a shuffled order."""
         array, kind = value.attr
         row, memory = ATOMICS[kind], self.memories[array]
         args = [np.broadcast_to(self.env[v], (self.lanes,)) for v in value.args]

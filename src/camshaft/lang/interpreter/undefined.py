@@ -1,8 +1,7 @@
-"""Undefined values: what scratch that was never written gives. They may be computed with and selected away, never depended on.
+"""Undefined values: what a load of unwritten scratch yields.
 
-They may be computed with and selected away, never depended on.
-
-A kernel may load a whole vector of which only some elements were written, if it then drops the others. Used by the interpreter.
+Computing with them and dropping them in a select is allowed; storing them to an array or branching on them is an error. A kernel
+may therefore load a whole vector of which only some elements were written, if it drops the others.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ from camshaft.lang import ir
 
 @dataclass(frozen=True)
 class Hole:
-    """`where` in a value nothing was written (a boolean, or one per element), and what that came from."""
+    """The undefined part of a value: `where` is a boolean, or one per element; `origin` describes its source."""
 
     where: Any
     origin: str
 
     def spread(self, size: int, places: Any) -> Hole:
-        """This hole's elements put at `places` of `size`."""
+        """Scatter this hole's elements to `places` of a vector of `size`."""
         where = np.zeros(size, np.bool_)
         where[places] = self.where
         return Hole(where, self.origin)
 
     def only(self, size: int, places: Any) -> Hole | None:
-        """The part of it at `places` (all of them if None); None if that is whole."""
+        """Return the hole's part at `places` (None: everywhere), or None if nothing there is undefined."""
         where = np.broadcast_to(self.where, (size,))
         return made(where if places is None else where[places], self.origin)
 
 
 def made(where: Any, origin: str) -> Hole | None:
-    """A Hole, or None where there is none."""
+    """Return a Hole, or None if no element is undefined."""
     return Hole(where, origin) if np.any(where) else None
 
 
 def of_result(value: ir.Value, holes: list[Hole | None], condition: Any) -> Hole | None:
-    """The hole in a value that is computed from operands with these; `condition`: a select's first operand, a shuffle's lane."""
+    """Return the hole of a result from its operands' holes. `condition`: a select's first operand or a shuffle's lane."""
     origins = [h.origin for h in holes if h is not None]
     if not origins:
         return None

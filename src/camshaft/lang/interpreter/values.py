@@ -17,7 +17,7 @@ from camshaft.lang.interpreter.undefined import Hole, of_result
 
 
 def halve(values: Any, kind: str) -> Any:
-    """Along the last axis: the first half with the second until one is left, as the emitters do."""
+    """Reduce the last axis: combine the first half with the second until one element is left, as the emitters do."""
     combine = INSTRUCTIONS[COMBINERS[kind]].numpy
     while values.shape[-1] > 1:
         half = values.shape[-1] // 2
@@ -26,12 +26,12 @@ def halve(values: Any, kind: str) -> Any:
 
 
 def subgroups(values: Any, kind: str, lanes: int) -> Any:
-    """Each lane gets its subgroup's reduction."""
+    """Reduce within each subgroup; every lane receives its subgroup's result."""
     return np.repeat(halve(values.reshape(-1, lanes), kind), lanes)
 
 
 def scan(values: Any, kind: str, exclusive: bool) -> Any:
-    """Lane i with those below it: i with i - 1, then i - 2, i - 4 and so on."""
+    """Inclusive scan by doubling: combine lane i with i - 1, then i - 2, i - 4 and so on."""
     combine = INSTRUCTIONS[COMBINERS[kind]].numpy
     start = np.full(1, identity(kind, values.dtype), values.dtype)
     if exclusive:
@@ -85,7 +85,7 @@ class ValueMachine:
         }
 
     def instruction(self, value: ir.Value) -> Any:
-        """A row of the table. The result has the value's dtype, whatever NumPy would promote to."""
+        """Evaluate a row of the instruction table. The result has the value's dtype, whatever NumPy would promote to."""
         row, args = INSTRUCTIONS[value.op], [self.env[a] for a in value.args]
         check = _CHECKS.get(value.op)
         if check is not None:
@@ -97,7 +97,7 @@ class ValueMachine:
         return result if result.ndim or not isinstance(result, np.ndarray) else result[()]
 
     def check(self, check: Callable[..., tuple[str, Any]], value: ir.Value, args: list[Any]) -> None:
-        """Fails where an active lane does what the language leaves without a meaning."""
+        """Raise VerifyError if an active lane does something undefined: a division by 0, or too large a shift."""
         message, wrong = check(*args)
         if np.ndim(wrong) and self.mask is not None and not value.width:
             wrong = wrong & self.mask
@@ -134,7 +134,7 @@ class ValueMachine:
         return self.each_lane(value.args[0])[lane]
 
     def atomic(self, value: ir.Value) -> Any:
-        """Lane after lane in a shuffled order where it varies, else once; gives the old elements."""
+        """Run an atomic lane by lane in a shuffled order if it varies, else once; return the old elements."""
         array, kind = value.attr
         row, memory = ATOMICS[kind], self.memories[array]
         self.whole(value.args, value.line)
@@ -151,14 +151,14 @@ class ValueMachine:
 
     # --- holes ---------------------------------------------------------------------------------------------------
     def set_hole(self, key: ir.Value | ir.Var, hole: Hole | None) -> None:
-        """Notes a value's or a variable's hole, or that it has none."""
+        """Record a value's or a variable's hole; None removes it."""
         if hole is not None:
             self.holes[key] = hole
         elif self.holes:
             self.holes.pop(key, None)
 
     def spread_holes(self, value: ir.Value) -> None:
-        """Gives a computed value the holes of what it was computed from."""
+        """Propagate the operands' holes to a computed value."""
         if value.op == "var_get":
             self.set_hole(value, self.holes.get(value.attr))
         elif value.op not in ("load", "atomic"):
@@ -166,7 +166,7 @@ class ValueMachine:
             self.set_hole(value, of_result(value, [self.holes.get(a) for a in value.args], condition))
 
     def whole(self, values: Iterable[ir.Value], line: int) -> None:
-        """Fails if an index, a bound or a condition has a hole in an active lane."""
+        """Raise VerifyError if an index, a bound or a condition is undefined in an active lane."""
         for value in values if self.holes else ():
             hole = self.holes.get(value)
             if hole is not None and np.any(hole.where if self.mask is None else hole.where & self.mask):

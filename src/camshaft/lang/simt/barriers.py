@@ -10,7 +10,10 @@ from camshaft.lang import ir
 
 @dataclass(frozen=True)
 class Access:
-    """A load or a store. `kind`: 'uniform' (all threads alike), 'vector N' (an explicit vector's elements), 'atomic', 'lanes'."""
+    """A load or a store.
+
+    `kind`: 'uniform' (the same in all threads), 'vector N' (elements of an explicit vector), 'atomic' or 'lanes'.
+    """
 
     array: ir.Array
     is_store: bool
@@ -18,9 +21,9 @@ class Access:
 
 
 def accesses_of(item: ir.Value | ir.Statement, varying: frozenset[ir.Value]) -> list[Access]:
-    """What an instruction or statement touches, its inner blocks included."""
+    """Return the accesses of an instruction or statement, including its nested blocks."""
     if isinstance(item, ir.Value):
-        if item.op == "atomic":  # one for the program is the first thread's, whatever memory it is on
+        if item.op == "atomic":  # a uniform atomic runs in the first thread only
             return [Access(item.attr[0], True, "lanes" if item in varying else "atomic")]
         if item.op != "load":
             return []
@@ -45,15 +48,15 @@ def _kind(width: int, indices: tuple[ir.Value, ...], varying: frozenset[ir.Value
 
 @dataclass
 class Accesses:
-    """What was touched since the last barrier. Arrays that are `private` to a thread, or never written, need no order."""
+    """The accesses since the last barrier. Arrays that are `private` to a thread, or never written, need no ordering."""
 
     private: frozenset[ir.Array]
     held: set[Access] = field(default_factory=set)
 
     def conflicts(self, access: Access) -> bool:
-        """Whether an access must not pass an earlier one of another thread.
+        """Return whether an access needs a barrier after an earlier one of another thread.
 
-        Two of 'lanes' are the kernel's own to order; two stores of one kind come from the same thread for the same element.
+        The kernel itself orders two 'lanes' accesses. Two stores of one kind write each element from the same thread.
         """
         return any(_conflict(access, earlier) for earlier in self.held if earlier.array is access.array)
 
@@ -61,7 +64,7 @@ class Accesses:
         self.held.update(a for a in accesses if a.array.writable and a.array not in self.private)
 
     def join(self, other: Accesses) -> None:
-        """What may have been touched on either of two ways."""
+        """Merge the accesses of another control-flow path."""
         self.held |= other.held
 
     def copy(self) -> Accesses:

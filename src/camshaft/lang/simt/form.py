@@ -1,11 +1,9 @@
 """SIMT form: Kernel IR in which every value is a scalar of one thread.
 
-Kernel IR in which every value is one thread's scalar.
-
-A program becomes a workgroup of `lanes` threads. A lanes loop becomes a range from start + lane by steps of `lanes`; element e
-of an explicit vector of n lies in every thread with lane & (n - 1) = e; uniform values are computed by all threads alike and
-stored by the first. What a kernel says as one thread of thought (uniform and vector accesses) keeps its order by barriers, put
-in here (lang/simt/barriers.py); between lanes the kernel states its own.
+A program becomes a workgroup of `lanes` threads. A lanes loop becomes a range from start + lane in steps of `lanes`. Element e
+of an explicit vector of n is in every thread with lane & (n - 1) = e. All threads compute uniform values; the first one stores
+them. This pass inserts the barriers that order uniform and vector accesses (lang/simt/barriers.py); the kernel itself states
+the barriers between lanes.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.simt.barriers import Access, Accesses, accesses_of
 from camshaft.lang.simt.values import ValueLowering
 
-# Scratch that every thread reads and writes alike costs no barriers as the thread's own, up to this many elements.
+# Scratch of at most this many elements that is accessed only uniformly becomes thread-private, which saves barriers.
 MOST_PRIVATE = 64
 
 
@@ -28,11 +26,11 @@ MOST_PRIVATE = 64
 class SimtKernel:
     """A kernel in SIMT form. `shared` arrays belong to the workgroup, `private` ones to a thread.
 
-    Values are rows of the instruction table, const, program, scalar, index, lane, load, var_get, and the collectives, which stand
-    in uniform flow only: reduce (attr (kind, n): lanes 0..n-1, the first half with the second until one is left, for all),
-    broadcast (attr i: lane i's value for all), scan (attr (kind, exclusive)) and shuffle (args value, lane). `atomic` (attr
-    (array, kind), args the operands, then the indices: lang/atomics.py) is done by each thread that comes to it. Statements are
-    VarNew, VarSet, Store, Range (bounds may vary), When and Barrier.
+    Values are rows of the instruction table, const, program, scalar, index, lane, load, var_get, atomic, and the collectives,
+    which occur in uniform flow only: reduce (attr (kind, n): lanes 0..n-1, the first half with the second until one is left,
+    for all), broadcast (attr i: lane i's value for all), scan (attr (kind, exclusive)) and shuffle (args value, lane). Each
+    thread that reaches an `atomic` (attr (array, kind), args the operands, then the indices: lang/atomics.py) executes it.
+    Statements are VarNew, VarSet, Store, Range (bounds may vary), When and Barrier.
     """
 
     name: str
@@ -51,7 +49,7 @@ TileChoice: TypeAlias = Callable[[ir.KernelIR, int], frozenset[ir.Tile]]
 
 
 def no_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
-    """None: all become ordinary words."""
+    """Keep no tile: all are expanded to ordinary instructions."""
     return frozenset()
 
 
@@ -62,10 +60,12 @@ def to_simt(
     keep_tiles: TileChoice = no_tiles,
     keep_copies: bool = False,
 ) -> SimtKernel:
-    """The SIMT form of a verified kernel. Its workgroup has `lanes` threads, or, with explicit vectors, as many as the widest.
+    """Return the SIMT form of a verified kernel.
 
-    `subgroup`: how many threads exchange values at once; at most the workgroup. The tiles that `keep_tiles` names and, with
-    `keep_copies`, asynchronous copies stay (lang/ir.py) for an emitter that lowers them itself; others become ordinary words.
+    The workgroup has as many threads as the widest explicit vector has elements, or `lanes` if the kernel has none.
+
+    `subgroup`: the number of threads that exchange values directly, at most the workgroup. Tiles in `keep_tiles`, and with
+    `keep_copies` asynchronous copies, stay for an emitter that lowers them itself; others are expanded.
     """
     widths = [item.width for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
     lanes = max(widths) if widths else lanes
@@ -79,7 +79,7 @@ def to_simt(
 
 
 class _Lowering(ValueLowering):
-    """Rebuilds the body. `flow_varies` inside lanes loops and masks."""
+    """Rebuilds the body. `flow_varies` is set inside lanes loops and varying masks."""
 
     def __init__(self, kernel: ir.KernelIR, lanes: int, subgroup: int) -> None:
         super().__init__(kernel, lanes, subgroup)
@@ -99,7 +99,7 @@ class _Lowering(ValueLowering):
         self.inside(new, build)
 
     def order(self, item: ir.Value | ir.Statement) -> None:
-        """A barrier before an item that must come after what other threads did, or they after it."""
+        """Insert a barrier before an item whose accesses conflict with earlier ones of other threads."""
         for access in accesses_of(item, self.varying):
             if self.accesses.conflicts(access):
                 self.here.statements.append(ir.Barrier(item.line))
@@ -156,7 +156,7 @@ class _Lowering(ValueLowering):
         self.flow(item, statement.body, self.is_varying_when(item))
 
     def flow(self, item: ir.Lanes | ir.Range | ir.When, body: ir.Block, varies: bool) -> None:
-        """The inner block. What came before it may still hold after it, and what a turn of a loop did before the next."""
+        """Lower a nested block. Earlier accesses may still be pending after it, and those of one loop iteration in the next."""
         outer, self.flow_varies = self.flow_varies, self.flow_varies or varies
         before = self.accesses.copy()
         if isinstance(item, ir.Range) and not self.flow_varies:
@@ -173,7 +173,7 @@ class _Lowering(ValueLowering):
         """A hint that no SIMT target takes."""
 
     def tile(self, item: ir.Statement) -> None:
-        """A tile statement that the emitter lowers itself: kept, with its operands mapped."""
+        """Copy a tile statement that the emitter lowers itself, with mapped operands."""
         changed: dict[str, Any] = {
             name: self.renamed(getattr(item, name)) for name in _TILE_OPERANDS if hasattr(item, name)
         }
@@ -188,7 +188,7 @@ class _Lowering(ValueLowering):
 
 
 def _private_scratch(kernel: ir.KernelIR, varies: frozenset[ir.Value]) -> set[ir.Array]:
-    """Small scratch that all threads read and write alike, in uniform flow."""
+    """Return small scratch arrays that are accessed only uniformly, in uniform control flow."""
     private = {a for a in kernel.scratch if _size(a) <= MOST_PRIVATE}
     for access in _all_accesses(kernel.body, varies, False):
         if access.kind != "uniform":

@@ -12,7 +12,7 @@ from camshaft.lang.uniformity import varying
 
 
 class ValueLowering:
-    """Rebuilds values in the block that is `here`. `values` and `vars` map what was to what is."""
+    """Rebuilds values in the block `here`. `values` and `vars` map old objects to new ones."""
 
     def __init__(self, kernel: ir.KernelIR, lanes: int, subgroup: int) -> None:
         self.lanes, self.subgroup = lanes, min(subgroup, lanes)
@@ -33,7 +33,7 @@ class ValueLowering:
         return self.add("const", i64, attr=value, line=line)
 
     def element(self, width: int, line: int) -> ir.Value:
-        """Which element of a vector of `width` this thread holds."""
+        """Return the index of this thread's element in a vector of `width`."""
         lane = self.add("lane", i64, line=line)
         return lane if width == self.lanes else self.add("and", i64, (lane, self.const(width - 1, line)), line=line)
 
@@ -77,7 +77,7 @@ class ValueLowering:
         return self.add("shuffle", value.dtype, (operand, lane), line=value.line)
 
     def subgroup_reduce(self, value: ir.Value) -> ir.Value:
-        """A butterfly of shuffles."""
+        """Reduce over a subgroup with a butterfly of shuffles."""
         total, step, line = self.values[value.args[0]], self.subgroup // 2, value.line
         lane = self.add("lane", i64, line=line)
         while step:
@@ -88,7 +88,7 @@ class ValueLowering:
         return total
 
     def atomic(self, value: ir.Value) -> ir.Value:
-        """Each thread's own where it varies; else one, by the first thread, and its result for all."""
+        """Record one atomic per thread if it varies; else one in the first thread, with its result broadcast."""
         args, line = self.mapped(value.args), value.line
         if value in self.varying or self.flow_varies:
             return self.add("atomic", value.dtype, args, value.attr, line)

@@ -10,15 +10,15 @@ from camshaft.lang.tracing.recorder import Number, Recorder
 
 
 class Arithmetic(Recorder):
-    """Functions of values; the operators are methods of ir.Value."""
+    """Functions of values; operators are methods of ir.Value."""
 
     # --- arithmetic ------------------------------------------------------------------------------------------------
     def cast(self, value: ir.Value, dtype: DType) -> ir.Value:
-        """Conversion by value: floats to integers truncate towards zero."""
+        """Convert by value; floats to integers truncate towards zero."""
         return value if value.dtype == dtype else self.record("cast", dtype, (value,), value.width)
 
     def bitcast(self, value: ir.Value, dtype: DType) -> ir.Value:
-        """The same bits as another dtype of the same size."""
+        """Reinterpret the bits as another dtype of the same size."""
         if value.dtype.nbytes != dtype.nbytes:
             raise self.fail(f"bitcast of {value.dtype} to {dtype}: sizes differ")
         return self.record("bitcast", dtype, (value,), value.width)
@@ -30,7 +30,7 @@ class Arithmetic(Recorder):
         return self.apply("maximum", a, b)
 
     def select(self, condition: ir.Value, a: Number, b: Number) -> ir.Value:
-        """a where the condition holds, else b."""
+        """Return a where the condition is true, else b."""
         return self.apply("select", condition, a, b)
 
     def fma(self, a: Number, b: Number, c: Number) -> ir.Value:
@@ -56,18 +56,18 @@ class Arithmetic(Recorder):
         return self.apply("floor", x)
 
     def round(self, x: Number) -> ir.Value:
-        """To the nearest integer, ties to even."""
+        """Round to the nearest integer, ties to even."""
         return self.apply("round", x)
 
     def rounded(self, x: Number) -> ir.Value:
-        """x itself, which a CPU or PTX may not fuse with what reads it: a product is rounded before a sum takes it."""
+        """Return x, rounded: on CPUs and PTX, an operation that uses x cannot fuse with the one that made it."""
         return self.apply("rounded", x)
 
     def ceil(self, x: Number) -> ir.Value:
         return self.apply("ceil", x)
 
     def trunc(self, x: Number) -> ir.Value:
-        """Towards 0."""
+        """Round towards 0."""
         return self.apply("trunc", x)
 
     def erf(self, x: Number) -> ir.Value:
@@ -80,7 +80,7 @@ class Arithmetic(Recorder):
         return self.apply("cos", x)
 
     def isnan(self, x: Number) -> ir.Value:
-        """A boolean."""
+        """Return whether x is NaN, as a boolean."""
         return self.apply("isnan", x)
 
     def abs(self, x: Number) -> ir.Value:
@@ -93,15 +93,17 @@ class Arithmetic(Recorder):
         return self.apply("dot4", acc, a, b)
 
     def dot2(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-        """acc + the product of the high halves of a and b, then + that of the low ones: acc f32, a and b u32 words of two bf16.
-        Each sum is rounded once, as in fma; subnormal operands and results may be taken as 0. Or acc i32, a and b words of two
-        signed 16-bit integers: sums wrap."""
+        """acc + the product of the high halves of a and b, then + the product of the low halves. a and b are u32.
+
+        acc f32: the halves are bf16; each sum is rounded once, as in fma; subnormal operands and results may flush to 0.
+        acc i32: the halves are signed 16-bit integers; sums wrap.
+        """
         if acc.dtype not in (f32, i32) or a.dtype != u32 or b.dtype != u32:
             raise self.fail(f"dot2 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted f32 or i32, u32, u32")
         return self.apply("dot2", acc, a, b)
 
     def byte_lookup(self, indexes: ir.Value, table: Sequence[int]) -> ir.Value:
-        """Bytes by 4-bit indexes: table[b & 15] for each byte b of a u32 word. `table`: 16 numbers from -128 to 255."""
+        """Look up bytes by 4-bit indexes: table[b & 15] for each byte b of a u32 word. `table`: 16 numbers from -128 to 255."""
         if indexes.dtype != u32:
             raise self.fail(f"byte_lookup by {indexes.dtype}: wanted u32")
         if len(table) != 16 or not all(-128 <= entry <= 255 for entry in table):

@@ -10,7 +10,7 @@ from camshaft.lang.tracing.recorder import Number
 
 
 class Variable:
-    """What k.var and k.accumulator give: read `.value`, set with `.set(x)` or `+=` (sum) and `k.maximum` (max)."""
+    """The result of k.var and k.accumulator: read `.value`; assign with `.set(x)`, `+=` or `.combine(x)`."""
 
     def __init__(self, var: ir.Var) -> None:
         self.ir = var
@@ -21,7 +21,7 @@ class Variable:
         return value
 
     def set(self, value: Number) -> None:
-        """Assigns. The dtype and width stay as they were made."""
+        """Assign. The dtype and the width cannot change."""
         k = ir.recorder()
         new = k.as_value(value, self.ir.dtype)
         if new.dtype != self.ir.dtype or (new.width and new.width != self.ir.width):
@@ -29,7 +29,7 @@ class Variable:
         k.append(ir.VarSet(k.line(), self.ir, new))
 
     def combine(self, value: Number) -> None:
-        """Folds a value into an accumulator by its own kind."""
+        """Combine a value into an accumulator by the accumulator's kind."""
         kind = self.ir.identity or "sum"
         self.set(ir.recorder().apply(COMBINERS[kind], self.value, value))
 

@@ -28,7 +28,7 @@ class LaneWords(Arithmetic):
 
     # --- collectives: every lane of the workgroup arrives, in uniform flow ---------------------------------------------
     def _collective(self, word: str, value: ir.Value | Variable) -> ir.Value:
-        """The operand of a collective. KernelError where its result would depend on the lane count."""
+        """Return the operand of a collective. KernelError where its result would depend on the lane count."""
         if self.in_lanes:
             raise self.fail(f"k.{word} inside k.lanes would depend on the lane count")
         return value.value if isinstance(value, Variable) else value
@@ -38,21 +38,23 @@ class LaneWords(Arithmetic):
         return self.record("reduce", operand.dtype, (operand,), attr=kind)
 
     def lanes_sum(self, value: ir.Value | Variable) -> ir.Value:
-        """The sum over all lanes, uniform."""
+        """Return the sum over all lanes (uniform)."""
         return self._reduce("sum", value)
 
     def lanes_max(self, value: ir.Value | Variable) -> ir.Value:
-        """The greatest over all lanes, uniform."""
+        """Return the maximum over all lanes (uniform)."""
         return self._reduce("max", value)
 
     def lanes_min(self, value: ir.Value | Variable) -> ir.Value:
-        """The least over all lanes, uniform."""
+        """Return the minimum over all lanes (uniform)."""
         return self._reduce("min", value)
 
     def lanes_scan(self, value: ir.Value | Variable, kind: str = "sum", exclusive: bool = False) -> ir.Value:
-        """Lane i's value combined with those of the lanes below it (`exclusive`: only theirs; lane 0 gets the identity).
+        """Prefix scan over the lanes: lane i's value combined with those of lower lanes.
 
-        `kind` is 'sum', 'max' or 'min'; the order of a float sum is the target's. lang/scans.py scans a whole row, with a carry.
+        `exclusive` leaves out lane i's own value; lane 0 gets the identity.
+
+        `kind` is 'sum', 'max' or 'min'; the target chooses the order of a float sum.
         """
         operand = self._collective("lanes_scan", value)
         if kind not in COMBINERS:
@@ -60,16 +62,16 @@ class LaneWords(Arithmetic):
         return self.record("scan", operand.dtype, (operand,), attr=(kind, exclusive))
 
     def shuffle(self, value: ir.Value | Variable, lane: Number) -> ir.Value:
-        """The value that lane number `lane` holds: uniform if `lane` is. It must lie in 0..lane_count."""
+        """Return the value of lane number `lane`, which must be in 0..lane_count; uniform if `lane` is."""
         operand = self._collective("shuffle", value)
         return self.record("shuffle", operand.dtype, (operand, self.as_value(lane, i64)))
 
     def broadcast(self, value: ir.Value | Variable, lane: Number) -> ir.Value:
-        """What one lane (a number or a uniform value) holds, for all: uniform."""
+        """Return the value of one lane (a number or a uniform value) in all lanes (uniform)."""
         return self.shuffle(value, lane)
 
     def shuffle_xor(self, value: ir.Value | Variable, n: int) -> ir.Value:
-        """The value of lane ^ n; a lane keeps its own where there is no such lane."""
+        """Return the value of lane ^ n; a lane keeps its own value if there is no such lane."""
         lane = self.lane()
         other = lane ^ n
         return self.shuffle(value, self.select(other < self.lane_count(), other, lane))
@@ -85,7 +87,7 @@ class LaneWords(Arithmetic):
         return self.shuffle(value, self.select(lane + n < self.lane_count(), lane + n, lane))
 
     def subgroup_lanes(self) -> ir.Value:
-        """How many lanes exchange values at once (uniform): a power of two that divides lane_count, the target's choice."""
+        """Return the number of lanes in a subgroup (uniform): a power of two that divides lane_count, chosen by the target."""
         return self.record("subgroup_lanes", i64)
 
     def _subgroup(self, kind: str, value: ir.Value | Variable) -> ir.Value:
@@ -93,20 +95,20 @@ class LaneWords(Arithmetic):
         return self.record("subgroup_reduce", operand.dtype, (operand,), attr=kind)
 
     def subgroup_sum(self, value: ir.Value | Variable) -> ir.Value:
-        """The sum over the lanes of this lane's subgroup."""
+        """Return the sum over the lanes of this lane's subgroup."""
         return self._subgroup("sum", value)
 
     def subgroup_max(self, value: ir.Value | Variable) -> ir.Value:
-        """The greatest over the lanes of this lane's subgroup."""
+        """Return the maximum over the lanes of this lane's subgroup."""
         return self._subgroup("max", value)
 
     def subgroup_min(self, value: ir.Value | Variable) -> ir.Value:
-        """The least over the lanes of this lane's subgroup."""
+        """Return the minimum over the lanes of this lane's subgroup."""
         return self._subgroup("min", value)
 
     # --- explicit vectors ------------------------------------------------------------------------------------------
     def splat(self, value: Number, width: int, dtype: DType = f32) -> ir.Value:
-        """A vector of equal elements."""
+        """Return a vector of equal elements."""
         operand = self.as_value(value, dtype)
         return self.record("splat", operand.dtype, (operand,), width)
 
@@ -123,5 +125,5 @@ class LaneWords(Arithmetic):
         return self.record("vector_sum", vector.dtype, (vector,))
 
     def vector_max(self, vector: ir.Value) -> ir.Value:
-        """The greatest of an explicit vector's elements."""
+        """Return the maximum of an explicit vector's elements."""
         return self.record("vector_max", vector.dtype, (vector,))

@@ -13,11 +13,11 @@ from camshaft.lang.tracing.recorder import Number
 
 
 class MemoryWords(Arithmetic):
-    """Reads and writes of arrays. Every index is i64; an f16 or bf16 load is f32."""
+    """Reads and writes of arrays. Every index is i64; an f16 or bf16 load yields f32."""
 
     # --- memory ----------------------------------------------------------------------------------------------------
     def scratch(self, dtype: DType, *shape: int) -> Array:
-        """Workgroup memory of this program, not initialized."""
+        """Allocate workgroup memory of this program, uninitialized."""
         array = ir.Array(f"scratch{len(self.scratches)}", dtype, shape, writable=True, scratch=True, line=self.line())
         self.scratches.append(array)
         return Array(array)
@@ -57,39 +57,41 @@ class MemoryWords(Arithmetic):
         self.append(ir.Store(self.line(), target, self.indices(target, indices), stored, scattered, length, streamed))
 
     def gather(self, array: Array, *indices: Number) -> ir.Value:
-        """array[indices] where lanes may read anywhere (slower than a contiguous read, so it is asked for)."""
+        """Load array[indices] at arbitrary lane indices (slower than a contiguous load, so it must be explicit)."""
         return self.load(array, indices, gather=True)
 
     def scatter(self, array: Array, value: Number, *indices: Number) -> None:
-        """array[indices] = value where lanes may write anywhere; no two lanes the same element."""
+        """Store to arbitrary lane indices; no two lanes may store to the same element."""
         self.store(array, indices, value, scattered=True)
 
     def stream(self, array: Array, value: Number, *indices: Number) -> None:
-        """array[indices] = value, of an array that is too large to be in a cache when it is read: a CPU that can writes around
-        its caches, and need not read what it overwrites."""
+        """Store to an array that is too large to stay in a cache until it is read.
+
+        A CPU may use nontemporal stores, which do not read the overwritten lines first.
+        """
         self.store(array, indices, value, streamed=True)
 
     def load_vector(self, array: Array, *indices: Number, width: int, count: Number | None = None) -> ir.Value:
-        """`width` consecutive elements from array[indices]; with `count`, only the first of them (the rest 0)."""
+        """Load `width` consecutive elements from array[indices] on; with `count`, only that many (the rest are 0)."""
         return self.load(array, indices, width, count=count)
 
     def store_vector(self, array: Array, value: ir.Value, *indices: Number, count: Number | None = None) -> None:
-        """The elements of an explicit vector to array[indices], [.. + 1], ...; with `count`, only the first of them."""
+        """Store an explicit vector to array[indices], [.. + 1], ...; with `count`, only that many elements."""
         if not value.width:
             raise self.fail("store_vector wants an explicit vector")
         self.store(array, indices, value, count=count)
 
     def prefetch(self, array: Array, *indices: Number) -> None:
-        """A hint that array[indices] is read soon."""
+        """Hint that array[indices] will be read soon."""
         self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, indices)))
 
 
 class AtomicWords(MemoryWords):
-    """Atomics on arrays and scratch of i32 or u32 (atomic_add: f32 as well). Each gives the element's old value.
+    """Atomics on arrays and scratch of i32 or u32 (atomic_add: f32 as well). Each returns the element's old value.
 
-    Inside k.lanes, under a mask, or with an operand that varies, every active lane does one; else the program does one. They
-    order nothing but their own element, and it must not be read or stored otherwise until a barrier. Which lane comes first
-    is not told, so what an atomic gives may differ from run to run.
+    Inside k.lanes, under a varying mask, or with a varying operand, every active lane executes one; else the program executes
+    one. Atomics are relaxed: they order only accesses to their own element, which must not be loaded or stored otherwise until
+    a barrier. The order of lanes is unspecified, so the returned values may differ from run to run.
     """
 
     def _atomic(self, kind: str, array: Array, operands: tuple[Number, ...], indices: tuple[Number, ...]) -> ir.Value:
@@ -129,5 +131,5 @@ class AtomicWords(MemoryWords):
         return self._atomic("exchange", array, (value,), indices)
 
     def compare_exchange(self, array: Array, expected: Number, value: Number, *indices: Number) -> ir.Value:
-        """array[indices] = value if it was `expected`; it never fails without cause."""
+        """array[indices] = value if the element equals `expected`; it does not fail spuriously."""
         return self._atomic("compare_exchange", array, (expected, value), indices)

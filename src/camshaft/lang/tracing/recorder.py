@@ -16,7 +16,7 @@ Number: TypeAlias = ir.Operand
 
 
 class Recorder:
-    """The state of a trace: the open block, whether it is inside k.lanes, what broke."""
+    """The state of a trace: the open block, whether it is inside k.lanes, and the first error."""
 
     def __init__(self, name: str, filename: str) -> None:
         self.name, self.filename = name, filename
@@ -35,11 +35,11 @@ class Recorder:
         return frame.f_lineno if frame is not None else 0
 
     def fail(self, message: str) -> KernelError:
-        """An error that names the kernel and the line of its source."""
+        """Return a KernelError with the kernel's name and source line."""
         return KernelError(f"kernel {self.name}, line {self.line()}: {message}")
 
     def foreign(self, error: Exception) -> KernelError:
-        """The error for an exception of Python's that came out of the kernel, with the last of its lines on the way."""
+        """Return the KernelError for a Python exception from the kernel, with the kernel's innermost line."""
         line, trace = 0, error.__traceback__
         while trace is not None:
             line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == self.filename else line
@@ -47,7 +47,7 @@ class Recorder:
         return KernelError(f"kernel {self.name}, line {line}: {type(error).__name__}: {error}")
 
     def left_early(self, line: int) -> KernelError:
-        """The error for a loop, begun at `line`, that Python code left."""
+        """Return the KernelError for a loop, opened at `line`, that break or return left."""
         return KernelError(
             f"kernel {self.name}, line {line}: a traced loop was left early (break, return or an exception): "
             "loops run to their end; use k.when"
@@ -64,7 +64,7 @@ class Recorder:
     def record(
         self, op: str, dtype: DType, args: tuple[ir.Value, ...] = (), width: int = 0, attr: Any = None
     ) -> ir.Value:
-        """Appends an instruction to the open block."""
+        """Append an instruction to the open block."""
         if self.broken:
             raise self.broken
         for arg in args:
@@ -81,11 +81,11 @@ class Recorder:
         self.block.statements.append(statement)
 
     def const(self, value: float | int | bool, dtype: DType) -> ir.Value:
-        """A constant of that dtype."""
+        """Record a constant of that dtype."""
         return self.record("const", dtype, attr=value)
 
     def as_value(self, value: Number, dtype: DType) -> ir.Value:
-        """A Value as it is; a Python number as a constant of `dtype`."""
+        """Return a Value unchanged; record a Python number as a constant of `dtype`."""
         if isinstance(value, ir.Value):
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -97,7 +97,7 @@ class Recorder:
         return self.const(value, dtype)
 
     def apply(self, name: str, *args: Number) -> ir.Value:
-        """Records a row of the instruction table; Python numbers take the dtype of the traced operands."""
+        """Record a row of the instruction table; Python numbers take the dtype of the traced operands."""
         row = INSTRUCTIONS[name]
         typed = [a for a in (args[1:] if name == "select" else args) if isinstance(a, ir.Value)]
         dtype = typed[0].dtype if typed else f32

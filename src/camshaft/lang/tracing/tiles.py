@@ -1,6 +1,6 @@
 """Tracer methods for matrix tiles and asynchronous copies.
 
-A target with matrix units or asynchronous copies lowers them itself; everywhere else they become ordinary words.
+A target with matrix units or asynchronous copies lowers them itself; elsewhere they expand to ordinary instructions.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from camshaft.lang.tracing.handles import Array
 from camshaft.lang.tracing.memory import AtomicWords
 from camshaft.lang.tracing.recorder import Number
 
-# Sides of a tile and the depth of a multiply-add are multiples of this: what matrix units take.
+# A tile's sides and the depth of mma must be multiples of this, the size of matrix units.
 TILE_SIDE = 16
-# ... of a tile of words: CPUs' units take smaller pieces, two words deep at least.
+# The same for a tile of words: CPU units take smaller pieces, at least two words deep.
 WORD_SIDE, WORD_DEPTH = 4, 2
 
 
 class Tile:
-    """A tile of f32 accumulators. Its words are collectives; they order nothing: barriers are the kernel's own."""
+    """A tile of f32 accumulators. Its methods are collectives without memory ordering: the kernel states its barriers."""
 
     def __init__(self, words: TileWords, tile: ir.Tile) -> None:
         self._words, self.ir = words, tile
@@ -34,8 +34,9 @@ class Tile:
     ) -> None:
         """tile[i, j] += sum over p < k of a[a_at + (i, p)] * b[b_at + (p, j)]; with `transpose_b`, b[b_at + (j, p)].
 
-        a and b are arrays or scratch of f16, bf16 or f32 with two dimensions or more, the last two the matrix; `a_at` and
-        `b_at` an index for each. All that is read must exist: copy a ragged end to scratch first (k.async_copy fills with 0).
+        a and b are arrays or scratch of f16, bf16 or f32 with at least two dimensions; the last two are the matrix. `a_at` and
+        `b_at` have one index per dimension. All reads must be in bounds: copy a partial tile to scratch first (k.async_copy
+        fills with 0).
         """
         words = self._words
         for array in (a.ir, b.ir):
@@ -49,13 +50,13 @@ class Tile:
         words.append(ir.TileMma(words.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, transpose_b))
 
     def scale(self, factor: Number) -> None:
-        """Every accumulator times a uniform value."""
+        """Multiply every accumulator by a uniform value."""
         self._words.append(ir.TileScale(self._words.line(), self.ir, self._words.as_value(factor, f32)))
 
     def store(
         self, out: Array, at: tuple[Number, ...], rows: Number | None = None, columns: Number | None = None
     ) -> None:
-        """out[at + (i, j)] = tile[i, j], narrowed to out's dtype, for i < rows and j < columns (all of them, if None)."""
+        """out[at + (i, j)] = tile[i, j], narrowed to out's dtype, for i < rows and j < columns (None: no limit)."""
         words, array = self._words, out.ir
         if not array.writable or not array.dtype.is_float or array.dtype.nbytes > 4 or len(array.shape) < 2:
             raise words.fail(
@@ -66,7 +67,7 @@ class Tile:
 
 
 class WordTile:
-    """A tile of i32 or f32 accumulators that words are multiplied into. Its words are collectives and order nothing."""
+    """A tile of i32 or f32 accumulators of word products. Its methods are collectives without memory ordering."""
 
     def __init__(self, words: TileWords, tile: ir.Tile) -> None:
         self._words, self.ir = words, tile
@@ -74,8 +75,8 @@ class WordTile:
     def mma(self, a: Array, a_at: tuple[Number, ...], b: Array, b_at: tuple[Number, ...], k: int) -> None:
         """tile[i, j] += sum over p < k of the word product of a[a_at + (i, p)] and b[b_at + (p, j)].
 
-        That is a sum itself: into i32 of four s8 of a times u8 of b, exact and wrapping; into f32 of two bf16 of each, in an
-        order and with roundings that are the target's. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2.
+        A word product is a dot product: for i32 of four s8 of a and four u8 of b, exact and wrapping; for f32 of two bf16 of
+        each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2.
         """
         words = self._words
         for array in (a.ir, b.ir):
@@ -87,7 +88,7 @@ class WordTile:
         words.append(ir.TileMma(words.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
 
     def store(self, out: Array, at: tuple[Number, ...]) -> None:
-        """out[at + (i, j)] = tile[i, j], all of them; out has the tile's dtype."""
+        """out[at + (i, j)] = tile[i, j] for the whole tile; out has the tile's dtype."""
         words, array = self._words, out.ir
         if not array.writable or array.dtype != self.ir.dtype or len(array.shape) < 2:
             raise words.fail(
@@ -103,7 +104,7 @@ class TileWords(AtomicWords):
         return None if value is None else self.as_value(value, i64)
 
     def tile(self, rows: int, columns: int) -> Tile:
-        """A tile of zeros. rows and columns: multiples of 16."""
+        """Return a tile of zeros. rows and columns: multiples of 16."""
         if self.in_lanes:
             raise self.fail("a tile inside k.lanes")
         if min(rows, columns) <= 0 or rows % TILE_SIDE or columns % TILE_SIDE:
@@ -113,7 +114,7 @@ class TileWords(AtomicWords):
         return Tile(self, tile)
 
     def word_tile(self, rows: int, columns: int, dtype: DType) -> WordTile:
-        """A tile of zeros, of i32 for words of bytes or f32 for words of bf16. rows and columns: multiples of 4."""
+        """Return a tile of zeros: i32 for words of bytes, f32 for words of bf16. rows and columns: multiples of 4."""
         if self.in_lanes:
             raise self.fail("a tile inside k.lanes")
         if min(rows, columns) <= 0 or rows % WORD_SIDE or columns % WORD_SIDE or dtype not in (i32, f32):
@@ -132,11 +133,11 @@ class TileWords(AtomicWords):
         rows: Number | None = None,
         columns: Number | None = None,
     ) -> None:
-        """The whole of `destination` (scratch of one or two dimensions) from source[at ...], begun now, there after k.async_wait.
+        """Start a copy that fills `destination` (scratch, 1-D or 2-D) from source[at ...]; k.async_wait completes it.
 
-        `at` is an index for each of source's dimensions, of which the destination lies along the last. From `rows` and
-        `columns` (uniform) on nothing is read and 0 is written. Nobody may touch the destination from the last barrier before
-        until the wait. Where a target cannot copy in the background, it copies at once.
+        `at` has one index per dimension of source; the destination maps to source's last dimensions. At or past `rows` and
+        `columns` (uniform) nothing is read and 0 is written. No lane may access the destination between the last barrier
+        before the call and the wait. A target without asynchronous copies copies at once.
         """
         if self.in_lanes:
             raise self.fail("k.async_copy inside k.lanes")
@@ -152,7 +153,7 @@ class TileWords(AtomicWords):
         self.append(ir.AsyncCopy(self.line(), to, come, self.indices(come, at), *limits))
 
     def async_wait(self) -> None:
-        """Waits for all copies begun, as a barrier: every lane sees what they brought."""
+        """Wait for all started copies; also a barrier, after which every lane sees the copied data."""
         if self.in_lanes:
             raise self.fail("k.async_wait inside k.lanes")
         self.append(ir.AsyncWait(self.line()))

@@ -1,7 +1,6 @@
 """Tracer: the methods of the kernel language, which record a kernel function as Kernel IR.
 
-Loops, branches and variables are here; words_arithmetic.py, words_lanes.py, words_memory.py, words_atomic.py and
-words_tiles.py hold the rest.
+Loops, branches and variables are here; arithmetic.py, lanes.py, memory.py (with atomics) and tiles.py hold the other methods.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from camshaft.lang.tracing.tiles import TileWords
 
 
 class Tracer(LaneWords, TileWords):
-    """Records one kernel. Only kernels call these words; every index is i64, every f16 or bf16 load is f32."""
+    """Records one kernel. Only kernel functions call these methods. Indexes are i64; an f16 or bf16 load yields f32."""
 
     # --- loops and branches ----------------------------------------------------------------------------------------
     def _loop(self, statement: ir.Lanes | ir.Range) -> Iterator[ir.Value]:
@@ -37,7 +36,7 @@ class Tracer(LaneWords, TileWords):
             self.block = outer
 
     def lanes(self, start: Number, stop: Number | None = None) -> Iterator[ir.Value]:
-        """for c in k.lanes(n): the columns 0..n (or start..stop), spread over the lanes; the ragged end is masked."""
+        """for c in k.lanes(n): the columns 0..n (or start..stop), distributed over the lanes; the last partial step is masked."""
         if self.in_lanes:
             raise self.fail("k.lanes inside k.lanes")
         low, high = (0, start) if stop is None else (start, stop)
@@ -49,12 +48,12 @@ class Tracer(LaneWords, TileWords):
         self.in_lanes = False
 
     def elements(self, n: Number, block: int) -> Iterator[ir.Value]:
-        """Flat work: this program's `block` elements of n, spread over the lanes. The grid is ceil(n / block)."""
+        """Iterate over this program's `block` elements of n, distributed over the lanes. The grid is ceil(n / block)."""
         first = self.program(0) * block
         yield from self.lanes(first, self.minimum(first + block, n))
 
     def range(self, start: Number, stop: Number | None = None, step: int = 1) -> Iterator[ir.Value]:
-        """for i in k.range(n): one after the other."""
+        """for i in k.range(n): a sequential loop."""
         if self.in_lanes:
             raise self.fail("k.range inside k.lanes: turn the loops round, or unroll with Python's range")
         low, high = (0, start) if stop is None else (start, stop)
@@ -77,7 +76,7 @@ class Tracer(LaneWords, TileWords):
             self.block = outer
 
     def barrier(self) -> None:
-        """Every lane arrives before any goes on; scratch written before is seen after."""
+        """Workgroup barrier: all lanes arrive before any continues, and scratch written before is visible after."""
         if self.in_lanes:
             raise self.fail("a barrier inside k.lanes")
         self.append(ir.Barrier(self.line()))
@@ -89,12 +88,12 @@ class Tracer(LaneWords, TileWords):
         return Variable(var)
 
     def var(self, init: Number, dtype: DType = f32) -> Variable:
-        """A variable with a start value."""
+        """Declare a variable with an initial value."""
         value = self.as_value(init, dtype)
         return self._new_var(value.dtype, value, None)
 
     def accumulator(self, kind: str, dtype: DType = f32) -> Variable:
-        """One accumulator per lane, starting at the identity of 'sum', 'max' or 'min'; read it with k.lanes_sum and so on."""
+        """Declare one accumulator per lane, initialized to the identity of 'sum', 'max' or 'min'; reduce it with k.lanes_*."""
         if kind not in COMBINERS:
             raise self.fail(f"no accumulator {kind!r}; wanted one of {', '.join(COMBINERS)}")
         return self._new_var(dtype, self.const(identity(kind, dtype.numpy), dtype), kind)

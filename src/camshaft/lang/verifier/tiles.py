@@ -11,7 +11,7 @@ from camshaft.lang.verifier.values import Scope, wanted_index
 
 
 def tile_rule(scope: Scope, made: set[ir.Tile], item: ir.Statement) -> None:
-    """Fails where a tile statement breaks a rule. `made`: the tiles of blocks that are open."""
+    """Raise VerifyError if a tile statement breaks a rule. `made`: the tiles declared in open blocks."""
     if scope.in_lanes or scope.masked:
         raise scope.fail(item.line, f"{type(item).__name__} where not all lanes arrive")
     if any(value in scope.varying for value in ir.operands(item)):
@@ -35,7 +35,7 @@ def _mma(scope: Scope, item: ir.TileMma) -> None:
 
 
 def _fits(scope: Scope, array: ir.Array, at: tuple[ir.Value, ...], size: tuple[int, int], line: int) -> None:
-    """Fails where it is known that a matrix reaches beyond its array."""
+    """Raise VerifyError if a matrix is known to extend past its array."""
     for start, wanted, there in zip(at[-2:], size, array.shape[-2:], strict=True):
         if wanted + (start.attr if start.op == "const" else 0) > there:
             raise scope.fail(line, f"{size[0]} x {size[1]} of {array.name}, which is {array.shape}")

@@ -13,12 +13,12 @@ from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, STRUCTURAL, Instruction
 from camshaft.lang.uniformity import varying
 
-# Instructions that only move a value: these take storage dtypes (f16, i8, ...) too.
+# Instructions that only move a value also accept storage dtypes (f16, i8, ...).
 _MOVES = frozenset({"cast", "bitcast", "select"})
 
 
 class Scope:
-    """What the rules need to know of where they stand: what varies, and the flow that encloses the value."""
+    """The context of a rule: which values vary, and the control flow around the value."""
 
     def __init__(self, kernel: ir.KernelIR) -> None:
         self.kernel = kernel
@@ -31,7 +31,7 @@ class Scope:
         return VerifyError(f"kernel {self.kernel.name}, line {line}: {message}")
 
     def contiguous(self, array: ir.Array, indices: tuple[ir.Value, ...]) -> bool:
-        """Whether lanes read neighbours or repeat one element. A // or % by a constant is left to the emitter's width."""
+        """Return whether lanes access neighbours or one element. // and % by a constant are accepted: the emitter decides."""
         total = 0
         for index, stride in zip(indices, array.strides, strict=True):
             step, known = self.lane_step(index)
@@ -41,7 +41,7 @@ class Scope:
         return total in (0, 1)
 
     def lane_step(self, value: ir.Value) -> tuple[int | None, bool]:
-        """(step per lane, True) where linear; (0, False) where // or % decide by the width; (None, False) if unknown."""
+        """Return (step per lane, True) if linear; (0, False) if // or % make it depend on the width; (None, False) if unknown."""
         if value not in self.varying:
             return 0, True
         if value.op in ("index", "lane"):
@@ -64,7 +64,7 @@ class Scope:
 
 
 def value_rule(scope: Scope, value: ir.Value) -> None:
-    """Fails where a recorded value breaks the rule of its instruction."""
+    """Raise VerifyError if a recorded value breaks the rule of its instruction."""
     if value.width < 0 or value.width & (value.width - 1):
         raise scope.fail(value.line, f"a vector of {value.width} elements: wanted a power of two")
     if value.width and scope.in_lanes:
@@ -123,7 +123,7 @@ def _spell(dtypes: tuple[DType, ...]) -> str:
 
 
 def wanted_index(scope: Scope, array: ir.Array, indices: tuple[ir.Value, ...], line: int, bounds: bool = True) -> None:
-    """Fails unless the array belongs to the kernel and the indices are i64, one per dimension; constants inside it."""
+    """Raise VerifyError unless the array is the kernel's and the indices are i64, one per dimension; constants in bounds."""
     if array not in scope.arrays:
         raise scope.fail(line, f"{array.name} is no array of this kernel")
     if len(indices) != len(array.shape):
@@ -138,7 +138,7 @@ def wanted_index(scope: Scope, array: ir.Array, indices: tuple[ir.Value, ...], l
 def vector_index(
     scope: Scope, array: ir.Array, indices: tuple[ir.Value, ...], count: ir.Value | None, line: int
 ) -> None:
-    """Fails unless an explicit vector's place, and its count, are uniform, outside k.lanes."""
+    """Raise VerifyError unless an explicit vector's indices and count are uniform, outside k.lanes."""
     if scope.in_lanes:
         raise scope.fail(line, "explicit vectors do not go inside k.lanes")
     if any(i in scope.varying for i in indices):

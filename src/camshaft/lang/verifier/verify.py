@@ -1,7 +1,7 @@
 """The verifier: whether Kernel IR is well formed. It runs before a kernel is emitted and after each pass.
 
-verify.py walks the blocks (scopes, flow, variables, loops); verify_values.py holds the rules of single values and accesses,
-verify_tiles.py those of tiles.
+verify.py walks the blocks (scopes, flow, variables, loops); values.py has the rules of single values and accesses, tiles.py
+those of tiles.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from camshaft.lang import ir
 from camshaft.lang.verifier.tiles import tile_rule
 from camshaft.lang.verifier.values import Scope, value_rule, vector_index, wanted_index
 
-# Scratch lives on the stack of a worker on a CPU and in a workgroup's memory on a GPU.
+# Scratch is on a worker thread's stack on a CPU and in workgroup memory on a GPU.
 MAX_SCRATCH_NBYTES = 1 << 20
 
 
 def verify(kernel: ir.KernelIR) -> None:
-    """Raises VerifyError, naming the kernel and the line, at the first thing that breaks a rule of the language."""
+    """Raise VerifyError, with the kernel and the line, at the first violation of a language rule."""
     _Walk(kernel).run()
 
 
@@ -120,7 +120,7 @@ class _Walk:
         self.var_home[var] = (block, self.scope.in_lanes)
 
     def variable(self, var: ir.Var, line: int) -> bool:
-        """Whether the variable was made inside k.lanes. Fails if it is out of scope."""
+        """Return whether the variable was declared inside k.lanes. VerifyError if it is out of scope."""
         home, made_in_lanes = self.var_home.get(var, (None, False))
         self.require(home in self.open, line, "a variable is used outside the block that made it")
         return made_in_lanes
@@ -194,7 +194,7 @@ class _Walk:
 
 
 def _reads(value: ir.Value, var: ir.Var) -> bool:
-    """Whether the value is computed from the variable."""
+    """Return whether the value depends on the variable."""
     seen, todo = {value}, [value]
     while todo:
         found = todo.pop()
@@ -206,7 +206,7 @@ def _reads(value: ir.Value, var: ir.Var) -> bool:
 
 
 _RULES: dict[type, Callable[[_Walk, Any], None]] = {
-    ir.VarNew: lambda walk, item: None,  # block() gives it the block as well
+    ir.VarNew: lambda walk, item: None,  # statement() calls var_new, which also needs the block
     ir.VarSet: _Walk.var_set,
     ir.Store: _Walk.store,
     ir.Lanes: _Walk.lanes,
@@ -214,5 +214,5 @@ _RULES: dict[type, Callable[[_Walk, Any], None]] = {
     ir.When: _Walk.when,
     ir.Barrier: _Walk.barrier,
     ir.Prefetch: _Walk.prefetch,
-    **dict.fromkeys(ir.TILE_STATEMENTS, lambda walk, item: None),  # verify_tiles.py has their rules
+    **dict.fromkeys(ir.TILE_STATEMENTS, lambda walk, item: None),  # lang/verifier/tiles.py has their rules
 }

@@ -33,7 +33,7 @@ def dot2(t: Typed, acc: str, a: str, b: str) -> str:
         return _of_shorts(t, acc, a, b)
     way = next((found for features, found in _WAYS.items() if features <= t.target.features), None)
     if t.n >= 4 and way is not None:
-        # pieces are cut as words, whatever they hold
+        # pieces are split as words, for both element types
         words, (widest, names) = t.as_dtype(u32), way
         cut = in_pieces(words, widest, (t.bitcast(acc, u32), a, b), lambda part, *xs: _piece(part, names[part.n], *xs))
         return words.bitcast(cut, f32)

@@ -19,7 +19,7 @@ _PMADD = {
 
 @dataclass(frozen=True)
 class _Way:
-    """How CPUs with all of `features` do it: `piece(t, acc, a, b, small)` for at most `widest` words."""
+    """The lowering for CPUs with all of `features`: `piece(t, acc, a, b, small)` for at most `widest` words."""
 
     features: frozenset[str]
     widest: int
@@ -27,8 +27,8 @@ class _Way:
 
 
 def dot4(t: Typed, acc: str, a: str, b: str, small: bool = False) -> str:
-    """acc + sum over 4 bytes of u8(a) * s8(b); `small` says that every byte of a is below 128, which spares work
-    where there is no such instruction."""
+    """acc + sum over 4 bytes of u8(a) * s8(b); `small` says that every byte of a is below 128, which saves work
+    on CPUs without such an instruction."""
     way = next((w for w in _WAYS if w.features <= t.target.features), None)
     if way is not None and t.n >= 4:
         return in_pieces(t, way.widest, (acc, a, b), lambda part, x, y, z: way.piece(part, x, y, z, small))
@@ -41,7 +41,7 @@ def dot4(t: Typed, acc: str, a: str, b: str, small: bool = False) -> str:
 
 
 def dp4a(t: Typed, acc: str, a: str, b: str) -> str:
-    """The same by the instruction that NVIDIA GPUs have for a word."""
+    """The same with NVIDIA's dp4a instruction, one word each."""
     name = "llvm.nvvm.idp4a.u.s"
     t.declare(name, f"declare i32 @{name}(i32, i32, i32)")
     return t.line(f"call i32 @{name}(i32 {a}, i32 {b}, i32 {acc})")
@@ -113,7 +113,7 @@ def _usdot_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
 
 
 def _sdot_piece(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
-    """u s = (u - 128) s + 128 s, where u - 128 is u's byte with its top bit turned."""
+    """u s = (u - 128) s + 128 s, where u - 128 is u's byte with its top bit flipped."""
     name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
     if small:
         return _byte_dot(t, name, acc, a, b)

@@ -1,6 +1,6 @@
 """f16 and bf16 in LLVM for CPUs without instructions for them: by bits, as LLVM would call functions that no C library has.
 
-Used by emit/llvm/math/table.py. Nearest value, ties to even; subnormal numbers, infinities and NaN are kept.
+Rounding is to nearest, ties to even; subnormals, infinities and NaN are preserved.
 """
 
 from __future__ import annotations
