@@ -107,7 +107,7 @@ class Graph:
         return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self, device=on))
 
     def state(self, name: str, spec: TensorSpec, on: str | None = None) -> Tensor:
-        """Adds a tensor that persists across runs and that nodes may update in place; its memory is set when the plan is bound."""
+        """Adds a tensor that persists across runs and that nodes may update in place; memory is set at binding."""
         if not isinstance(spec, TensorSpec):
             raise ShapeError(f"state {name!r}: got {spec!r}; wanted a TensorSpec")
         return self._once(self.states, name, Tensor(spec, name, "state", graph=self, device=on))
@@ -127,7 +127,7 @@ class Graph:
         return Tensor(spec, name, "constant", value, graph=self)
 
     def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
-        """Returns a view of the same bytes in another shape; it adds no thunk. Extents and the axes before them must not change."""
+        """Returns a view in another shape; it adds no thunk. Extents and the axes before them must not change."""
         spec = TensorSpec(dims("reshape", shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
