@@ -50,7 +50,7 @@ class FlatKernel:
         return np.array(words, np.uint64), n
 
     def programs(self, n: int) -> int:
-        """How many programs n elements take."""
+        """Returns the number of programs for n elements."""
         return -(-n // self.block)
 
 
@@ -76,13 +76,13 @@ def flat_launch(node: NodeSpec, build: object) -> tuple[Launch, int] | None:
 
 
 def n_sample_inputs(op: Op) -> int:
-    """How many inputs the op's first sample has; 0 for an op without samples."""
+    """Returns the number of inputs of the op's first sample; 0 without samples."""
     sample = next(iter(op.samples()), None)
     return 0 if sample is None else len(sample.inputs)
 
 
 def n_inputs(op: Op) -> int:
-    """How many inputs an elementwise op has; 0 for an op that is none. Nothing is compiled or proved."""
+    """Returns an elementwise op's number of inputs; 0 for other ops. Compiles and proves nothing."""
     sample = next(iter(op.samples()), None)
     if sample is None or op.updates or sample.specs is not None:
         return 0
@@ -100,9 +100,9 @@ def n_inputs(op: Op) -> int:
 def flat_kernel(
     op: Op, dtypes: Sequence[DType], attrs: Attrs, select: Callable[[NodeSpec], Choice]
 ) -> FlatKernel | None:
-    """The kernels for any number of elements; None where the chosen device has none that this process can call.
+    """Returns the kernels for any number of elements; None if this process cannot call the chosen device's kernels.
 
-    ShapeError where the op does not take the dtypes, BackendError where no variant can do it.
+    Raises ShapeError for unsupported dtypes, BackendError if no variant supports the call.
     """
     sets = range(2 ** len(dtypes) - 1) if len(dtypes) > 1 else (0,)
     code: dict[int, CpuKernel] = {}

@@ -41,7 +41,7 @@ ENOUGH = 2
 
 
 def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-    """Keeps the newest, an eighth less than the most where it was full."""
+    """Adds an entry; a full table first drops its oldest eighth."""
     if len(known) >= MOST_REMEMBERED:
         for old in list(known)[: MOST_REMEMBERED // 8]:
             known.pop(old, None)
@@ -49,7 +49,7 @@ def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
 
 
 def anything(choice: Choice, node: NodeSpec) -> None:
-    """Every choice will do."""
+    """Accepts every choice."""
 
 
 class ArrayOp:
@@ -136,12 +136,12 @@ class ArrayOp:
         return result if kind is None else as_kind(kind, result)
 
     def choice(self, *inputs: Any, **attrs: Any) -> Choice:
-        """Which variant such a call runs, and why."""
+        """Returns the variant that such a call runs, and why."""
         arrays = [np.asarray(x) for x in inputs]
         return self.select(shaped_call.node_of(self.op, arrays, attrs))
 
     def select(self, node: NodeSpec) -> Choice:
-        """The choice for a node under this override and these measurements."""
+        """Returns the choice for a node under the current override and measurements."""
         given = () if self.measurements is None else (self.measurements,)
         choice = select(self.op, node, self.override, *given)
         self.check(choice, node)
@@ -157,7 +157,7 @@ class ArrayOp:
         return found
 
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
-        """The builtin does such calls from now on, where it can."""
+        """Registers the call with the builtin, where it supports it."""
         if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
             shaped_native.add_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
 

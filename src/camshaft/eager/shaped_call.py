@@ -25,7 +25,7 @@ _IN_PLACE = "a contiguous, writeable ndarray"
 
 
 class Chooser(Protocol):
-    """What a call needs of its ArrayOp."""
+    """The part of ArrayOp that a call uses."""
 
     op: Op
 
@@ -46,7 +46,7 @@ class Prepared:
 
 
 def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping[str, Any]) -> Any:
-    """The output, a tuple of several, or None for an op that only writes in place."""
+    """Returns the output, a tuple of several, or None for an op that only writes in place."""
     op = chooser.op
     arrays = [_input(op, i, np.asarray(x)) for i, x in enumerate(operands)]
     given = attributes_of(op.name, attrs, arrays[0].ndim if arrays else 0)
@@ -111,7 +111,7 @@ def _input(op: Op, index: int, array: Array) -> Array:
 
 
 def check_updates(op: Op, values: Sequence[Any]) -> None:
-    """ShapeError where an input that the op writes in place is no array of the caller's."""
+    """Raises ShapeError if an input that the op writes in place is not the caller's array."""
     for index in op.updates:
         if index < len(values) and not isinstance(values[index], np.ndarray):
             kind = type(values[index]).__name__
@@ -161,7 +161,7 @@ def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> No
 
 
 class _Asked(dict[str, Any]):
-    """Attributes that note which names are asked for."""
+    """Attributes that record which names are read."""
 
     def __init__(self, attrs: Attrs) -> None:
         super().__init__(attrs)
@@ -190,7 +190,7 @@ def check_names(op: Op, arrays: Sequence[Array], attrs: Attrs) -> None:
 
 
 def _outputs(op: Op, prepared: Prepared, out: Any) -> list[Array | None]:
-    """The caller's `out` for each output. ArrayValueError or ArrayTypeError where one does not fit."""
+    """Returns the caller's `out` for each output. Raises ArrayValueError or ArrayTypeError for a mismatch."""
     count = len(prepared.shapes)
     if out is None:
         return [None] * count
@@ -207,7 +207,7 @@ def _outputs(op: Op, prepared: Prepared, out: Any) -> list[Array | None]:
 
 
 def _direct(out: Array, dtype: Dtype, inputs: Sequence[Array]) -> bool:
-    """Whether the kernels may write there: contiguous, aligned, of their dtype and apart from every input."""
+    """Whether kernels may write to it directly: contiguous, aligned, of their dtype, overlapping no input."""
     fits = out.dtype == dtype and out.dtype.isnative and out.flags.c_contiguous and out.flags.aligned
     return fits and not any(np.may_share_memory(out, x) for x in inputs)
 

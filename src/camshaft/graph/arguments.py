@@ -28,7 +28,7 @@ _ELEMENTWISE = frozenset(
 
 @dataclass(frozen=True)
 class Form:
-    """What an op is applied to, and what its one output becomes: `returned` its dtype, `shape` its shape (None: they stay)."""
+    """An op's arguments, and the dtype (`returned`) and shape (`shape`) to convert its one output to (None: unchanged)."""
 
     graph: Graph
     tensors: tuple[Tensor, ...]
@@ -37,7 +37,7 @@ class Form:
     shape: tuple[Dim, ...] | None = None
 
     def finish(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The outputs of the function."""
+        """Returns the outputs, converted to the requested dtype and shape."""
         if self.returned is None and self.shape is None:
             return outputs
         made = outputs[0] if self.returned is None else cast(self.graph, outputs[0], self.returned)
@@ -45,7 +45,7 @@ class Form:
 
 
 def given_form(graph: Graph, op: Op, inputs: Sequence[Any], attrs: Attrs) -> Form:
-    """The form of a call. ShapeError for an input that is neither tensor nor array nor number."""
+    """Returns the form of a call. Raises ShapeError for an input that is not a tensor, array or number."""
     given = [_given(graph, op.name, x) for x in inputs]
     named = _axes_named(op, attrs)
     if op.name == "matmul" and len(given) == 2 and not named.get("transpose_b"):
@@ -59,7 +59,7 @@ def given_form(graph: Graph, op: Op, inputs: Sequence[Any], attrs: Attrs) -> For
 
 
 def cast(graph: Graph, x: Tensor, dtype: Dtype) -> Tensor:
-    """The tensor in this dtype."""
+    """Returns the tensor converted to `dtype`."""
     to = as_dtype(dtype)
     return x if x.dtype == to else graph.apply(ops.get("cast"), (x,), {"to": to.name})[0]
 
@@ -76,14 +76,14 @@ def _given(graph: Graph, op: str, value: Any) -> Given:
 
 
 def _axes_named(op: Op, attrs: Attrs) -> Attrs:
-    """`axes` for NumPy's `axis`, where the op names it so."""
+    """Renames NumPy's `axis` to `axes` where the op has that attribute."""
     if "axis" not in attrs or AXES not in op.parameters.attributes:
         return attrs
     return {"axes" if name == "axis" else name: value for name, value in attrs.items()}
 
 
 def _fits(op: Op, given: Sequence[Given], attrs: Attrs) -> bool:
-    """Whether the op takes these as they are."""
+    """Whether the op accepts these arguments without conversion."""
     tensors = [x for x in given if isinstance(x, Tensor)]
     return len(tensors) == len(given) and op.accepts(tuple(t.spec for t in tensors), attrs)
 
@@ -95,7 +95,7 @@ def _kind(value: Given) -> Any:
 
 
 def _plain(x: Tensor) -> Dtype:
-    """The dtype of a tensor's elements. ShapeError where it lies in blocks."""
+    """Returns the dtype of a plain tensor's elements. Raises ShapeError for a blocked format."""
     if not x.spec.is_plain:
         raise ShapeError(f"got {x}; wanted a plain tensor")
     return x.spec.parts[0].dtype.numpy
@@ -105,7 +105,7 @@ def _accepting(op: Op, attrs: Attrs) -> Callable[[Dtypes], bool]:
     def accepts(dtypes: Dtypes) -> bool:
         try:
             specs = tuple(TensorSpec((1,), as_dtype(d)) for d in dtypes)
-        except ShapeError:  # a dtype that camshaft has not
+        except ShapeError:  # a dtype that camshaft does not support
             return False
         return op.accepts(specs, attrs)
 
@@ -113,7 +113,7 @@ def _accepting(op: Op, attrs: Attrs) -> Callable[[Dtypes], bool]:
 
 
 def _unless_same(op: Op, tensors: Sequence[Tensor], attrs: Attrs, returned: Dtype | None) -> Dtype | None:
-    """The dtype that the output becomes, where it is another than the op's own."""
+    """Returns `returned` if it differs from the op's own output dtype, else None."""
     if returned is None:
         return None
     (made,) = op.outputs(tuple(t.spec for t in tensors), attrs)
@@ -121,7 +121,7 @@ def _unless_same(op: Op, tensors: Sequence[Tensor], attrs: Attrs, returned: Dtyp
 
 
 def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -> Tensor:
-    """The value as a tensor of this dtype, by default its own. ArrayOverflowError for a number that it cannot hold."""
+    """Returns the value as a tensor of `dtype` (default: its own). Raises ArrayOverflowError for a number out of range."""
     if isinstance(value, Tensor):
         return value if dtype is None else cast(graph, value, dtype)
     try:
@@ -131,8 +131,8 @@ def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -
 
 
 def _product(graph: Graph, op: Op, given: Sequence[Given], attrs: Attrs) -> Form:
-    """NumPy's matmul: a vector is a matrix of one row or column that the result lacks; dtypes that differ, or integers shorter
-    than the op's, are promoted where the op does not take them."""
+    """Applies NumPy's matmul rules: a 1-D operand becomes a one-row or one-column matrix and that axis is dropped from the
+    result; dtypes that the op does not accept are promoted."""
     a, b = (_tensor(graph, f"matmul.{i}", x) for i, x in enumerate(given))
     returned, shape = None, None
     if a.ndim == 1 or b.ndim == 1:

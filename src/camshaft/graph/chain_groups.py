@@ -1,7 +1,7 @@
 """Group elementwise nodes that can become one: members in program order, joined where that makes no cycle.
 
-Its steps grow with the nodes: a group knows what it needs by place, so that joining two changes no other; the search for a circle
-ends where no group reaches further back, and all searches of a graph share one allowance.
+The number of steps is linear in the nodes: groups store dependencies as node indices, so a merge changes no other group; a cycle
+search stops where no group reaches further back, and all searches of a graph share one step budget.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 from camshaft.graph.graph import Graph, Node, Tensor, readers, root
 from camshaft.ops.elementwise import chain
 
-# WebGPU's least guaranteed storage buffers of a kernel; and what registers hold of inner values.
+# WebGPU guarantees 8 storage buffers per kernel; 24 steps keep the intermediate values in registers.
 MOST_TENSORS, MOST_STEPS = 8, 24
-# Steps that every search for a circle may take, and what all searches of a graph may take beyond that, a node.
+# Step limit of each cycle search, and the extra steps per node that all searches of a graph share.
 NEAR_STEPS, FAR_STEPS = 64, 32
 
 
 @dataclass(eq=False)
 class Group:
-    """Nodes, by their places in the graph, that become one; a node by itself is one too. It comes after all that it `needs`."""
+    """Indices of the nodes that become one node; a single node is a group too. `needs` are the node indices it depends on."""
 
     members: list[int]
     needs: list[int] = field(default_factory=list)
 
 
 class Grouping:
-    """Joins nodes to groups, one by one in program order, where that makes no circle among groups."""
+    """Merges nodes into groups in program order, unless a merge creates a cycle among groups."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -38,7 +38,7 @@ class Grouping:
         self.updated = {root(node.inputs[i]) for node in graph.nodes for i in node.op.updates}
 
     def found(self) -> list[Group]:
-        """The groups, in the order of their first members."""
+        """Returns the groups, ordered by first member."""
         candidates = [i for i, node in enumerate(self.graph.nodes) if self._fits(node)]
         fitting = set(candidates)
         if any(self.made.get(t) in fitting for i in candidates for t in self.graph.nodes[i].inputs):
@@ -51,13 +51,13 @@ class Grouping:
         return list(dict.fromkeys(self.groups))
 
     def needed(self, group: Group) -> list[Group]:
-        """The other groups that one stands after, each once, in the order of the program."""
+        """Returns the distinct other groups that `group` depends on, in program order."""
         found = dict.fromkeys(self.groups[place] for place in group.needs)
         found.pop(group, None)
         return list(found)
 
     def _fits(self, node: Node) -> bool:
-        """A state that something updates is read where the program says, so such a node stays where it is."""
+        """Whether the node can join a chain. Reads of an updated state must keep their program order, so those nodes cannot."""
         return (
             node.op.name in chain.PARTS
             and chain.PARTS[node.op.name].op is node.op
@@ -65,7 +65,7 @@ class Grouping:
         )
 
     def _find_needs(self) -> None:
-        """Each group after those that make what it reads, and after what came before it with the same updated state."""
+        """Fills `needs`: producers of the group's inputs, and earlier conflicting accesses of the same updated state."""
         written_by: dict[Tensor, int] = {}
         read_since: dict[Tensor, list[int]] = {}
         for i, node in enumerate(self.graph.nodes):
@@ -81,7 +81,7 @@ class Grouping:
             self.groups[i].needs = sorted(needs)
 
     def _join(self, first: Group, second: Group) -> None:
-        """Joins the group that makes something with the one that reads it, unless something forbids it."""
+        """Merges a producer group with its consumer group where the limits and dependencies allow it."""
         if first is second or not self._alike(first, second):
             return
         members = sorted(first.members + second.members)
@@ -102,19 +102,19 @@ class Grouping:
         return len(inputs_of(self.graph, members)) + len(self.results.of(members)) <= MOST_TENSORS
 
     def _circles(self, first: Group, second: Group, members: list[int]) -> bool:
-        """Whether something that the joined group would need itself needs one of its parts.
+        """Whether merging the two groups would create a dependency cycle.
 
-        True too where neither is found within the steps allowed: two nodes then stay apart that could have been one.
+        Also True when the search exceeds its step limit: a missed merge is safe.
         """
         if all(self.results.read_within(i, members) for i in first.members):
-            return False  # who would need `first` but `second`?
+            return False  # only `second` reads `first`, so no third group can close a cycle
         parts, start, steps = {first, second}, self.reach.start(members[0]), 0
         left = [group for group in self.needed(first) + self.needed(second) if group not in parts]
         seen = set(left)
         while left and steps <= NEAR_STEPS + self.far_steps:
             group = left.pop()
             if group.members[-1] < start:
-                continue  # no group reaches over this place, and nodes need only what stood before them
+                continue  # no group spans `start`, and nodes depend only on earlier nodes
             needs = self.needed(group)
             steps += 1 + len(needs)
             if any(need in parts for need in needs):
@@ -127,20 +127,20 @@ class Grouping:
 
 
 class _Reach:
-    """Where the places begin that groups stand astride of: of every place, the first one that no group reaches over."""
+    """Union-find over node indices: maps each index to the nearest one at or before it that no group spans."""
 
     def __init__(self, n_places: int) -> None:
-        self.before = list(range(n_places))  # itself, or an earlier place that some group joins it to
+        self.before = list(range(n_places))  # the index itself, or an earlier one in the same span
 
     def start(self, place: int) -> int:
-        """The last place up to this one that no group reaches over."""
+        """Returns the last index at or before `place` that no group spans."""
         while (before := self.before[place]) != place:
-            self.before[place] = self.before[before]  # halves the way for whoever asks next
+            self.before[place] = self.before[before]  # path halving
             place = before
         return place
 
     def cover(self, first: int, last: int) -> None:
-        """A group has its first and last members here."""
+        """Records a group that spans from index `first` to `last`."""
         place = self.start(last)
         while place > first:
             self.before[place] = place - 1
@@ -148,7 +148,7 @@ class _Reach:
 
 
 class Results:
-    """Who reads what of a graph's nodes."""
+    """Readers of each node's outputs in a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -157,31 +157,31 @@ class Results:
         self.wanted = {root(tensor) for tensor in graph.outputs.values()}
 
     def of(self, members: list[int]) -> list[Tensor]:
-        """What is wanted of the members elsewhere: by another node, as a view, or by the caller."""
+        """Returns the members' outputs that are used outside: by another node, through a view, or by the caller."""
         outputs = {i: self.graph.nodes[i].outputs[0] for i in members}
         return [
             t for i, t in outputs.items() if t in self.wanted or t not in self.reading or self._leaves(i, t, members)
         ]
 
     def read_within(self, place: int, members: list[int]) -> bool:
-        """Whether no node but members reads what one of them makes."""
+        """Whether only members read the output of the node at `place`."""
         readers_of = self.reading.get(self.graph.nodes[place].outputs[0], ())
         return all(self.places[id(node)] in members for node in readers_of)
 
     def _leaves(self, place: int, made: Tensor, members: list[int]) -> bool:
-        """Whether another node reads it, or a member by way of a view."""
+        """Whether a node outside `members` reads the tensor, or a member reads it through a view."""
         if not self.read_within(place, members):
             return True
         return any(root(t) is made and t is not made for node in self.reading[made] for t in node.inputs)
 
 
 def inputs_of(graph: Graph, members: list[int]) -> list[Tensor]:
-    """What the members read from outside, each once, in order."""
+    """Returns the distinct tensors that the members read from outside the group, in order."""
     inner = {graph.nodes[i].outputs[0] for i in members}
     return list(dict.fromkeys(t for i in members for t in graph.nodes[i].inputs if t not in inner))
 
 
 def _sees_itself(graph: Graph, members: list[int]) -> bool:
-    """Whether a member reads another's result in another shape, which is in memory only."""
+    """Whether a member reads another's result through a view, which requires it in memory."""
     made = {graph.nodes[i].outputs[0] for i in members}
     return any(t.kind == "view" and root(t) in made for i in members for t in graph.nodes[i].inputs)

@@ -1,8 +1,8 @@
 """Graph: the tensors and nodes of a program, in program order.
 
-Built here or by tracing; passes make new graphs of it.
+Users or tracing build a graph; each pass returns a new one.
 
-Order matters for STATE: a node that updates a state in place comes before the nodes that read the new value.
+Order matters for states: a node that updates a state in place precedes the nodes that read the new value.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from camshaft.ops.spec import Dim, TensorSpec, dims
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One use of an op. `device` names the device that it is placed on; None leaves that to the plan. It begins when the nodes
-    that made the tensors of `after`, or have a name in it, have ended."""
+    """One application of an op.
+
+    `device` names its device; None lets the plan choose. The node starts after the nodes that `after` lists, by name or by one
+    of their outputs, have finished.
+    """
 
     op: Op
     inputs: tuple[Tensor, ...]
@@ -50,7 +53,7 @@ class Node:
 
 
 class Graph:
-    """A program under construction. Methods add to it and give Tensors; nothing is computed."""
+    """A program under construction. Methods add nodes and return Tensors; nothing is computed."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -62,7 +65,7 @@ class Graph:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Nodes made inside carry the name as a prefix."""
+        """Prefixes the names of nodes created inside with `name`."""
         self._scope.append(name)
         try:
             yield
@@ -71,8 +74,10 @@ class Graph:
 
     @contextmanager
     def on(self, device: str | None) -> Iterator[None]:
-        """Nodes made inside are placed on the device of that name ('cpu', 'webgpu:1', ...): the plan then copies tensors between
-        devices where it must. None leaves the placing to the plan."""
+        """Assigns nodes created inside to the named device ('cpu', 'webgpu:1', ...); None lets the plan choose.
+
+        The plan adds copies between devices where needed.
+        """
         before, self._device = self._device, device
         try:
             yield
@@ -80,7 +85,7 @@ class Graph:
             self._device = before
 
     def place(self, made: Node | Tensor, device: str | None) -> None:
-        """Places a node, or the one that made a tensor, on the device of that name. ShapeError if it is not of this graph."""
+        """Assigns a node, or a tensor's producer, to the named device. Raises ShapeError if it is not in this graph."""
         for index, node in enumerate(self.nodes):
             if node is made or (isinstance(made, Tensor) and any(root(made) is output for output in node.outputs)):
                 self.nodes[index] = replace(node, device=device)
@@ -97,32 +102,32 @@ class Graph:
         return tensor
 
     def input(self, name: str, shape: Sequence[Dim], dtype: object, on: str | None = None) -> Tensor:
-        """A tensor given to every run. `shape` may hold Extents. One `on` a device lies there: it is the plan's `away[name]`."""
+        """Adds an input. `shape` may contain Extents. With `on`, it is in that device's memory, as the plan's `away[name]`."""
         spec = TensorSpec(dims(f"input {name!r}", shape), as_dtype(dtype))
         return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self, device=on))
 
     def state(self, name: str, spec: TensorSpec, on: str | None = None) -> Tensor:
-        """A tensor whose bytes survive runs and that nodes may update in place; its memory is given when the plan is bound."""
+        """Adds a tensor that persists across runs and that nodes may update in place; memory is set at binding."""
         if not isinstance(spec, TensorSpec):
             raise ShapeError(f"state {name!r}: got {spec!r}; wanted a TensorSpec")
         return self._once(self.states, name, Tensor(spec, name, "state", graph=self, device=on))
 
     def buffer(self, name: str, shape: Sequence[Dim], dtype: object, on: str = "cpu") -> Tensor:
-        """Memory for values of one run, which nodes write `into`, whole or by `rows`. Wants compile's `sync`."""
+        """Returns memory for one run's values, which nodes write with `into`, whole or by `rows`. Requires compile's `sync`."""
         spec = TensorSpec(dims(f"buffer {name!r}", shape), as_dtype(dtype))
         return Tensor(spec, name, "buffer", graph=self, device=on)
 
     def constant(self, name: str, value: Array | Source, spec: TensorSpec | None = None) -> Tensor:
-        """A tensor that never changes: an array, or a Source with its spec."""
+        """Returns an immutable tensor from an array, or from a Source and its spec."""
         if isinstance(value, np.ndarray):
             spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))
-            value = ArraySource(np.array(value, order="C"))  # a copy: the caller's may change
+            value = ArraySource(np.array(value, order="C"))  # copied because the caller may modify its array
         if spec is None:
             raise ShapeError(f"graph: constant {name!r} from a source needs its spec")
         return Tensor(spec, name, "constant", value, graph=self)
 
     def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
-        """The same bytes in another shape: a view, which makes no thunk. Extents, and axes before one, stay as they are."""
+        """Returns a view in another shape; it adds no thunk. Extents and the axes before them must not change."""
         spec = TensorSpec(dims("reshape", shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
@@ -134,7 +139,7 @@ class Graph:
         return Tensor(spec, x.name, "view", base=x, graph=self)
 
     def rows(self, x: Tensor, first: int, last: int) -> Tensor:
-        """Rows [first, last) of a plain tensor along its first axis, which is no Extent: a view. Wants compile's `sync`."""
+        """Returns a view of rows [first, last) of a plain tensor; axis 0 must not be an Extent. Requires compile's `sync`."""
         n_rows = x.shape[0] if x.spec.is_plain and x.shape else 0
         whole = isinstance(first, int) and isinstance(last, int)
         if isinstance(n_rows, Extent) or not whole or not 0 <= first < last <= n_rows:
@@ -154,10 +159,10 @@ class Graph:
         name: str | None = None,
         **attrs: Any,
     ) -> Any:
-        """A use of an op, by name, as camshaft.<op> makes it: one output comes as a Tensor, several as a tuple.
+        """Applies an op by name, like camshaft.<op>; returns one output as a Tensor, several as a tuple.
 
-        `on` names its device. It begins when the nodes that made the tensors of `after`, or are named there, have ended. `into`
-        are states, buffers or rows of them to write the outputs to. Both want compile's `sync`.
+        `on` names its device. The node starts after the nodes that `after` lists, by name or by output, have finished. `into`
+        lists states, buffers or rows of them to write the outputs to. `after` and `into` require compile's `sync`.
         """
         if op not in ops.NAMES:
             raise PlanError(f"graph: no op {op!r}; wanted one of {', '.join(ops.NAMES)}")
@@ -177,8 +182,10 @@ class Graph:
         after: Sequence[Tensor | str] = (),
         name: str = "copy",
     ) -> Tensor:
-        """A copy of a tensor's bytes on a device, or into a state or buffer as large. Wants compile's `sync`. Between two devices
-        outside of the host it takes two: by way of the CPU."""
+        """Copies a tensor to a device, or into a state or buffer of the same size. Requires compile's `sync`.
+
+        A copy between two non-host devices takes two copies, through the CPU.
+        """
         if (on is None) == (into is None):
             raise PlanError(f"{name}: goes to a device or into a tensor; wanted one of the two")
         with self.on(on):
@@ -194,7 +201,7 @@ class Graph:
         after: Sequence[Tensor | str] = (),
         into: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
-        """A use of an op; `after` and `into` as `node`'s. ShapeError, from the op, for specs that it does not take."""
+        """Applies an op; `after` and `into` as in `node`. The op raises ShapeError for specs that it does not accept."""
         for tensor in inputs:
             if not isinstance(tensor, Tensor) or tensor.graph is not self:
                 raise ShapeError(
@@ -213,7 +220,7 @@ class Graph:
         after: Sequence[Tensor | str] = (),
         into: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
-        """A use of an op whose outputs' specs are known."""
+        """Adds a node whose output specs are known."""
         label = self._named(name)
         earlier = self._listed(label, "after", after, (Tensor, str))
         outputs = tuple(
@@ -225,7 +232,7 @@ class Graph:
         return outputs
 
     def _listed(self, label: str, what: str, given: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
-        """What a caller listed for a node. PlanError for one alone (a string is no list of names), or another graph's."""
+        """Returns a validated list argument as a tuple. Raises PlanError for a single item or another graph's tensor."""
         wanted = " or names of nodes" if str in kinds else ""
         if not isinstance(given, (list, tuple)) or not all(isinstance(item, kinds) for item in given):
             raise PlanError(f"graph: {label!r} got {what}={given!r}; wanted a list of tensors{wanted}")
@@ -235,7 +242,7 @@ class Graph:
         return tuple(given)
 
     def _given(self, label: str, specs: Sequence[TensorSpec], into: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The outputs as views of the memory that they are written into."""
+        """Returns the outputs as views of the `into` memory. Raises ShapeError for other specs, PlanError for other kinds."""
         if [t.spec for t in into] != list(specs):
             came, wanted = (", ".join(map(str, found)) or "nothing" for found in ([t.spec for t in into], specs))
             raise ShapeError(f"{label}: got memory for {came}; wanted it for {wanted}")
@@ -257,12 +264,12 @@ class Graph:
         after: Sequence[Tensor | str] = (),
         into: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
-        """A node that runs the caller's function on the host, wherever its neighbours run; no pass changes it.
+        """Adds a node that runs the caller's function on the host; no pass changes it.
 
-        `function(*inputs, *outputs)` gets NumPy views of the active elements and writes the outputs, and the inputs that
-        `updates` names by index, which must be states or buffers. Or it is native code, an address or a ctypes function, with the
-        ABI of graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype), `after` and `into` as `node`'s.
-        ShapeError for what cannot be a node.
+        `function(*inputs, *outputs)` receives NumPy views of the active elements and writes the outputs, and the inputs that
+        `updates` lists by index, which must be states or buffers. It may also be native code, an address or a ctypes function,
+        with the ABI of graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype) pairs; `after` and `into` as in
+        `node`. Raises ShapeError for invalid arguments.
         """
         if not all(isinstance(t, Tensor) for t in inputs):
             came = ", ".join(type(t).__name__ for t in inputs)
@@ -276,7 +283,7 @@ class Graph:
         return self.apply(op, inputs, {}, name, after=after, into=into)
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
-        """Names a tensor as a result of the run. ShapeError for what is none of this graph's."""
+        """Names a tensor as an output of the plan. Raises ShapeError unless it is a whole tensor of this graph."""
         if not isinstance(tensor, Tensor) or tensor.graph is not self:
             raise ShapeError(f"output {name!r}: got {tensor!r}; wanted one tensor of this graph")
         if offset_nbytes(tensor):
@@ -285,7 +292,7 @@ class Graph:
 
 
 def readers(graph: Graph) -> dict[Tensor, list[Node]]:
-    """The nodes that read each tensor, views counted for their roots."""
+    """Returns the nodes that read each tensor; a read of a view counts for its root."""
     found: dict[Tensor, list[Node]] = {}
     for node in graph.nodes:
         for tensor in node.inputs:

@@ -21,7 +21,7 @@ Place = Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]
 
 
 def prepare(graph: Graph, activations: str) -> Graph:
-    """The graph that is lowered. `activations` is 'q8' or 'f32'; CAMSHAFT_CHAINS=0 leaves elementwise ops single."""
+    """Applies all rewrites before lowering. `activations` is 'q8' or 'f32'; CAMSHAFT_CHAINS=0 disables elementwise chains."""
     graph = apply_rules(graph, *(stage for stage in Stage if activations == "q8" or not stage.needs_q8))
     if setting("chains"):
         from camshaft.graph.chains import fuse_chains  # it replays graphs by the Rewriter below
@@ -32,7 +32,7 @@ def prepare(graph: Graph, activations: str) -> Graph:
 
 @functools.cache
 def rules_of(stage: Stage) -> Mapping[str, tuple[Rule, ...]]:
-    """The rules of a stage by the name of the op at which they start, in the order of the table of ops."""
+    """Returns a stage's rules by the name of the op that they start at, in op table order."""
     found: dict[str, tuple[Rule, ...]] = {}
     for rule in (rule for op in ops.all_ops() for rule in op.rules if rule.stage == stage):
         for name in rule.roots:
@@ -41,14 +41,14 @@ def rules_of(stage: Stage) -> Mapping[str, tuple[Rule, ...]]:
 
 
 def apply_rules(graph: Graph, *stages: Stage) -> Graph:
-    """The graph after the rules of these stages, one stage after the other."""
+    """Applies the rules of these stages, one stage after the other."""
     for stage in stages:
         graph = _apply_stage(graph, stage)
     return graph
 
 
 def _apply_stage(graph: Graph, stage: Stage) -> Graph:
-    """All rules match against the graph as it came; the first match of a use wins."""
+    """Matches all rules against the original graph; the first match of a node wins."""
     rules, uses = rules_of(stage), _GraphUses(graph)
     matches: dict[Node, Match] = {}
     removed: set[Any] = set()
@@ -62,7 +62,7 @@ def _apply_stage(graph: Graph, stage: Stage) -> Graph:
 
 
 class _GraphUses:
-    """A graph as rules see it (ops/rule.py)."""
+    """The view of a graph that rules get (ops/rule.py)."""
 
     def __init__(self, graph: Graph) -> None:
         self._readers = readers(graph)
@@ -80,7 +80,7 @@ class _GraphUses:
 
 
 class Rewriter:
-    """Replays a graph into a new one, node by node. `map` has the new tensor of each old one that was met."""
+    """Replays a graph into a new one, node by node. `map` maps each visited old tensor to its new one."""
 
     def __init__(self, graph: Graph) -> None:
         self.old, self.new = graph, Graph()
@@ -91,11 +91,11 @@ class Rewriter:
             self.map[tensor] = self.new.state(name, tensor.spec, tensor.device)
 
     def respec(self, tensor: Tensor) -> TensorSpec:
-        """The spec of a constant in the new graph; packing overrides it."""
+        """Returns a constant's spec in the new graph; packing overrides this."""
         return tensor.spec
 
     def get(self, tensor: Tensor) -> Tensor:
-        """The new graph's tensor for one of the old graph."""
+        """Returns the new graph's tensor for an old tensor."""
         found = self.map.get(tensor)
         if found is None:
             found = self.map[tensor] = self._carry(tensor)
@@ -111,25 +111,25 @@ class Rewriter:
         raise ShapeError(f"graph: {tensor.name} ({tensor.kind}) is read before it is made")
 
     def carry_node(self, node: Node) -> None:
-        """Adds a node as it is."""
+        """Adds an unchanged node."""
         inputs = tuple(self.get(t) for t in node.inputs)
         same = all(new.spec is old.spec for new, old in zip(inputs, node.inputs, strict=True))
         with self.new.on(node.device):
-            if same:  # what infer said of these specs holds: half of a rewrite's time
+            if same:  # skips shape inference, half of a rewrite's time
                 outputs = self.new._add(node.op, inputs, node.attrs, node.name, [t.spec for t in node.outputs])
             else:
                 outputs = self.new.apply(node.op, inputs, node.attrs, node.name)
         self.map.update(zip(node.outputs, outputs, strict=True))
 
     def end(self) -> Graph:
-        """The new graph, with the old one's results."""
+        """Adds the old graph's outputs and returns the new graph."""
         for name, tensor in self.old.outputs.items():
             self.new.output(name, self.get(tensor))
         return self.new
 
 
 class _Replaying(Rewriter):
-    """Replays a graph with matches in place of the uses at which they start; also the Builder of ops/rule.py."""
+    """Replays a graph, replacing matched nodes; also implements the Builder of ops/rule.py."""
 
     def __init__(self, graph: Graph, matches: Mapping[Node, Match], removed: set[Any]) -> None:
         super().__init__(graph)
@@ -167,12 +167,12 @@ class _Packing(Rewriter):
 
 
 def packed_spec(spec: TensorSpec) -> TensorSpec:
-    """The spec that a constant of this one is packed to; itself where it is not packed, or is already."""
+    """Returns the packed spec of a constant; `spec` itself if it needs no packing."""
     return interleaved(spec) if isinstance(spec.dtype, BlockFormat) and spec.layout is not INTERLEAVED else spec
 
 
 def pack_weights(graph: Graph) -> Graph:
-    """Constants in a block format become interleaved; their bytes are packed when the plan is bound."""
+    """Gives block-format constants the interleaved layout; binding the plan packs their bytes."""
     packing = _Packing(graph)
     for node in graph.nodes:
         packing.carry_node(node)
@@ -180,7 +180,7 @@ def pack_weights(graph: Graph) -> Graph:
 
 
 def packed_constants(graph: Graph) -> list[Tensor]:
-    """The constants that nodes read, in their order, as `pack_weights` lays them out."""
+    """Returns the constants that nodes read, in order, with the specs that `pack_weights` gives them."""
     found = []
     for tensor in dict.fromkeys(root(t) for node in graph.nodes for t in node.inputs):
         if tensor.kind == "constant":

@@ -21,16 +21,16 @@ Kind = Literal["input", "constant", "state", "value", "view", "buffer"]
 
 
 class Source(Protocol):
-    """Where a constant's bytes come from: an array, or a tensor of a file that is read when the plan is bound."""
+    """The source of a constant's bytes: an array, or a tensor in a file that is read when the plan is bound."""
 
     def data(self) -> Array:
-        """The bytes as uint8, row-major; the same memory whenever it is asked."""
+        """Returns the bytes as uint8, row-major; every call returns the same memory."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """A constant that is at hand, contiguous."""
+    """A constant in a contiguous array."""
 
     array: Array
 
@@ -42,7 +42,7 @@ Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
 
 
 def use(op: str, *inputs: object, **attrs: Any) -> Tensor:
-    """The one output of an op."""
+    """Applies an op and returns its one output."""
     from camshaft.graph.functions import function  # here: it needs Tensor
 
     made: Tensor = function(op)(*inputs, **attrs)
@@ -54,7 +54,7 @@ def _left(op: str) -> Operator:
 
 
 def _both(op: str) -> tuple[Operator, Operator]:
-    """An operator's method, and the one for a tensor on its right."""
+    """Returns an operator's method and its reflected method."""
     return _left(op), lambda self, other: use(op, other, self)
 
 
@@ -70,7 +70,7 @@ def _logic(sign: str, op: str) -> tuple[Operator, Operator]:
 
 
 def _rounding(a: Tensor, b: Any) -> dict[str, Any]:
-    """A product of 16-bit floats is of their dtype, as NumPy has it; the op's own results are f32."""
+    """Returns `to` for a product of two equal 16-bit floats, which NumPy keeps in that dtype; the op's default is f32."""
     same = a.dtype in (f16, bf16) and (b.dtype if isinstance(b, Tensor) else _dtype_of(b)) == a.dtype
     return {"to": a.dtype.name} if same else {}
 
@@ -79,15 +79,18 @@ def _dtype_of(value: Any) -> DType | None:
     return as_dtype(value.dtype) if isinstance(value, np.ndarray) else None
 
 
-# What `**` with these numbers is, as NumPy has it for floats.
+# Ops for `**` with these exponents, as NumPy computes them for floats.
 _POWERS = {2: "square", 0.5: "sqrt"}
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value in a graph. Operators add nodes, with NumPy's broadcasting and promotion: a Python number takes the tensor's dtype.
-    `==` is such an operator too: `is` and hashes tell tensors apart. A view has the memory of `base`, from `offset_nbytes`
-    on. `device` names the one that an input, state or buffer lies on; None leaves that to the plan."""
+    """A value in a graph.
+
+    Operators add nodes, with NumPy's broadcasting and promotion: a Python number takes the tensor's dtype. `==` adds a node too;
+    compare identity with `is` or hashes. A view shares the memory of `base`, starting at `offset_nbytes`. `device` names the
+    device of an input, state or buffer; None lets the plan choose.
+    """
 
     spec: TensorSpec
     name: str
@@ -98,7 +101,7 @@ class Tensor:
     device: str | None = None
     offset_nbytes: int = 0
 
-    __array_ufunc__ = None  # array + tensor is the tensor's to compute
+    __array_ufunc__ = None  # makes `array + tensor` call Tensor.__radd__
     __hash__ = object.__hash__
 
     __add__, __radd__ = _both("add")
@@ -128,7 +131,7 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """The tensor with its axes turned round."""
+        """Returns the tensor with its axes reversed."""
         return self if self.ndim < 2 else use("transpose", self)
 
     def __repr__(self) -> str:
@@ -168,7 +171,7 @@ class Tensor:
         return indexed(self, key)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same bytes in another shape: a view, which makes no thunk. One size may be -1. ShapeError where that cannot be."""
+        """Returns a view in another shape; it adds no thunk. One size may be -1. Raises ShapeError for an invalid shape."""
         from camshaft.graph.indexing import reshaped  # here: it needs Tensor
 
         return reshaped(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
@@ -193,19 +196,19 @@ class Tensor:
 
 
 def root(tensor: Tensor) -> Tensor:
-    """The tensor whose memory a view shows; itself if it is none."""
+    """Returns the tensor that owns a view's memory; the tensor itself if it is not a view."""
     while tensor.base is not None:
         tensor = tensor.base
     return tensor
 
 
 def offset_nbytes(tensor: Tensor) -> int:
-    """Where a tensor begins in its root's memory."""
+    """Returns a tensor's byte offset in its root's memory."""
     return tensor.offset_nbytes + (0 if tensor.base is None else offset_nbytes(tensor.base))
 
 
 def graph_of(tensor: Tensor) -> Graph:
-    """The graph that a tensor is of. ShapeError if it is of none."""
+    """Returns a tensor's graph. Raises ShapeError if it has none."""
     if tensor.graph is None:
         raise ShapeError(f"{tensor} is of no graph; wanted a tensor of one")
     return tensor.graph

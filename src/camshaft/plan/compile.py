@@ -52,23 +52,23 @@ def compile(
     tune: bool | None = None,
     sync: str | None = None,
 ) -> ExecutionPlan:
-    """Grinds a graph into an ExecutionPlan.
+    """Compiles a graph into an ExecutionPlan.
 
-    `backend` names a backend or device for the nodes that the graph does not place itself. `activations` 'q8' quantizes the
-    inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` gives, by name, the memory of states, inputs and outputs:
-    arrays (64-byte aligned) or DeviceArrays; the others get their own, zeroed. `weights` shares packed constants among plans;
-    `arena` is the caller's memory for the host's temporaries. A node without a kernel on its device runs on the CPU, with
-    copies, unless `strict`. A `dispatcher` computes the ops that it knows, as the graph was written: nothing is fused or
-    quantized for it. `tune` (by default CAMSHAFT_TUNE) measures the kernels of shapes that nobody measured yet and searches
-    their tunables, which takes seconds a shape, and keeps the times.
+    `backend` names the backend or device for nodes that the graph does not assign to a device. `activations` 'q8' quantizes the
+    inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` maps names of states, inputs and outputs to
+    caller-owned arrays (64-byte aligned) or DeviceArrays; the plan allocates the rest, zeroed. `weights` shares packed constants
+    among plans; `arena` is caller-owned memory for host temporaries. A node without a kernel on its device runs on the CPU, with
+    copies, unless `strict`. A `dispatcher` computes the ops that it supports; fusion and activation quantization are then
+    off. `tune` (default: CAMSHAFT_TUNE) measures kernels for shapes without stored timings, searches their tunables (seconds
+    per shape) and stores the timings.
 
-    With `sync` the graph is computed as it was written: nothing is fused, copied or run elsewhere, and results stay where they
-    are made. A node then waits, by 'hazards', for those it comes `after` and for earlier ones that touch the same bytes; by
-    'each' for the one before it too; by 'explicit' for those it comes `after` alone, and then two that touch the same bytes,
-    one writing, in no order are an error.
+    With `sync` the graph runs exactly as written: no fusion, no copies, no fallback to another device. 'hazards': a node waits
+    for the nodes in its `after` and for earlier nodes that access the same bytes. 'each': it also waits for the previous node.
+    'explicit': it waits only for the nodes in its `after`; two unordered nodes that access the same bytes, at least one of them
+    writing, are an error.
 
-    BackendError when no proved variant serves a node, PlanError for wrong memory, and for a tensor or an order that `sync`
-    finds missing.
+    Raises BackendError when no proved variant supports a node, PlanError for invalid memory and for a tensor or an order that
+    `sync` requires and the graph lacks.
     """
     (plan,) = compile_all(
         (graph,),
@@ -101,9 +101,9 @@ def compile_all(
     sync: str | None = None,
     foreseen: Callable[[], Sequence[Graph]] = tuple,
 ) -> list[ExecutionPlan]:
-    """Grinds several graphs, as `compile` does each, proving what they all use in one go; memory goes to those that name it.
+    """Compiles several graphs like `compile` and proves all their variants in one batch; `memory` applies to each graph by name.
 
-    `foreseen` gives graphs that will be ground soon: where anything is to be proved, what they use is proved in that go too.
+    `foreseen` returns graphs that will be compiled soon. If anything needs proving, their variants join the same batch.
     """
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
@@ -146,7 +146,7 @@ def _grind(
     arena: Array | None,
     sync: str | None,
 ) -> ExecutionPlan:
-    """Lowers a graph whose nodes have their choices, plans memory, loads weights and binds."""
+    """Lowers a graph with one choice per node, plans memory, loads weights and binds."""
     started = time.perf_counter()
     given, extents = given_memory(graph, memory), extents_of_graph(graph)
     there = {t: held.device if isinstance(held, DeviceArray) else device("cpu") for t, held in given.items()}
@@ -158,7 +158,7 @@ def _grind(
         made = make_schedule(lowered.thunks, extents, order.after, order.before)
     else:
         watch_lowered(lowered)
-        # A replaced kernel is compared with its op's reference in the first run, so it is part of that.
+        # An overridden kernel is compared with its op's reference in the first run, so constant thunks stay in it.
         once = take_constant_thunks(lowered) if setting("override") is None else ()
         workers = thread_count(threads)
         made = make_schedule(run_everywhere(lowered, workers), extents, workers=workers)
@@ -177,8 +177,10 @@ def bind_lowered(
     started: float,
     once: Sequence[Thunk] = (),
 ) -> ExecutionPlan:
-    """Loads weights and binds the schedule of a graph that was lowered, begun at `started` (perf_counter). Thunks that run
-    `once` have run when it is bound."""
+    """Loads weights, runs the `once` thunks and binds the schedule of a lowered graph.
+
+    `started` is the perf_counter value at the start of compilation.
+    """
     schedule, memory_plan = made
     workers = thread_count(threads)
     held = hold(lowered, weights, given, workers)
@@ -205,7 +207,7 @@ def bind_lowered(
 
 
 def _limits(graph: Graph) -> dict[str, int]:
-    """What each input that indexes something stays under, by the ops that read it."""
+    """Returns the exclusive upper bound of each index input, by name, from the ops that read it."""
     names = {tensor: name for name, tensor in graph.inputs.items()}
     limits: dict[str, int] = {}
     for node in graph.nodes:
@@ -217,7 +219,7 @@ def _limits(graph: Graph) -> dict[str, int]:
 
 
 def extents_of_graph(graph: Graph) -> list[Extent]:
-    """Every Extent that the graph speaks of, whether a thunk reads it or not."""
+    """Returns every Extent in the graph's shapes and attributes, whether or not a thunk reads it."""
     specs = [t.spec for t in (*graph.inputs.values(), *graph.states.values())]
     found = [d for spec in specs for d in spec.shape] + [v for node in graph.nodes for v in node.attrs.values()]
     return list(dict.fromkeys(d for d in found if isinstance(d, Extent)))

@@ -27,7 +27,7 @@ from camshaft.selection.select import Choice
 
 
 def explain(schedule: Schedule, memory: MemoryPlan, threads: int, choices: Iterable[Choice]) -> str:
-    """A line per thunk ('|' marks a wait before it), what the variants not chosen lost by, and the arena of each space."""
+    """Returns a line per thunk ('|' marks a wait before it), why each other variant was not chosen, and each space's arena."""
     lines = [
         f"{len(schedule.thunks)} thunks, {sum(schedule.waits)} waits, {threads} threads; arena "
         f"{memory.arena_nbytes} bytes for {memory.temp_nbytes_sum} bytes of temporaries"
@@ -59,9 +59,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """A graph that is bound and ready to run. `inputs`, `outputs` and `states` are views of its memory, by name; a state on a
-    device is a DeviceArray, with read() and write(). `away` are the inputs and outputs that lie on a device, as DeviceArrays.
-    `graph` is what was ground, after the passes, and `choices` are those of its nodes."""
+    """A compiled graph, bound to memory and ready to run.
+
+    `inputs`, `outputs` and `states` map names to views of the plan's memory; a state on a device is a DeviceArray, with read()
+    and write(). `away` maps the inputs and outputs in device memory to DeviceArrays. `graph` is the graph after all passes;
+    `choices` has one entry per node.
+    """
 
     bound: RunnableSchedule
     inputs: Mapping[str, Array]
@@ -82,15 +85,15 @@ class ExecutionPlan:
         return f"ExecutionPlan({', '.join(self.inputs)} -> {', '.join(self.outputs)}; {thunks} thunks)"
 
     def set_extent(self, extent: Extent, value: int) -> None:
-        """Makes `value` the active value of an extent for later runs. PlanError out of 0 to its bound."""
+        """Sets the active value of an extent for later runs. Raises PlanError outside 0 to its bound."""
         self.bound.set_extent(extent, value)
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """Copies the named inputs in, runs every thunk, and gives views of the outputs (valid until the next run), but for
-        those that stay on a device (`away`). For one thread at a time, as inputs and outputs are the plan's: several `submit`.
+        """Copies the named inputs in, runs every thunk and returns views of the host outputs, valid until the next run.
 
-        An input whose first axis is an Extent may be shorter than its bound: that sets the extent. PlanError for a name,
-        shape or dtype that is not the graph's, and while the plan runs; an input that is not named keeps its last value.
+        Outputs on a device stay in `away`. An axis that is an Extent may be shorter than its bound, which sets the extent. An
+        input that is not named keeps its last value. Not reentrant: use `submit` from several threads. Raises PlanError for an
+        unknown name, a wrong shape or dtype, and while another run is in progress.
         """
         with self._alone():
             self._take(inputs)
@@ -99,7 +102,7 @@ class ExecutionPlan:
 
     @contextmanager
     def _alone(self, *, wait: bool = False) -> Iterator[None]:
-        """Holds the plan's inputs and outputs; PlanError where another run does, unless it waits."""
+        """Locks the plan for one run. Raises PlanError if another run holds the lock, unless `wait`."""
         if not self._turn.acquire(blocking=wait):
             raise PlanError("run: the plan is running already; wanted one run at a time (submit() queues them)")
         try:
@@ -108,7 +111,7 @@ class ExecutionPlan:
             self._turn.release()
 
     def _take(self, inputs: Mapping[str, object]) -> None:
-        """Copies the named inputs in, and sets the extents that their shapes tell."""
+        """Copies the named inputs in and sets the extents from their shapes."""
         values = {name: np.asarray(value) for name, value in inputs.items()}
         active: dict[Extent, int] = {}
         for name, value in values.items():
@@ -119,7 +122,7 @@ class ExecutionPlan:
             self.inputs[name][tuple(slice(size) for size in value.shape)] = value
 
     def _check(self, name: str, value: Array, active: dict[Extent, int]) -> None:
-        """Adds to `active` what the value's shape says of extents."""
+        """Checks one input and adds the extents that its shape sets to `active`. Raises PlanError for an invalid input."""
         if name in self.away:
             there = self.away[name].device.name
             raise PlanError(f"run: input {name!r} lies on {there}; wanted its bytes there (plan.away[{name!r}].write)")
@@ -145,26 +148,30 @@ class ExecutionPlan:
             )
 
     def _active(self, name: str, array: Array) -> Array:
-        """The active elements of a plain output; all bytes of another."""
+        """Returns the active elements of a plain output, or all bytes of a blocked one."""
         spec = self.specs[name]
         if not spec.is_plain:
             return array
         return array[tuple(slice(self.bound.extent(d)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
 
     def explain(self) -> str:
-        """Thunks with their variants, devices and why, waits, arenas, and what the other variants lost by."""
+        """Returns a text listing: thunks with variant, device and reason; waits; arenas; why other variants were not chosen."""
         return explain(self.bound.schedule, self.bound.memory_plan, self.bound.threads, self.choices)
 
     def profile(self, *, runs: int = 20, warmup: int = 3, **inputs: object) -> Any:
-        """An observe.profile.Profile: where the time went in `runs` runs with time stamps on these inputs (the last ones, if not
-        named), after `warmup` more. A state that a run changes is changed by each. SettingError for no runs."""
+        """Measures `runs` timestamped runs after `warmup` runs and returns an observe.profile.Profile.
+
+        Inputs that are not named keep their last values. Every run updates the states. Raises SettingError for no runs.
+        """
         with self._alone():
             self._take(inputs)
             return hook("profile")(self, runs=runs, warmup=warmup)
 
     def submit(self, **inputs: object) -> Submission:
-        """As `run`, in a thread of the plan's own: what comes back can be waited for. Runs queue in the order of their
-        submits, each with the inputs as they are now; extents are those that hold when its turn comes."""
+        """Queues a run on the plan's own thread and returns a Submission to wait for.
+
+        Runs execute in submission order. Inputs are copied now; extents that they don't set are read when the run starts.
+        """
         values = {name: np.array(value) for name, value in inputs.items()}
 
         def run() -> dict[str, Array]:
@@ -176,8 +183,10 @@ class ExecutionPlan:
         return self._submitter.submit(run)
 
     def close(self) -> None:
-        """Lets go of the plan's memory, after a run in progress; `inputs` and `outputs` stay readable. It cannot run again, and
-        what was submitted and has not begun fails."""
+        """Releases the plan's memory after any run in progress; `inputs` and `outputs` stay readable.
+
+        The plan cannot run again; submitted runs that have not started fail.
+        """
         self.bound.close()
         self._submitter.close()
         self.states.clear()

@@ -28,11 +28,13 @@ _BUFFERS = (np.ndarray, np.generic, memoryview, bytearray, array.array)
 def jit(function: Callable[..., Any] | None = None, *, backend: str | None = None, threads: int | None = None) -> Any:
     """Decorates a function of arrays that calls camshaft's ops, with `backend` and `threads` as in camshaft.compile.
 
-    Arguments and results are arrays, or dicts, lists, tuples, named tuples and dataclasses of them. Arrays, and NumPy's scalars,
-    become inputs of a graph. Everything else, such as Python's numbers and text, is a constant of the trace: another value traces
-    anew. Arrays that the function itself brings to an op are constants too. Results are NumPy arrays, beside Python's
-    numbers and None as they are. PlanError, which names the argument or result, for a constant that cannot be hashed, and for a
-    result that is no tensor of the trace. Called with tensors of a graph it becomes part of that graph.
+    Arguments and results are arrays, or dicts, lists, tuples, named tuples and dataclasses of them. Arrays and NumPy
+    scalars become graph inputs. Everything else (Python numbers, strings) is a constant of the trace: another value triggers a
+    new trace. Arrays that the function captures are constants too. Results are NumPy arrays; Python numbers and None are
+    returned unchanged. Called with tensors of a graph, the function adds its nodes to that graph.
+
+    Raises PlanError, naming the argument or result, for an unhashable constant and for a result that is not a tensor of the
+    trace.
     """
     if function is None:
         return functools.partial(jit, backend=backend, threads=threads)
@@ -40,12 +42,12 @@ def jit(function: Callable[..., Any] | None = None, *, backend: str | None = Non
 
 
 class _Output(str):
-    """A leaf of a result: the name of the plan's output."""
+    """A result leaf that names an output of the plan."""
 
 
 @dataclass(frozen=True)
 class _Traced:
-    """A plan, the names of its inputs in the order of the arrays, and the result, `_Output`s in the arrays' places."""
+    """A plan, its input names in array order, and the result with `_Output`s in place of arrays."""
 
     plan: ExecutionPlan
     inputs: tuple[str, ...]
@@ -54,7 +56,7 @@ class _Traced:
 
 
 class _Jitted:
-    """One plan per signature, kept. Calls from several threads take turns."""
+    """Caches one plan per signature. A lock serializes calls from several threads."""
 
     def __init__(self, function: Callable[..., Any], backend: str | None, threads: int | None) -> None:
         self._function, self._backend, self._threads = function, backend, threads
@@ -75,7 +77,7 @@ class _Jitted:
         return with_leaves(traced.result, iter(made))
 
     def plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
-        """The plan that these arguments run; plan.explain() tells what it does."""
+        """Returns the plan for these arguments; see plan.explain()."""
         kwargs = dict(sorted(kwargs.items()))
         values, structure = leaves((args, kwargs))
         values = [_plain(v) for v in values]
@@ -120,7 +122,7 @@ class _Jitted:
         return f"jit of {getattr(self._function, '__name__', self._function)}"
 
     def _names(self, structure: Any) -> Iterator[str]:
-        """The leaves' paths, from the names of the function's parameters on."""
+        """Yields the leaves' paths, each starting with a parameter name."""
         (_, args), (_, kwargs) = structure[1]
         kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
         positional = [p.name for p in inspect.signature(self._function).parameters.values() if p.kind in kinds]
@@ -139,14 +141,14 @@ class _Jitted:
 
 
 def _plain(value: Any) -> Any:
-    """An array of any library as an ndarray; other values as they are."""
+    """Converts an array of any library to an ndarray; returns other values unchanged."""
     kind = type(value)
     is_array = isinstance(value, _BUFFERS) or hasattr(kind, "__array__") or hasattr(kind, "__dlpack__")
     return np.asarray(operand(value)) if is_array else value
 
 
 def _key(value: Any) -> Hashable:
-    """What traces are told apart by: 1 is not True, and 0.0 is not -0.0."""
+    """Returns a leaf's part of the cache key; 1 differs from True, and 0.0 from -0.0."""
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype
     return type(value), value.hex() if type(value) is float else value

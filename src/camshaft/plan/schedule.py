@@ -15,7 +15,7 @@ from camshaft.plan.runtime.native.layout import MAX_FACTORS
 COPY_NBYTES_PER_PROGRAM = 1 << 16
 
 HostFunction = Callable[..., Any]
-# For each thunk, the numbers of earlier ones that it follows; empty where nobody asked for an order.
+# For each thunk, the indices of earlier thunks that it follows; empty without an explicit order.
 Order: TypeAlias = tuple[tuple[int, ...], ...]
 
 
@@ -30,8 +30,8 @@ class Lifetime(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """An allocation, equal only to itself. `alignment` in bytes is a power of two; `space` says whose memory it is: HOST for
-    the process's own, else a device's name."""
+    """An allocation, compared by identity. `alignment` is a power of two in bytes; `space` is HOST for process memory, else a
+    device's name."""
 
     name: str
     nbytes: int
@@ -52,7 +52,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class BufferSlice:
-    """Bytes [offset, offset + nbytes) of a buffer. PlanError when they are not all inside it."""
+    """Bytes [offset, offset + nbytes) of a buffer. Raises PlanError if out of bounds."""
 
     buffer: Buffer
     offset: int
@@ -73,17 +73,17 @@ class BufferSlice:
         return BufferSlice(self.buffer, self.offset + offset, self.nbytes - offset if nbytes is None else nbytes)
 
     def contains(self, other: BufferSlice) -> bool:
-        """Whether every byte of `other` is one of this slice's."""
+        """Whether this slice contains every byte of `other`."""
         return self.buffer is other.buffer and self.offset <= other.offset and other.end <= self.end
 
     def overlaps(self, other: BufferSlice) -> bool:
-        """Whether a byte is in both, by buffer and offset (two buffers of the arena may still share memory)."""
+        """Whether the slices share a byte of one buffer (two arena buffers may still share memory)."""
         return self.buffer is other.buffer and max(self.offset, other.offset) < min(self.end, other.end)
 
 
 @dataclass(frozen=True)
 class BufferUse:
-    """What a thunk does with a slice. A thunk that reads and writes the same bytes states two uses."""
+    """A thunk's access to a slice. A thunk that reads and writes the same bytes has two uses."""
 
     slice: BufferSlice
     access: Literal["read", "write"]
@@ -119,14 +119,15 @@ class Programs:
 class Thunk:
     """The unit of execution.
 
-    A kernel's argument block is `args` in order: a slice gives its address, an Extent the address of its active value.
-    A host thunk's entry is called as entry(*args) with a memoryview of bytes per slice (read-only unless a write is
-    stated) and an int per Extent. A copy has an entry like a kernel, or None: then args are (source, destination) and
-    memmove does it, or `device` where one of them is in its space; there a third argument may be the Extent along whose bound
-    the bytes are spread, of which only the active ones are copied. Every slice in `args` lies inside a stated use: hazards
-    are found from the uses alone. `device` is HOST for what the native executor runs, else the space of the device.
-    A thunk that runs `everywhere` is run whole by every worker, and writes temporaries of which each worker has a copy of its
-    own; whoever reads such a one reads the copy of the worker that it runs on.
+    Kernel: the argument block is `args` in order; a slice passes its address, an Extent the address of its active value.
+    Host: called as entry(*args) with a memoryview of bytes per slice (read-only unless a use writes it) and an int per Extent.
+    Copy: `entry` is a kernel, or None. With None, `args` are (source, destination), copied by memmove, or by `device` if one
+    slice is in its space; a device copy may take a third argument, the Extent that the bytes are proportional to, and copies
+    only the active bytes.
+
+    Every slice in `args` must be inside one of `uses`: hazards are computed from `uses` alone. `device` is HOST for thunks that
+    the native executor runs, else the device's space. Every worker runs all of a `replicated` thunk and writes its own copy of
+    the temporaries; a reader reads the copy of the worker that it runs on.
     """
 
     name: str
@@ -187,7 +188,7 @@ class Thunk:
         )
 
     def _is_spread(self, nbytes: int, extent: Sequence[object]) -> bool:
-        """Whether there is no extent, or one that divides the bytes, on a device."""
+        """Whether there is no extent, or one on a device whose bound divides the bytes."""
         match extent:
             case []:
                 return True
@@ -196,12 +197,12 @@ class Thunk:
         return False
 
     def writes(self, target: BufferSlice) -> bool:
-        """Whether a stated write touches `target`."""
+        """Whether a write use overlaps `target`."""
         return any(use.access == "write" and use.slice.overlaps(target) for use in self.uses)
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """The extents that the arguments or the number of programs depend on."""
+        """Returns the extents that the arguments or the number of programs depend on."""
         named = [arg for arg in self.args if isinstance(arg, Extent)] + [extent for extent, _ in self.programs.factors]
         return tuple(dict.fromkeys(named))
 
@@ -213,9 +214,11 @@ def copy_thunk(
     reason: str = "asked for",
     extent: Extent | None = None,
 ) -> Thunk:
-    """A thunk that copies `source` to `destination` (equal sizes, no overlap): by memmove, 64 KiB a program, or by the device
-    in whose space one of them lies, which leaves out what is not active of an `extent` that the bytes are spread along.
-    PlanError for slices of two devices: such a copy goes through the host."""
+    """Returns a thunk that copies `source` to `destination` (equal sizes, no overlap).
+
+    Host copies use memmove, 64 KiB per program. If one slice is in a device's space, the device copies, and with `extent` it
+    copies only the active part. Raises PlanError for slices of two devices: that takes two copies, through the host.
+    """
     uses = (BufferUse(source, "read"), BufferUse(destination, "write"))
     programs = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
     device = destination.buffer.space if source.buffer.space == HOST else source.buffer.space
@@ -225,15 +228,18 @@ def copy_thunk(
 
 
 def programs_for(thunk: Thunk, active: Mapping[Extent, int]) -> int:
-    """How many programs the executor runs of `thunk` when extents have these active values."""
+    """Returns the number of programs of `thunk` at these active extents."""
     return thunk.programs.count(active)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Thunks in order. waits[i]: every earlier thunk is done before thunk i starts; thunks without a wait between
-    them may run side by side. Programs of one thunk may always run side by side. after[i], where a caller asked for an
-    order of its own, are the numbers of earlier thunks that have ended before thunk i starts, whatever their bytes."""
+    """Thunks in order, with their synchronization.
+
+    waits[i]: every earlier thunk finishes before thunk i starts. Thunks without a wait between them may run concurrently, and
+    so may the programs of one thunk. after[i], with an explicit order: indices of the earlier thunks that must finish before
+    thunk i starts, whatever memory they access.
+    """
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
@@ -262,13 +268,12 @@ class Schedule:
 
 
 def buffers_of(thunks: Iterable[Thunk]) -> tuple[Buffer, ...]:
-    """Every buffer that the thunks use, in the order of first use."""
+    """Returns every buffer that the thunks use, in order of first use."""
     return tuple(dict.fromkeys(use.slice.buffer for thunk in thunks for use in thunk.uses))
 
 
 def own_buffers(thunks: Iterable[Thunk]) -> frozenset[Buffer]:
-    """The temporaries of which each worker has its own: what thunks that run everywhere write. PlanError where another thunk
-    writes one of them too."""
+    """Returns the per-worker temporaries, which replicated thunks write. Raises PlanError if another thunk writes one too."""
     writers: dict[Buffer, set[bool]] = {}
     for thunk in thunks:
         for use in thunk.uses:
@@ -281,5 +286,5 @@ def own_buffers(thunks: Iterable[Thunk]) -> frozenset[Buffer]:
 
 
 def extents_of(thunks: Iterable[Thunk]) -> tuple[Extent, ...]:
-    """Every extent that the thunks depend on, in the order of first use."""
+    """Returns every extent that the thunks depend on, in order of first use."""
     return tuple(dict.fromkeys(extent for thunk in thunks for extent in thunk.extents))

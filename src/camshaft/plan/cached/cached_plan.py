@@ -1,8 +1,7 @@
 """CachedPlan: a plan's stored schedule, bound and ready to run without compiling anything.
 
-What is kept of a plan are the words that its executor walks, each as an offset in a region of memory: an argument's buffer, an
-extent's active value, a kernel. A start adds the regions' addresses and runs; no graph, pass, choice or lowering is needed, nor
-their modules. keeping.py makes it.
+The cache stores the executor's words, each as an offset in a memory region: an argument's buffer, an extent's active value, a
+kernel. Loading adds the regions' addresses; it needs no graph, pass, choice or lowering, and imports none of their modules.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class View:
 
 @dataclass(frozen=True)
 class Head:
-    """All of a kept plan but its words. `kernels` are names with second keys; `own` the bytes of memory that the plan makes."""
+    """A stored plan without its words. `kernels` are names with second keys; `own` the bytes of memory that the plan makes."""
 
     threads: int
     executor: str
@@ -87,14 +86,14 @@ class Kept:
 
 
 def to_bytes(kept: Kept) -> bytes:
-    """The plan as the store has it: the length of a JSON text, the text, the arrays."""
+    """Serializes the plan: the length of a JSON text, the text, the arrays."""
     text = json.dumps({"format": FORMAT, "head": asdict(kept.head)}).encode()
     arrays = (kept.records, kept.args, *kept.along)
     return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
 
 
 def from_bytes(data: bytes) -> Kept:
-    """What `to_bytes` was given. PlanError for bytes that it did not make."""
+    """Deserializes the output of `to_bytes`. Raises PlanError for other bytes."""
     try:
         end = 8 + int.from_bytes(data[:8], "little")
         document = json.loads(data[8:end])
@@ -118,7 +117,7 @@ def _head(row: dict[str, Any]) -> Head:
 
 
 class CachedPlan(NativePlan):
-    """Runs what was kept. `inputs` and `outputs` are views by name. One thread at a time fills inputs and runs."""
+    """A stored plan, ready to run. `inputs` and `outputs` map names to views. Use it from one thread at a time."""
 
     def __init__(
         self, kept: Kept, kernels: Sequence[CpuKernel], memory: Mapping[str, Array], held: Sequence[Array]
@@ -179,8 +178,10 @@ _reviving = threading.Lock()
 def revive(
     kept: Kept, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
 ) -> CachedPlan | None:
-    """The plan, bound; the loading of its constants has begun (`weights.finish` ends it). None where the store has lost a kernel.
-    PlanError where memory or tensors are not those that it was kept with."""
+    """Binds the plan and starts loading its constants (`weights.finish` completes it); None if the store lacks a kernel.
+
+    Raises PlanError if memory or tensors differ from those that it was stored with.
+    """
     head = kept.head
     with _reviving:
         kernels = [stored(name, key) for name, key in head.kernels]

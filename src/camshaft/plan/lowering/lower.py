@@ -24,8 +24,7 @@ from camshaft.selection.select import Choice
 
 @dataclass
 class Lowered:
-    """Thunks, where every root tensor lies, the devices outside of the host's space, and the memory of constants that lowering
-    itself made."""
+    """Thunks, the residency of root tensors, the devices outside the host's space, and constants that lowering created."""
 
     versions: Residency
     devices: Mapping[str, Device]
@@ -37,7 +36,7 @@ class Lowered:
         return self.versions.thunks
 
     def home(self, tensor: Tensor) -> Buffer:
-        """The buffer that a caller gives or reads: where the root's own memory lies."""
+        """Returns the buffer in the root's home space, which callers provide or read."""
         base = root(tensor)
         return self.versions.buffer(base, self.versions.homes[base])
 
@@ -85,8 +84,11 @@ def lower(
 def _homes(
     graph: Graph, spaces: Sequence[str], devices: Mapping[str, Device], read: Iterable[Tensor]
 ) -> dict[Tensor, str]:
-    """Where each root tensor's own memory lies. What a caller gives or reads lies in the host's; a state where it is updated
-    first, a value where it is made; whatever a device with unified memory touches, there."""
+    """Returns each root tensor's home space.
+
+    Inputs and outputs: the host. States: the device that updates them first. Values: the device that computes them. Tensors
+    that a device with unified memory accesses: that device.
+    """
     homes = {root(t): HOST for t in (*graph.inputs.values(), *graph.states.values(), *read)}
     states: dict[Tensor, str] = {}
     shared: dict[Tensor, str] = {}
@@ -105,7 +107,7 @@ def _homes(
 
 
 def _node_memory(node: Node, space: str, versions: Residency) -> tuple[list[BufferSlice], list[BufferSlice]]:
-    """The node's inputs and outputs in a space, inputs brought there; what it updates or makes is newest there afterwards."""
+    """Returns the node's inputs and outputs in a space; copies inputs there and marks written tensors as newest there."""
     inputs = [place(versions.read(root(t), space), t) for t in node.inputs]
     for index in node.op.updates:
         versions.write(root(node.inputs[index]), space)

@@ -28,7 +28,7 @@ class Residency:
     """Root tensors in spaces. `homes` is where each one's own memory lies; `results` are the graph's outputs, which a caller
     reads at home after the run. A copy is made once per value: writing in one space makes the others' versions stale.
 
-    On a device with unified memory, a tensor whose home it is has one buffer, which the host uses too.
+    On a device with unified memory, a tensor whose home is that device has one buffer, shared with the host.
     """
 
     devices: Mapping[str, Device]
@@ -39,7 +39,7 @@ class Residency:
     _valid: dict[Tensor, set[str]] = field(default_factory=dict)
 
     def read(self, tensor: Tensor, space: str) -> Buffer:
-        """The buffer with the tensor's newest value in a space; adds the copies that bring it there."""
+        """Returns the buffer with the tensor's newest value in a space; adds the copies that it needs."""
         seat = self._seat(tensor, space)
         valid = self._valid.setdefault(tensor, {self._seat(tensor, self.homes[tensor])})
         if tensor.kind != "constant" and seat not in valid:
@@ -47,13 +47,13 @@ class Residency:
         return self.buffer(tensor, seat)
 
     def write(self, tensor: Tensor, space: str) -> Buffer:
-        """The buffer that a new value goes to."""
+        """Returns the buffer for a new value and invalidates the tensor's other copies."""
         seat = self._seat(tensor, space)
         self._valid[tensor] = {seat}
         return self.buffer(tensor, seat)
 
     def transfer(self, node: Node) -> Thunk:
-        """The thunk of a copy that the graph itself states, between the homes of two tensors."""
+        """Returns the thunk of an explicit copy node, between the homes of two tensors."""
         source, destination = (place(self.read(root(t), self.homes[root(t)]), t) for t in (*node.inputs, *node.outputs))
         spaces = source.buffer.space, destination.buffer.space
         if HOST not in spaces and spaces[0] != spaces[1]:
@@ -65,7 +65,7 @@ class Residency:
         return copy_thunk(node.name, source, destination, "the caller's copy", spread)
 
     def check_at_home(self, node: Node, space: str) -> None:
-        """PlanError where a node that runs in a space wants a tensor that lies in another, or at bytes that no kernel takes."""
+        """Raises PlanError if a node's tensor is in another space than the node, or at an offset that kernels don't accept."""
         names = [f"its input {i}," for i in range(len(node.inputs))] + ["its output"] * len(node.outputs)
         for name, tensor in zip(names, (*node.inputs, *node.outputs), strict=True):
             base, at = root(tensor), offset_nbytes(tensor)
@@ -81,13 +81,13 @@ class Residency:
                 )
 
     def settle(self) -> None:
-        """Copies home what is read there after the run: outputs and states."""
+        """Copies outputs and states to their home spaces, where callers read them after the run."""
         for tensor in list(self._valid):
             if tensor in self.results or tensor.kind == "state":
                 self.read(tensor, self.homes[tensor])
 
     def buffer(self, tensor: Tensor, seat: str) -> Buffer:
-        """The tensor's buffer in a space, made when it is first asked for."""
+        """Returns the tensor's buffer in a space, created on first use."""
         found = self.buffers.get((tensor, seat))
         if found is None:
             at_home = seat == self.homes[tensor]
@@ -108,28 +108,28 @@ class Residency:
     def _copy(self, tensor: Tensor, seat: str) -> None:
         valid = self._valid[tensor]
         source = HOST if HOST in valid else min(valid)
-        if source != HOST and seat != HOST:  # from device to device: by way of the host
+        if source != HOST and seat != HOST:  # device to device goes through the host
             self._copy(tensor, HOST)
             source = HOST
         pieces = self.buffer(tensor, source).slice(), self.buffer(tensor, seat).slice()
         why = f"{tensor.name} is in {source}, wanted in {seat}"
-        # what of a state is not active in this run was so in another
+        # a state's inactive part may hold values of an earlier run
         spread = None if tensor.kind == "state" else leading_extent(tensor.spec)
         self.thunks.append(copy_thunk(f"{tensor.name} → {seat}", *pieces, reason=why, extent=spread))
         valid.add(seat)
 
 
 def place(buffer: Buffer, tensor: Tensor) -> BufferSlice:
-    """The tensor's bytes in its root's buffer."""
+    """Returns the tensor's slice of its root's buffer."""
     return buffer.slice(offset_nbytes(tensor), tensor.spec.nbytes)
 
 
 def leading_extent(spec: TensorSpec) -> Extent | None:
-    """The extent whose active part is the first bytes of a tensor, in proportion; None where there is no such one."""
+    """Returns the leading extent, whose active part is a proportional prefix of the bytes; None if there is none."""
     first = next((dim for dim in spec.shape if dim != 1), None)
     return first if isinstance(first, Extent) and spec.is_plain else None
 
 
 def is_unified(device: Device) -> bool:
-    """Whether the host sees the device's memory as it is: its Memory then has array(), uint8 over the same bytes."""
+    """Whether the host can address the device's memory; its Memory then has array(), uint8 over the same bytes."""
     return bool(device.limits.get("unified", 0))

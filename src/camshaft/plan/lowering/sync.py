@@ -15,7 +15,7 @@ from camshaft.plan.schedule import Thunk
 
 
 def check_sync(graphs: Iterable[Graph], sync: str | None) -> None:
-    """PlanError for an unknown strategy, and for a graph that wants one where there is none."""
+    """Raises PlanError for an unknown strategy, and for a graph that requires `sync` compiled without it."""
     wanted = ", ".join(SYNCS)
     if sync is not None and sync not in SYNCS:
         raise PlanError(f"compile: got sync {sync!r}; wanted one of {wanted}")
@@ -26,7 +26,7 @@ def check_sync(graphs: Iterable[Graph], sync: str | None) -> None:
 
 
 def _stated(node: Node) -> str | None:
-    """What of a node only a graph can have that is computed as it was written."""
+    """Returns the feature of a node that requires `sync`, if any."""
     if node.op is COPY:
         return "is a copy"
     if node.after:
@@ -38,7 +38,7 @@ def _stated(node: Node) -> str | None:
 
 
 def as_written(graph: Graph) -> Graph:
-    """The same nodes, over constants that are packed where they are in a block format, as kernels want them."""
+    """Returns the same nodes, with block-format constants packed as kernels require."""
     packed: dict[Tensor, Tensor] = {}
 
     def get(tensor: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ def as_written(graph: Graph) -> Graph:
 
 
 def order_lowered(graph: Graph, lowered: Lowered, sync: str) -> NodeOrder:
-    """Puts the thunks of a graph that was lowered as it was written in the order of its nodes.
+    """Orders the thunks of a graph that was lowered as written by the order of its nodes.
 
-    PlanError as order_nodes', for an `after` that names no node or several, and for a value that is read before it is made.
+    Raises PlanError like order_nodes, for an `after` that matches no node or several, and for a value read before it is written.
     """
     pieces = _pieces(graph, lowered)
     names = [node.name for node in graph.nodes]
@@ -77,14 +77,14 @@ def order_lowered(graph: Graph, lowered: Lowered, sync: str) -> NodeOrder:
 
 
 def _pieces(graph: Graph, lowered: Lowered) -> list[list[Thunk]]:
-    """The thunks of each node: a copy has one, of another its origin tells."""
+    """Returns each node's thunks: one for a copy, else the range in its origin."""
     sizes = {origin.node: origin.last - origin.first for origin in lowered.origins}
     thunks = iter(list(lowered.thunks))
     return [[next(thunks) for _ in range(sizes.get(node, 1))] for node in graph.nodes]
 
 
 def _after(graph: Graph) -> list[set[int]]:
-    """The numbers of the nodes that each comes after."""
+    """Returns, for each node, the indices of the nodes in its `after`."""
     makers = {tensor: number for number, node in enumerate(graph.nodes) for tensor in node.outputs}
     named: dict[str, list[int]] = {}
     for number, node in enumerate(graph.nodes):
@@ -110,7 +110,7 @@ def _after(graph: Graph) -> list[set[int]]:
 
 
 def _check_made(nodes: Sequence[Node], graph: Graph) -> None:
-    """PlanError where a node, in this order, reads a value that none before it wrote any part of; or an output is such."""
+    """Raises PlanError if a node reads a value that no earlier node wrote any part of, or an output is never written."""
     made: set[Tensor] = set()
     for node in nodes:
         for tensor in node.inputs:

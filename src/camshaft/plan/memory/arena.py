@@ -34,7 +34,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True)
 class _Live:
-    """A temporary from its first to its last step, both included. A step is a run of thunks between two waits."""
+    """A temporary's first and last step, inclusive. A step is the thunks between two waits."""
 
     buffer: Buffer
     first: int
@@ -65,7 +65,7 @@ def _refuse_unwritten(thunks: Sequence[Thunk]) -> None:
 
 
 def unshared_steps(thunks: Sequence[Thunk], after: Order = ()) -> list[int]:
-    """The step of each thunk where no temporary shares memory with another."""
+    """Returns each thunk's step when no temporaries share memory."""
     temporaries = [buffer for buffer in buffers_of(thunks) if buffer.lifetime is Lifetime.TEMP]
     return steps(thunks, _unshared(temporaries), after)
 
@@ -83,7 +83,7 @@ def _liveness(thunks: Sequence[Thunk], temporaries: Sequence[Buffer], numbers: S
 
 
 def _lowest_free(buffer: Buffer, taken: Iterable[tuple[int, int]]) -> int:
-    """The lowest aligned offset that is clear of all `taken` byte ranges."""
+    """Returns the lowest aligned offset that overlaps none of the `taken` byte ranges."""
     alignment = max(buffer.alignment, ALIGNMENT)
     offset = 0
     for start, end in sorted(taken):
@@ -132,7 +132,7 @@ def _largest_first(lives: Iterable[_Live]) -> list[_Live]:
 def plan_memory(
     thunks: Sequence[Thunk], after: Order = (), before: Sequence[int] | None = None, workers: int = 1
 ) -> MemoryPlan:
-    """Places every TEMP buffer: largest first into the lowest free offset; two that live at one time never overlap.
+    """Assigns every TEMP buffer an offset: largest first, at the lowest free offset; live buffers never overlap.
 
     `after` as a Schedule's. With `before`, whose bits say which thunks have ended before each one, buffers share memory only
     where that orders their thunks. Each of `workers` workers has what thunks that run everywhere write, behind all else.
@@ -173,9 +173,10 @@ def make_schedule(
     before: Sequence[int] | None = None,
     workers: int = 1,
 ) -> tuple[Schedule, MemoryPlan]:
-    """Thunks in order to a schedule with its waits, and the arena that the waits were found for.
+    """Returns the schedule of ordered thunks with its waits, and the arena plan that the waits assume.
 
-    `extents` adds some that no thunk names; the others are as in `plan_memory`. PlanError as there and in `Schedule`.
+    `extents` adds extents that no thunk uses; the other arguments are as in `plan_memory`. Raises PlanError like
+    `plan_memory` and `Schedule`.
     """
     memory = plan_memory(thunks, after, before, workers)
     waits = insert_waits(thunks, memory.offsets, after)

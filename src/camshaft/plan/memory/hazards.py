@@ -34,7 +34,7 @@ class Group:
     written: dict[object, list[Range]] = field(default_factory=lambda: defaultdict(list))
 
     def conflict(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> BufferUse | None:
-        """The first use that needs what is in the group to end before it."""
+        """Returns the first use that conflicts with the group."""
         for use in uses:
             if use.slice.buffer in self.own:
                 continue
@@ -46,17 +46,17 @@ class Group:
         return None
 
     def must_end_before(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int], after: Order) -> bool:
-        """Whether thunk number `index` conflicts with the group, or follows one in it."""
+        """Whether thunk `index` conflicts with the group, or must follow a thunk in it."""
         asked = bool(after) and not self.numbers.isdisjoint(after[index])
         return asked or self.conflict(thunk.uses, offsets) is not None
 
     def add_thunk(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int]) -> None:
-        """Counts thunk number `index` in."""
+        """Adds thunk `index` to the group."""
         self.numbers.add(index)
         self.add(thunk.uses, offsets)
 
     def add(self, uses: Iterable[BufferUse], offsets: Mapping[Buffer, int]) -> None:
-        """Counts these uses in."""
+        """Adds these uses to the group."""
         for use in uses:
             if use.slice.buffer in self.own:
                 continue
@@ -114,7 +114,7 @@ def missing_wait(
 
 @dataclass(frozen=True)
 class Hazard:
-    """Two items that touch the same bytes, `piece`, and at least one of them writes there."""
+    """Two items that access the same bytes, `piece`, at least one of them writing."""
 
     first: int
     second: int

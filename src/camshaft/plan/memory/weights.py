@@ -34,13 +34,15 @@ class Weights:
         self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
 
     def begin(self, constants: Iterable[Tensor], threads: int) -> None:
-        """Starts to load what is not held yet beside the calling thread, which goes on with graphs and plans; with one thread
-        there is none to spare. `prepare` helps it to the end, and raises what it raised."""
+        """Starts loading missing constants in the background; with one thread it does nothing.
+
+        `prepare` finishes the work on the calling thread and raises any error from it.
+        """
         if threads > 1:
             self.begin_wanted([wanted(tensor) for tensor in constants], threads)
 
     def begin_wanted(self, constants: Iterable[Wanted], threads: int) -> None:
-        """As `begin`, for constants of a plan that was kept; with one thread `finish` loads them."""
+        """Like `begin`, for the constants of a cached plan; with one thread `finish` loads them."""
         self.finish()
         found, todo = self._places(constants)
         loading = Loading(todo)
@@ -51,13 +53,16 @@ class Weights:
             executor.shutdown(wait=False)
 
     def place(self, constant: Wanted) -> Array:
-        """Where the bytes of a constant lie or will lie, once its loading has begun."""
+        """Returns a constant's memory once its loading has started; the bytes may still be loading."""
         found = self._begun[0] if self._begun is not None else {}
         return found[constant.key] if constant.key in found else self._held[constant.key]
 
     def finish(self) -> None:
-        """Helps what was begun to its end, and raises what it raised. After an error or Ctrl-C it is begun anew: which pieces
-        were lost is not known, and a plan may be bound to their memory already."""
+        """Finishes the loading on the calling thread and raises any error from it.
+
+        After an error or Ctrl-C, loading restarts from the beginning: it is unknown which pieces were lost, and a plan may
+        already be bound to their memory.
+        """
         if self._begun is None:
             return
         found, loading, threads = self._begun
@@ -72,14 +77,14 @@ class Weights:
         self._held |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
-        """Loads what is not held yet, several pieces at once."""
+        """Loads missing constants, several pieces in parallel."""
         self.finish()
         found, todo = self._places([wanted(tensor) for tensor in constants])
         load_all(todo, threads)
         self._held |= found
 
     def _places(self, constants: Iterable[Wanted]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
-        """Memory for what is not held yet, and the pieces that are to be loaded into it."""
+        """Allocates memory for missing constants and returns the pieces to load into it."""
         missing = {constant.key: constant for constant in constants if constant.key not in self._held}
         spans = [-(-c.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_pooled(c) else 0 for c in missing.values()]
         pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans]).tolist()
@@ -96,7 +101,7 @@ class Weights:
         return [(self._wanted[key], array) for key, array in self._held.items()]
 
     def upload(self, constants: Iterable[Tensor], device: Device, threads: int) -> None:
-        """Puts what is not there yet into a device's memory. A few at a time are packed on the host, which keeps none."""
+        """Uploads missing constants to a device. Packs a few at a time on the host and keeps no host copy."""
         missing = {_key(t): t for t in constants if (device.space, _key(t)) not in self._uploaded}
         rest = list(missing.items())
         with ThreadPoolExecutor(threads) as executor:
@@ -107,15 +112,15 @@ class Weights:
                     memory.write(packed)
 
     def memory(self, tensor: Tensor) -> Array:
-        """The bytes of a constant that was prepared."""
+        """Returns the bytes of a prepared constant."""
         return self._held[_key(tensor)]
 
     def uploaded(self, tensor: Tensor, space: str) -> Memory:
-        """The memory of a constant that was uploaded to the device of that space."""
+        """Returns the device memory of an uploaded constant."""
         return self._uploaded[space, _key(tensor)]
 
     def clear(self) -> None:
-        """Lets go of all of them. Plans that were bound to them keep theirs until they are closed."""
+        """Releases all constants. Plans bound to them keep their memory until closed."""
         self._begun = None
         self._held.clear()
         self._wanted.clear()
@@ -133,7 +138,7 @@ def _key(tensor: Tensor) -> tuple[Source, str]:
 
 
 def _is_made(constant: Wanted) -> bool:
-    """Whether the constant needs memory of its own: packed, or where the source's does not lie on 64 bytes."""
+    """Whether the constant needs new memory: it is packed, or its source is not 64-byte aligned."""
     return constant.packing is not None or bool(constant.source.data().ctypes.data % _ALIGNMENT)
 
 

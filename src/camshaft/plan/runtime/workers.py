@@ -54,7 +54,7 @@ _runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
 class Runner:
-    """The calling thread alone. Whoever runs a plan holds `lock` and names it in `current` meanwhile."""
+    """Runs plans on the calling thread alone. A run holds `lock` and is recorded in `current`."""
 
     workers = 1
 
@@ -72,12 +72,12 @@ class Runner:
         self._native.run_alone(records, first, last, failed)
 
     def forget(self) -> None:
-        """Back to the state before the first run: a forked child has none of the parent's threads."""
+        """Resets to the state before the first run: a forked child has none of the parent's threads."""
         self.lock = threading.Lock()
         self.current = None
 
     def close_for_exit(self) -> None:
-        """Waits for the run in progress and lets no other begin: a daemon thread that tries stays until the end."""
+        """Waits for the run in progress and blocks later ones: a daemon thread that tries blocks until exit."""
         self.lock.acquire(timeout=EXIT_PATIENCE_S)
 
 
@@ -92,7 +92,7 @@ calling = _Calling()
 
 
 def inside_host_thunk() -> bool:
-    """Whether this thread is in a host thunk's function right now."""
+    """Whether this thread is executing a host thunk's function."""
     return bool(calling.runners)
 
 
@@ -182,13 +182,13 @@ class WorkerPool(Runner):
         self._clear()
 
     def stop(self) -> None:
-        """Ends the threads, after the run in progress. A later launch starts new ones."""
+        """Stops the threads after the run in progress. A later launch starts new ones."""
         with self.lock:
             if self._native is not None:
                 self._stop(self._native)
 
     def close_for_exit(self) -> None:
-        """As `Runner.close_for_exit`, and ends the threads."""
+        """Like `Runner.close_for_exit`; also stops the threads."""
         if self.lock.acquire(timeout=EXIT_PATIENCE_S) and self._native is not None:
             self._stop(self._native)
 
@@ -199,7 +199,7 @@ def _work(native: NativeExecutor, control: Words, index: int) -> None:
 
 
 def _move(control: Words, index: int) -> None:
-    """Puts this thread on a core where no other worker is. It stays free to run on all that it might."""
+    """Moves this thread to a core without another worker, then restores its affinity mask."""
     workers = control[layout.WORKER_LINES :].reshape(-1, layout.WORDS_PER_WORKER)
     taken = np.delete(workers[:, layout.CORE], index)
     allowed = os.sched_getaffinity(0)
@@ -229,7 +229,7 @@ _pools: dict[int, WorkerPool] = {}
 
 
 def runner_for(threads: int) -> Runner:
-    """A plan's runner: one of its own for 1 thread, else the pool that all plans of this many threads share."""
+    """Returns a plan's runner: a new one for 1 thread, else the pool shared by all plans with this many threads."""
     if threads < 1:
         raise PlanError(f"threads={threads}; wanted 1 or more")
     if threads == 1:
