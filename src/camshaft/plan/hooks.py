@@ -1,8 +1,8 @@
-"""What later floors do for plans: named in camshaft/__init__.py and loaded when it is first asked for.
+"""Functions of observe/ and tune/ that plans call, by name; their modules are imported when they are first called.
 
 `profile` is ExecutionPlan.profile; `tune_graphs` measures kernels before they are chosen; `lowered` may replace thunks before
-memory is planned, and `built` a plan, where settings ask for one that is watched (watched.py). Imported by camshaft itself, so it
-imports next to nothing.
+memory is planned, and `built` a bound plan, where settings ask for instrumented runs (instrument.py). camshaft/__init__.py fills
+the table, so this module imports next to nothing.
 """
 
 from __future__ import annotations

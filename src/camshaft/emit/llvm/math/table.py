@@ -10,8 +10,8 @@ from collections.abc import Callable
 from camshaft.dtypes import DType, bf16, f16, f32, f64
 from camshaft.emit.llvm.dots.dot2 import dot2
 from camshaft.emit.llvm.dots.dot4 import dot4, dp4a
-from camshaft.emit.llvm.dots.dot_i16 import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from camshaft.emit.llvm.dots.lookup import byte_lookup, prmt
+from camshaft.emit.llvm.math.halves import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from camshaft.emit.llvm.math.scale import scale
 from camshaft.emit.llvm.typed import Typed
 
