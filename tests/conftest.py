@@ -11,7 +11,7 @@ from hypothesis import settings
 
 # Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth.
 settings.register_profile("quick", max_examples=50, deadline=None)
-settings.register_profile("full", max_examples=300, deadline=None)
+settings.register_profile("full", max_examples=150, deadline=None)
 settings.load_profile("quick")
 
 SLOWEST = 6  # ops in the summary
