@@ -76,7 +76,7 @@ def compare(got: np.ndarray, want: np.ndarray, activations: str) -> None:
     assert divergence <= most
 
 
-@pytest.mark.parametrize("backend", quick_of(SIZES, ["c"]))
+@pytest.mark.parametrize("backend", quick_of(SIZES, []))
 def test_the_model_says_the_same(backend: str, texts: list[list[int]], usual: tuple[str, list[np.ndarray]]) -> None:
     reason = backend_named(backend).absent()
     require(reason is None, f"{backend}: {reason}")
@@ -99,7 +99,7 @@ def test_the_whole_comparison(activations: str, backend: str, texts: list[list[i
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    quick_of(product(["llama", "qwen2", "qwen3"], SIZES), [("llama", "c"), ("qwen2", "scalar"), ("qwen3", "webgpu")]),
+    quick_of(product(["llama", "qwen2", "qwen3"], SIZES), [("llama", "c"), ("qwen2", "scalar"), ("qwen3", "c")]),
 )
 def test_tiny_models_agree_with_their_frozen_logits(name: str, backend: str, tmp_path: Path) -> None:
     reason = backend_named(backend).absent()

@@ -72,7 +72,7 @@ def test_draws_follow_the_distribution(settings, source) -> None:
 
 
 def test_draws_from_many_equal_tokens_are_even() -> None:
-    n, draws = 4096, 40_000
+    n, draws = 4096, 12_000
     tokens = draw(np.zeros((draws, n)))
     assert abs(chi_square(np.bincount(tokens // 64, minlength=64), np.ones(64))) < 4
     assert abs(chi_square(np.bincount(tokens % 64, minlength=64), np.ones(64))) < 4
