@@ -1,8 +1,8 @@
 """attention: softmax(scale q K^T) V, causal, grouped-query, over a paged cache of keys and values.
 
-A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; tokens of one call may belong to any
-slots. Three variants: one_query.py (any target and size), split.py (few tokens), tiled.py (prompts). The cache's layout is that
-of kv_cache_update, or, with scales, of kv_cache_quantize.
+A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]. Tokens of one call may belong to any
+slots. The cache has the layout of kv_cache_update or, with scales, of kv_cache_quantize. The variants are in one_query.py (any
+target and size), split.py (few tokens) and tiled.py (prompts).
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention import one_query, split, tiled
 from camshaft.ops.attention.kv_cache_quantize import check_quantized
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
-from camshaft.ops.attention.paged import N_INPUTS, caches
+from camshaft.ops.attention.paged import N_INPUTS, caches, multiply_adds
 from camshaft.ops.attention.reference import error_samples, reference, samples
 from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, Attribute, Parameters
 from camshaft.ops.spec import TensorSpec, bound
-
-# multiply-adds per ns, measured on one core of a Zen 4 server (its peak is 59)
-_SCALAR_RATE, _SPLIT_RATE, _TILED_RATE = 5.0, 40.0, 47.0
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -48,32 +45,10 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     return (q,)
 
 
-def _pairs(node: ops.NodeSpec) -> float:
-    """Returns the (token, key) pairs at the bounds, without the masked half of the square of new tokens."""
-    tokens, length = node.inputs[0].bounds[0], bound(node.attrs["length"])
-    return tokens * max(1.0, length - min(tokens, length) / 2)
-
-
-def _products(node: ops.NodeSpec) -> float:
-    """Returns the multiply-adds of q K and p V."""
-    return 2.0 * _pairs(node) * float(node.attrs["heads"] * node.attrs["head_dim"])
-
-
 def _bytes_per_key(node: ops.NodeSpec) -> float:
     """Returns the bytes of a key and a value of every head."""
     return sum(part.nbytes / (part.bounds[0] * BLOCK_TOKENS) for part in caches(node))
 
-
-def _tiled_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Estimates the cost of full register tiles. A single tile of few tokens leaves workers idle; split_keys does not."""
-    shape, tokens = tiled.shape_of(node, target), node.inputs[0].bounds[0]
-    rows = min(tokens, shape.tile_tokens) * shape.group
-    padding = shape.padded_rows(rows) / rows
-    idle = 2.0 if tokens <= split.MAX_TOKENS else 1.0
-    return _products(node) / _TILED_RATE * padding * idle
-
-
-_VECTORS, _ALL = ops.VECTORS, ops.EVERYWHERE
 
 OP = ops.Op(
     name="attention",
@@ -84,28 +59,12 @@ OP = ops.Op(
     ),
     infer=_infer,
     reference=reference,
-    variants=(
-        ops.KernelVariant("tiled", _VECTORS, tiled.build, tiled.supports, _tiled_cost, tiled.TUNABLES),
-        ops.KernelVariant(
-            "split_keys",
-            _VECTORS,
-            split.build,
-            split.supports,
-            lambda node, target: _products(node) / _SPLIT_RATE,
-            split.TUNABLES,
-        ),
-        ops.KernelVariant(
-            "one_query_per_program",
-            _ALL,
-            one_query.build,
-            cost=lambda node, target: _products(node) / _SCALAR_RATE,
-        ),
-    ),
+    variants=(tiled.VARIANT, split.VARIANT, one_query.VARIANT),
     indexes=place_limits(3, cache=1),
     workload=typical_places(3, cache=1),
     samples=samples,
     error_samples=error_samples,
     tolerance={"f32": 1e-11},
-    flops=lambda node: 2.0 * _products(node),
+    flops=lambda node: 2.0 * multiply_adds(node),
     nbytes=lambda node: 2.0 * node.inputs[0].nbytes + bound(node.attrs["length"]) * _bytes_per_key(node),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any
 
 from camshaft.dtypes import f32, i64
 from camshaft.lang.ir import Value
@@ -18,21 +19,28 @@ from camshaft.lang.tracing.tile_loops import add_products, first_elements, great
 from camshaft.lang.tracing.tracer import Array, Tracer, Variable
 from camshaft.ops.attention.kv_cache_quantize import GROUP
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import Cache, Keys
-from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.attention.paged import (
+    LOWEST,
+    WIDTH,
+    Heads,
+    Keys,
+    cache_of,
+    columns_of,
+    even_steps,
+    inside,
+    padded,
+    start_row,
+)
 
 MOST_MEMBERS = WIDTH // 2  # q heads of a register tile
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Heads):
     """The sizes of one program: kv heads per program (`together`), keys, blocks of keys and chains of sums of a register tile
     for q K, blocks of one head before switching to the next (`turn`), registers of a tile, prefetch distance in bytes
     (`ahead`)."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
     keys: int
     together: int
     at_once: int
@@ -42,12 +50,8 @@ class Shape:
     ahead: int
 
     @property
-    def group(self) -> int:
-        """q heads that share a kv head."""
-        return self.heads // self.kv_heads
-
-    @property
     def scratch_nbytes(self) -> int:
+        """The bytes of scratch of a program."""
         return 4 * self.together * self.group * (2 * padded(self.head_dim) + self.keys + 2)
 
 
@@ -60,54 +64,18 @@ def some_keys_per_program(
     positions: Array,
     slots: Array,
     block_table: Array,
-    partial: Array,
-    extremes: Array,
-    *,
+    *rest: Any,
     scale: float,
     **sizes: int,
-) -> None:
-    _some_keys(
-        k, q, Cache(k_cache, v_cache), (positions, slots, block_table), (partial, extremes), scale, Shape(**sizes)
-    )
-
-
-@kernel
-def some_quantized_keys_per_program(
-    k: Tracer,
-    q: Array,
-    k_codes: Array,
-    v_codes: Array,
-    positions: Array,
-    slots: Array,
-    block_table: Array,
-    k_scales: Array,
-    v_scales: Array,
-    partial: Array,
-    extremes: Array,
-    *,
-    scale: float,
-    **sizes: int,
-) -> None:
-    cache = Cache(k_codes, v_codes, k_scales, v_scales)
-    _some_keys(k, q, cache, (positions, slots, block_table), (partial, extremes), scale, Shape(**sizes))
-
-
-def _some_keys(
-    k: Tracer,
-    q: Array,
-    cache: Cache,
-    places: tuple[Array, Array, Array],
-    results: tuple[Array, Array],
-    scale: float,
-    shape: Shape,
 ) -> None:
     # over keys base .. base + n: s = scale log2(e) q K, m = max s, p = 2^(s - m); partial = p V, extremes = (m, sum p)
-    positions, slots, table = places
+    cache, (partial, extremes, *_) = cache_of(k_cache, v_cache, rest)
+    shape = Shape(**sizes)
     token, first_head, split = k.program(0), k.program(1) * shape.together, k.program(2)
     base, last = split * shape.keys, positions[token].to(i64)
     with k.when(base <= last):
         count = k.minimum(last + 1 - base, shape.keys)
-        keys = Keys(k, cache, table, slots[token].to(i64), first_head, base, count, shape.ahead)
+        keys = Keys(k, cache, block_table, slots[token].to(i64), first_head, base, count, shape.ahead)
         work = _Work(k, shape, keys)
         work.start(q, token, first_head, scale)
         for first in k.range(0, keys.n_blocks, shape.turn):
@@ -118,7 +86,7 @@ def _some_keys(
         for first in k.range(0, keys.n_blocks, shape.turn):
             for h in k.range(shape.together):
                 work.mix(h, first)
-        work.finish(*results, token, first_head, split)
+        work.finish(partial, extremes, token, first_head, split)
 
 
 class _Work:
@@ -137,11 +105,8 @@ class _Work:
         """Loads the queries, scaled for powers of two, and sets the totals to 0."""
         k, shape = self.k, self.shape
         for row in k.range(shape.together * shape.group):
-            start = (first_head * shape.group + row) * shape.head_dim
-            for d in columns_of(shape.head_dim):
-                x = k.load_vector(q, token, start + d, width=WIDTH, count=inside(shape.head_dim, d))
-                k.store_vector(self.query, x * (scale * LOG2_E), row, d)
-                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
+            column = (first_head * shape.group + row) * shape.head_dim
+            start_row(k, q, (token, column), self.query, self.total, row, shape.head_dim, scale)
 
     def members(self, h: Value, most: int = MOST_MEMBERS) -> list[list[Value]]:
         """Splits the rows of a kv head into the fewest runs of at most `most`, of nearly equal length."""

@@ -15,8 +15,7 @@ from camshaft.lang.ir import Value
 from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two
 from camshaft.lang.tracing.tracer import Array, Number, Tracer
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import Keys
-from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.attention.paged import LOWEST, WIDTH, Heads, Keys, columns_of, even_steps, inside, padded, start_row
 
 # A row's powers are of score - peak. The peak is set to the greatest score of the first keys, and again when a score exceeds it
 # by more than this: powers of 2^30 are as exact as those of 1, and sums are rarely rescaled.
@@ -27,22 +26,14 @@ BLOCK_ROWS = 6
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Heads):
     """The sizes of one program: tokens and keys of a tile; vectors of a register block, which has BLOCK_ROWS rows; 1 if a
     tile's keys and values are unpacked to f32 first."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
     tile_tokens: int
     tile_keys: int
     block_vectors: int
     unpacked: int
-
-    @property
-    def group(self) -> int:
-        """q heads that share a kv head."""
-        return self.heads // self.kv_heads
 
     @property
     def rows(self) -> int:
@@ -55,6 +46,7 @@ class Shape:
 
     @property
     def scratch_nbytes(self) -> int:
+        """The bytes of scratch of a program."""
         columns = padded(self.head_dim)
         rows = self.rows * (2 * columns + self.tile_keys + WIDTH + 2)
         return 4 * (rows + self.unpacked * 2 * self.tile_keys * columns)
@@ -82,10 +74,7 @@ class Tile:
         for row in k.range(whole):
             source = k.minimum(row, n_rows - 1)
             token, column = first + source // group, (kv_head * group + source % group) * head_dim
-            for d in columns_of(head_dim):
-                x = k.load_vector(q, token, column + d, width=WIDTH, count=inside(head_dim, d))
-                k.store_vector(self.query, x * (scale * LOG2_E), row, d)
-                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
+            start_row(k, q, (token, column), self.query, self.total, row, head_dim, scale)
             k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
             self.peaks[row] = 0.0
             self.lasts[row] = positions[token]

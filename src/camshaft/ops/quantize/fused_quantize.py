@@ -8,7 +8,7 @@ op reads it), and the sum of a residual_norm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +19,15 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
-from camshaft.ops.kernels.lanes import row_lanes
-from camshaft.ops.kernels.target import has_threads
+from camshaft.ops.kernels.blocks import row_lanes
+from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
+from camshaft.ops.quantize.q8_blocks import BLOCK, Sums, loader, q8_outs, span_of, store_blocks
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
-# (group, zero) of each q8 form: keys of q8.LAYOUTS.
-Sums: TypeAlias = tuple[tuple[int, int], ...]
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 32, {"sums": ((32, 0),)}),
     (3, 96, {"sums": ((16, 32),)}),
@@ -78,23 +76,14 @@ SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
 TOLERANCE = 3e-5
 
 
-def _outputs(arrays: Sequence[Any], first: int, sums: Sums) -> tuple[list[Q8Out], list[Array]]:
-    """The q8 forms whose arrays start at number `first`, and the arrays after them."""
-    zeros = [zero for _, zero in sums]
-    end = first + 3 * len(zeros)
-    starts = range(first, end, 3)
-    forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(starts, zeros, strict=True)]
-    return forms, list(arrays[end:])
-
-
 @kernel
 def norm_row(
     k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: Sums, floats: bool, vectors: bool
 ) -> None:
     # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * w[c]; blocks of 32 of y quantized
     terms, w = arrays[: 1 + residual], arrays[1 + residual]
-    quantized, rest = _outputs(arrays, 2 + residual, sums)
-    row, squares = k.program(0), k.accumulator("sum")
+    quantized, rest = q8_outs(arrays[2 + residual :], sums)
+    row, squares, load = k.program(0), k.accumulator("sum"), loader(k, vectors)
     for c in k.lanes(dim):
         value = terms[0][row, c] + terms[1][row, c] if residual else terms[0][row, c]
         if residual:
@@ -102,61 +91,26 @@ def norm_row(
         squares += value**2
     scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
 
-    def vector(b: Value, half: int) -> Value:
-        c = b * BLOCK + 16 * half
-        found = [k.load_vector(t, row, c, width=16) for t in terms]
-        y = (found[0] + found[1] if residual else found[0]) * k.splat(scale, 16) * k.load_vector(w, c, width=16)
-        if floats:
-            k.store_vector(rest[0], y, row, c)
-        return y
+    def y_at(c: Value) -> Value:
+        found = [load(t, row, c) for t in terms]
+        total = found[0] + found[1] if residual else found[0]
+        return total * (k.splat(scale, 16) if vectors else scale) * load(w, c)
 
-    def element(b: Value, i: int) -> Value:
-        c = b * BLOCK + i
-        found = [k.gather(t, row, c) for t in terms]
-        y = (found[0] + found[1] if residual else found[0]) * scale * k.gather(w, c)
-        if floats:
-            k.scatter(rest[0], y, row, c)
-        return y
-
-    blocks = dim // BLOCK
-    if vectors:
-        for b in k.range(blocks):
-            store_block(k, [vector(b, half) for half in (0, 1)], row, b, quantized)
-    else:
-        for b in k.lanes(blocks):
-            store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
+    store_blocks(k, y_at, row, (dim // BLOCK,), quantized, vectors, rest[0] if floats else None)
 
 
 @kernel
 def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, vectors: bool) -> None:
     # y[r, c] = gate[r, c] / (1 + exp(-gate[r, c])) * up[r, c]; blocks of 32 of y quantized, `span` a program
-    gate, up = arrays[:2]
-    quantized, rest = _outputs(arrays, 2, sums)
-    row, first = k.program(0), k.program(1) * span
+    (gate, up), load = arrays[:2], loader(k, vectors)
+    quantized, rest = q8_outs(arrays[2:], sums)
+    row = k.program(0)
 
-    def vector(b: Value, half: int) -> Value:
-        c = b * BLOCK + 16 * half
-        value = k.load_vector(gate, row, c, width=16)
-        y = value / (1.0 + k.exp(-value)) * k.load_vector(up, row, c, width=16)
-        if floats:
-            k.store_vector(rest[0], y, row, c)
-        return y
+    def y_at(c: Value) -> Value:
+        value = load(gate, row, c)
+        return value / (1.0 + k.exp(-value)) * load(up, row, c)
 
-    def element(b: Value, i: int) -> Value:
-        c = b * BLOCK + i
-        value = k.gather(gate, row, c)
-        y = value / (1.0 + k.exp(-value)) * k.gather(up, row, c)
-        if floats:
-            k.scatter(rest[0], y, row, c)
-        return y
-
-    last = k.minimum(first + span, blocks)
-    if vectors:
-        for b in k.range(first, last):
-            store_block(k, [vector(b, half) for half in (0, 1)], row, b, quantized)
-    else:
-        for b in k.lanes(first, last):
-            store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
+    store_blocks(k, y_at, row, span_of(k, blocks, span), quantized, vectors, rest[0] if floats else None)
 
 
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:

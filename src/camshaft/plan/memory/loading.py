@@ -62,7 +62,7 @@ def wanted(tensor: Tensor) -> Wanted:
     assert source is not None
     packing = None
     if spec.layout.name == "interleaved":
-        from camshaft.ops.quantized.pack_kernels import packing_of  # here: a kept plan brings its packing along
+        from camshaft.ops.quantized.packing import packing_of  # here: a kept plan brings its packing along
 
         packing = packing_of(spec)
     return Wanted(source, spec.layout.name, spec.nbytes, packing)
