@@ -11,7 +11,7 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import caches, is_quantized, multiply_adds, padded, reads, register_vectors
+from camshaft.ops.attention.paged import caches, is_quantized, multiply_adds, reads, register_vectors
 from camshaft.ops.attention.split_kernels import MOST_MEMBERS, Shape, merge_splits, some_keys_per_program
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.spec import TensorSpec, bound
@@ -85,7 +85,7 @@ def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Bu
     attrs, tokens, shape = node.attrs, node.inputs[0].shape[0], _shape_of(node, target, values)
     length: int | Extent = attrs["length"]
     rows = (bound(tokens), shape.heads, -(-bound(length) // shape.keys))
-    partial, extremes = TensorSpec((*rows, padded(shape.head_dim)), f32), TensorSpec((*rows, 2), f32)
+    partial, extremes = TensorSpec((*rows, shape.padded), f32), TensorSpec((*rows, 2), f32)
     first = ops.Launch(
         some_keys_per_program,
         (*reads(node), ops.scratch(0, "write"), ops.scratch(1, "write")),

@@ -12,12 +12,10 @@ from typing import Any
 
 from camshaft.dtypes import i64
 from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang.kernel import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
-from camshaft.ops.attention.paged import Keys, cache_of, is_quantized, multiply_adds, reads, register_vectors
+from camshaft.ops.attention.paged import Keys, arguments_of, is_quantized, multiply_adds, reads, register_vectors
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
 from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
 
@@ -30,20 +28,10 @@ RATE = 47.0  # multiply-adds per ns, measured on one core of a Zen 4 server (its
 
 
 @kernel
-def one_tile_per_program(
-    k: Tracer,
-    q: Array,
-    k_cache: Array,
-    v_cache: Array,
-    positions: Array,
-    slots: Array,
-    block_table: Array,
-    *rest: Any,
-    scale: float,
-    **sizes: int,
-) -> None:
+def one_tile_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int) -> None:
     # for each tile of keys: S = scale q K; m' = max(m, S); P = e^(S - m'); l = e^(m - m') l + sum P; O = e^(m - m') O + P V
-    cache, (out, *active) = cache_of(k_cache, v_cache, rest)
+    given = arguments_of(arguments)
+    q, positions, slots, (out, *active) = given.q, given.positions, given.slots, given.rest
     shape = Shape(**sizes)
     tile, kv_head, tile_tokens = Tile(k, shape), k.program(0), shape.tile_tokens
     n_tokens = active[0] if active else k.const(q.shape[0], i64)
@@ -56,7 +44,7 @@ def one_tile_per_program(
             whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
             tile.start(q, positions, first, n_rows, whole, kv_head, scale)
             slot, none = slots[first].to(i64), k.const(0, i64)
-            keys = Keys(k, cache, block_table, slot, kv_head, none, none)
+            keys = Keys(k, given.cache, given.table, slot, kv_head, none, none)
             for base in k.range(0, greatest + 1, shape.tile_keys):
                 if shape.unpacked:
                     tile.unpack(replace(keys, base=base, count=k.minimum(greatest + 1 - base, shape.tile_keys)))

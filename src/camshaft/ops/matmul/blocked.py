@@ -31,7 +31,7 @@ PARTS, BLOCKS, GROUPS = (
 )
 # Bytes of a program's block of a, which leave room for a part of a panel in an L2 cache of 1 MiB.
 BLOCK_NBYTES = 400 << 10
-# The most scratch of a program that keeps sums until the last part: half of the L2 cache.
+# The most scratch for the sums of a program until the last part: half of the L2 cache.
 WAITING_NBYTES = 512 << 10
 # The least number of programs, where rows and columns allow it: 15 took two threads 5 % longer than 33.
 PROGRAMS = 32

@@ -4,7 +4,7 @@ A program multiplies a block of rows with a group of panels of b (`vectors` vect
 time, so that a panel's part stays in the L2 cache for all row tiles. b is read in place or from packed panels. Products are
 added in the order of k, starting at 0 in each part, so results depend only on `part`.
 
-A 16-bit result is rounded once, when it is stored. If the depth has several parts, scratch holds the f32 sums until the last.
+A 16-bit result is rounded once, when it is stored. If the depth has several parts, the f32 sums are in scratch until the last.
 
 If a has 32-bit words, each is a pair of bf16 along the depth, and the depth counts words. b's rows are paired when they are
 read or packed.
@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from camshaft.dtypes import f32, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
+from camshaft.lang.kernel import Array, Number, Tracer, Value, Variable, kernel
 from camshaft.lang.tracing.tile_loops import tile_of
-from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
 from camshaft.ops.matmul.panels import paired_rows
 from camshaft.ops.matmul.shapes import WIDTH, Blocks, Tiles
 
@@ -227,7 +225,7 @@ def multiply_blocks(
     # an odd number of lines apart
     pitch = -(-s.part // (2 * LINE)) * 2 * LINE + LINE
     left = k.scratch(f32, rows, pitch) if copied else None
-    # an f32 out holds the sums of earlier parts itself
+    # an f32 out has the sums of earlier parts itself
     sums = k.scratch(f32, rows, columns) if s.depth > s.part and out.dtype != f32 else None
     words = k.scratch(u32, s.part, s.width) if paired_part else None
     b_rows = -(-s.columns // s.width) if len(b.shape) == 3 else s.depth

@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from camshaft.dtypes import f32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang.kernel import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import CPUS, SHORT, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import bound
@@ -36,8 +34,8 @@ def added(k: Tracer, a: Value, b: Value, total: Value) -> Value:
 
 @kernel
 def columns_by_lane(k: Tracer, a: Array, b: Array, out: Array, **sizes: Any) -> None:
-    # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns, four k at a time; the sums are kept in out, or
-    # in scratch where out has a shorter dtype
+    # out[i, j] = sum_k a[i, k] b[k, j]: row i, COLUMNS columns, four k at a time; the sums are in out, or in
+    # scratch if out has a shorter dtype
     m = Matrices(**sizes)
     index, row, first = k.program(0), k.program(1), k.program(2) * COLUMNS
     last = k.minimum(first + COLUMNS, m.columns)
@@ -143,8 +141,8 @@ def streams_launch(s: Sizes, target: ops.Target, arrays: tuple[ops.Operand, ...]
 
 @kernel
 def stream_rows(k: Tracer, a: Array, b: Array, out: Array, *, group: int, deep: int, **sizes: Any) -> None:
-    # out[i, j] = sum_k a[i, k] b[k, j]: all rows i, `group` columns, `deep` rows of b at a time; the sums are kept in out,
-    # or in scratch where out has a shorter dtype
+    # out[i, j] = sum_k a[i, k] b[k, j]: all rows i, `group` columns, `deep` rows of b at a time; the sums are in out, or in
+    # scratch if out has a shorter dtype
     m = Matrices(**sizes)
     index, first = k.program(0), k.program(1) * group
     last = k.minimum(first + group, m.columns)

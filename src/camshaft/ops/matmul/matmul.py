@@ -101,8 +101,8 @@ _SHAPES = (
 )
 
 # (m, k, n, b as [n, k], result) for matrix units and bf16 dot products: full tiles of 32, and partial ones. Validation for a plan
-# takes every third sample: each variant needs one of these that it supports, in f32 and rounded (skinny.py: a few rows times
-# [k, n]), and bf16_dot.py one for each layout of b.
+# takes every third sample: each variant needs one of these that it supports, in f32 and rounded (SKINNY: a few rows times
+# [k, n]), and BF16_DOT one for each layout of b.
 _BF16 = (
     (32, 64, 32, False, "f32"),
     (37, 44, 33, False, "bf16"),

@@ -51,8 +51,8 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the cost model's choice, as in blocked.py, with another tile."""
     s = sizes_of(node).in_words
     values = blocked.values_of(s, target)
-    kept = {name: values[name] for name in ("part", "block", "group")}
-    return {"rows": min(ROWS, bound(s.rows)), "vectors": VECTORS, **kept}
+    sizes = {name: values[name] for name in ("part", "block", "group")}
+    return {"rows": min(ROWS, bound(s.rows)), "vectors": VECTORS, **sizes}
 
 
 def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:

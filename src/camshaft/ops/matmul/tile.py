@@ -10,9 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from camshaft.dtypes import bf16, f16, i64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
 from camshaft.ops.matmul.shapes import Matrices, only_f32, only_floats, sizes_of

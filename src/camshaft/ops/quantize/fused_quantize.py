@@ -1,7 +1,7 @@
 """rms_norm, residual_norm and silu_multiply with their result quantized in the same pass, for quantized products.
 
 Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as (group, zero) pairs,
-several where several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (where another
+more than one if several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (if another
 op reads it), and the sum of a residual_norm.
 """
 
@@ -14,9 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
 from camshaft.ops.kernels.blocks import row_lanes
@@ -37,7 +35,7 @@ _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
 
 
 def _case(first: ops.Op, rows: int, k: int) -> tuple[tuple[ops.Array, ...], dict[str, Any]]:
-    """Inputs and attributes of `first` for y of [rows, k]; the first block of the first row is zero."""
+    """Returns inputs and attributes of `first` for y of [rows, k]; the first block of the first row is zero."""
     rng = np.random.default_rng(rows + k)
     x = [rng.normal(size=(rows, k)).astype(np.float32) for _ in range(1 if first.name == "rms_norm" else 2)]
     for array in x:
@@ -48,7 +46,7 @@ def _case(first: ops.Op, rows: int, k: int) -> tuple[tuple[ops.Array, ...], dict
 
 
 def samples(first: ops.Op) -> Iterable[ops.Sample]:
-    """Samples of `first` followed by quantize_activations."""
+    """Yields samples of `first` followed by quantize_activations."""
     for rows, k, attrs in _SHAPES:
         inputs, own = _case(first, rows, k)
         yield ops.Sample(f"{rows}x{k} {attrs}", inputs, own | attrs)
@@ -59,7 +57,7 @@ def samples(first: ops.Op) -> Iterable[ops.Sample]:
 
 
 def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
-    """A row that is not a multiple of a block; an unknown group of sums."""
+    """Yields a row that is not a multiple of a block, and unknown or repeated sums."""
     rows: tuple[tuple[int, Sums, str], ...] = (
         (33, ((32, 0),), "multiple of 32"),
         (64, ((8, 0),), "sums such"),
@@ -114,7 +112,7 @@ def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, f
 
 
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """The specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
+    """Returns the specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
     kinds: Any = attrs.get("sums")
     fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
     ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
@@ -123,7 +121,7 @@ def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ..
 
 
 def _without_quantization(attrs: ops.Attrs) -> dict[str, Any]:
-    """The attributes of the first op."""
+    """Returns the attributes of the first op."""
     return {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
 
 
@@ -187,8 +185,8 @@ def _cost(vectors: bool) -> Any:
 
 
 def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
-    """The op with the quantize_activations that read its first result, on one device: the op of that name, which gives the
-    result itself only if anything else reads it."""
+    """Matches an op and the quantize_activations that read its first result on one device. The op `name` replaces them; it
+    returns the result itself only if anything else reads it."""
 
     def find(use: Use, uses: Uses) -> Match | None:
         y = use.outputs[0]
@@ -217,7 +215,7 @@ def _parameters(of_first: Parameters) -> Parameters:
 
 
 def _op(first: ops.Op) -> ops.Op:
-    """The op that is `first`, then quantize_activations."""
+    """Returns the op that is `first`, then quantize_activations."""
     name = f"{first.name}_q8"
     flops = first.flops
     return ops.Op(

@@ -11,9 +11,7 @@ from math import prod
 from typing import Any
 
 from camshaft.dtypes import f32, i32, i64, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang.kernel import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.kernels import is_q8, operands, packed_only, product_build
 from camshaft.ops.quantized.operands import Index, Packed, Rows
@@ -26,7 +24,7 @@ WORDS = BLOCK // 4
 class UnitTile:
     """The tile for CPUs with `features`: rows, most and fewest tokens, and whether the f32 totals stay in registers.
 
-    NEON's 32 registers hold 8 sums of the unit, 8 totals and 8 words of codes. AMX's sums go through memory in any case.
+    NEON's 32 registers have room for 8 sums of the unit, 8 totals and 8 words of codes. AMX's sums go through memory in any case.
     """
 
     features: frozenset[str]

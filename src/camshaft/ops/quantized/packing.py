@@ -9,9 +9,9 @@ codes of n bits take n words per row: code word w, of 0 to 7, is k 4w..4w+3, a b
   w // 4 (bits 2 (w % 4) of each byte);
 - then the bits above: one, at bit w of each byte of one word; or two, in words like those of two low bits.
 
-Formats of 256 (k-quants, SUPER blocks) keep the file's nested scales: a small integer per group and f16 steps per
-super-block; the minima beside them, or in the high nibbles (`is_joint`). GEMV, GEMM and embedding read this one layout
-(unpacking.py).
+Formats of 256 (k-quants, SUPER blocks) have the file's nested scales: a small integer per group and f16 steps per
+super-block. Their minima follow the scales, or are in the high nibbles (`is_joint`). GEMV, GEMM and embedding read this layout
+(operands.py).
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from camshaft.errors import ShapeError
 from camshaft.formats.bits import E2M1_DOUBLED, IQ4_VALUES
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.lang import ir
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
 from camshaft.ops.quantized.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import Layout, TensorSpec
 
