@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,16 @@ def widened(x: ops.Array) -> ops.Array:
     if x.dtype == np.float64:
         return x.astype(np.longdouble)
     return x.astype(np.float64) if as_dtype(x.dtype).is_float else x
+
+
+def partly_active(full: ops.Sample, active: int, fixed: Sequence[int] = (), extent: str = "tokens") -> ops.Sample:
+    """Returns the sample with its rows as an Extent, of which `active` are computed. Inputs in `fixed` have no rows."""
+    rows = Extent(extent, next(len(a) for i, a in enumerate(full.inputs) if i not in fixed))
+    specs = (
+        TensorSpec(a.shape if i in fixed else (rows, *a.shape[1:]), as_dtype(a.dtype))
+        for i, a in enumerate(full.inputs)
+    )
+    return replace(full, specs=tuple(specs), extents={rows: active})
 
 
 def rounded(y: Any, dtype: DType) -> ops.Array:

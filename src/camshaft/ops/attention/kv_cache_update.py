@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
-from camshaft.extent import Extent
 from camshaft.lang.kernel import Array, Kernel, Tracer, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -151,15 +151,6 @@ def new_tokens(
     return keys, values, where[:, 1].copy(), where[:, 0].copy(), np.array([[4, 0, 6], [1, 5, 2]], np.int32)
 
 
-def partly_active(full: ops.Sample, caches: Iterable[TensorSpec], active: int) -> ops.Sample:
-    """Returns a sample with the number of tokens as an Extent; `caches` are the specs of its caches."""
-    n_tokens, columns = full.inputs[-4].shape[0], full.inputs[-5].shape[1]
-    tokens = Extent("tokens", n_tokens)
-    new, index = TensorSpec((tokens, columns), f32), TensorSpec((tokens,), i32)
-    specs = (*caches, new, new, index, index, TensorSpec(full.inputs[-1].shape, i32))
-    return ops.Sample(full.name, full.inputs, full.attrs, specs, {tokens: active})
-
-
 def _sample(name: str, dtype: DType, heads: int, head_dim: int, places: Sequence[tuple[int, int]]) -> ops.Sample:
     rng = np.random.default_rng(3)
     shape = (7, heads, head_dim, BLOCK_TOKENS)
@@ -174,7 +165,7 @@ def _samples() -> Iterable[ops.Sample]:
     yield _sample("a run over two blocks, bf16", bf16, 1, 17, [(0, p) for p in range(13, 20)])
     yield _sample("two sequences in turn, f32", f32, 2, 15, [(0, 15), (1, 0), (0, 16), (1, 1)])
     full = _sample("5 of 9 tokens, odd head", f16, 2, 33, [(1, p) for p in range(9)])
-    yield partly_active(full, [TensorSpec(a.shape, f16) for a in full.inputs[:2]], 5)
+    yield partly_active(full, 5, fixed=(0, 1, 6))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

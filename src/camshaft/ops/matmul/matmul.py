@@ -18,7 +18,7 @@ import numpy as np
 from camshaft.dtypes import DType, bf16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.checks import TO_TOLERANCE, to_dtype
+from camshaft.ops.checks import TO_TOLERANCE, partly_active, to_dtype
 from camshaft.ops.matmul.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blas import BLAS, NUMPY
 from camshaft.ops.matmul.blocked import BLOCKED
@@ -171,12 +171,12 @@ def _special_samples(a: ops.Array, weights: ops.Array, b: ops.Array) -> Iterable
     yield ops.Sample("NaN and infinities", (odd, weights), {"transpose_b": True})
     yield ops.Sample("NaN and infinities, one row", (odd[6:7], weights), {"transpose_b": True})
     for most, active in ((13, 5), (35, 13), (13, 1), (4, 3)):
-        rows = Extent("rows", most)
-        specs = (TensorSpec((rows, 18), f32), TensorSpec((19, 18), f32))
         name = f"{active} of {most} rows"
-        yield ops.Sample(name, (a[:most], weights), {"transpose_b": True}, specs, {rows: active})
-        specs = (TensorSpec((rows, 18), f32), TensorSpec((18, 19), f32))
-        yield ops.Sample(f"{name}, b [k, n]", (a[:most], b), {}, specs, {rows: active})
+        full = (
+            ops.Sample(name, (a[:most], weights), {"transpose_b": True}),
+            ops.Sample(f"{name}, b [k, n]", (a[:most], b)),
+        )
+        yield from (partly_active(sample, active, fixed=(1,), extent="rows") for sample in full)
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f16, f32, u32, u64
-from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops.checks import partly_active
 from camshaft.ops.matmul import blocked, matmul
 from camshaft.ops.matmul.int16_kernels import BLOCK, WORDS, multiply_rounded, round_rows, turn_rounded
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes, sizes_of
@@ -159,9 +159,8 @@ def _samples() -> Iterable[ops.Sample]:
     a[3, :64], a[5, 80], b[4, 64:128] = 0, np.nan, 0
     yield ops.Sample("blocks of 0, and a NaN", (a, b), attrs)
     for most, active in ((35, 13), (13, 1)):
-        rows = Extent("rows", most)
-        specs = TensorSpec((rows, 128), f32), TensorSpec((33, 128), f16)
-        yield ops.Sample(f"{active} of {most} rows", (a[-most:], b), attrs, specs, {rows: active})
+        full = ops.Sample(f"{active} of {most} rows", (a[-most:], b), attrs)
+        yield partly_active(full, active, fixed=(1,), extent="rows")
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -17,15 +17,15 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
+from camshaft.lang.kernel import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
 from camshaft.ops.quantized import matmul
-from camshaft.ops.quantized.kernels import active_tokens, flat, packed_only, tile_cost, totals_of
-from camshaft.ops.quantized.operands import Rows, Tokens, packed, weight_operands
+from camshaft.ops.quantized.kernels import packed_only, product_build, tile_cost, totals_of
+from camshaft.ops.quantized.operands import Rows, Tokens, packed
 from camshaft.ops.quantized.packing import ROWS, packed_format
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
@@ -112,27 +112,11 @@ def _product(node: ops.NodeSpec) -> ops.NodeSpec:
 def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(_product(node), target)
-    sums = node.attrs["sums"]
-    y = TensorSpec((x.shape[0], n), f32)
+    rows, y = min(values["rows"], ROWS), TensorSpec((tokens, n), f32)
     outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
-    constants: dict[str, Constant] = {
-        "n": n,
-        "blocks": gate.bounds[1] // BLOCK,
-        "rows": min(values["rows"], ROWS),
-        "columns": values["tokens"],
-        "bound": x.bounds[0],
-        "block": gate.dtype.name,
-        "ahead": values["ahead"],
-        "sums": sums,
-    }
-    launch = ops.Launch(
-        gated_tile,
-        (*flat(x), *weight_operands(node, 1), *weight_operands(node, 2), *outputs),
-        (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"])),
-        constants,
-        active_tokens(x),
-    )
-    return ops.Build((launch,))
+    constants = {**matmul.tile_constants(node, {**values, "rows": rows}), "sums": node.attrs["sums"]}
+    grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"]))
+    return product_build(gated_tile, node, grid, constants, outputs=outputs)
 
 
 def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:

@@ -6,7 +6,7 @@ With 8-bit activations q d and weights code s + m, block by block (32 k) and gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -32,30 +32,25 @@ def packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/rewrite.py packs them)"
 
 
-def flat(x: TensorSpec) -> tuple[ops.Operand, ...]:
-    """Returns the operands of input 0, x, each part as a flat array: f32, or the codes, scales and sums of q8."""
-    return tuple(ops.read(0, part.name, (prod(part.shape),)) for part in x.parts)
-
-
-def active_tokens(x: TensorSpec) -> tuple[Extent, ...]:
-    """Returns the Extent of x's tokens, if it is one."""
-    return (x.shape[0],) if isinstance(x.shape[0], Extent) else ()
-
-
 def product_build(
     kernel: Kernel,
     node: ops.NodeSpec,
     grid: tuple[ops.Cells, ...],
     constants: Mapping[str, Constant],
+    *,
     x: tuple[ops.Operand, ...] | None = None,
+    outputs: Sequence[ops.Operand] = (ops.write(0),),
     lanes: int | None = None,
 ) -> ops.Build:
-    """Builds one launch of x times the weights, inputs 0 and 1. `x`: its operands, by default flat. The kernel also gets the
-    constants `blocks` and `block`: blocks of 32 k, and the name of the format."""
-    spec, w = node.inputs
-    arrays = (*(flat(spec) if x is None else x), *weight_operands(node), ops.write(0))
+    """Builds one launch of input 0, x, times the other inputs, weights of one format. `x`: its operands, by default each part as
+    a flat array. The kernel also gets the constants `blocks` and `block`: blocks of 32 k, and the name of the format."""
+    spec, w, *_ = node.inputs
+    flat = tuple(ops.read(0, part.name, (prod(part.shape),)) for part in spec.parts)
+    weights = (operand for i in range(1, len(node.inputs)) for operand in weight_operands(node, i))
+    arrays = (*(flat if x is None else x), *weights, *outputs)
+    active = (spec.shape[0],) if isinstance(spec.shape[0], Extent) else ()
     sizes: dict[str, Constant] = {"blocks": w.bounds[1] // BLOCK, "block": w.dtype.name}
-    return ops.Build((ops.Launch(kernel, arrays, grid, {**sizes, **constants}, active_tokens(spec), lanes),))
+    return ops.Build((ops.Launch(kernel, arrays, grid, {**sizes, **constants}, active, lanes),))
 
 
 @dataclass(frozen=True)
@@ -218,7 +213,7 @@ def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     grid = (ops.Cells(w.bounds[0]), ops.Cells(x.shape[0]))
     codes = ops.Operand("input", 0, "codes", x.bounds, "read", i8)
     inputs = (codes, ops.read(0, "scales"), ops.read(0, "sums")) if is_q8(x) else (ops.read(0),)
-    return product_build(product_row, node, grid, {}, inputs)
+    return product_build(product_row, node, grid, {}, x=inputs)
 
 
 def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Parameters
@@ -98,11 +99,16 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
 
 
 def _build_tile(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    x, w = node.inputs
-    n, rows, columns = w.bounds[0], values["rows"], values["tokens"]
-    constants = {"n": n, "rows": rows, "columns": columns, "bound": x.bounds[0], "ahead": values["ahead"]}
-    grid = (ops.Cells(n, rows), ops.Cells(x.shape[0], columns))
-    return product_build(product_tile, node, grid, constants, lanes=rows if rows > ROWS else None)
+    (x, w), rows = node.inputs, values["rows"]
+    grid = (ops.Cells(w.bounds[0], rows), ops.Cells(x.shape[0], values["tokens"]))
+    lanes = rows if rows > ROWS else None
+    return product_build(product_tile, node, grid, tile_constants(node, values), lanes=lanes)
+
+
+def tile_constants(node: ops.NodeSpec, values: ops.Values) -> dict[str, Constant]:
+    """Returns the constants of a kernel that computes tiles of input 0 times input 1."""
+    (n, _), bound = node.inputs[1].bounds, node.inputs[0].bounds[0]
+    return {"n": n, "rows": values["rows"], "columns": values["tokens"], "bound": bound, "ahead": values["ahead"]}
 
 
 _TUNABLES = ops.Tunables(

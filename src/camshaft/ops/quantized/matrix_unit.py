@@ -150,7 +150,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     sizes = {"n": w.bounds[0], "rows": tile.rows, "columns": columns, "bound": x.bounds[0]}
     inputs = tuple(ops.read(0, part.name) for part in x.parts)
     grid = ops.Cells(w.bounds[0], tile.rows), ops.Cells(x.shape[0], columns)
-    return product_build(q8_unit_tile, node, grid, {**sizes, "in_registers": tile.in_registers}, inputs)
+    return product_build(q8_unit_tile, node, grid, {**sizes, "in_registers": tile.in_registers}, x=inputs)
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:

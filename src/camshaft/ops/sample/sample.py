@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, f32, i32, u32
-from camshaft.extent import Extent
+from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.ops import op as ops
+from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.sample.kernel import LOWEST, MOST_TOKENS, keys, noise, one_row_per_program
 from camshaft.ops.spec import TensorSpec
@@ -121,10 +121,8 @@ def _samples() -> Iterable[ops.Sample]:
     odd[:, 3::4], odd[:, 1::4] = np.nan, -np.inf
     odd[8:, 20] = 1e30
     yield ops.Sample("NaN and infinities", _row_inputs(odd, _SETTINGS))
-    tokens, x = Extent("rows", 16), rng.normal(size=(16, 33)).astype(np.float32)
-    inputs = _row_inputs(x, _SETTINGS)
-    specs = tuple(TensorSpec((tokens, *a.shape[1:]), as_dtype(a.dtype)) for a in inputs)
-    yield ops.Sample("7 of 16", inputs, {}, specs, {tokens: 7})
+    x = rng.normal(size=(16, 33)).astype(np.float32)
+    yield partly_active(ops.Sample("7 of 16", _row_inputs(x, _SETTINGS)), 7, extent="rows")
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
