@@ -24,7 +24,7 @@ FEATURES = (frozenset({"avx512bf16", "avx512vl"}), frozenset({"neon", "bf16"}))
 PACKED_ROWS, PACKED_SIZE = 48, 10_000
 # With so many rows and at least so many columns, a program takes all rows and pairs its panels itself, so that b is read
 # once and not written: 64 x 1024 x 4096 takes 3.55 ms, 4.16 ms with b packed first. Three row tiles pair as fast as they read.
-PAIRING_ROWS, PAIRING_COLUMNS = range(19, 97), 1024
+PACK_INSIDE_ROWS, PACK_INSIDE_COLUMNS = range(19, 97), 1024
 
 
 def _in_words(s: Sizes) -> tuple[ops.Operand, ops.Operand]:
@@ -48,10 +48,10 @@ def _defaults_dot(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the cost model's choice, as in blocked.py."""
     s = sizes_of(node).in_words
     values, rows = blocked.values_of(s, target), bound(s.rows)
-    if not s.transposed and rows in PAIRING_ROWS and s.columns >= PAIRING_COLUMNS:
+    if not s.transposed and rows in PACK_INSIDE_ROWS and s.columns >= PACK_INSIDE_COLUMNS:
         block = next(n for n in blocked.BLOCKS if n >= rows + values["rows"])
         group = max((n for n in blocked.GROUPS if n * blocked.PROGRAMS <= s.columns), default=blocked.GROUPS[0])
-        return {**values, "packed": blocked.PAIRED_IN_PROGRAM, "block": block, "group": group}
+        return {**values, "packed": blocked.PACKED_INSIDE, "block": block, "group": group}
     packed = s.transposed or (rows >= PACKED_ROWS and PAIR * prod(s.b_shape) >= PACKED_SIZE)
     return {**values, "packed": blocked.PACKED if packed else blocked.IN_PLACE}
 
@@ -67,7 +67,7 @@ def _build_dot(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     return blocked.build_of(s, values, *_in_words(s), u32, result_of(node))
 
 
-_FIXED = {"copied": (0,), "packed": (blocked.IN_PLACE, blocked.PACKED, blocked.PAIRED_IN_PROGRAM)}
+_FIXED = {"copied": (0,), "packed": (blocked.IN_PLACE, blocked.PACKED, blocked.PACKED_INSIDE)}
 _TUNABLES = ops.Tunables(
     {name: found for name, found in blocked.TUNABLES.values.items() if name not in _FIXED} | _FIXED,
     _defaults_dot,

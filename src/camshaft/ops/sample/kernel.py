@@ -80,7 +80,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTokens:
     """The kept tokens: those with keys above `least`, and those with keys equal to it and indexes up to `last`."""
 
     least: Variable
@@ -190,7 +190,7 @@ def _list_blocks(this: Row, peaks: Array, wanted: Value) -> None:
     k.barrier()
 
 
-def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: Value) -> None:
+def _cut_ties(this: Row, kept: KeptTokens, equal: Masked, wanted: Value) -> None:
     """Keeps only the first `wanted` of the columns with the least kept key."""
     k = this.k
     with k.when(this.count(equal) > wanted):
@@ -199,10 +199,10 @@ def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: Value) -> None:
         kept.last.set(last.to(i32))
 
 
-def _keep_top_k(this: Row, wanted: Value) -> Kept:
+def _keep_top_k(this: Row, wanted: Value) -> KeptTokens:
     """Keeps the `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
     k = this.k
-    kept = Kept(k.var(LOWEST), k.var(this.n, i32))
+    kept = KeptTokens(k.var(LOWEST), k.var(this.n, i32))
     with k.when(wanted < this.n):
 
         def enough(rank: Value) -> Value:
@@ -235,10 +235,10 @@ def _mass(this: Row, weights: Array, least: Value) -> Value:
     return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, total.to(f32))
 
 
-def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: Array, share: Value) -> Kept:
+def _keep_top_p(this: Row, best: KeptTokens, weight: Masked, weights: Array, share: Value) -> KeptTokens:
     """Keeps the fewest tokens of `best`, by descending weight, that have `share` of their mass. Keys are fixed-point weights."""
     k = this.k
-    kept = Kept(k.var(0, u32), k.var(this.n, i32))
+    kept = KeptTokens(k.var(0, u32), k.var(this.n, i32))
     with k.when(share < 1):
         for c in this.columns():
             kept_weight = k.select(best.holds(this.value(c), c), weight(c), 0.0)
@@ -253,7 +253,9 @@ def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: Array, share: Va
     return kept
 
 
-def _race(this: Row, best: Kept, heavy: Kept, weight: Masked, least: Value, hash_keys: tuple[Value, Value]) -> Value:
+def _race(
+    this: Row, best: KeptTokens, heavy: KeptTokens, weight: Masked, least: Value, hash_keys: tuple[Value, Value]
+) -> Value:
     """Draws a token from those that top_k and top_p keep and whose weight is at least `least`."""
     k, shortest, winner = this.k, this.k.var(HIGHEST), this.k.var(0, i32)
     for c in this.columns():
