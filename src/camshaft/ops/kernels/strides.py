@@ -1,8 +1,8 @@
 """Iteration over a result whose operands have other shapes or strides, such as NumPy's broadcasting.
 
-Shapes are known when a kernel is traced, so sizes and strides are its constants. Adjacent axes whose
-strides allow it in every operand are joined, which leaves [outer, middle.., columns]. A program takes a block of columns at one
-index of the other axes; there an operand is contiguous, one element, or strided.
+Shapes are known when a kernel is traced, so sizes and strides are its constants. Axes through which all operands step alike are
+joined; what is left is [outer, middle.., columns]. A program takes a block of columns at one index of the other axes, where an
+operand is contiguous, one element, or strided.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from math import prod
 
 from camshaft.extent import Extent
 from camshaft.lang import ir
-from camshaft.lang.kernel import Array, Constant, Tracer
+from camshaft.lang.kernel import Constant
+from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import blocks
 from camshaft.ops.spec import Dim, TensorSpec, bound
@@ -22,7 +23,7 @@ Strides = tuple[int, ...]
 
 
 def strides_of(spec: TensorSpec, shape: Sequence[Dim]) -> Strides:
-    """Returns an operand's stride in elements along each axis of the result: 0 where it repeats."""
+    """An operand's stride in elements along each axis of the result: 0 where it repeats."""
     strides, stride = [0] * len(shape), 1
     for back, size in enumerate(reversed(spec.shape), 1):
         strides[-back] = stride if size != 1 else 0
@@ -42,7 +43,7 @@ class Iteration:
 
     @property
     def block(self) -> int:
-        """The columns of a program."""
+        """Columns of a program."""
         return blocks.BLOCK if isinstance(self.columns, Extent) else blocks.even_block(self.columns)
 
     @property
@@ -67,7 +68,7 @@ class Iteration:
 
 
 def iteration(shape: Sequence[Dim], strides: Sequence[Strides]) -> Iteration:
-    """Returns the iteration over a result of this shape, with axes joined where every operand's strides allow it."""
+    """The iteration over a result of this shape, with axes joined where every operand's strides allow it."""
     axes: list[tuple[Dim, Strides]] = []
     for size, stride in zip(shape, zip(*strides, strict=True), strict=True):
         if size == 1:
@@ -111,7 +112,7 @@ class ProgramBlock:
         return total
 
     def load(self, operand: int, array: Array, column: ir.Value, first: int = 0) -> ir.Value:
-        """Loads the operand's element for a column of the block. The operand begins at element `first` of its array."""
+        """The operand's element for a column of the block, where the operand begins at element `first` of its array."""
         base, stride = self._bases[operand] + first if first else self._bases[operand], self._strides[operand][-1]
         if stride not in (0, 1):
             return self._k.gather(array, column * stride + base)
@@ -123,7 +124,7 @@ class ProgramBlock:
 
 
 def split_index(index: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
-    """Splits a row-major index into `sizes` into one index per axis."""
+    """The row-major index into `sizes` as one index per axis."""
     parts: list[ir.Value] = []
     for i, size in enumerate(sizes):
         inner = prod(sizes[i + 1 :])

@@ -7,6 +7,7 @@ where the target has them for the dtype; elsewhere each thread computes a square
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from camshaft.dtypes import bf16, f16, i64
@@ -25,45 +26,44 @@ MOST_SUMS = 64
 LEAST_NBYTES = 2 * 2 * 64 * STEP * 4
 
 
+@dataclass(frozen=True)
+class Tiles(Matrices):
+    """The sizes of a product in tiles: rows and columns of a tile, depth of a block, blocks of each operand."""
+
+    transposed: bool
+    m: int
+    n: int
+    step: int
+    buffers: int
+
+
 @kernel
-def multiply_tiles(
-    k: Tracer,
-    a: Array,
-    b: Array,
-    out: Array,
-    *extent: Value,
-    transposed: bool,
-    m: int,
-    n: int,
-    step: int,
-    buffers: int,
-    **constants: Any,
-) -> None:
+def multiply_tiles(k: Tracer, a: Array, b: Array, out: Array, *extent: Value, **constants: Any) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j] (transposed: b[j, k]) for m rows i and n columns j, `step` of k at a time
-    sizes = Matrices(**constants)
-    rows, columns, depth = sizes.rows, sizes.columns, sizes.depth
+    s = Tiles(**constants)
+    rows, columns, depth, m, n, step = s.rows, s.columns, s.depth, s.m, s.n, s.step
     index, row, column = k.program(0), k.program(1) * m, k.program(2) * n
     active = extent[0] if extent else rows
     a_row, b_row = (
-        sizes.a(index) * rows + row,
-        sizes.b(index) * (columns if transposed else depth),
+        s.a(index) * rows + row,
+        s.b(index) * (columns if s.transposed else depth),
     )
-    left = [k.scratch(a.ir.dtype, m, step) for _ in range(buffers)]
-    right = [k.scratch(b.ir.dtype, *((n, step) if transposed else (step, n))) for _ in range(buffers)]
+    left = [k.scratch(a.ir.dtype, m, step) for _ in range(s.buffers)]
+    right = [k.scratch(b.ir.dtype, *((n, step) if s.transposed else (step, n))) for _ in range(s.buffers)]
     total = k.tile(m, n)
 
     def begin(block: int, p: Value) -> None:
         there = depth - p
         k.async_copy(left[block], a, a_row, p, rows=active - row, columns=there)
-        if transposed:
+        if s.transposed:
             k.async_copy(right[block], b, b_row + column, p, rows=columns - column, columns=there)
         else:
             k.async_copy(right[block], b, b_row + p, column, rows=there, columns=columns - column)
 
     def multiply(block: int) -> None:
-        total.mma(left[block], (0, 0), right[block], (0, 0), k=step, transpose_b=transposed)
+        total.mma(left[block], (0, 0), right[block], (0, 0), k=step, transpose_b=s.transposed)
 
-    if buffers == 1:
+    if s.buffers == 1:
         for p in k.range(0, depth, step):
             begin(0, p)
             k.async_wait()
