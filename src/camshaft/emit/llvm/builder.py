@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from camshaft.errors import KernelError
@@ -91,7 +92,7 @@ class Module:
         linkage: str = "",
         attributes: str = "",
     ) -> None:
-        """The function that `body(builder, *parameters)` writes, named like `body` or `name`. A void one need not return."""
+        """Add the function that `body(builder, *parameters)` writes, named `name` or like `body`. A void one need not return."""
         name = name or body.__name__
         self.results[name] = result
         builder = Builder(self)
@@ -105,32 +106,41 @@ class Module:
         return "\n".join([*self.declarations.values(), *self._functions])
 
 
-class Builder:
+@dataclass(kw_only=True, eq=False)
+class FunctionText:
+    """The text of one function while it is written: `allocas` at its entry, then `lines`."""
+
+    lines: list[str] = field(default_factory=list)
+    allocas: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def fresh(self, prefix: str = "v") -> str:
+        """A new name of a value."""
+        self.count += 1
+        return f"%{prefix}.{self.count}"
+
+    def label(self, prefix: str) -> str:
+        """A new name of a basic block, to jump to and to `open` once."""
+        self.count += 1
+        return f"{prefix}.{self.count}"
+
+    def write(self, text: str) -> None:
+        """Write an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+
+class Builder(FunctionText):
     """Writes one function, block after block. Python integers become constants of the required type."""
 
     def __init__(self, module: Module) -> None:
+        super().__init__()
         self.module = module
-        self.lines: list[str] = []
-        self.allocas: list[str] = []
-        self._count = 0
         self._closed = False  # the last block ends with a jump or a return
-        self._if: tuple[str, int] | None = None  # that ended last: its `done`, and how many lines there were
+        self._if: tuple[str, int] | None = None  # the `done` label of the last if_, and the number of lines at its end
 
     # --- text --------------------------------------------------------------------------------------------------------
-    def fresh(self) -> str:
-        self._count += 1
-        return f"%v.{self._count}"
-
-    def label(self, prefix: str) -> str:
-        """A name for a block, to jump to and to `open` once."""
-        self._count += 1
-        return f"{prefix}.{self._count}"
-
-    def write(self, text: str) -> None:
-        self.lines.append(f"  {text}")
-
     def line(self, kind: str, text: str) -> Value:
-        """Writes an instruction and gives its result."""
+        """Write an instruction and return its result."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
         return Value(self, kind, name)

@@ -12,10 +12,8 @@ from math import prod
 from typing import Any
 
 from camshaft.emit.llvm import control, instructions, lanes, matrix_unit, memory
-from camshaft.emit.llvm.atomics import atomic
 from camshaft.emit.llvm.context import Context, Rules
-from camshaft.emit.llvm.values import Rep, array_name, integer, memory_dtype, scalar_type
-from camshaft.emit.llvm.vectors import iota
+from camshaft.emit.llvm.values import Rep, array_name, integer, iota, memory_dtype, scalar_type
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
@@ -23,7 +21,7 @@ from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.uniformity import varying
 
-# Values that are lowered the same way for a vector of lanes and for a GPU thread.
+# Values that are lowered alike for a vector of lanes and for a GPU thread.
 COMMON_VALUES: dict[str, Callable[[Context, ir.Value], Rep]] = {
     **dict.fromkeys(INSTRUCTIONS, instructions.instruction),
     **dict.fromkeys(("add", "subtract", "multiply"), instructions.arithmetic),
@@ -36,7 +34,7 @@ COMMON_VALUES: dict[str, Callable[[Context, ir.Value], Rep]] = {
     "scalar": lambda ctx, value: Rep(f"%scalar{value.attr}"),
     "load": memory.load,
     "var_get": instructions.var_get,
-    "atomic": atomic,
+    "atomic": lanes.atomic,
 }
 COMMON_STATEMENTS: dict[type[ir.Statement], Callable[[Context, Any], None]] = {
     ir.VarNew: control.var_new,
@@ -55,7 +53,7 @@ CPU_RULES: Rules[Context] = Rules(
         "subgroup_reduce": lanes.reduce,
         "scan": lanes.scan,
         "shuffle": lanes.shuffle,
-        "splat": instructions.splat_value,
+        "splat": instructions.splat,
         "iota": lambda ctx, value: Rep(iota(value.width, value.dtype), value.width),
         "element": instructions.element,
         "vector_sum": lanes.vector_reduce,
@@ -74,7 +72,7 @@ CPU_RULES: Rules[Context] = Rules(
 
 
 def stack_array(array: ir.Array) -> str:
-    """The instruction that makes an array on the stack."""
+    """The instruction that allocates an array on the stack."""
     return f"{array_name(array.name)} = alloca [{prod(array.shape)} x {scalar_type(memory_dtype(array.dtype))}]"
 
 

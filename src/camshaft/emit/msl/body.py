@@ -51,7 +51,7 @@ def write(ctx: MslContext, array: ir.Array, at: Text, value: Text, item: ir.Stor
 
 
 def _tile_new(ctx: MslContext, item: ir.TileNew) -> None:
-    found, name = msl_tiles.spread(item.tile, ctx.simt.lanes), ctx.names.new("tile")
+    found, name = msl_tiles.UNIT.spread(item.tile, ctx.simt.lanes), ctx.names.new("tile")
     ctx.tiles[item.tile] = name
     ctx.collectives["clear_tile"], ctx.collectives["multiply_tile"] = msl_tiles.CLEAR, msl_tiles.MULTIPLY
     ctx.write_line(f"simdgroup_float8x8 {name}[{found.rows}][{found.columns}];", item.line)
