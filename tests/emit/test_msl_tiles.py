@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camshaft.backends.metal import device as metal
-from camshaft.emit.msl.layout import MslTarget
+from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.msl.module import emit, refusal, simt_form
 from camshaft.emit.msl.tiles import UNIT, native_tiles
 from camshaft.emit.tiles import Spread

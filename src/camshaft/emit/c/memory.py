@@ -8,10 +8,8 @@ from camshaft.dtypes import DType, u32
 from camshaft.emit.c.library import Form, memory_dtype
 from camshaft.emit.c.values import SHORT, CContext, cast_text, form_of, literal, narrowed, widened
 from camshaft.emit.c_family.text import Text, call, fill, integer
-from camshaft.emit.c_family.values import operand
+from camshaft.emit.c_family.values import atomic_cell, operand
 from camshaft.lang import ir
-from camshaft.lang.atomics import ATOMICS
-from camshaft.lang.dialects import Absent
 
 
 def address(ctx: CContext, array: ir.Array, at: Text) -> Text:
@@ -49,10 +47,8 @@ def write(ctx: CContext, array: ir.Array, at: Text, value: Text, item: ir.Store)
 
 def atomic(ctx: CContext, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
     """Return an expression that changes an element and yields its old value."""
-    array, kind = value.attr
-    cell, words = ATOMICS[kind].c[array.dtype.kind], (address(ctx, array, at), *operands)
-    if isinstance(cell, Absent):
-        raise ctx.fail(value.line, cell.reason)
+    array, _ = value.attr
+    cell, words = atomic_cell(ctx, value), (address(ctx, array, at), *operands)
     if cell.startswith("expand:"):
         return call(ctx.lib.need(cell.removeprefix("expand:"), Form(array.dtype, 0)), *words)
     return fill(cell, words)

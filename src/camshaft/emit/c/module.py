@@ -151,19 +151,12 @@ def _entry(kernel: ir.KernelIR, body: CContext, arrays: list[tuple[ir.Array, str
     for i, name in enumerate(body.scalar_names):
         lines.append(f"    const int64_t {name} = *(const int64_t *)(intptr_t)args[{len(arrays) + i}];")
     lines += ["    for (int64_t linear = first; linear < last; linear++) {", "        int64_t rest = linear;"]
-    for axis in range(len(kernel.grid) - 1, 0, -1):
-        size = _size(kernel, body, kernel.grid[axis])
+    sizes = body.grid_sizes()
+    for axis in range(len(sizes) - 1, 0, -1):
+        size = sizes[axis]
         lines.append(f"        const int64_t {body.program_names[axis]} = rest % {size};")
         lines.append(f"        rest /= {size};")
     programs = ["rest", *body.program_names[1:]]
     given = [*(name for _, name in arrays), *body.scalar_names, *programs]
     unread = [] if kernel.arrays or kernel.scalars else ["    (void)args;"]
     return [*lines, f"        program({', '.join(given)});", "    }", *unread, "}"]
-
-
-def _size(kernel: ir.KernelIR, body: CContext, dim: ir.GridDim) -> str:
-    """The number of programs along an axis."""
-    if dim.scalar is None:
-        return str(dim.size)
-    name = body.scalar_names[kernel.scalars.index(dim.scalar)]
-    return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from camshaft.emit.c_family.analysis import COLLECTIVES, EFFECTS
 from camshaft.emit.c_family.context import Context
 from camshaft.emit.c_family.text import Text, add, call, fill, integer, multiply
-from camshaft.emit.c_family.uses import COLLECTIVES, EFFECTS
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent
@@ -181,6 +181,15 @@ def atomic(ctx: Context, value: ir.Value) -> Text:
     given, at = operands(ctx, value.args[:count]), linear(ctx, array, value.args[count:])
     flush(ctx, frozenset({array}))
     return ctx.dialect.atomic(ctx, value, at, given)
+
+
+def atomic_cell(ctx: Context, value: ir.Value) -> str:
+    """Return the dialect's cell of an atomic."""
+    array, kind = value.attr
+    cell = ATOMICS[kind].column(ctx.dialect.column)[array.dtype.kind]
+    if isinstance(cell, Absent):
+        raise ctx.fail(value.line, cell.reason)
+    return cell
 
 
 def linear(ctx: Context, array: ir.Array, indices: Sequence[ir.Value]) -> Text:
