@@ -1,4 +1,4 @@
-"""Arrays in C: elements and vectors of them, in the form that memory has."""
+"""Arrays in C: loads, stores and atomics of elements and vectors, and their conversion from and to the form in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(ctx: CContext, array: ir.Array, at: Text, value: ir.Value) -> Text:
 
 
 def write(ctx: CContext, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
-    """Writes array[at] = value."""
+    """Emit array[at] = value."""
     form = form_of(item.value)
     stored, text = form.of(memory_dtype(array.dtype)), to_memory(ctx, value, form, array.dtype)
     count = [] if item.count is None else [operand(ctx, item.count)]

@@ -1,7 +1,7 @@
-"""Kernel IR to C11 with GCC's vectors, one lane wide, readable beside the kernel.
+"""Kernel IR to C11 with GCC's vectors, one lane wide, with the kernel's source lines as comments.
 
-The ABI is that of emit/llvm/module.py: `void NAME(const int64_t *args, int64_t first, int64_t last)` runs programs first..last;
-args holds the arrays' addresses, then for each run-time scalar the address of its i64. Meant for GCC and Clang with
+The ABI is that of emit/llvm/module.py: `void NAME(const int64_t *args, int64_t first, int64_t last)` runs programs first..last.
+`args` has the arrays' addresses, then for each run-time scalar the address of its i64. The text is for GCC and Clang with
 -fwrapv -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-strict-aliasing (backends/c/compilers.py).
 """
 
@@ -57,7 +57,7 @@ C11: Dialect[CContext] = Dialect(
     constant="const {type} {name} = {value};",
     variable="{type} {name} = {value};",
     loop="for ({type} {name} = {start}; {name} < {stop}; {name} += {step}) {{",
-    barrier=(),  # with one lane there is nothing to wait for
+    barrier=(),  # one lane has no others to wait for
     reserved=frozenset(_KEYWORDS.split()),
     type_name=type_name,
     value_type=lambda ctx, value: ctx.lib.type_of(values.form_of(value)),
@@ -75,14 +75,13 @@ C11: Dialect[CContext] = Dialect(
         **statements.COMMON_STATEMENTS,
         ir.VarNew: _var_new,
         ir.VarSet: _var_set,
-        ir.Lanes: lambda ctx, item: statements.loop(ctx, item, 1),  # there is one lane
+        ir.Lanes: lambda ctx, item: statements.loop(ctx, item, 1),
         ir.Prefetch: _prefetch,
     },
 )
 
 
 def _body(ctx: CContext, kernel: ir.KernelIR) -> list[str]:
-    """The body's lines."""
     for array in kernel.scratch:
         element = scalar_type(memory_dtype(array.dtype))
         ctx.write_line(f"{element} {ctx.array_names[array]}[{prod(array.shape)}] __attribute__((aligned(64)));")
@@ -111,7 +110,7 @@ _HEAD = """#include <stdint.h>
 
 
 def emit(kernel: ir.KernelIR, symbol: str) -> str:
-    """The C text of a kernel: one exported function `symbol`. KernelError for an instruction that C lacks."""
+    """Return the C text of a kernel: one exported function `symbol`. KernelError for an instruction that C lacks."""
     kernel = expand_functions(expand_tiles(kernel, 1), "c")
     body = CContext(kernel, C11, kernel.scratch)
     lines = _body(body, kernel)
@@ -143,7 +142,7 @@ def _pointer(array: ir.Array) -> str:
 
 
 def _entry(kernel: ir.KernelIR, body: CContext, arrays: list[tuple[ir.Array, str]], symbol: str) -> list[str]:
-    """Unpacks the argument block, then loops over the programs; the last grid axis runs fastest."""
+    """Unpack the argument block, then loop over the programs. The last grid axis runs fastest."""
     lines = [f"void {symbol}(const int64_t *args, int64_t first, int64_t last);", ""]
     lines += [f"void {symbol}(const int64_t *args, int64_t first, int64_t last)", "{"]
     for i, (array, name) in enumerate(arrays):

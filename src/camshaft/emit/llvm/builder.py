@@ -1,7 +1,7 @@
-"""Builds functions in LLVM's IR: typed values, variables, and `if_`, `else_`, `loop` and `for_` as blocks of Python.
+"""Builds functions in LLVM IR: typed values, variables, and `if_`, `else_`, `loop` and `for_` as blocks of Python.
 
-It writes text: LLVM parses it faster than an IR of Python objects is made. Variables are allocas at the function's entry, which
-LLVM's passes turn into registers, so nothing here writes a phi.
+It writes text, which LLVM parses faster than Python can build an IR of objects. Variables are allocas at the function's entry;
+LLVM's passes turn them into registers, so no function here writes a phi.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _operator(opcode: str) -> Callable[[Value, Operand], Value]:
 
 
 class Value:
-    """An operand: LLVM's type and name or literal. Integers wrap; `//`, `%` and `>>` take them as unsigned."""
+    """An operand: LLVM's type, and a name or literal. Integers wrap; `//`, `%` and `>>` are unsigned."""
 
     __slots__ = ("builder", "name", "type")
     __add__, __sub__, __mul__ = _operator("add"), _operator("sub"), _operator("mul")
@@ -75,12 +75,12 @@ class Module:
         self._functions: list[str] = []
 
     def declare(self, name: str, result: str, *types: str) -> None:
-        """A function of LLVM or of another module."""
+        """Declare a function of LLVM or of another module."""
         self.results[name] = result
         self.declarations[name] = f"declare {result} @{name}({', '.join(types)})"
 
     def global_(self, name: str, kind: str, start: str) -> None:
-        """A variable of the module, reached as `Builder.address(name)`."""
+        """Add a variable of the module; its address is `Builder.address(name)`."""
         self.declarations[name] = f"@{name} = internal global {kind} {start}"
 
     def define(
@@ -164,7 +164,7 @@ class Builder(FunctionText):
         return self.line(a.type, f"{opcode} {a}, {self.lift(b, a.type).name}")
 
     def cast(self, opcode: str, value: Value, kind: str) -> Value:
-        """`opcode` is LLVM's: zext, sext, trunc, sitofp, fptrunc, ptrtoint ..."""
+        """Convert a value. `opcode`: zext, sext, trunc, sitofp, fptrunc, ptrtoint ..."""
         return self.line(kind, f"{opcode} {value} to {kind}")
 
     eq, ne = _comparison("eq"), _comparison("ne")
@@ -197,7 +197,7 @@ class Builder(FunctionText):
         return made
 
     def address(self, name: str) -> Value:
-        """Of a variable of the module."""
+        """The address of a variable of the module."""
         return Value(self, PTR, f"@{name}")
 
     def element(self, pointer: Value, index: Operand, kind: str = I64) -> Value:
@@ -205,7 +205,7 @@ class Builder(FunctionText):
         return self.line(PTR, f"getelementptr {kind}, {pointer}, {self.lift(index, I64)}")
 
     def load(self, kind: str, pointer: Value, atomic: str = "") -> Value:
-        """`atomic` is an ordering of LLVM's, or empty for an ordinary load."""
+        """Load a value. `atomic`: LLVM's memory ordering, or empty for an ordinary load."""
         return self.line(kind, f"load {_access(f'{kind}, {pointer}', kind, atomic)}")
 
     def store(self, value: Value, pointer: Value, atomic: str = "") -> None:
@@ -227,15 +227,15 @@ class Builder(FunctionText):
 
     # --- calls -------------------------------------------------------------------------------------------------------
     def call(self, name: str, *arguments: Value) -> Value:
-        """A function that the module defines or declares."""
+        """Call a function that the module defines or declares."""
         return self._call(self.module.results[name], f"@{name}", arguments)
 
     def call_at(self, function: Value, result: str, *arguments: Value, variadic: str = "") -> Value:
-        """A function by its address. `variadic`: the types that C declares before `...`."""
+        """Call a function by its address. `variadic`: the types that C declares before `...`."""
         return self._call(result, function.name, arguments, f" ({variadic}, ...)" if variadic else "")
 
     def intrinsic(self, name: str, result: str, *arguments: Value) -> Value:
-        """A function of LLVM, declared for these types."""
+        """Declare and call a function of LLVM."""
         self.module.declare(name, result, *(a.type for a in arguments))
         return self.call(name, *arguments)
 

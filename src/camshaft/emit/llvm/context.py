@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from camshaft.dtypes import DType, f32, f64, i64
@@ -49,6 +50,7 @@ class Context(FunctionText):
         self.lanes = self.target.lanes
         self.mask_type = f"<{self.lanes} x i1>"
         self.index_type = f"<{self.lanes} x i64>"
+        self._typed: dict[tuple[str, int], Typed] = {}
 
     # --- instructions ------------------------------------------------------------------------------------------------
 
@@ -70,8 +72,9 @@ class Context(FunctionText):
 
     def call(self, name: str, result: str, *arguments: tuple[str, str], attributes: str = "") -> str:
         """Declare and call a function of LLVM. Arguments are (type, name). Return the name of the result, "" if void."""
-        self.declarations[name] = f"declare {result} @{name}({', '.join(t for t, _ in arguments)}){attributes}"
-        text = f"call {result} @{name}({', '.join(f'{t} {x}' for t, x in arguments)})"
+        if name not in self.declarations:
+            self.declarations[name] = f"declare {result} @{name}({', '.join([t for t, _ in arguments])}){attributes}"
+        text = f"call {result} @{name}({', '.join([f'{t} {x}' for t, x in arguments])})"
         if result != "void":
             return self.line(text)
         self.write(text)
@@ -83,8 +86,11 @@ class Context(FunctionText):
         return self.line(f"shufflevector {typ} {name}, {typ} {second}, <{len(order)} x i32> <{elements}>")
 
     def typed(self, dtype: DType, n: int) -> Typed:
-        """Return a writer of instructions on values of that dtype and width."""
-        return Typed(self, dtype, n)
+        """Return the writer of instructions on values of that dtype and width."""
+        found = self._typed.get((dtype.name, n))
+        if found is None:
+            found = self._typed[dtype.name, n] = Typed(self, dtype, n)
+        return found
 
     def fail(self, line: int, message: str) -> KernelError:
         return KernelError(f"kernel {self.name}, line {line}: {message}")
@@ -93,11 +99,12 @@ class Context(FunctionText):
 
     def splat(self, name: str, dtype: DType, n: int) -> str:
         """A scalar repeated n times."""
-        element, vector = scalar_type(dtype), vector_type(dtype, n)
         if n <= 1:
             return name
+        element = scalar_type(dtype)
         if not name.startswith("%"):
             return f"splat ({element} {name})"
+        vector = vector_type(dtype, n)
         first = self.line(f"insertelement {vector} poison, {element} {name}, i64 0")
         return self.line(f"shufflevector {vector} {first}, {vector} poison, <{n} x i32> zeroinitializer")
 
@@ -120,7 +127,7 @@ class Context(FunctionText):
 
     def width_of(self, reps: Sequence[Rep]) -> int:
         """The common width of operands: that of the vectors among them."""
-        return max((rep.n or (self.lanes if rep.affine is not None else 0) for rep in reps), default=0)
+        return max([0, *[rep.n if rep.affine is None else self.lanes for rep in reps]])
 
 
 @dataclass(frozen=True)
@@ -138,12 +145,28 @@ class Typed:
     def line(self, text: str) -> str:
         return self.ctx.line(text)
 
-    def type_of(self, dtype: DType | None = None) -> str:
-        return vector_type(dtype or self.dtype, self.n)
+    @cached_property
+    def typ(self) -> str:
+        """LLVM's type of the values."""
+        return vector_type(self.dtype, self.n)
 
-    @property
+    @cached_property
     def mask_type(self) -> str:
         return f"<{self.n} x i1>" if self.n > 1 else "i1"
+
+    @cached_property
+    def suffix(self) -> str:
+        """The type in an intrinsic's name."""
+        return suffix(self.dtype, self.n if self.n > 1 else 0)
+
+    @cached_property
+    def lacks_fma(self) -> bool:
+        """Whether LLVM would call the C library's fmaf."""
+        return self.dtype == f32 and not self.target.has_fma
+
+    def type_of(self, dtype: DType) -> str:
+        """LLVM's type of another dtype at this width."""
+        return vector_type(dtype, self.n)
 
     def const(self, value: float, dtype: DType | None = None) -> str:
         """A constant operand of this width."""
@@ -152,36 +175,35 @@ class Typed:
         return f"splat ({vector_type(chosen, 0)} {text})" if self.n > 1 else text
 
     def op(self, opcode: str, *names: str) -> str:
-        return self.line(f"{opcode} {self.type_of()} {', '.join(names)}")
+        return self.line(f"{opcode} {self.typ} {', '.join(names)}")
 
     def bitcast(self, name: str, dtype: DType) -> str:
         """The same bits as another dtype of that size."""
-        return self.line(f"bitcast {self.type_of()} {name} to {self.type_of(dtype)}")
+        return self.line(f"bitcast {self.typ} {name} to {self.type_of(dtype)}")
 
     def bits_as(self, typ: str, *names: str) -> list[str]:
         """The same bits as LLVM's type `typ`."""
-        return [self.line(f"bitcast {self.type_of()} {name} to {typ}") for name in names]
+        return [self.line(f"bitcast {self.typ} {name} to {typ}") for name in names]
 
     def call(self, intrinsic: str, *names: str) -> str:
         """Call an overloaded intrinsic whose operands and result all have this type."""
-        if intrinsic == "llvm.fma" and self.dtype == f32 and not self.target.has_fma:
+        if intrinsic == "llvm.fma" and self.lacks_fma:
             return self._fma_in_f64(*names)
-        full = f"{intrinsic}.{suffix(self.dtype, self.n if self.n > 1 else 0)}"
-        return self.ctx.call(full, self.type_of(), *((self.type_of(), name) for name in names))
+        return self.ctx.call(f"{intrinsic}.{self.suffix}", self.typ, *[(self.typ, name) for name in names])
 
     def _fma_in_f64(self, a: str, b: str, c: str) -> str:
         """An f32 multiply-add where LLVM would call fmaf per lane: the product is exact in f64, and so is almost every sum."""
         wide = self.as_dtype(f64)
-        a, b, c = (self.line(f"fpext {self.type_of()} {x} to {wide.type_of()}") for x in (a, b, c))
+        a, b, c = (self.line(f"fpext {self.typ} {x} to {wide.typ}") for x in (a, b, c))
         total = wide.op("fadd", wide.op("fmul", a, b), c)
-        return self.line(f"fptrunc {wide.type_of()} {total} to {self.type_of()}")
+        return self.line(f"fptrunc {wide.typ} {total} to {self.typ}")
 
     def select(self, condition: str, a: str, b: str) -> str:
-        return self.line(f"select {self.mask_type} {condition}, {self.type_of()} {a}, {self.type_of()} {b}")
+        return self.line(f"select {self.mask_type} {condition}, {self.typ} {a}, {self.typ} {b}")
 
     def as_dtype(self, dtype: DType) -> Typed:
         """The same writer and width for another dtype."""
-        return replace(self, dtype=dtype)
+        return self.ctx.typed(dtype, self.n)
 
     def as_width(self, n: int) -> Typed:
-        return replace(self, n=n)
+        return self.ctx.typed(self.dtype, n)

@@ -13,11 +13,12 @@ from camshaft.lang import ir
 
 
 def write_block(ctx: Context, block: ir.Block) -> None:
-    """Emit each item by its rule."""
+    """Emit each item by its rule. A constant stays valid when a block is emitted again."""
     values, statements = ctx.rules.values, ctx.rules.statements
     for item in block.statements:
         if isinstance(item, ir.Value):
-            ctx.reps[item] = values[item.op](ctx, item)
+            if item.op != "const" or item not in ctx.reps:
+                ctx.reps[item] = values[item.op](ctx, item)
         else:
             statements[type(item)](ctx, item)
 

@@ -41,9 +41,9 @@ def in_pieces(t: Typed, widest: int, names: tuple[str, ...], piece: Callable[...
         return piece(t, *names)
     half, halves = t.as_width(t.n // 2), []
     for start in (0, half.n):
-        parts = tuple([t.ctx.shuffled(t.type_of(), n, range(start, start + half.n)) for n in names])
+        parts = tuple([t.ctx.shuffled(t.typ, n, range(start, start + half.n)) for n in names])
         halves.append(in_pieces(half, widest, parts, piece))
-    return t.ctx.shuffled(half.type_of(), halves[0], range(t.n), halves[1])
+    return t.ctx.shuffled(half.typ, halves[0], range(t.n), halves[1])
 
 
 # --- bytes: u8 times s8 ----------------------------------------------------------------------------------------------
@@ -71,11 +71,12 @@ def _byte_dot(t: Typed, intrinsic: str, acc: str, a: str, b: str) -> str:
     """Call an instruction that takes words and two vectors of four times as many bytes."""
     octets = f"<{4 * t.n} x i8>"
     left, right = t.bits_as(octets, a, b)
-    return t.ctx.call(intrinsic, t.type_of(), (t.type_of(), acc), (octets, left), (octets, right))
+    return t.ctx.call(intrinsic, t.typ, (t.typ, acc), (octets, left), (octets, right))
 
 
-def _vnni(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
-    return _byte_dot(t, _VNNI[t.n], acc, a, b)
+def _by_instruction(names: dict[int, str]) -> Callable[..., str]:
+    """A way by one intrinsic per number of words."""
+    return lambda t, acc, a, b, small: _byte_dot(t, names[t.n], acc, a, b)
 
 
 def _pmadd(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
@@ -99,11 +100,7 @@ def _pmadd(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
 def _short_products(t: Typed, a: str, b: str) -> str:
     """Products of 16-bit integers, summed by pairs in 32 bits."""
     shorts = f"<{2 * t.n} x i16>"
-    return t.ctx.call(_SHORT_PRODUCTS[t.n], t.type_of(), (shorts, a), (shorts, b))
-
-
-def _usdot(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
-    return _byte_dot(t, "llvm.aarch64.neon.usdot.v4i32.v16i8", acc, a, b)
+    return t.ctx.call(_SHORT_PRODUCTS[t.n], t.typ, (shorts, a), (shorts, b))
 
 
 def _sdot(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
@@ -141,12 +138,12 @@ def _neon_pairs(t: Typed, shorts: str) -> str:
 
 
 _BYTE_WAYS = (
-    _Way(frozenset({"avx512vnni", "avx512vl"}), 16, _vnni),
-    _Way(frozenset({"avxvnni"}), 8, _vnni),
+    _Way(frozenset({"avx512vnni", "avx512vl"}), 16, _by_instruction(_VNNI)),
+    _Way(frozenset({"avxvnni"}), 8, _by_instruction(_VNNI)),
     _Way(frozenset({"avx512bw", "avx512vl"}), 16, _pmadd),
     _Way(frozenset({"avx2"}), 8, _pmadd),
     _Way(frozenset({"sse2"}), 4, _pmadd),
-    _Way(frozenset({"neon", "i8mm"}), 4, _usdot),
+    _Way(frozenset({"neon", "i8mm"}), 4, _by_instruction({4: "llvm.aarch64.neon.usdot.v4i32.v16i8"})),
     _Way(frozenset({"neon", "dotprod"}), 4, _sdot),
     _Way(frozenset({"neon"}), 4, _smull),
 )
@@ -181,7 +178,7 @@ def _bf16_way(names: dict[int, str]) -> Callable[..., str]:
 
     def piece(words: Typed, acc: str, a: str, b: str) -> str:
         floats, pairs = words.as_dtype(f32), f"<{2 * words.n} x bfloat>"
-        sums, total = floats.type_of(), words.bitcast(acc, f32)
+        sums, total = floats.typ, words.bitcast(acc, f32)
         left, right = words.bits_as(pairs, a, b)
         return floats.bitcast(words.ctx.call(names[words.n], sums, (sums, total), (pairs, left), (pairs, right)), u32)
 
@@ -191,7 +188,7 @@ def _bf16_way(names: dict[int, str]) -> Callable[..., str]:
 def _vnni_shorts(t: Typed, acc: str, a: str, b: str) -> str:
     pairs = f"<{2 * t.n} x i16>"
     left, right = t.bits_as(pairs, a, b)
-    return t.ctx.call(_VNNI_SHORTS[t.n], t.type_of(), (t.type_of(), acc), (pairs, left), (pairs, right))
+    return t.ctx.call(_VNNI_SHORTS[t.n], t.typ, (t.typ, acc), (pairs, left), (pairs, right))
 
 
 def _pmadd_shorts(t: Typed, acc: str, a: str, b: str) -> str:
@@ -240,7 +237,7 @@ def table_lookup(t: Typed, indexes: str, table: Sequence[int]) -> str | None:
         (low,) = part.bits_as(typ, part.op("and", words, part.const(0x0F0F0F0F)))
         entries = f"<{', '.join(f'i8 {byte}' for byte in octets * (part.n // 4))}>"
         found = part.ctx.call(known[part.n], typ, (typ, entries), (typ, low))
-        return part.line(f"bitcast {typ} {found} to {part.type_of()}")
+        return part.line(f"bitcast {typ} {found} to {part.typ}")
 
     return in_pieces(t, max(fitting), (indexes,), piece)
 
@@ -250,9 +247,7 @@ def byte_lookup(t: Typed, indexes: str, *table: str) -> str:
     result = t.const(0)
     for shift in (0, 8, 16, 24):
         index = t.op("lshr", indexes, t.const(shift))
-        second, upper = (
-            t.line(f"icmp ne {t.type_of()} {t.op('and', index, t.const(b))}, {t.const(0)}") for b in (4, 8)
-        )
+        second, upper = (t.line(f"icmp ne {t.typ} {t.op('and', index, t.const(b))}, {t.const(0)}") for b in (4, 8))
         low, high = (t.select(second, table[i + 1], table[i]) for i in (0, 2))
         offset = t.op("shl", t.op("and", index, t.const(3)), t.const(3))
         octet = t.op("and", t.op("lshr", t.select(upper, high, low), offset), t.const(255))

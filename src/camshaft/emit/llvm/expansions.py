@@ -18,12 +18,12 @@ def rsqrt(t: Typed, x: str) -> str:
 
 
 def isnan(t: Typed, x: str) -> str:
-    return t.line(f"fcmp uno {t.type_of()} {x}, {x}")
+    return t.line(f"fcmp uno {t.typ} {x}, {x}")
 
 
 def rounded_ptx(t: Typed, x: str) -> str:
     """x + -0.0 with an explicit rounding. ptxas fuses a product with a sum if neither states its rounding, whatever LLVM says."""
-    typ = t.type_of()
+    typ = t.typ
     return t.ctx.call(f"llvm.nvvm.add.rn.{'d' if t.dtype == f64 else 'f'}", typ, (typ, x), (typ, t.const(-0.0)))
 
 
@@ -45,8 +45,8 @@ def remainder(t: Typed, a: str, b: str) -> str:
 
 def _inexact_and_opposite(t: Typed, a: str, b: str) -> str:
     rest = t.op("srem", a, b)
-    opposite = t.line(f"icmp slt {t.type_of()} {t.op('xor', a, b)}, {t.const(0)}")
-    inexact = t.line(f"icmp ne {t.type_of()} {rest}, {t.const(0)}")
+    opposite = t.line(f"icmp slt {t.typ} {t.op('xor', a, b)}, {t.const(0)}")
+    inexact = t.line(f"icmp ne {t.typ} {rest}, {t.const(0)}")
     return t.line(f"and {t.mask_type} {opposite}, {inexact}")
 
 
@@ -59,7 +59,7 @@ def scale(t: Typed, p: str, n: str) -> str:
     """p 2^n for integer n, rounded once. Wider vectors than a register are split, narrower ones take its first elements."""
     if t.n <= 1:
         typ = vector_type(t.dtype, 2)
-        p, n = (t.line(f"insertelement {typ} poison, {t.type_of()} {x}, i64 0") for x in (p, n))
+        p, n = (t.line(f"insertelement {typ} poison, {t.typ} {x}, i64 0") for x in (p, n))
         return t.line(f"extractelement {typ} {_scale_vector(t, 2, p, n)}, i64 0")
     return _scale_vector(t, t.n, p, n)
 
@@ -116,7 +116,7 @@ def cast(t: Typed, x: str, to: DType) -> str:
         return x
     if f32 not in (t.dtype, to) and (t.dtype in (f16, bf16) or to in (f16, bf16)):
         return cast(t.as_dtype(f32), cast(t, x, f32), to)
-    source, result = t.type_of(), t.type_of(to)
+    source, result = t.typ, t.type_of(to)
     if to.kind == "b":
         return t.line(f"{'fcmp une' if t.dtype.is_float else 'icmp ne'} {source} {x}, {t.const(0)}")
     if t.dtype.is_float and to.is_float:
@@ -139,7 +139,7 @@ def _float_to_float(t: Typed, x: str, to: DType) -> str:
         return _widen_bf16(t, x)
     if f16 in (t.dtype, to) and not t.target.has_f16:
         return _widen_f16(t, x) if to == f32 else _narrow_f16(t, x)
-    return t.line(f"{'fpext' if to.nbytes > t.dtype.nbytes else 'fptrunc'} {t.type_of()} {x} to {t.type_of(to)}")
+    return t.line(f"{'fpext' if to.nbytes > t.dtype.nbytes else 'fptrunc'} {t.typ} {x} to {t.type_of(to)}")
 
 
 # --- f16 and bf16 by their bits, for CPUs without instructions for them: LLVM would call functions that no C library has ----
@@ -191,14 +191,14 @@ def _narrow_bf16(t: Typed, x: str) -> str:
     odd = ints.op("and", ints.op("lshr", bits, ints.const(16)), ints.const(1))
     rounded = ints.op("add", bits, ints.op("add", odd, ints.const(0x7FFF)))
     quiet = ints.op("or", bits, ints.const(0x400000))
-    ordered = t.line(f"fcmp ord {floats.type_of()} {x}, {x}")
+    ordered = t.line(f"fcmp ord {floats.typ} {x}, {x}")
     return _low_word(ints, ints.op("lshr", ints.select(ordered, rounded, quiet), ints.const(16)), bf16)
 
 
 def _low_word(t: Typed, x: str, dtype: DType) -> str:
-    words = t.line(f"trunc {t.type_of()} {x} to {t.type_of(i16)}")
+    words = t.line(f"trunc {t.typ} {x} to {t.type_of(i16)}")
     return t.as_dtype(i16).bitcast(words, dtype)
 
 
 def _compare(t: Typed, predicate: str, x: str, bound: int) -> str:
-    return t.line(f"icmp {predicate} {t.type_of()} {x}, {t.const(bound)}")
+    return t.line(f"icmp {predicate} {t.typ} {x}, {t.const(bound)}")

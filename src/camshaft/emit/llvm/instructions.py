@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from camshaft.dtypes import i64
 from camshaft.emit.llvm import dots, expansions, index
@@ -32,7 +33,7 @@ def division(ctx: Context, value: ir.Value) -> Rep:
         return found
     typed, names = _operands(ctx, value)
     if ctx.mask is not None and ctx.reps[value.args[1]].n and not value.width:
-        typ, ones = typed.type_of(), ctx.splat("1", value.dtype, typed.n)
+        typ, ones = typed.typ, ctx.splat("1", value.dtype, typed.n)
         names[1] = ctx.line(f"select {ctx.mask_type} {ctx.mask}, {typ} {names[1]}, {typ} {ones}")
     return Rep(_lowered(ctx, value, typed, names), typed.n)
 
@@ -73,7 +74,7 @@ def _affine(ctx: Context, value: ir.Value) -> Rep | None:
 
 
 def _lowered(ctx: Context, value: ir.Value, typed: Typed, names: list[str]) -> str:
-    lowering = str(INSTRUCTIONS[value.op].column(ctx.target.column)[value.args[0].dtype.kind])
+    lowering = _cell(value.op, ctx.target.column, value.args[0].dtype.kind)
     if lowering.startswith("expand:"):
         name = lowering.removeprefix("expand:")
         known = _BY_OPERANDS.get(name)
@@ -81,6 +82,11 @@ def _lowered(ctx: Context, value: ir.Value, typed: Typed, names: list[str]) -> s
     if lowering.startswith("llvm."):
         return typed.call(lowering, *names)
     return typed.op(lowering.removesuffix(" contract") if value.attr == ir.EXACT else lowering, *names)
+
+
+@cache
+def _cell(op: str, column: str, kind: str) -> str:
+    return str(INSTRUCTIONS[op].column(column)[kind])
 
 
 def _dot4(t: Typed, value: ir.Value, names: list[str]) -> str:

@@ -51,7 +51,7 @@ class Unit:
         sides = zip((tile.rows, tile.columns), self.piece, strict=False)
         return all(side <= most or side % most == 0 for side, most in sides)
 
-    def wanted(self, tile: ir.Tile, products: list[ir.TileMma]) -> int:
+    def registers_for(self, tile: ir.Tile, products: list[ir.TileMma]) -> int:
         """Registers for a tile's sums and operands. An AMX register has one shape in the whole kernel."""
         deep = self.piece[2]
         shapes = {min(deep, item.depth - p) for item in products for p in range(0, item.depth, deep)}
@@ -64,22 +64,18 @@ class Unit:
 
 def unit_of(target: CpuTarget, tile: ir.Tile) -> Unit | None:
     """The target's unit for a tile's words, or None."""
-    if not tile.is_words:
-        return None
-    present = (u for u in UNITS if u.features[tile.dtype.name] <= target.features)
-    return next((u for u in present if u.takes(tile)), None)
+    units = (u for u in UNITS if u.features[tile.dtype.name] <= target.features and u.takes(tile))
+    return next(units, None) if tile.is_words else None
 
 
 def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[ir.Tile]:
-    """The kernel's tiles that become matrix instructions: in order, while they fit the unit's registers.
-
-    LLVM ends the process if it runs out of AMX registers.
-    """
+    """The kernel's tiles that become matrix instructions: in order, while they fit the unit's registers."""
+    # LLVM ends the process if it runs out of AMX registers
     found, taken = set(), 0
     for tile, products in products_by_tile(kernel).items():
         unit = unit_of(target, tile)
-        if unit is not None and taken + unit.wanted(tile, products) <= unit.registers:
-            taken += unit.wanted(tile, products)
+        if unit is not None and (more := taken + unit.registers_for(tile, products)) <= unit.registers:
+            taken = more
             found.add(tile)
     return frozenset(found)
 

@@ -1,8 +1,8 @@
 """Kernel IR to LLVM IR text for a CPU, at any lane width.
 
 A varying value is a vector of `lanes` elements, a uniform one a scalar. A lanes loop becomes an unmasked main loop, then its body
-once more under a mask. An emitted kernel is `void NAME(ptr args, i64 first, i64 last)`: programs first..last of the grid; args
-holds the arrays' addresses, then for each run-time scalar the address of its i64.
+once more under a mask. A kernel becomes `void NAME(ptr args, i64 first, i64 last)`, which runs programs first..last of the grid.
+`args` has the arrays' addresses, then for each run-time scalar the address of its i64.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def size_lines(grid: Sequence[ir.GridDim], scalars: Sequence[str]) -> tuple[list
 
 
 def program_lines(sizes: Sequence[str], linear: str) -> list[str]:
-    """%program0.. of program number `linear` (i64); the last axis runs fastest."""
+    """Instructions that compute %program0.. from the program number `linear` (i64). The last axis runs fastest."""
     lines, rest = [], linear
     for axis in range(len(sizes) - 1, 0, -1):
         lines += [
@@ -106,7 +106,7 @@ def program_lines(sizes: Sequence[str], linear: str) -> list[str]:
 
 
 def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
-    """The number of programs: the instructions that multiply the sizes, and its name."""
+    """The instructions that multiply the sizes, and the name of the number of programs."""
     lines, total = [], sizes[0]
     for axis, size in enumerate(sizes[1:], 1):
         lines.append(f"  %total{axis} = mul nuw nsw i64 {total}, {size}")
@@ -115,7 +115,7 @@ def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
 
 
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
-    """The LLVM module of a kernel: one exported function `symbol`."""
+    """Return the LLVM module of a kernel: one exported function `symbol`."""
     kernel = expand_tiles(kernel, target.lanes, keep=matrix_unit.native_tiles(kernel, target))
     kernel = expand_functions(kernel, target.column, target.lacks)
     ctx = Context(kernel.name, target, CPU_RULES, *varying(kernel))
@@ -125,7 +125,7 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     scalars = [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
     programs = [f"i64 %program{i}" for i in range(len(kernel.grid))]
     lines = [
-        # inlined before all other passes, which then see one function and not its body twice
+        # inlined before all other passes, so that they do not optimize the body twice
         f"define internal void @program({', '.join(arrays + scalars + programs)}) alwaysinline #0 {{",
         "entry:",
         *[f"  {line}" for line in ctx.allocas],
@@ -142,7 +142,7 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
 
 
 def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
-    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest. With
+    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis runs fastest. With
     nontemporal stores, a fence precedes the return."""
     lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
     for i, array in enumerate(kernel.arrays):

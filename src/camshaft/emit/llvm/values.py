@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -88,8 +89,7 @@ class Affine:
         return self.coefficient == 1 and self.divisor == 1
 
 
-@dataclass(frozen=True)
-class Rep:
+class Rep(NamedTuple):
     """A value in LLVM IR. `n`: number of elements (0: a scalar). An integer is a multiple of `multiple` (0: it is zero)."""
 
     name: str
