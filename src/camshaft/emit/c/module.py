@@ -14,7 +14,7 @@ from camshaft.emit.c import memory, values
 from camshaft.emit.c.library import Form, memory_dtype, scalar_type
 from camshaft.emit.c.values import ZERO, CContext, spread
 from camshaft.emit.c_family import statements
-from camshaft.emit.c_family.context import Dialect, type_name
+from camshaft.emit.c_family.context import Dialect
 from camshaft.emit.c_family.values import flush, linear, operand
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
@@ -27,7 +27,7 @@ def _var_new(ctx: CContext, item: ir.VarNew) -> None:
     var = item.var
     form = Form(var.dtype, var.width)
     init = spread(ctx, operand(ctx, var.init), var.init, form)
-    name = ctx.var_names[var] = ctx.names.new(ctx.wanted.get(var, "var"))
+    name = ctx.var_names[var] = ctx.names.new(ctx.source_names.get(var, "var"))
     ctx.write_line(C11.variable.format(name=name, type=ctx.lib.type_of(form), value=init.code), item.line)
     if not any(value.op == "var_get" and value.attr is var for value in ctx.uses.count):
         ctx.write_line(f"(void){name};")  # set, and never read
@@ -59,7 +59,6 @@ C11: Dialect[CContext] = Dialect(
     loop="for ({type} {name} = {start}; {name} < {stop}; {name} += {step}) {{",
     barrier=(),  # one lane has no others to wait for
     reserved=frozenset(_KEYWORDS.split()),
-    type_name=type_name,
     value_type=lambda ctx, value: ctx.lib.type_of(values.form_of(value)),
     literal=lambda ctx, value, dtype: values.literal(value, dtype),
     read=memory.read,
@@ -117,9 +116,9 @@ def emit(kernel: ir.KernelIR, symbol: str) -> str:
     arrays = [(array, body.array_names[array]) for array in kernel.arrays]
     parameters = [f"{_pointer(array)}restrict {name}" for array, name in arrays]
     parameters += [f"int64_t {name}" for name in (*body.scalar_names, *body.program_names)]
-    said = "\n".join(line for line in lines if not line.lstrip().startswith("//"))
-    given = [*(name for _, name in arrays), *body.scalar_names, *body.program_names]
-    unused = [f"    (void){name};" for name in given if not re.search(rf"\b{name}\b", said)]
+    code = "\n".join(line for line in lines if not line.lstrip().startswith("//"))
+    names = [*(name for _, name in arrays), *body.scalar_names, *body.program_names]
+    unused = [f"    (void){name};" for name in names if not re.search(rf"\b{name}\b", code)]
     text = [
         *body.heading(),
         _HEAD,
@@ -156,6 +155,6 @@ def _entry(kernel: ir.KernelIR, body: CContext, arrays: list[tuple[ir.Array, str
         lines.append(f"        const int64_t {body.program_names[axis]} = rest % {size};")
         lines.append(f"        rest /= {size};")
     programs = ["rest", *body.program_names[1:]]
-    given = [*(name for _, name in arrays), *body.scalar_names, *programs]
+    arguments = [*(name for _, name in arrays), *body.scalar_names, *programs]
     unread = [] if kernel.arrays or kernel.scalars else ["    (void)args;"]
-    return [*lines, f"        program({', '.join(given)});", "    }", *unread, "}"]
+    return [*lines, f"        program({', '.join(arguments)});", "    }", *unread, "}"]

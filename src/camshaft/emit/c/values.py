@@ -82,8 +82,8 @@ def lowered(ctx: CContext, op: str, value: ir.Value, operands: Sequence[Text]) -
     if cell.startswith("expand:"):
         name = helper(ctx, cell.removeprefix("expand:"), value)
         return call(name, *spread_all(ctx, value, operands, form))
-    beside = form.dtype != boolean and any(arg.width > 1 for arg in value.args)
-    text = fill(cell, operands if beside else spread_all(ctx, value, operands, form))
+    mixes = form.dtype != boolean and any(arg.width > 1 for arg in value.args)
+    text = fill(cell, operands if mixes else spread_all(ctx, value, operands, form))
     return mask(ctx, text, form) if INSTRUCTIONS[op].result == "bool" else text
 
 

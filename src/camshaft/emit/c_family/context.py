@@ -28,6 +28,14 @@ _INDENT = "    "
 C = TypeVar("C", bound="Context")
 
 
+def type_name(ctx: Context, dtype: DType) -> str:
+    """Return the type of a value, by the dialect's column of lang/storage.py."""
+    cell = VALUES[ctx.dialect.column][dtype.name]
+    if isinstance(cell, Absent):
+        raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")
+    return cell
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect(Generic[C]):
     """The syntax and the lowering functions of a dialect.
@@ -51,8 +59,8 @@ class Dialect(Generic[C]):
     barrier: tuple[str, ...]
     reserved: frozenset[str]
     functions: Mapping[str, str] = field(default_factory=dict)
-    type_name: Callable[[C, DType], str]
-    value_type: Callable[[C, ir.Value], str]
+    type_name: Callable[[C, DType], str] = type_name
+    value_type: Callable[[C, ir.Value], str] = lambda ctx, value: str(ctx.type_name(value.dtype))
     literal: Callable[[C, float | int | bool, DType], Text]
     read: Callable[[C, ir.Array, Text, ir.Value], Text]
     write: Callable[[C, ir.Array, Text, Text, ir.Store], None]
@@ -108,7 +116,7 @@ class Context:
     def __post_init__(self, arrays: Iterable[ir.Array]) -> None:
         kernel, dialect = self.kernel, self.dialect
         self.names = source.Names(dialect.reserved | frozenset(dialect.functions))
-        self.wanted = source.names_of(kernel.body, kernel.source_file)
+        self.source_names = source.names_of(kernel.body, kernel.source_file)
         self.uses = uses_of(kernel.body)
         self.nonnegative = NonNegative(kernel.body)
         self.entry = self.names.new(kernel.name)
@@ -120,7 +128,9 @@ class Context:
 
     def _program_name(self, axis: int) -> str:
         named = [v for v in self.kernel.body.statements if isinstance(v, ir.Value) and v.op == "program"]
-        return next((self.wanted[v] for v in named if v.attr == axis and v in self.wanted), f"program{axis}")
+        return next(
+            (self.source_names[v] for v in named if v.attr == axis and v in self.source_names), f"program{axis}"
+        )
 
     def type_name(self, dtype: DType) -> str:
         """Return the type of a value of that dtype."""
@@ -172,11 +182,3 @@ class Context:
             for word in set(re.findall(r"\w+", text)) & self.dialect.functions.keys():
                 self.use(word)
         return function
-
-
-def type_name(ctx: Context, dtype: DType) -> str:
-    """Return the type of a value, by the dialect's column of lang/storage.py."""
-    cell = VALUES[ctx.dialect.column][dtype.name]
-    if isinstance(cell, Absent):
-        raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")
-    return cell

@@ -39,14 +39,14 @@ def define(ctx: Context, value: ir.Value) -> None:
 
 def _is_inline(ctx: Context, value: ir.Value, text: Text) -> bool:
     longest = LONGEST_STATEMENT if value in ctx.uses.by_statement else LONGEST_INLINE
-    if value in ctx.wanted or len(text.code) > longest or value.op in COLLECTIVES | EFFECTS:
+    if value in ctx.source_names or len(text.code) > longest or value.op in COLLECTIVES | EFFECTS:
         return False
     return ctx.uses.once_in(value, ctx.here)
 
 
 def let(ctx: Context, value: ir.Value, text: Text) -> None:
     """Emit a named constant for the value."""
-    name = ctx.names.new(ctx.wanted.get(value, _plain_name(ctx, value)))
+    name = ctx.names.new(ctx.source_names.get(value, _plain_name(ctx, value)))
     typed = ctx.dialect.value_type(ctx, value)
     ctx.write_line(ctx.dialect.constant.format(name=name, type=typed, value=text.code), value.line)
     ctx.texts[value] = Text(name)

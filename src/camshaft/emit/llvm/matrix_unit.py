@@ -244,7 +244,7 @@ def _neon_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> Non
                 ctx.write(f"store {typ} {row}, ptr {at}, align 4")
 
 
-# Of AMX's 8 tiles, those of the operands are live beside the sums; of NEON's 32 vectors, 20 are for sums, and sums alone counted.
+# AMX has 8 tiles, for sums and operands. NEON has 32 vectors, of which 20 may be sums; its operands are not counted.
 UNITS = (
     Unit(
         {"i32": frozenset({"amx-tile", "amx-int8"}), "f32": frozenset({"amx-tile", "amx-bf16"})},

@@ -131,7 +131,6 @@ MSL: Dialect[MslContext] = Dialect(
     reserved=RESERVED | tiles.WORDS,
     functions=FUNCTIONS,
     type_name=msl_type_name,
-    value_type=lambda ctx, value: ctx.type_name(value.dtype),
     literal=literal,
     read=read,
     write=write,

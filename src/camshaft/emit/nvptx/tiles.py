@@ -68,10 +68,10 @@ def mma(ctx: SimtContext, item: ir.TileMma) -> None:
 
 def _step(ctx: SimtContext, item: ir.TileMma, p: Rep) -> None:
     """Multiply all pieces of a warp, 16 deep. Each operand is read once."""
-    place, pieces = _place(ctx, item.tile), ctx.tiles[item.tile]
+    position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
     x, y = _operand(ctx, item.a, item.a_at), _operand(ctx, item.b, item.b_at)
-    lines = [_left(ctx, x, _sum(ctx, place.row, r * ROWS), p) for r in range(len(pieces))]
-    starts = (_sum(ctx, place.column, c * COLUMNS) for c in range(len(pieces[0])))
+    lines = [_left(ctx, x, _sum(ctx, position.row, r * ROWS), p) for r in range(len(pieces))]
+    starts = (_sum(ctx, position.column, c * COLUMNS) for c in range(len(pieces[0])))
     columns = [_right(ctx, y, start, p, item.transposed) for start in starts]
     for line, a in zip(pieces, lines, strict=True):
         for slots, b in zip(line, columns, strict=True):
@@ -81,22 +81,22 @@ def _step(ctx: SimtContext, item: ir.TileMma, p: Rep) -> None:
 
 
 def store(ctx: SimtContext, item: ir.TileStore) -> None:
-    place, pieces = _place(ctx, item.tile), ctx.tiles[item.tile]
+    position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
     base = index.linear(ctx, item.array, item.indices)
     for r, line in enumerate(pieces):
         for c, slots in enumerate(line):
             for n, slot in enumerate(slots):
-                row = _sum(ctx, place.row, place.thread.group, r * ROWS + n // 2 * 8)
-                column = _sum(ctx, place.column, place.thread.pair, c * COLUMNS + n % 2)
+                row = _sum(ctx, position.row, position.thread.group, r * ROWS + n // 2 * 8)
+                column = _sum(ctx, position.column, position.thread.pair, c * COLUMNS + n % 2)
                 at = _sum(ctx, base, _sum(ctx, index.times(ctx, row, item.array.strides[-2]), column))
-                _store_one(ctx, item, (row, column), at, slot, place.is_first)
+                _store_one(ctx, item, (row, column), at, slot, position.is_first)
 
 
 def _store_one(
-    ctx: SimtContext, item: ir.TileStore, place: tuple[Rep, Rep], at: Rep, slot: str, is_first: str | None
+    ctx: SimtContext, item: ir.TileStore, position: tuple[Rep, Rep], at: Rep, slot: str, is_first: str | None
 ) -> None:
     conditions = [is_first] if is_first is not None else []
-    for number, limit in zip(place, (item.rows, item.columns), strict=True):
+    for number, limit in zip(position, (item.rows, item.columns), strict=True):
         if limit is not None:
             conditions.append(ctx.line(f"icmp slt i64 {number.name}, {ctx.reps[limit].name}"))
 
@@ -132,7 +132,7 @@ def _in_warp(ctx: SimtContext) -> _InWarp:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _WarpPosition:
     """The position of a thread's warp in a tile. `is_first`: whether the warp repeats no other; None if no warp does."""
 
     row: Rep
@@ -141,7 +141,7 @@ class _Place:
     thread: _InWarp
 
 
-def _place(ctx: SimtContext, tile: ir.Tile) -> _Place:
+def _warp_position(ctx: SimtContext, tile: ir.Tile) -> _WarpPosition:
     found = UNIT.spread(tile, ctx.threads)
     used, warps = found.used, ctx.threads // WARP
     warp = ctx.line(f"lshr i64 %lane, {WARP.bit_length() - 1}")
@@ -150,7 +150,7 @@ def _place(ctx: SimtContext, tile: ir.Tile) -> _Place:
     down, across = (ctx.line(f"{op} i64 {number}, {found.across}") for op in ("udiv", "urem"))
     row = index.times(ctx, Rep(down), found.rows * ROWS)
     column = index.times(ctx, Rep(across), found.columns * COLUMNS)
-    return _Place(row, column, is_first, _in_warp(ctx))
+    return _WarpPosition(row, column, is_first, _in_warp(ctx))
 
 
 # --- operands: pairs of 16-bit floats, each in an i32 ----------------------------------------------------------------
@@ -187,8 +187,8 @@ def _left(ctx: SimtContext, x: _Operand, row: Rep, p: Rep) -> list[str]:
     """Four pairs in rows `row`.. and columns p.. ."""
     if x.in_eights:
         return _matrices(ctx, x, row, p, 4, False)
-    places = [(_sum(ctx, row, r), _sum(ctx, p, c)) for c in (0, 8) for r in (0, 8)]
-    return [_words(ctx, x, _sum(ctx, r, x.thread.group), _sum(ctx, c, x.thread.pair)) for r, c in places]
+    positions = [(_sum(ctx, row, r), _sum(ctx, p, c)) for c in (0, 8) for r in (0, 8)]
+    return [_words(ctx, x, _sum(ctx, r, x.thread.group), _sum(ctx, c, x.thread.pair)) for r, c in positions]
 
 
 def _right(ctx: SimtContext, x: _Operand, column: Rep, p: Rep, transposed: bool) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from camshaft.dtypes import DType, boolean
 from camshaft.emit.c_family import statements
-from camshaft.emit.c_family.context import Dialect, type_name
+from camshaft.emit.c_family.context import Dialect
 from camshaft.emit.c_family.text import Text, add, call
 from camshaft.emit.c_family.values import COMMON_VALUES, atomic_cell, flush, operand, operands
 from camshaft.emit.wgsl import lanes as wgsl_lanes
@@ -61,8 +61,8 @@ def read(ctx: WgslContext, array: ir.Array, at: Text, value: ir.Value) -> Text:
         return Text(ctx.scratch[array].element(at.code))
     storage = ctx.storage[array]
     if storage.is_direct:
-        place = add(Text(ctx.starts[array]), at)
-        return Text(storage.element(f"{storage.name}[{place.code}]"))
+        index = add(Text(ctx.starts[array]), at)
+        return Text(storage.element(f"{storage.name}[{index.code}]"))
     return call(accessor(ctx, f"read_{storage.name}", storage.read_function, storage), at)
 
 
@@ -73,8 +73,8 @@ def write(ctx: WgslContext, array: ir.Array, at: Text, value: Text, item: ir.Sto
         return
     storage = ctx.storage[array]
     if storage.is_direct:
-        place = add(Text(ctx.starts[array]), at)
-        ctx.write_line(storage.stored_element(f"{storage.name}[{place.code}]", value.code), item.line)
+        index = add(Text(ctx.starts[array]), at)
+        ctx.write_line(storage.stored_element(f"{storage.name}[{index.code}]", value.code), item.line)
     else:
         name = accessor(ctx, f"write_{storage.name}", storage.write_function, storage)
         ctx.write_line(f"{call(name, at, value).code};", item.line)
@@ -195,8 +195,6 @@ WGSL: Dialect[WgslContext] = Dialect(
     barrier=("workgroupBarrier();", "storageBarrier();"),
     reserved=RESERVED,
     functions=FUNCTIONS,
-    type_name=type_name,
-    value_type=lambda ctx, value: ctx.type_name(value.dtype),
     literal=literal,
     read=read,
     write=write,

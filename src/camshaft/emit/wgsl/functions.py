@@ -162,7 +162,7 @@ FUNCTIONS: dict[str, str] = {
     }
     return y;
 }""",
-    # u s = (u - 128) s + 128 s, and u - 128 in a signed byte is u with its top bit turned
+    # u s = (u - 128) s + 128 s, and u - 128 in a signed byte is u with its top bit flipped
     "dot4_packed_i32": """fn dot4_packed_i32(sum: i32, a: u32, b: u32) -> i32 {
     return sum + dot4I8Packed(a ^ 0x80808080u, b) + 128 * dot4I8Packed(0x01010101u, b);
 }""",

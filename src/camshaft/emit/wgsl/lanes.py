@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _SWAP = """loop {{
-        let swap = atomicCompareExchangeWeak(&{place}, expected, value);
+        let swap = atomicCompareExchangeWeak(&{variable}, expected, value);
         old = swap.old_value;
         if (swap.exchanged || old != expected) {{ break; }}
     }}"""
-_ADD_F32 = """var bits = atomicLoad(&{place});
+_ADD_F32 = """var bits = atomicLoad(&{variable});
     loop {{
-        let swap = atomicCompareExchangeWeak(&{place}, bits, bitcast<u32>(bitcast<f32>(bits) + value));
+        let swap = atomicCompareExchangeWeak(&{variable}, bits, bitcast<u32>(bitcast<f32>(bits) + value));
         if (swap.exchanged) {{ break; }}
         bits = swap.old_value;
     }}
@@ -29,10 +29,10 @@ _EXPANSIONS = {"compare_exchange": _SWAP, "atomic_add": _ADD_F32}
 def atomic(name: str, cell: str, n_operands: int, typed: str, index: str, choose: Callable[..., list[str]]) -> str:
     """A function (i, operands) that changes an element and returns the old one. `choose` writes statements on the element."""
 
-    def change(place: str) -> str:
+    def change(variable: str) -> str:
         if cell.startswith("expand:"):
-            return _EXPANSIONS[cell.removeprefix("expand:")].format(place=place)
-        return f"old = {cell.format(f'&{place}', 'value')};"
+            return _EXPANSIONS[cell.removeprefix("expand:")].format(variable=variable)
+        return f"old = {cell.format(f'&{variable}', 'value')};"
 
     operands = ["expected", "value"][-n_operands:]
     parameters = ", ".join(["i: i32", *(f"{o}: {typed}" for o in operands)])

@@ -120,17 +120,17 @@ class WgslArray:
             for i, name in enumerate(self.names)
         ]
 
-    def element(self, place: str) -> str:
-        """The value of a native element at that place."""
+    def element(self, variable: str) -> str:
+        """The value of a native element in `variable`."""
         if self.is_atomic:
-            return f"bitcast<f32>(atomicLoad(&{place}))" if self.holds_bits else f"atomicLoad(&{place})"
-        return f"f32({place})" if self.has_f16 else place
+            return f"bitcast<f32>(atomicLoad(&{variable}))" if self.holds_bits else f"atomicLoad(&{variable})"
+        return f"f32({variable})" if self.has_f16 else variable
 
-    def stored_element(self, place: str, value: str) -> str:
-        """A statement that stores a native element."""
+    def stored_element(self, variable: str, value: str) -> str:
+        """A statement that stores a native element in `variable`."""
         if self.is_atomic:
-            return f"atomicStore(&{place}, {f'bitcast<u32>({value})' if self.holds_bits else value});"
-        return f"{place} = f16({value});" if self.has_f16 else f"{place} = {value};"
+            return f"atomicStore(&{variable}, {f'bitcast<u32>({value})' if self.holds_bits else value});"
+        return f"{variable} = f16({value});" if self.has_f16 else f"{variable} = {value};"
 
     # --- functions ---------------------------------------------------------------------------------------------------
     def read_function(self) -> str:
@@ -142,13 +142,13 @@ class WgslArray:
             lines += self._word(f"at >> {per.bit_length() - 1}u")
             lines += [f"    return {_PACKED[self.array.dtype.name][0]};"]
         else:
-            lines += self.choose("at", lambda place: f"return {self.element(place)};")
+            lines += self.choose("at", lambda variable: f"return {self.element(variable)};")
         return "\n".join([*lines, "}"])
 
     def _word(self, index: str) -> list[str]:
         lines = ["    var word: u32;"] if len(self.pieces) > 1 else []
         first = "word" if lines else "let word"
-        return lines + self.choose(index, lambda place: f"{first} = {self.element(place)};")
+        return lines + self.choose(index, lambda variable: f"{first} = {self.element(variable)};")
 
     def write_function(self) -> str:
         """write_NAME(i, value)."""
@@ -157,7 +157,7 @@ class WgslArray:
             f"    let at = u32(i + {self.start});",
         ]
         if not self.is_packed:
-            return "\n".join([*lines, *self.choose("at", lambda place: self.stored_element(place, "value")), "}"])
+            return "\n".join([*lines, *self.choose("at", lambda variable: self.stored_element(variable, "value")), "}"])
         bits = self.array.dtype.bits
         per, mask = 32 // bits, f"0x{(1 << bits) - 1:x}u"
         lines += [
@@ -167,7 +167,7 @@ class WgslArray:
         # other threads own the word's other elements
         lines += self.choose(
             f"at >> {per.bit_length() - 1}u",
-            lambda place: f"atomicAnd(&{place}, ~({mask} << shift)); atomicOr(&{place}, bits);",
+            lambda variable: f"atomicAnd(&{variable}, ~({mask} << shift)); atomicOr(&{variable}, bits);",
         )
         return "\n".join([*lines, "}"])
 
