@@ -19,6 +19,7 @@ from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.simt.form import SimtKernel
 from camshaft.lang.uniformity import varying
 
 # Values that are lowered alike for a vector of lanes and for a GPU thread.
@@ -141,37 +142,41 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
-    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis runs fastest. With
-    nontemporal stores, a fence precedes the return."""
-    lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
+def argument_lines(kernel: ir.KernelIR | SimtKernel) -> list[str]:
+    """Instructions that load the arrays' pointers and the run-time scalars from the argument block %args."""
+    lines, n = [], len(kernel.arrays)
     for i, array in enumerate(kernel.arrays):
         lines += [
             f"  %at{i} = getelementptr i64, ptr %args, i64 {i}",
             f"  {array_name(array.name)} = load ptr, ptr %at{i}",
         ]
     for i, _ in enumerate(kernel.scalars):
-        at = len(kernel.arrays) + i
         lines += [
-            f"  %at{at} = getelementptr i64, ptr %args, i64 {at}",
-            f"  %where{i} = load ptr, ptr %at{at}",
+            f"  %at{n + i} = getelementptr i64, ptr %args, i64 {n + i}",
+            f"  %where{i} = load ptr, ptr %at{n + i}",
             f"  %scalar{i} = load i64, ptr %where{i}",
         ]
+    return lines
+
+
+def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
+    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis runs fastest. With
+    nontemporal stores, a fence precedes the return."""
+    arguments = [f"ptr {array_name(array.name)}" for array in kernel.arrays]
+    arguments += [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
+    arguments += [f"i64 %program{i}" for i in range(len(kernel.grid))]
     found, sizes = size_lines(kernel.grid, kernel.scalars)
-    lines += found
-    lines += [
+    return [
+        f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{",
+        "entry:",
+        *argument_lines(kernel),
+        *found,
         "  %any = icmp slt i64 %first, %last",
         "  br i1 %any, label %loop, label %done",
         "loop:",
         "  %linear = phi i64 [ %first, %entry ], [ %next, %loop ]",
-    ]
-    lines += program_lines(sizes, "%linear")
-    passed = [f"ptr {array_name(a.name)}" for a in kernel.arrays] + [
-        f"i64 %scalar{i}" for i in range(len(kernel.scalars))
-    ]
-    passed += [f"i64 %program{i}" for i in range(len(kernel.grid))]
-    lines += [
-        f"  call void @program({', '.join(passed)})",
+        *program_lines(sizes, "%linear"),
+        f"  call void @program({', '.join(arguments)})",
         "  %next = add nsw i64 %linear, 1",
         "  %more = icmp slt i64 %next, %last",
         "  br i1 %more, label %loop, label %done",
@@ -180,4 +185,3 @@ def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
         "  ret void",
         "}",
     ]
-    return lines

@@ -26,22 +26,13 @@ def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
     shared, shared_nbytes = _shared(body)
     _check(kernel, target, len(bindings), shared_nbytes)
     requires = _requires(body)
-    parts = [
-        *(["enable f16;"] if "shader-f16" in requires else []),
-        *(["enable subgroups;"] if "subgroups" in requires and target.enables_subgroups else []),
-        *_run_words(kernel),
-        *declarations,
-        *shared,
-        "",
-        *[line for text in body.all_functions() for line in (text, "")],
-        *body.heading(),
-        *_signature(kernel, body.entry),
-        *_entry(kernel, body),
-        *lines,
-        "}",
-    ]
+    enabled = ["f16"] if "shader-f16" in requires else []
+    enabled += ["subgroups"] if "subgroups" in requires and target.enables_subgroups else []
+    frame = [*(f"enable {name};" for name in enabled), *_run_words(kernel), *declarations, *shared, ""]
+    functions = [line for text in body.all_functions() for line in (text, "")]
+    entry = [*body.heading(), *_signature(kernel, body.entry), *_entry(kernel, body), *lines, "}"]
     return WgslModule(
-        text="\n".join(parts) + "\n",
+        text="\n".join([*frame, *functions, *entry]) + "\n",
         entry=body.entry,
         lanes=kernel.lanes,
         bindings=bindings,
