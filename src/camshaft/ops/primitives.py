@@ -1,0 +1,31 @@
+"""The primitive ops, and how others decompose into them. graph/decompose.py expands a graph.
+
+An op of the table is primitive or has `decompose`, never both. `decompose(f, *tensors, **attrs)` gives the results as
+graph tensors; `f` has every op as a function (graph/functions.py), and operators, slices and views work as usual.
+"""
+
+from __future__ import annotations
+
+from camshaft import ops
+from camshaft.ops.op import Op
+
+_TABLE = {
+    "arithmetic": "add subtract multiply divide floor_divide remainder power minimum maximum",
+    "functions": "exp log sqrt tanh erf sin cos floor round",
+    "comparisons": "equal less isnan where",
+    "reductions": "sum prod max min argmax",
+    "products": "matmul quantized_matmul",
+    "elements moved": "copy cast transpose slice concat gather embedding",
+    "quantization": "quantize_activations",
+    "states in place": "kv_cache_update kv_cache_quantize",
+    "random draws": "sample",
+}
+PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())
+# Each operation of a decomposition rounds its result, which a kernel does once: errors may be 4 times, squares 16 times those
+# of `Op.tolerance`.
+TOLERANCE_FACTOR = 16.0
+
+
+def is_primitive(op: Op) -> bool:
+    """Whether an op is one of the primitives, and not another op of that name."""
+    return op.name in PRIMITIVES and ops.get(op.name) is op
