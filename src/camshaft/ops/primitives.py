@@ -14,9 +14,9 @@ _TABLE = {
     "functions": "exp log sqrt tanh erf sin cos floor round",
     "comparisons": "equal less isnan where",
     "reductions": "sum prod max min argmax",
-    "products": "matmul quantized_matmul",
-    "elements moved": "copy cast transpose slice concat gather embedding",
-    "quantization": "quantize_activations",
+    "products": "matmul",
+    "elements moved": "copy cast transpose slice concat gather",
+    "quantization": "quantize_activations dequantize",
     "states in place": "kv_cache_update kv_cache_quantize",
     "random draws": "sample",
 }

@@ -50,8 +50,10 @@ def _numbers(f: Any, codes: Any, scales: Any) -> Any:
     grouped = codes.reshape((n_blocks, kv_heads, groups, -1, places))
     if codes.dtype == u8:
         grouped = f.concat(f.remainder(grouped, GROUP // 2), f.floor_divide(grouped, GROUP // 2), axis=3)
-    wide = f.cast(grouped, to="f32") - (NIBBLE_ZERO if codes.dtype == u8 else 0)
-    wide = wide * f.cast(scales, to="f32").reshape((n_blocks, kv_heads, groups, 1, places))
+    wide = f.cast(grouped, to="f32")
+    wide = (wide - NIBBLE_ZERO if codes.dtype == u8 else wide) * f.cast(scales, to="f32").reshape(
+        (n_blocks, kv_heads, groups, 1, places)
+    )
     return wide.reshape((n_blocks, kv_heads, groups * GROUP, places))
 
 
