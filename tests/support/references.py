@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,17 +17,6 @@ from camshaft.validation.validate import error_between, specs_of, tolerance_of
 
 Array = np.ndarray[Any, Any]
 Active = Mapping[Extent, int]
-# Attributes of samples alone: what a reference gives where it cannot be computed from packed inputs.
-OF_SAMPLES = {"wanted", "values"}
-
-
-def graph_of(op: Op, sample: Sample) -> Graph:
-    """A graph of one use of the op, with the sample's inputs as x0, x1, ... and y0, y1, ... as outputs."""
-    graph = Graph()
-    given = [graph.state(f"x{i}", spec) for i, spec in enumerate(specs_of(sample))]
-    for i, tensor in enumerate(graph.apply(op, given, given_attrs(sample))):
-        graph.output(f"y{i}", tensor)
-    return graph
 
 
 def evaluated(graph: Graph, given: Mapping[str, Array], active: Active) -> dict[str, Array]:
@@ -59,20 +48,21 @@ def _rounded(result: Array, spec: TensorSpec) -> Array:
     return result.astype(spec.parts[0].dtype.numpy) if spec.is_plain else result
 
 
-def error_of(op: Op, graph: Graph, sample: Sample) -> float:
-    """The greatest error of a graph's outputs against the op's reference, as a share of the op's tolerance.
+def error_of(op: Op, sample: Sample, compute: Callable[[dict[str, Array]], Mapping[str, Array]]) -> float:
+    """The greatest error of what `compute` makes of the sample's inputs, as a share of the op's tolerance.
 
-    Packed inputs are random numbers, which references take as well as bytes.
+    Arrays have the active sizes. Packed inputs are random numbers, which references take as well as bytes.
     """
     active = sample.extents
-    node = NodeSpec(specs_of(sample), op.infer(specs_of(sample), sample.attrs), given_attrs(sample))
+    attrs = {a.name: sample.attrs[a.name] for a in op.parameters.attributes if a.name in sample.attrs}
+    node = NodeSpec(specs_of(sample), op.infer(specs_of(sample), sample.attrs), attrs)
     rng = np.random.default_rng(0)
     given = [
         _cut(a, s, active) if s.is_plain else rng.normal(size=_active(s, active))
         for a, s in zip(sample.inputs, node.inputs, strict=True)
     ]
     wanted = op.reference(given, active_node(node, active).attrs)
-    made = evaluated(graph, {f"x{i}": a for i, a in enumerate(given)}, active)
+    made = compute({f"x{i}": a for i, a in enumerate(given)})
     worst = 0.0
     for i, (spec, want) in enumerate(zip(node.outputs, wanted, strict=True)):
         got, tolerance = made[f"y{i}"], tolerance_of(op, spec, want)
@@ -81,11 +71,6 @@ def error_of(op: Op, graph: Graph, sample: Sample) -> float:
         error = error_between(got, want, tolerance)
         worst = max(worst, error / tolerance if tolerance else error)
     return worst
-
-
-def given_attrs(sample: Sample) -> dict[str, Any]:
-    """A sample's attributes without those that only its reference takes."""
-    return {name: value for name, value in sample.attrs.items() if name not in OF_SAMPLES}
 
 
 def _cut(array: Array, spec: TensorSpec, active: Active) -> Array:

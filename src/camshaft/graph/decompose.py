@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph, Node, Tensor
 from camshaft.graph.rewrite import Rewriter
+from camshaft.ops.op import Op, Sample
 from camshaft.ops.primitives import is_primitive
+from camshaft.ops.spec import TensorSpec
 
 Chosen = Callable[[Node], bool]
 
@@ -24,6 +27,27 @@ def decompose(graph: Graph, expands: Chosen = lambda node: not is_primitive(node
     while any(expands(node) for node in graph.nodes):
         graph = _Decomposing(graph, expands).run()
     return graph
+
+
+def use_of(op: Op, sample: Sample) -> Graph:
+    """Returns a graph of the op on a sample's specs, inputs x0, x1, ... and outputs y0, y1, ...; packed inputs are states."""
+    graph, given = Graph(), []
+    for i, s in enumerate(sample.specs or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs]):
+        given.append(graph.input(f"x{i}", s.shape, s.dtype) if s.is_plain else graph.state(f"x{i}", s))
+    # Samples may have attributes that only the reference takes.
+    attrs = {a.name: sample.attrs[a.name] for a in op.parameters.attributes if a.name in sample.attrs}
+    for i, tensor in enumerate(graph.apply(op, given, attrs)):
+        graph.output(f"y{i}", tensor)
+    return graph
+
+
+def parts_of(op: Op) -> tuple[str, ...]:
+    """Returns the names of the ops that an op's decomposition uses on its samples, in the order of their first use; none of a
+    primitive."""
+    if op.decompose is None:
+        return ()
+    graphs = [_Decomposing(use_of(op, sample), lambda node: node.op is op).run() for sample in op.samples()]
+    return tuple(dict.fromkeys(node.op.name for graph in graphs for node in graph.nodes))
 
 
 def _refuse_order(graph: Graph) -> None:

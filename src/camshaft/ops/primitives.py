@@ -1,7 +1,7 @@
 """The primitive ops, and how others decompose into them. graph/decompose.py expands a graph.
 
-An op of the table is primitive or has `decompose`, never both. `decompose(f, *tensors, **attrs)` gives the results as
-graph tensors; `f` has every op as a function (graph/functions.py), and operators, slices and views work as usual.
+An op of the table is primitive or has `decompose`, never both. Where inputs and outputs are the same, a decomposition meets the
+op's own tolerance with each of its results rounded to its dtype. docs/adr/0019-primitive-ops.md has the reasons for each.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ _TABLE = {
     "random draws": "sample",
 }
 PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())
-# Each operation of a decomposition rounds its result, which a kernel does once: errors may be 4 times, squares 16 times those
-# of `Op.tolerance`.
-TOLERANCE_FACTOR = 16.0
 
 
 def is_primitive(op: Op) -> bool:
