@@ -10,8 +10,10 @@ import pytest
 
 import camshaft as cs
 from camshaft import ops
+from camshaft.dtypes import f32
 from camshaft.errors import PlanError
 from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.graph.chains import fuse_chains
 from camshaft.graph.decompose import decompose, parts_of, use_of
 from camshaft.graph.graph import ArraySource, Graph
 from camshaft.ops.attention.reference import sample as attention_sample
@@ -23,6 +25,11 @@ from tests.support.references import error_of, evaluated
 from tests.support.samples import covering, samples
 
 COMPOSED = [op for op in ops.all_ops() if not is_primitive(op)]
+
+
+# Tokens at (slot, position).
+TOKENS = attention_sample("f32", [(0, 4), (0, 6), (1, 9)], heads=(1, 1), head_dim=8, dtype=f32)
+TWO_HEADS = attention_sample("Q4_0", [(0, 17), (1, 3)], heads=(2, 1), head_dim=32, form="Q4_0")
 
 
 def names_of(graph: Graph) -> list[str]:
@@ -47,6 +54,18 @@ def test_primitives_compute_an_op_within_its_tolerance(op: Op) -> None:
         assert evaluated_error(op, sample) <= 1, sample.name
 
 
+def test_a_nan_of_the_cache_reaches_the_tokens_that_see_it() -> None:
+    q, keys, values, *others = TOKENS.inputs
+    block = others[2][0, 0]
+    values = values.copy()
+    values[block, 0, 5, 3] = np.nan  # position 5 of slot 0
+    sample = replace(TOKENS, inputs=(q, keys, values, *others))
+    assert evaluated_error(ops.get("attention"), sample) <= 1
+    graph = decompose(use_of(ops.get("attention"), sample))
+    (y,) = evaluated(graph, {f"x{i}": a for i, a in enumerate(sample.inputs)}, sample.extents).values()
+    assert np.isnan(y).tolist() == [[column == 3 and token == 1 for column in range(8)] for token in range(3)]
+
+
 def test_no_power_of_a_sigmoid_overflows() -> None:
     sample = Sample("far", (np.array([-1e4, -200, -1, 0, 1, 200, 1e4], np.float32),))
     with np.errstate(over="raise"):
@@ -56,9 +75,6 @@ def test_no_power_of_a_sigmoid_overflows() -> None:
 def of_op(name: str, start: str) -> Sample:
     """The op's first sample whose name starts so."""
     return next(sample for sample in samples(name) if sample.name.startswith(start))
-
-
-TWO_HEADS = attention_sample("", [(0, 17), (1, 3)], heads=(2, 1), head_dim=32, form="Q4_0")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +133,15 @@ def test_an_exporter_chooses_what_is_expanded() -> None:
     known = PRIMITIVES | {"softmax", "sigmoid"}
     assert names_of(decompose(graph, lambda node: node.op.name not in known)) == ["sigmoid", "multiply", "softmax"]
     assert decompose(graph, lambda node: False) is graph
+
+
+def test_a_chain_decomposes_into_its_parts() -> None:
+    graph = Graph()
+    x, y = (graph.input(name, (3, 4), "f32") for name in "xy")
+    graph.output("z", cs.exp(x * y) + x)
+    (chain,) = fuse_chains(graph).nodes
+    assert chain.op.name.startswith("chain ")
+    assert names_of(decompose(fuse_chains(graph))) == ["multiply", "exp", "add"]
 
 
 def test_an_output_may_be_an_input() -> None:

@@ -66,8 +66,8 @@ def _rows(f: Any, cache: Any, blocks: Any) -> Sequence[Any]:
 
 
 def _finite(f: Any, values: Any, seen: Any) -> tuple[Any, Any]:
-    """The values with 0 for NaN and infinities, which weights of 0 would not remove, and which results [tokens, head_dim] see
-    one of these."""
-    bad = f.isnan(values - values)
+    """The values with 0 for NaN and infinities, which weights of 0 would not remove, and which results [tokens, head_dim] have
+    one of these among their keys: they become NaN."""
+    bad = f.logical_or(f.isnan(values), abs(values) > -_LOWEST)
     seen_bad = f.matmul(f.cast(seen, to="f32"), f.cast(bad, to="f32"), transpose_b=True)
     return f.where(bad, 0, values), seen_bad > 0
