@@ -1,8 +1,8 @@
-"""Dtype groups, and the checks and rounding that shape rules and references of several families share."""
+"""Dtype groups, and the checks and rounding that shape rules, references and decompositions of several families share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,3 +71,15 @@ def to_dtype(op: str, y: TensorSpec, attrs: ops.Attrs) -> TensorSpec:
     name = attrs.get("to", "f32")
     ops.expect(name in dtypes, op, f"to {name!r}", "to f32, f16 or bf16")
     return TensorSpec(y.shape, dtypes[name])
+
+
+def in_f32(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a decomposition that casts 16-bit floats to f32, and its one result back, so that it is rounded once."""
+
+    def decomposed(f: Any, *tensors: Any, **attrs: Any) -> Any:
+        dtype = as_dtype(tensors[-1].dtype)
+        if dtype not in (f16, bf16):
+            return decompose(f, *tensors, **attrs)
+        return f.cast(decompose(f, *(f.cast(x, to="f32") for x in tensors), **attrs), to=dtype.name)
+
+    return decomposed

@@ -17,6 +17,7 @@ from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention import one_query, split, tiled
+from camshaft.ops.attention.decomposition import decompose
 from camshaft.ops.attention.kv_cache_quantize import FORMATS, check_quantized, decode, encode
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.attention.paged import N_INPUTS, caches, multiply_adds
@@ -213,4 +214,5 @@ OP = ops.Op(
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * multiply_adds(node),
     nbytes=lambda node: 2.0 * node.inputs[0].nbytes + bound(node.attrs["length"]) * _bytes_per_key(node),
+    decompose=decompose,
 )
