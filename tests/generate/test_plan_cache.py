@@ -19,7 +19,7 @@ from camshaft.generate import plan_cache
 from camshaft.generate.sampling import Sampling
 from camshaft.models.quantize import quantize
 from camshaft.plan.cached.cached_plan import CachedPlan, from_bytes, to_bytes
-from camshaft.plan.runtime import native_plan
+from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
 
@@ -185,7 +185,7 @@ def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
     kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(path) as lm:
-        monkeypatch.setattr(native_plan, "inside_host_thunk", lambda: True)
+        monkeypatch.setattr(runnable, "inside_host_thunk", lambda: True)
         with pytest.raises(PlanError, match="needs the workers it is called by"):
             lm.logits(IDS)
 

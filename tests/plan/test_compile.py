@@ -391,7 +391,7 @@ def test_weights_do_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         def madvise(self, *advice: int) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr("camshaft.plan.memory.huge_pages.mmap.mmap", Refusing)
+    monkeypatch.setattr("camshaft.plan.memory.allocate.mmap.mmap", Refusing)
     with cs.compile(block(), threads=1) as plan:
         assert np.isfinite(next(iter(plan.run(x=X[:3]).values()))).all()
 

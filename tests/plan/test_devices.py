@@ -14,9 +14,9 @@ from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.spaces import leading_extent
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.workers import aligned_bytes
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null

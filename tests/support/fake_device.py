@@ -18,7 +18,7 @@ from camshaft.backends.cpu.device import CpuDevice, CpuKernel, cpu_device
 from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
 from camshaft.backends.registry import Backend
 from camshaft.errors import BackendError
-from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.selection.select import Choice, choose
 
 POISON = 0xCD

@@ -28,8 +28,8 @@ from camshaft.generate.sampling import Sampling
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.workers import aligned_bytes
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device

@@ -18,12 +18,12 @@ from camshaft.backends.cpu.loaded import CpuKernel, stored
 from camshaft.backends.cpu.packing import Packing
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.memory.allocate import aligned_bytes, host_memory
 from camshaft.plan.memory.loading import Wanted
 from camshaft.plan.runtime.native import layout
-from camshaft.plan.runtime.native.library import know_executor, memmove_address, native_executor
-from camshaft.plan.runtime.native_plan import NativePlan
-from camshaft.plan.runtime.runnable import Runnable
-from camshaft.plan.runtime.workers import Words, aligned_bytes, host_memory
+from camshaft.plan.runtime.native.library import memmove_address, native_executor, set_executor_key
+from camshaft.plan.runtime.runnable import NativePlan, Runnable
+from camshaft.plan.runtime.workers import Words
 
 if TYPE_CHECKING:
     from camshaft.formats.tensor import FileTensor
@@ -123,7 +123,7 @@ class CachedPlan(NativePlan):
         self, kept: Kept, kernels: Sequence[CpuKernel], memory: Mapping[str, Array], held: Sequence[Array]
     ) -> None:
         head = kept.head
-        know_executor(head.executor)
+        set_executor_key(head.executor)
         super().__init__([Extent(name, bound) for name, bound in head.extents], len(kept.records[0]), head.threads)
         self._args: Words = np.empty(kept.args.shape[1:], np.int64)
         self._walk(aligned_bytes(max(kept.records[0].nbytes, 128), 128).view(np.int64))

@@ -15,9 +15,9 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.graph.graph import ArraySource
 from camshaft.plan.lowering.lower import Lowered
+from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.runtime.workers import host_memory
 from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Thunk
 
 Array = np.ndarray[Any, Any]

@@ -11,8 +11,8 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
+from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.arena import MemoryPlan
-from camshaft.plan.runtime.workers import host_memory
 from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

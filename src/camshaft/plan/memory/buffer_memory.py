@@ -14,9 +14,9 @@ from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.lowering.spaces import is_unified
+from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.workers import host_memory
 from camshaft.plan.schedule import Buffer, Lifetime
 
 Array = np.ndarray[Any, Any]

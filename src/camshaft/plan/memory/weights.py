@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan.memory.huge_pages import huge_pages
+from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
 from camshaft.plan.memory.loading import Loading, Piece, Wanted, load_all, pieces, wanted
-from camshaft.plan.runtime.workers import aligned_bytes
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device, Memory

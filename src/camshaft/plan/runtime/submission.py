@@ -1,4 +1,4 @@
-"""Submission: a run in progress that can be waited for."""
+"""Submission: a queued run of a plan that callers can wait for."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ Results = dict[str, np.ndarray[Any, Any]]
 
 
 class Submission:
-    """One run, in the queue, in progress or done."""
+    """A run that is queued, in progress or done."""
 
     def __init__(self, future: Future[Results]) -> None:
         self._future = future
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the run has ended, successfully or not."""
         return self._future.done()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns when the run has ended; raises what it raised, or TimeoutError after `timeout` seconds."""
+        """Waits until the run has ended. Raises what it raised, or TimeoutError after `timeout` seconds."""
         self.result(timeout)
 
     def result(self, timeout: float | None = None) -> Results:
-        """The outputs by name, this run's own copies. Raises as `wait`; PlanError where a host thunk's function would wait
-        without end for what may wait for the workers it is called by."""
+        """Returns copies of the outputs by name. Raises like `wait`.
+
+        Raises PlanError in a host thunk without a timeout: the run may need the workers that run the thunk.
+        """
         if timeout is None and inside_host_thunk() and not self._future.done():
             raise PlanError(
                 "a host thunk's function waited, without a timeout, for a run that may need its own workers"
@@ -45,16 +47,18 @@ class Submission:
 
 
 class Submitter:
-    """The thread that takes a plan's submitted runs one by one, started by the first. A forked child starts its own."""
+    """The thread that executes a plan's submitted runs in order, started by the first one. A forked child starts its own."""
 
     def __init__(self) -> None:
         self._threads: dict[int, ThreadPoolExecutor] = {}  # by process
 
     def submit(self, run: Callable[[], Results]) -> Submission:
-        """Queues a run. PlanError once the plan is closed."""
+        """Queues a run. Raises PlanError if the plan is closed."""
         process = os.getpid()
         thread = self._threads.get(process)
-        if thread is None:  # of several callers at once, all get the executor of one; the others never start a thread
+        if (
+            thread is None
+        ):  # concurrent callers all use the first one's executor; the other executors never start a thread
             thread = self._threads.setdefault(process, ThreadPoolExecutor(1, "camshaft-submit"))
         try:
             return Submission(thread.submit(run))
@@ -62,7 +66,7 @@ class Submitter:
             raise PlanError("the plan is closed") from error
 
     def close(self) -> None:
-        """Ends the thread, after all that is queued."""
+        """Stops the thread after all queued runs."""
         thread = self._threads.get(os.getpid())
         if thread is not None:
             thread.shutdown()
