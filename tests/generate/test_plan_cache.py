@@ -96,7 +96,7 @@ def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path)
 
 def test_a_plan_that_cannot_be_kept_says_why(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.schedules.clear()
-    monkeypatch.setattr("camshaft.plan.cached.serialize.MOST_ALONG_NBYTES", 0)
+    monkeypatch.setattr("camshaft.plan.cached.serialize.MAX_COMPUTED_NBYTES", 0)
     with opened(path) as lm:
         lm.logits(IDS)
         assert lm.plans.origins["prompt"].startswith("compiled; cannot be cached: the const")
@@ -117,8 +117,8 @@ def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path
         key = entry.path.parent.name + entry.path.name
         data = kept.schedules.get(key)
         assert data is not None
-        kept.schedules.put(key, data.replace(b'"format": 1', b'"format": 0'))
-    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a kept plan of format 0; wanted 1"):
+        kept.schedules.put(key, data.replace(b'"format": 2', b'"format": 0'))
+    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a cached plan of format 0; wanted 2"):
         assert not runs_cached(path)
     kept.schedules.clear()
 

@@ -250,7 +250,7 @@ def test_inputs_and_outputs_may_stay_on_the_device(fakes: Fakes) -> None:
         wanted = run_block((None,) * 4, 40)
         assert y.read().tobytes() == wanted.tobytes()
         with pytest.raises(
-            PlanError, match=r"input 'h' lies on fake:0; wanted its bytes there \(plan.away\['h'\].write\)"
+            PlanError, match=r"input 'h' is on fake:0; wanted its bytes there \(plan.away\['h'\].write\)"
         ):
             then.run(h=wanted)
         assert first.away["y"].read(3).tobytes() == wanted[:3].tobytes()

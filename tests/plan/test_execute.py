@@ -306,10 +306,10 @@ def test_bad_memory_is_refused() -> None:
     frozen.flags.writeable = False
     cases = {
         "no memory for": {x: good[x], step: good[step]},
-        "some for": good | {buffer("stranger", 8): np.zeros(1)},
+        "which it does not take": good | {buffer("stranger", 8): np.zeros(1)},
         "wanted 128": good | {x: good[x][:31]},
         "contiguous": good | {x: align(np.zeros(64, np.float32))[::2]},
-        "steps": good | {x: align(np.zeros(33, np.float32))[1:]},
+        "alignment": good | {x: align(np.zeros(33, np.float32))[1:]},
         "read-only": good | {y: frozen},
         "overlaps": good | {y: good[x]},
     }

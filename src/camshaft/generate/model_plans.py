@@ -108,11 +108,11 @@ class ModelPlans:
         return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
-        from camshaft.plan.compile import compile_all
+        from camshaft.plan.compile import compile
 
         memory = self._memory()
-        (plan,) = compile_all(
-            [graph],
+        plan = compile(
+            graph,
             backend=self._backend,
             threads=self.threads,
             activations=self._activations,

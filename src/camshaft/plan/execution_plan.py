@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.hooks import hook
-from camshaft.plan.lowering.node_range import NodeRange
+from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.runtime.runnable import RunnableSchedule
@@ -125,7 +124,7 @@ class ExecutionPlan:
         """Checks one input and adds the extents that its shape sets to `active`. Raises PlanError for an invalid input."""
         if name in self.away:
             there = self.away[name].device.name
-            raise PlanError(f"run: input {name!r} lies on {there}; wanted its bytes there (plan.away[{name!r}].write)")
+            raise PlanError(f"run: input {name!r} is on {there}; wanted its bytes there (plan.away[{name!r}].write)")
         if name not in self.inputs:
             raise PlanError(f"run: no input {name!r}; this plan has {', '.join(self.inputs) or 'none'}")
         memory, spec = self.inputs[name], self.specs[name]
@@ -144,7 +143,7 @@ class ExecutionPlan:
         limit = self.limits.get(name)
         if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
             raise PlanError(
-                f"run: input {name!r} holds indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
+                f"run: input {name!r} has indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
             )
 
     def _active(self, name: str, array: Array) -> Array:
@@ -194,7 +193,5 @@ class ExecutionPlan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -168,7 +168,7 @@ class Thunk:
         allowed = {HOST, self.device} if self.kind == "copy" else {self.device}
         for use in self.uses:
             if use.slice.buffer.space not in allowed:
-                where = f"buffer {use.slice.buffer.name!r} lies in {use.slice.buffer.space}"
+                where = f"buffer {use.slice.buffer.name!r} is in {use.slice.buffer.space}"
                 raise PlanError(f"thunk {self.name!r} runs on {self.device}, but {where}; wanted a copy there")
 
     def _check_copy(self) -> None:

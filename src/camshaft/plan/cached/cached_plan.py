@@ -1,7 +1,7 @@
-"""CachedPlan: a plan's stored schedule, bound and ready to run without compiling anything.
+"""CachedPlan: a plan from the store, bound and ready to run without compilation.
 
-The cache stores the executor's words, each as an offset in a memory region: an argument's buffer, an extent's active value, a
-kernel. Loading adds the regions' addresses; it needs no graph, pass, choice or lowering, and imports none of their modules.
+The store has the executor's words, each as an offset into a memory region: an argument's buffer, an extent's active value, a
+kernel. Loading adds the regions' addresses. It needs no graph, choice or lowering, and imports none of their modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from camshaft.backends.cpu.packing import Packing
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.memory.allocate import aligned_bytes, host_memory
-from camshaft.plan.memory.loading import Wanted
+from camshaft.plan.memory.loading import LoadRequest
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import memmove_address, native_executor, set_executor_key
 from camshaft.plan.runtime.runnable import NativePlan, Runnable
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from camshaft.plan.memory.weights import Weights
 
 Array = np.ndarray[Any, Any]
-FORMAT = 1
-# The first regions; behind them, in this order: kernels, memory that the caller names, constants, bytes kept along, own memory.
+FORMAT = 2
+# The first regions. After them, in this order: kernels, named memory, the file's constants, computed constants, allocations.
 LITERAL, MEMMOVE, COPY, EXTENTS, ARGUMENTS, ARENA, FIRST_KERNEL = range(7)
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor of the model's file in a layout; `packing` is the number of a kernel and Packing's numbers, None: as it lies."""
+    """A tensor of the model's file in a layout. `packing` is a kernel's number and Packing's numbers; None: not packed."""
 
     tensor: str
     layout: str
@@ -48,7 +48,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class View:
-    """A named tensor: its region, the first byte there, and what NumPy makes of it."""
+    """A named tensor: its region, the offset of its first byte there, its NumPy dtype and its shape."""
 
     region: int
     offset: int
@@ -57,8 +57,12 @@ class View:
 
 
 @dataclass(frozen=True)
-class Head:
-    """A stored plan without its words. `kernels` are names with second keys; `own` the bytes of memory that the plan makes."""
+class PlanHeader:
+    """A serialized plan without its words.
+
+    `kernels` are (name, second key in the store); `arena` is (nbytes, alignment); `memory` is (name, nbytes) of the caller's
+    memory; `computed` and `allocated` are sizes in bytes of computed constants and of other memory that the plan allocates.
+    """
 
     threads: int
     executor: str
@@ -67,95 +71,99 @@ class Head:
     arena: tuple[int, int]
     memory: Sequence[tuple[str, int]]
     constants: Sequence[Constant]
-    along: Sequence[int]
-    own: Sequence[int]
+    computed: Sequence[int]
+    allocated: Sequence[int]
     inputs: Mapping[str, View]
     outputs: Mapping[str, View]
     shapes: tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A head, then `records` and `args` as offsets beside the numbers of their regions, int64 [2, ...] each, then bytes kept
-    along."""
+class SerializedPlan:
+    """A plan as it is stored: `records` and `args` are (offsets, region numbers), int64 [2, ...]; `computed` are constants."""
 
-    head: Head
+    header: PlanHeader
     records: Words
     args: Words
-    along: tuple[Array, ...]
+    computed: tuple[Array, ...]
 
 
-def to_bytes(kept: Kept) -> bytes:
-    """Serializes the plan: the length of a JSON text, the text, the arrays."""
-    text = json.dumps({"format": FORMAT, "head": asdict(kept.head)}).encode()
-    arrays = (kept.records, kept.args, *kept.along)
+def to_bytes(plan: SerializedPlan) -> bytes:
+    """Returns the length of a JSON text, the text, and the arrays."""
+    text = json.dumps({"format": FORMAT, "head": asdict(plan.header)}).encode()
+    arrays = (plan.records, plan.args, *plan.computed)
     return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
 
 
-def from_bytes(data: bytes) -> Kept:
-    """Deserializes the output of `to_bytes`. Raises PlanError for other bytes."""
+def from_bytes(data: bytes) -> SerializedPlan:
+    """Reads the output of `to_bytes`. Raises PlanError for other bytes."""
     try:
         end = 8 + int.from_bytes(data[:8], "little")
         document = json.loads(data[8:end])
         if document["format"] != FORMAT:
-            raise PlanError(f"a kept plan of format {document['format']}; wanted {FORMAT}")
-        head = _head(document["head"])
+            raise PlanError(f"a cached plan of format {document['format']}; wanted {FORMAT}")
+        header = _header(document["head"])
         arrays = []
-        for shape, dtype in [*((s, np.int64) for s in head.shapes), *(((n,), np.uint8) for n in head.along)]:
+        for shape, dtype in [*((s, np.int64) for s in header.shapes), *(((n,), np.uint8) for n in header.computed)]:
             count = int(np.prod(shape))
             array = np.frombuffer(data, dtype, count, end)
             arrays.append(array.reshape(tuple(shape)))
             end += array.nbytes
     except (ValueError, KeyError, TypeError) as error:
-        raise PlanError(f"a kept plan cannot be read: {error}") from error
-    return Kept(head, arrays[0], arrays[1], tuple(arrays[2:]))
+        raise PlanError(f"a cached plan cannot be read: {error}") from error
+    return SerializedPlan(header, arrays[0], arrays[1], tuple(arrays[2:]))
 
 
-def _head(row: dict[str, Any]) -> Head:
+def _header(row: dict[str, Any]) -> PlanHeader:
     views = {name: {k: View(**view) for k, view in row[name].items()} for name in ("inputs", "outputs")}
-    return Head(**row | views | {"constants": [Constant(**constant) for constant in row["constants"]]})
+    return PlanHeader(**row | views | {"constants": [Constant(**constant) for constant in row["constants"]]})
 
 
 class CachedPlan(NativePlan):
     """A stored plan, ready to run. `inputs` and `outputs` map names to views. Use it from one thread at a time."""
 
     def __init__(
-        self, kept: Kept, kernels: Sequence[CpuKernel], memory: Mapping[str, Array], held: Sequence[Array]
+        self,
+        plan: SerializedPlan,
+        kernels: Sequence[CpuKernel],
+        memory: Mapping[str, Array],
+        constants: Sequence[Array],
     ) -> None:
-        head = kept.head
-        set_executor_key(head.executor)
-        super().__init__([Extent(name, bound) for name, bound in head.extents], len(kept.records[0]), head.threads)
-        self._args: Words = np.empty(kept.args.shape[1:], np.int64)
-        self._walk(aligned_bytes(max(kept.records[0].nbytes, 128), 128).view(np.int64))
-        arrays = self._regions(kept, memory, held)
+        header = plan.header
+        set_executor_key(header.executor)
+        super().__init__([Extent(name, bound) for name, bound in header.extents], len(plan.records[0]), header.threads)
+        self._args: Words = np.empty(plan.args.shape[1:], np.int64)
+        self._set_records(aligned_bytes(max(plan.records[0].nbytes, 128), 128).view(np.int64))
+        arrays = self._regions(plan, memory, constants)
         self._memory = (kernels, arrays)
         fixed = [0, memmove_address(), native_executor().copy_address, self._block.ctypes.data, self._args.ctypes.data]
         first, rest = arrays[0].ctypes.data, [array.ctypes.data for array in arrays[1:]]
         bases = np.array([*fixed, first, *(kernel.address for kernel in kernels), *rest], np.int64)
-        self._args[:] = kept.args[0] + bases[kept.args[1]]
-        words = kept.records[0] + bases[kept.records[1]]
+        self._args[:] = plan.args[0] + bases[plan.args[1]]
+        words = plan.records[0] + bases[plan.records[1]]
         self._records[: words.size] = words.reshape(-1)
         skip = FIRST_KERNEL - 1 + len(kernels)
-        named = {name: _view(arrays[max(0, v.region - skip)], v) for name, v in {**head.inputs, **head.outputs}.items()}
-        self.inputs = {name: named[name] for name in head.inputs}
-        self.outputs = {name: named[name] for name in head.outputs}
+        views = {**header.inputs, **header.outputs}
+        named = {name: _view(arrays[max(0, view.region - skip)], view) for name, view in views.items()}
+        self.inputs = {name: named[name] for name in header.inputs}
+        self.outputs = {name: named[name] for name in header.outputs}
 
-    def _regions(self, kept: Kept, memory: Mapping[str, Array], held: Sequence[Array]) -> list[Array]:
-        """The arena, then every region behind the kernels, as bytes. PlanError for memory that is missing or too small."""
-        head = kept.head
-        for name, nbytes in head.memory:
+    def _regions(self, plan: SerializedPlan, memory: Mapping[str, Array], constants: Sequence[Array]) -> list[Array]:
+        """Returns the arena, then every region after the kernels, as bytes. Raises PlanError for missing or too small memory."""
+        header = plan.header
+        for name, nbytes in header.memory:
             if name not in memory or memory[name].nbytes < nbytes:
-                raise PlanError(f"a kept plan wants {nbytes} bytes of memory named {name!r}")
-        given = [memory[name].reshape(-1).view(np.uint8) for name, _ in head.memory]
-        along = [aligned_bytes(array.nbytes, _ALIGNMENT) for array in kept.along]
-        for place, array in zip(along, kept.along, strict=True):
+                raise PlanError(f"a cached plan wants {nbytes} bytes of memory named {name!r}")
+        given = [memory[name].reshape(-1).view(np.uint8) for name, _ in header.memory]
+        computed = [aligned_bytes(array.nbytes, _ALIGNMENT) for array in plan.computed]
+        for place, array in zip(computed, plan.computed, strict=True):
             place[:] = array
-        own = [host_memory("a kept plan", nbytes, _ALIGNMENT) for nbytes in head.own]
-        return [host_memory("the arena", *head.arena), *given, *held, *along, *own]
+        allocated = [host_memory("a cached plan", nbytes, _ALIGNMENT) for nbytes in header.allocated]
+        return [host_memory("the arena", *header.arena), *given, *constants, *computed, *allocated]
 
     @property
     def bound(self) -> Runnable:
-        """Itself: what runs."""
+        """Returns this plan: it is its own Runnable, unlike an ExecutionPlan."""
         return self
 
     def _waits(self) -> Sequence[bool]:
@@ -172,32 +180,32 @@ def _view(memory: Array, view: View) -> Array:
     return memory[view.offset : view.offset + nbytes].view(dtype).reshape(tuple(view.shape))
 
 
-_reviving = threading.Lock()
+_lock = threading.Lock()
 
 
-def revive(
-    kept: Kept, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
+def bind_cached(
+    plan: SerializedPlan, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
 ) -> CachedPlan | None:
     """Binds the plan and starts loading its constants (`weights.finish` completes it); None if the store lacks a kernel.
 
     Raises PlanError if memory or tensors differ from those that it was stored with.
     """
-    head = kept.head
-    with _reviving:
-        kernels = [stored(name, key) for name, key in head.kernels]
+    header = plan.header
+    with _lock:
+        kernels = [stored(name, key) for name, key in header.kernels]
         found = [kernel for kernel in kernels if kernel is not None]
         if len(found) < len(kernels):
             return None
-        wanted = [_wanted(constant, found, tensors) for constant in head.constants]
-        weights.begin_wanted(wanted, head.threads)
-        return CachedPlan(kept, found, memory, [weights.place(constant) for constant in wanted])
+        requests = [_load_request(constant, found, tensors) for constant in header.constants]
+        weights.begin_requests(requests, header.threads)
+        return CachedPlan(plan, found, memory, [weights.place(request) for request in requests])
 
 
-def _wanted(constant: Constant, kernels: Sequence[CpuKernel], tensors: Mapping[str, FileTensor]) -> Wanted:
+def _load_request(constant: Constant, kernels: Sequence[CpuKernel], tensors: Mapping[str, FileTensor]) -> LoadRequest:
     if constant.tensor not in tensors:
-        raise PlanError(f"a kept plan wants the tensor {constant.tensor!r}, which the file lacks")
+        raise PlanError(f"a cached plan wants the tensor {constant.tensor!r}, which the file lacks")
     packing = None
     if constant.packing is not None:
         kernel, *numbers = constant.packing
         packing = Packing(kernels[kernel], *numbers)
-    return Wanted(tensors[constant.tensor], constant.layout, constant.nbytes, packing)
+    return LoadRequest(tensors[constant.tensor], constant.layout, constant.nbytes, packing)

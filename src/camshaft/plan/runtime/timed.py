@@ -170,7 +170,7 @@ class Lanes:
         return self.done(began, ended - began)
 
     def put(self, first: int, last: int, times: Floats, programs: Counts) -> None:
-        """Adds the workers' `times` [workers, last - first + 1, 2] of thunks [first, last) in ns; the last row is the whole run."""
+        """Adds `times` [workers, last - first + 1, 2] in ns of thunks [first, last); the last row is the whole run."""
         thunks, whole = times[:, :-1], times[:, -1]
         took_part = programs[:, :-1] > 0
         self.start[: self.workers, first:last] = np.where(took_part, thunks[..., 0], np.nan)
