@@ -281,7 +281,11 @@ def test_the_callers_arena_is_used_and_checked() -> None:
     assert np.shares_memory(plan.arena, arena)
     read_only = arena.copy()
     read_only.flags.writeable = False
-    for bad, words in ((arena[:-64], "wanted 256"), (arena[1:], "bytes; wanted|alignment"), (read_only, "read-only|alignment")):
+    for bad, words in (
+        (arena[:-64], "wanted 256"),
+        (arena[1:], "bytes; wanted|alignment"),
+        (read_only, "read-only|alignment"),
+    ):
         with pytest.raises(PlanError, match=words):
             bind(schedule, memory, arena=bad, buffers=memory_of)
 

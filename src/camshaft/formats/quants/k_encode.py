@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from camshaft.formats.bits import Bytes, Floats, Records
+from camshaft.formats.bits import Bytes, Floats, Records, records
 from camshaft.formats.quants import k_quants as k
 from camshaft.formats.quants.grid_search import (
     TINY,
@@ -53,13 +53,6 @@ def _rounded(columns: Floats, step: Floats, shift: Floats, low: int, high: int, 
     flat, shift = step.reshape(-1), shift.reshape(-1)
     fresh = np.rint(divide(columns + shift, np.broadcast_to(flat, columns.shape))).clip(low, high) - low
     return np.where(flat == 0, codes, fresh).astype(np.uint8)
-
-
-def _records(layout: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
-    made = np.empty(len(fields["d"]), layout)
-    for name, value in fields.items():
-        made[name] = value
-    return made
 
 
 def _packed_bits(codes: Bytes, n_bits: int, run: int) -> Bytes:
@@ -108,7 +101,7 @@ def encode_q2_k(values: Floats) -> Records:
     """16 groups of 16: codes of 2 bits, scales and minima of 4; errors are magnitudes weighted by |x|."""
     weights = np.abs(_columns(values, 16))
     d, dmin, scales, minima, codes = _affine(values, 16, 15, weights, 3, -0.5, 15, absolute=True)
-    return _records(k.Q2_K, d=d, dmin=dmin, scales=scales | (minima << np.uint8(4)), qs=_packed_bits(codes, 2, 32))
+    return records(k.Q2_K, d=d, dmin=dmin, scales=scales | (minima << np.uint8(4)), qs=_packed_bits(codes, 2, 32))
 
 
 def encode_q3_k(values: Floats) -> Records:
@@ -123,7 +116,7 @@ def encode_q3_k(values: Floats) -> Records:
     step = _half(d)[:, None] * (scale_codes.astype(np.float32) - 32)
     final = _from_columns(_rounded(columns, step, np.zeros_like(step), -4, 3, codes), n)
     high = np.packbits(final.reshape(n, 8, 32) >> np.uint8(2), axis=1, bitorder="little").reshape(n, 32)
-    return _records(k.Q3_K, d=d, hmask=high, qs=_packed_bits(final, 2, 32), scales=_q3_scale_bytes(scale_codes))
+    return records(k.Q3_K, d=d, hmask=high, qs=_packed_bits(final, 2, 32), scales=_q3_scale_bytes(scale_codes))
 
 
 def _q3_scale_bytes(scales: Bytes) -> Bytes:
@@ -145,14 +138,14 @@ def _k_scale_bytes(scales: Bytes, minima: Bytes) -> Bytes:
 def encode_q4_k(values: Floats) -> Records:
     """8 groups of 32: codes of 4 bits, scales and minima of 6."""
     d, dmin, scales, minima, codes = _affine(values, 32, 63, _loud(_columns(values, 32)), 15, -1.0, 20, absolute=False)
-    return _records(k.Q4_K, d=d, dmin=dmin, scales=_k_scale_bytes(scales, minima), qs=_packed_bits(codes, 4, 32))
+    return records(k.Q4_K, d=d, dmin=dmin, scales=_k_scale_bytes(scales, minima), qs=_packed_bits(codes, 4, 32))
 
 
 def encode_q5_k(values: Floats) -> Records:
     """8 groups of 32: codes of 5 bits, scales and minima of 6."""
     d, dmin, scales, minima, codes = _affine(values, 32, 63, _loud(_columns(values, 32)), 31, -0.5, 15, absolute=False)
     high = np.packbits(codes.reshape(-1, 8, 32) >> np.uint8(4), axis=1, bitorder="little").reshape(-1, 32)
-    return _records(
+    return records(
         k.Q5_K, d=d, dmin=dmin, scales=_k_scale_bytes(scales, minima), qh=high, qs=_packed_bits(codes, 4, 32)
     )
 
@@ -173,7 +166,7 @@ def encode_q6_k(values: Floats) -> Records:
     halves = final.reshape(n, 2, 4, 32)
     low = (halves[:, :, :2] & np.uint8(15)) | (halves[:, :, 2:] << np.uint8(4))
     high = _packed_bits(final >> np.uint8(4), 2, 32)
-    return _records(k.Q6_K, d=d, ql=low.reshape(n, 128), qh=high, scales=scale_codes)
+    return records(k.Q6_K, d=d, ql=low.reshape(n, 128), qh=high, scales=scale_codes)
 
 
 def encode_iq4_xs(values: Floats) -> Records:
@@ -187,4 +180,4 @@ def encode_iq4_xs(values: Floats) -> Records:
     six = (scale_codes + 32).astype(np.uint8)
     low = (six[:, 0::2] & np.uint8(15)) | (six[:, 1::2] << np.uint8(4))
     high = np.bitwise_or.reduce((six >> np.uint8(4)).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16), axis=-1)
-    return _records(k.IQ4_XS, d=d, scales_h=high, scales_l=low, qs=_packed_bits(codes, 4, 16))
+    return records(k.IQ4_XS, d=d, scales_h=high, scales_l=low, qs=_packed_bits(codes, 4, 16))
