@@ -18,7 +18,7 @@ from camshaft.errors import PlanError
 from camshaft.generate import plan_cache
 from camshaft.generate.sampling import Sampling
 from camshaft.models.quantize import quantize
-from camshaft.plan.cached.cached_plan import CachedPlan, from_bytes, to_bytes
+from camshaft.plan.cached_plan import CachedPlan, from_bytes, to_bytes
 from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
@@ -96,7 +96,7 @@ def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path)
 
 def test_a_plan_that_cannot_be_kept_says_why(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.schedules.clear()
-    monkeypatch.setattr("camshaft.plan.cached.serialize.MAX_COMPUTED_NBYTES", 0)
+    monkeypatch.setattr("camshaft.plan.serialize.MAX_COMPUTED_NBYTES", 0)
     with opened(path) as lm:
         lm.logits(IDS)
         assert lm.plans.origins["prompt"].startswith("compiled; cannot be cached: the const")
@@ -239,7 +239,7 @@ NOT_IMPORTED = (
         "camshaft.emit.llvm.module",
         "camshaft.ops.op",
         "camshaft.plan.compile",
-        "camshaft.plan.cached.serialize",
+        "camshaft.plan.serialize",
         "camshaft.plan.schedule",
         "camshaft.backends.device",
         "camshaft.backends.registry",

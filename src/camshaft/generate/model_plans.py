@@ -27,7 +27,7 @@ from camshaft.generate.sampler import kind_of, sampling_graph
 from camshaft.generate.sampling import Sampling
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
-from camshaft.plan.cached.cached_plan import CachedPlan
+from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
 

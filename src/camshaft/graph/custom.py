@@ -31,6 +31,7 @@ class PointerCall:
     alive.
     """
 
+    name: str
     address: int
     programs: Dim
     keep: object
@@ -115,7 +116,7 @@ def _call(name: str, function: object, programs: Dim) -> HostCall | PointerCall:
     if address is not None:
         if address <= 0 or (isinstance(programs, int) and programs < 1):
             raise ShapeError(f"{name}: got address {address:#x} with {programs} programs; wanted both above 0")
-        return PointerCall(address, programs, function)
+        return PointerCall(name, address, programs, function)
     if not callable(function):
         raise ShapeError(
             f"{name}: got {function!r}; wanted a function, or native code as an address or a ctypes function"

@@ -21,14 +21,11 @@ from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
 from camshaft.graph.arguments import checked_list, given_form, views_of_memory
 from camshaft.graph.custom import COPY, Spec, custom_op
-from camshaft.graph.tensor import Array as Array
-from camshaft.graph.tensor import ArraySource as ArraySource
-from camshaft.graph.tensor import Source as Source
-from camshaft.graph.tensor import Tensor as Tensor
-from camshaft.graph.tensor import offset_nbytes as offset_nbytes
-from camshaft.graph.tensor import root as root
+from camshaft.graph.tensor import Array, ArraySource, Source, Tensor, offset_nbytes, root
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import Dim, TensorSpec, dims
+
+__all__ = ["Array", "ArraySource", "Graph", "Node", "Source", "Tensor", "offset_nbytes", "readers", "root"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY, MEMCPY, CustomOp
 from camshaft.graph.graph import Graph, Node, Tensor, root
-from camshaft.plan.lowering.node_thunks import Built, NodeRange, NodeUse, build_variant, space_of, thunks_of
+from camshaft.plan.lowering.node_thunks import Built, NodeRange, build_variant, space_of, thunks_of
 from camshaft.plan.lowering.spaces import Residency, is_unified, place
 from camshaft.plan.schedule import Buffer, BufferSlice, Thunk
 from camshaft.selection.kernel_dispatch import KernelDispatch, dispatched
@@ -109,8 +109,8 @@ def lower(
             devices.setdefault(used.space, used)
     results = frozenset(root(t) for t in graph.outputs.values())
     builds: dict[Hashable, Built] = {}
-    uses = [NodeUse(n.name, n.spec, choice) for n, choice in zip(graph.nodes, choices, strict=True)]
-    made = [None if use.choice.op is COPY else build_variant(use, builds) for use in uses]
+    chosen = list(zip(graph.nodes, choices, strict=True))
+    made = [None if node.op is COPY else build_variant(node.spec, choice, builds) for node, choice in chosen]
     spaces = [
         choice.device.space if m is None else space_of(m, choice) for m, choice in zip(made, choices, strict=True)
     ]
@@ -120,7 +120,7 @@ def lower(
     for tensor in (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values()):
         if root(tensor).kind != "constant" or root(tensor) in results:
             lowered.home(tensor)
-    for node, use, space, build in zip(graph.nodes, uses, spaces, made, strict=True):
+    for (node, choice), space, build in zip(chosen, spaces, made, strict=True):
         if build is None:
             lowered.thunks.append(lowered.residency.transfer(node))
             continue
@@ -128,8 +128,8 @@ def lower(
             lowered.residency.check_at_home(node, space)
         memory = _node_memory(node, space, lowered.residency)
         first = len(lowered.thunks)
-        lowered.thunks.extend(thunks_of(use, build, *memory, lowered.made))
-        lowered.origins.append(NodeRange(node, use.choice, first, len(lowered.thunks), *map(tuple, memory)))
+        lowered.thunks.extend(thunks_of(node, choice, build, *memory, lowered.made))
+        lowered.origins.append(NodeRange(node, choice, first, len(lowered.thunks), *map(tuple, memory)))
     lowered.residency.copy_home()
     return lowered
 

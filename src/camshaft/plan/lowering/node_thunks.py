@@ -48,15 +48,6 @@ Built: TypeAlias = Compiled | HostCall | PointerCall
 
 
 @dataclass(frozen=True)
-class NodeUse:
-    """A node's name, specs and choice, without its graph."""
-
-    name: str
-    spec: NodeSpec
-    choice: Choice
-
-
-@dataclass(frozen=True)
 class NodeRange:
     """Thunks [first, last) compute the node with its choice; `inputs` and `outputs` are its tensors' memory.
 
@@ -71,27 +62,27 @@ class NodeRange:
     outputs: tuple[Piece, ...]
 
 
-def build_variant(use: NodeUse, builds: dict[Hashable, Built]) -> Built:
-    """Returns the chosen variant, built and compiled for the use; `builds` caches those with equal specs."""
-    key = (id(use.choice.variant), use.choice.device.name, use.spec.key)
+def build_variant(spec: NodeSpec, choice: Choice, builds: dict[Hashable, Built]) -> Built:
+    """Returns the chosen variant, built and compiled for the specs; `builds` caches those with equal specs."""
+    key = (id(choice.variant), choice.device.name, spec.key)
     if key not in builds:
-        builds[key] = _build(use)
+        builds[key] = _build(spec, choice)
     return builds[key]
 
 
-def _build(use: NodeUse) -> Built:
-    if isinstance(use.choice.op, CustomOp):
-        return use.choice.op.call
-    build = use.choice.variant.build(use.spec, use.choice.device)
+def _build(spec: NodeSpec, choice: Choice) -> Built:
+    if isinstance(choice.op, CustomOp):
+        return choice.op.call
+    build = choice.variant.build(spec, choice.device)
     if isinstance(build, HostCall):
         return build
-    return Compiled(build.scratch, tuple(_compiled(launch, use, build) for launch in build.launches))
+    return Compiled(build.scratch, tuple(_compiled(launch, spec, choice.device, build) for launch in build.launches))
 
 
-def _compiled(launch: Launch | NativeCall, use: NodeUse, build: Build) -> CompiledLaunch:
-    made = signature(launch, use.spec, build)
-    parts = tuple(operand_part(operand, use.spec, build) for operand in launch.arrays)
-    code = compile_launch(launch, made, use.choice.device)
+def _compiled(launch: Launch | NativeCall, spec: NodeSpec, device: Device, build: Build) -> CompiledLaunch:
+    made = signature(launch, spec, build)
+    parts = tuple(operand_part(operand, spec, build) for operand in launch.arrays)
+    code = compile_launch(launch, made, device)
     return CompiledLaunch(launch, parts, made.scalars, programs(launch), code)
 
 
@@ -112,38 +103,42 @@ def alignment_of(device: Device) -> int:
 
 
 def thunks_of(
-    use: NodeUse,
+    node: Node,
+    choice: Choice,
     made: Built,
     inputs: Sequence[Piece],
     outputs: Sequence[Piece],
     constants: dict[Buffer, np.ndarray[Any, Any]],
 ) -> list[Thunk]:
-    """Returns the use's thunks in order, over its inputs and outputs. Adds the constants that they need to `constants`."""
+    """Returns the node's thunks in order, over its inputs and outputs. Adds the constants that they need to `constants`."""
     if isinstance(made, HostCall):
-        return [_host_thunk(use, made, inputs, outputs)]
+        return [_host_thunk(node, choice, made, inputs, outputs)]
     if isinstance(made, PointerCall):
-        return [_pointer_thunk(use, made, inputs, outputs)]
-    memory: dict[str, Sequence[Piece]] = {"input": inputs, "output": outputs, "scratch": _scratch(use, made)}
-    names = [f"{use.name}/{i}" if len(made.launches) > 1 else use.name for i in range(len(made.launches))]
-    return [_kernel_thunk(name, use, m, memory, constants) for name, m in zip(names, made.launches, strict=True)]
+        return [_pointer_thunk(node, choice, made, inputs, outputs)]
+    memory: dict[str, Sequence[Piece]] = {
+        "input": inputs,
+        "output": outputs,
+        "scratch": _scratch(node, choice.device, made),
+    }
+    names = [f"{node.name}/{i}" if len(made.launches) > 1 else node.name for i in range(len(made.launches))]
+    return [_kernel_thunk(name, choice, m, memory, constants) for name, m in zip(names, made.launches, strict=True)]
 
 
-def _scratch(use: NodeUse, made: Compiled) -> tuple[Buffer, ...]:
-    device = use.choice.device
+def _scratch(node: Node, device: Device, made: Compiled) -> tuple[Buffer, ...]:
     return tuple(
-        Buffer(f"{use.name}.scratch{i}", spec.nbytes, Lifetime.TEMP, alignment_of(device), device.space)
+        Buffer(f"{node.name}.scratch{i}", spec.nbytes, Lifetime.TEMP, alignment_of(device), device.space)
         for i, spec in enumerate(made.scratch)
     )
 
 
 def _kernel_thunk(
     name: str,
-    use: NodeUse,
+    choice: Choice,
     made: CompiledLaunch,
     memory: Mapping[str, Sequence[Piece]],
     constants: dict[Buffer, np.ndarray[Any, Any]],
 ) -> Thunk:
-    choice, launch = use.choice, made.launch
+    launch = made.launch
     slices, uses = [], []
     for operand, part in zip(launch.arrays, made.parts, strict=True):
         piece = memory[operand.kind][operand.index].slice(part.offset_nbytes, part.nbytes)
@@ -165,13 +160,13 @@ def _kernel_thunk(
 
 
 def _uses(
-    use: NodeUse, inputs: Sequence[Piece], outputs: Sequence[Piece]
+    node: Node, inputs: Sequence[Piece], outputs: Sequence[Piece]
 ) -> tuple[tuple[BufferSlice, ...], tuple[BufferUse, ...]]:
     """Returns slices of the whole inputs and outputs, and their accesses."""
-    specs = (*use.spec.inputs, *use.spec.outputs)
+    specs = (*node.spec.inputs, *node.spec.outputs)
     slices = tuple(b.slice(0, s.nbytes) for b, s in zip((*inputs, *outputs), specs, strict=True))
     uses = [BufferUse(s, "read") for s in slices[: len(inputs)]]
-    uses += [BufferUse(slices[i], "write") for i in (*use.choice.op.updates, *range(len(inputs), len(slices)))]
+    uses += [BufferUse(slices[i], "write") for i in (*node.op.updates, *range(len(inputs), len(slices)))]
     return slices, tuple(uses)
 
 
@@ -180,18 +175,19 @@ def extents_in(specs: Sequence[TensorSpec]) -> tuple[Extent, ...]:
     return tuple(dict.fromkeys(d for spec in specs for d in spec.shape if isinstance(d, Extent)))
 
 
-def _host_thunk(use: NodeUse, call: HostCall, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Thunk:
-    slices, uses = _uses(use, inputs, outputs)
-    specs, n_inputs = (*use.spec.inputs, *use.spec.outputs), len(inputs)
+def _host_thunk(node: Node, choice: Choice, call: HostCall, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Thunk:
+    slices, uses = _uses(node, inputs, outputs)
+    spec, n_inputs = node.spec, len(inputs)
+    specs = (*spec.inputs, *spec.outputs)
     extents = extents_in(specs) if call.active else ()
 
     def run(*args: Any) -> None:
         active = dict(zip(extents, args[len(slices) :], strict=True))
         arrays = [_array(m, s, active) for m, s in zip(args[: len(slices)], specs, strict=True)]
-        call.function(use.spec, arrays[:n_inputs], arrays[n_inputs:])
+        call.function(spec, arrays[:n_inputs], arrays[n_inputs:])
 
-    op, variant = use.choice.op.name, use.choice.variant.name
-    return Thunk(use.name, op, variant, use.choice.reason, "host", run, (*slices, *extents), uses)
+    op, variant = choice.op.name, choice.variant.name
+    return Thunk(node.name, op, variant, choice.reason, "host", run, (*slices, *extents), uses)
 
 
 def _array(memory: memoryview, spec: TensorSpec, active: Mapping[Extent, int]) -> np.ndarray[Any, Any]:
@@ -203,19 +199,11 @@ def _array(memory: memoryview, spec: TensorSpec, active: Mapping[Extent, int]) -
     return whole[tuple(slice(active.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
 
 
-@dataclass(frozen=True)
-class _Pointer:
-    """The caller's native code; `keep` keeps it alive."""
-
-    name: str
-    address: int
-    keep: object
-
-
-def _pointer_thunk(use: NodeUse, call: PointerCall, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Thunk:
-    slices, uses = _uses(use, inputs, outputs)
-    args: tuple[BufferSlice | Extent, ...] = (*slices, *extents_in((*use.spec.inputs, *use.spec.outputs)))
+def _pointer_thunk(
+    node: Node, choice: Choice, call: PointerCall, inputs: Sequence[Piece], outputs: Sequence[Piece]
+) -> Thunk:
+    slices, uses = _uses(node, inputs, outputs)
+    args: tuple[BufferSlice | Extent, ...] = (*slices, *extents_in((*node.spec.inputs, *node.spec.outputs)))
     count = Programs(1, ((call.programs, 1),)) if isinstance(call.programs, Extent) else Programs(call.programs)
-    entry = _Pointer(use.name, call.address, call.keep)
-    op, variant = use.choice.op.name, use.choice.variant.name
-    return Thunk(use.name, op, variant, use.choice.reason, "kernel", entry, args, uses, count)
+    op, variant = choice.op.name, choice.variant.name
+    return Thunk(node.name, op, variant, choice.reason, "kernel", call, args, uses, count)

@@ -16,7 +16,7 @@ from camshaft.backends.cpu.loaded import CpuKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan.cached.cached_plan import (
+from camshaft.plan.cached_plan import (
     ARENA,
     ARGUMENTS,
     COPY,
