@@ -25,7 +25,6 @@ from camshaft.plan.memory.buffer_memory import BufferMemory, allocate_buffers, g
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.runtime.multi_device import bind_mixed
 from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.schedule import Schedule, Thunk
 from camshaft.selection.kernel_dispatch import KernelDispatch, check_dispatcher
@@ -148,6 +147,8 @@ def bind_lowered(
     arrays = {buffer: array for buffer, array in memory.arrays.items() if buffer in needed}
     bound: RunnableSchedule
     if lowered.devices:
+        from camshaft.plan.runtime.multi_device import bind_mixed  # most plans are on the host only
+
         bound = bind_mixed(
             schedule,
             memory_plan,

@@ -101,7 +101,7 @@ class ExecutionPlan:
 
     @contextmanager
     def _alone(self, *, wait: bool = False) -> Iterator[None]:
-        """Locks the plan for one run. Raises PlanError if another run holds the lock, unless `wait`."""
+        """Locks the plan for one run. Raises PlanError if another run has locked it, unless `wait`."""
         if not self._turn.acquire(blocking=wait):
             raise PlanError("run: the plan is running already; wanted one run at a time (submit() queues them)")
         try:

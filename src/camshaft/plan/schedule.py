@@ -211,7 +211,7 @@ def copy_thunk(
     name: str,
     source: BufferSlice,
     destination: BufferSlice,
-    reason: str = "asked for",
+    reason: str = "explicit copy",
     extent: Extent | None = None,
 ) -> Thunk:
     """Returns a thunk that copies `source` to `destination` (equal sizes, no overlap).

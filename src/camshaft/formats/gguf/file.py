@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes
@@ -71,7 +71,7 @@ class GGUFFile:
     def __enter__(self) -> GGUFFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
 
 
 def read_header(file: MappedFile) -> GGUFFile:
-    """As `open_gguf`, for a file that is mapped already."""
+    """Like `open_gguf`, for a file that is mapped already."""
     cursor = Cursor(file)
     version = _read_version(cursor)
     n_tensors = cursor.count("the number of tensors", 24, MAX_COUNT)
