@@ -14,7 +14,7 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.schedule import Lifetime, Programs, copy_thunk, programs_for
+from camshaft.plan.schedule import Lifetime, Programs, copy_thunk
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -56,12 +56,12 @@ def test_active_extents_run_only_their_programs(threads: int) -> None:
         for index, item in enumerate(thunks[:-1]):
             memory_of[counts][:] = 0
             plan.run(index, index + 1)
-            n = programs_for(item, plan.active)
+            n = item.programs.count(plan.active)
             assert memory_of[counts][:n].tolist() == [1] * n
             assert memory_of[counts].sum() == n
         plan.run(3)
         assert memory_of[seen][0] == n_tokens
-    assert programs_for(thunks[0], {tokens: 7, rows: 1}) == 7
+    assert thunks[0].programs.count({tokens: 7, rows: 1}) == 7
 
 
 def test_extents_are_checked_against_their_bound() -> None:

@@ -34,9 +34,9 @@ def take_constant_thunks(lowered: Lowered) -> list[Thunk]:
     once: dict[object, Thunk] = {}
     renamed: dict[Buffer, Buffer] = {}
     for thunk in (lowered.thunks[i] for i in sorted(taken)):
-        own = {use.slice.buffer: replace(use.slice.buffer, lifetime=Lifetime.CONSTANT) for use in _uses(thunk, "write")}
+        own = {buffer: replace(buffer, lifetime=Lifetime.CONSTANT) for buffer in thunk.written}
         first = once.setdefault(_result_key(thunk), _with_buffers(thunk, own))
-        renamed |= dict(zip(own, (use.slice.buffer for use in _uses(first, "write")), strict=True))
+        renamed |= dict(zip(own, dict.fromkeys(first.written), strict=True))
     rest = [_with_buffers(thunk, renamed) for i, thunk in enumerate(lowered.thunks) if i not in taken]
     before = np.cumsum([0, *(i in taken for i in range(len(lowered.thunks)))])
     lowered.origins[:] = [
@@ -52,18 +52,11 @@ def run_constant_thunks(
     """Runs the thunks over the constants' memory and returns the memory that they wrote."""
     if not thunks:
         return {}
-    made = {
-        u.slice.buffer: host_memory(u.slice.buffer.name, u.slice.buffer.nbytes, 64)
-        for t in thunks
-        for u in _uses(t, "write")
-    }
+    made = {buffer: host_memory(buffer.name, buffer.nbytes, 64) for thunk in thunks for buffer in thunk.written}
     schedule, memory = make_schedule(thunks)
     given = {buffer: made[buffer] if buffer in made else constants[buffer] for buffer in schedule.buffers}
-    bound = bind(schedule, memory, buffers=given, threads=workers)
-    try:
+    with bind(schedule, memory, buffers=given, threads=workers) as bound:
         bound.run()
-    finally:
-        bound.close()
     return made
 
 
@@ -74,11 +67,11 @@ def _found(lowered: Lowered) -> set[int]:
     named = set(tensors.values())
     writers: dict[Buffer, set[int]] = {}
     for i, thunk in enumerate(lowered.thunks):
-        for use in _uses(thunk, "write"):
-            writers.setdefault(use.slice.buffer, set()).add(i)
+        for buffer in thunk.written:
+            writers.setdefault(buffer, set()).add(i)
     found = set()
     for i, thunk in enumerate(lowered.thunks):
-        read, written = ({use.slice.buffer for use in _uses(thunk, access)} for access in ("read", "write"))
+        read, written = {use.slice.buffer for use in _uses(thunk, "read")}, set(thunk.written)
         alone = all(b.lifetime is Lifetime.TEMP and b not in named and len(writers[b]) == 1 for b in written)
         grown = sum(b.nbytes for b in written) <= MOST_GROWTH * sum(b.nbytes for b in read)
         plain = (thunk.kind, thunk.device, thunk.extents) == ("kernel", HOST, ())

@@ -47,8 +47,7 @@ def _is_small(thunk: Thunk, origin: NodeRange) -> bool:
     """Whether the thunk is a small host kernel that writes only temporaries and is not the caller's own function."""
     if isinstance(origin.node.op, CustomOp) or thunk.kind != "kernel" or thunk.device != HOST:
         return False
-    written = [use.slice.buffer for use in thunk.uses if use.access == "write"]
-    if any(buffer.lifetime is not Lifetime.TEMP for buffer in written):
+    if any(buffer.lifetime is not Lifetime.TEMP for buffer in thunk.written):
         return False
     return _within(_work(thunk, origin), MOST_ALONE)
 
@@ -74,10 +73,8 @@ def _small_steps(thunks: Sequence[Thunk], small: set[int], works: dict[int, tupl
 def _whole_buffers(thunks: Sequence[Thunk], chosen: set[int]) -> set[int]:
     """Returns the chosen thunks whose buffers only chosen thunks write: a worker's copy must have all of the buffer."""
     while True:
-        others = {
-            u.slice.buffer for i, t in enumerate(thunks) if i not in chosen for u in t.uses if u.access == "write"
-        }
-        kept = {i for i in chosen if not any(u.slice.buffer in others for u in thunks[i].uses if u.access == "write")}
+        others = {buffer for i, thunk in enumerate(thunks) if i not in chosen for buffer in thunk.written}
+        kept = {i for i in chosen if others.isdisjoint(thunks[i].written)}
         if kept == chosen:
             return kept
         chosen = kept

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan.memory.hazards import insert_waits, steps
-from camshaft.plan.schedule import Buffer, Lifetime, Order, Schedule, Thunk, buffers_of, extents_of, own_buffers
+from camshaft.plan.memory.hazards import insert_waits, own_buffers, steps
+from camshaft.plan.schedule import Buffer, Lifetime, Order, Schedule, Thunk, buffers_of, extents_of
 
 ALIGNMENT = 64
 OWN_ALIGNMENT = 128  # two cache lines: workers share none, not even by prefetch of the neighbor
@@ -58,7 +58,7 @@ def _unshared(temporaries: Iterable[Buffer]) -> dict[Buffer, int]:
 def _refuse_unwritten(thunks: Sequence[Thunk]) -> None:
     written: set[Buffer] = set()
     for thunk in thunks:
-        written.update(use.slice.buffer for use in thunk.uses if use.access == "write")
+        written.update(thunk.written)
         for use in thunk.uses:
             if use.slice.nbytes and use.slice.buffer.lifetime is Lifetime.TEMP and use.slice.buffer not in written:
                 raise PlanError(

@@ -120,7 +120,7 @@ def bind_memory(
     An int is an address that the caller keeps valid. Raises PlanError for memory that is missing, too small, misaligned,
     read-only but written, or overlapping with one of the two written.
     """
-    written = {use.slice.buffer for thunk in schedule.thunks for use in thunk.uses if use.access == "write"}
+    written = {buffer for thunk in schedule.thunks for buffer in thunk.written}
     own = _bind_arena(memory, arena)
     pieces = dict(_placed(schedule, memory, own)) | dict(_given(schedule, buffers, written))
     _refuse_overlap(pieces, own, written)

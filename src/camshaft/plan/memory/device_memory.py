@@ -129,7 +129,7 @@ def bind_devices(
 
 
 def _check_given(schedule: Schedule, wanted: Sequence[Buffer], given: Mapping[Buffer, Memory]) -> None:
-    written = {use.slice.buffer for thunk in schedule.thunks for use in thunk.uses if use.access == "write"}
+    written = {buffer for thunk in schedule.thunks for buffer in thunk.written}
     seen: dict[int, Buffer] = {}
     for buffer in wanted:
         if buffer not in given:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.errors import PlanError
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk, own_buffers
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk
 
 Range = tuple[int, int]
 
@@ -21,6 +21,18 @@ def byte_range(piece: BufferSlice, offsets: Mapping[Buffer, int]) -> tuple[objec
         raise PlanError(f"temporary {piece.buffer.name!r} has no place in the arena; plan_memory gives it one")
     base = offsets[piece.buffer]
     return piece.buffer.space, (base + piece.offset, base + piece.end)
+
+
+def own_buffers(thunks: Iterable[Thunk]) -> frozenset[Buffer]:
+    """Returns the per-worker temporaries, which replicated thunks write. Raises PlanError if another thunk writes one too."""
+    writers: dict[Buffer, set[bool]] = {}
+    for thunk in thunks:
+        for buffer in thunk.written:
+            writers.setdefault(buffer, set()).add(thunk.replicated)
+    for buffer, kinds in writers.items():
+        if len(kinds) > 1:
+            raise PlanError(f"temporary {buffer.name!r} is written everywhere and by one worker; wanted one of both")
+    return frozenset(buffer for buffer, kinds in writers.items() if True in kinds)
 
 
 @dataclass

@@ -13,12 +13,12 @@ from camshaft.extent import Extent
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.binding import BoundMemory, Bytes, Memory, bind_memory
-from camshaft.plan.memory.hazards import missing_wait
+from camshaft.plan.memory.hazards import missing_wait, own_buffers
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import memmove_address, native_executor
 from camshaft.plan.runtime.runnable import NativePlan
 from camshaft.plan.runtime.workers import Runner, Words, calling
-from camshaft.plan.schedule import Buffer, BufferSlice, HostFunction, Schedule, Thunk, own_buffers
+from camshaft.plan.schedule import Buffer, BufferSlice, HostFunction, Schedule, Thunk
 
 MAX_PROGRAMS = 2**62
 _HOST_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Self
 
 import numpy as np
 
@@ -18,13 +17,14 @@ from camshaft.plan.memory.binding import Memory as HostMemory
 from camshaft.plan.memory.device_memory import DeviceMemory, bind_devices, commands
 from camshaft.plan.runtime.execute import BoundSchedule, check_waits
 from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.runnable import ClosablePlan
 from camshaft.plan.runtime.segments import Segment, cut
 from camshaft.plan.runtime.timed import Counts, DeviceTimes, Lanes, TimedRun, clock, timing
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import Buffer, BufferSlice, Schedule, buffers_of
 
 
-class MultiDeviceSchedule:
+class MultiDeviceSchedule(ClosablePlan):
     """A schedule bound to memory on every device, made by `bind_mixed`. A RunnableSchedule.
 
     Device segments are submitted and run asynchronously; a segment that needs the bytes of another one waits for it.
@@ -44,7 +44,6 @@ class MultiDeviceSchedule:
         self.segments = cut(schedule.thunks, memory_plan.offsets, schedule.after)
         self._host, self._host_memory, self._devices = host, host_memory, devices
         self._lock = threading.Lock()
-        self._closed = False
         places = np.cumsum([0, *(thunk.device == HOST for thunk in schedule.thunks)])
         self._host_index = tuple(int(place) for place in places)  # number of host thunks before each thunk
         self._runs: dict[tuple[int, int], DeviceRun] = {}
@@ -166,16 +165,6 @@ class MultiDeviceSchedule:
             self._timed_runs.clear()
             self._host_memory = BoundMemory(np.empty(0, np.uint8), {}, {})
             self._devices = {}
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise PlanError("the plan is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _wait_for_all(running: Mapping[int, DeviceRun]) -> None:

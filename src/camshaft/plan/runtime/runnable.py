@@ -81,11 +81,31 @@ class RunnableSchedule(Runnable, Protocol):
         """
 
 
-class NativePlan(ABC):
+class ClosablePlan(ABC):
+    """A plan that cannot run once it is closed. A context manager that closes it."""
+
+    _closed = False
+
+    @abstractmethod
+    def close(self) -> None:
+        """See Runnable."""
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise PlanError("the plan is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class NativePlan(ClosablePlan):
     """Thunk records that the native executor walks, and the active values of their extents.
 
     A subclass provides the records and keeps alive what they point to. Concurrent runs of one plan queue; callers synchronize
-    setting extents and reading results with those runs. A context manager that closes the plan.
+    setting extents and reading results with those runs.
     """
 
     _host: HostCalls | None = None
@@ -93,7 +113,6 @@ class NativePlan(ABC):
     def __init__(self, extents: Sequence[Extent], n_thunks: int, threads: int) -> None:
         self.threads = threads
         self._n_thunks = n_thunks
-        self._closed = False
         self._n_extents = len(extents)
         self._index = {extent: index for index, extent in enumerate(extents)}
         self._block: Words = aligned_bytes(8 * max(len(extents), 1), 64).view(np.int64)
@@ -195,13 +214,3 @@ class NativePlan(ABC):
         if extent not in self._index:
             raise PlanError(f"extent {extent.name!r} (bound {extent.bound}) is not one of this plan's")
         return self._index[extent]
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise PlanError("the plan is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
