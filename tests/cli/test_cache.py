@@ -32,7 +32,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     made.kernels.object(KEYS[0])
     made.kernels.object("f" * 64)
     made.flush_counters()
-    (made.make_models_dir() / "hf").mkdir()
+    (made.models_dir / "hf").mkdir(parents=True)
     (made.models_dir / "hf" / "a.gguf").write_bytes(bytes(1000))
     pull = made.models_dir / ".unfinished"
     pull.mkdir()

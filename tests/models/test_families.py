@@ -11,7 +11,7 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.generate.plan_cache import PlanCache
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, rope_scaling
+from camshaft.models import checkpoint, config, rope_scaling
 from camshaft.models.architectures import ARCHITECTURES
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
 
@@ -33,7 +33,7 @@ def _difference(name: str, folder: Path, **options: object) -> float:
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
     assert len(TINY_MODELS) == 9
-    assert {FAMILIES[name.split("-")[0]] for name in TINY_MODELS} == {*ARCHITECTURES}
+    assert {FAMILIES[name.split("-")[0]] for name in TINY_MODELS} == {*ARCHITECTURES} == {*config.ARCHITECTURES}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 

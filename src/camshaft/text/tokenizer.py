@@ -111,14 +111,6 @@ class Tokenizer:
         piece = self._spelled if special else self._shown
         return Detokenizer(piece, drop_space=at_start and self.vocabulary.add_space_prefix)
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token, control tokens included. Raises ModelError for an unknown id."""
-        return self._spelled(token_id)
-
-    def is_control(self, token_id: int) -> bool:
-        """Whether text output hides the token."""
-        return token_id in self._hidden
-
     def _type(self, token_id: int) -> int:
         if not 0 <= token_id < self.n_vocab:
             raise ModelError(f"no token {token_id}: the vocabulary has {self.n_vocab}")
