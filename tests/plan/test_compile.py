@@ -122,7 +122,7 @@ def test_the_callers_memory_is_used_for_what_it_names_and_for_temporaries() -> N
     arena = align(np.zeros(need, np.uint8))
     x, y = align(np.zeros(X.size, np.float32)).reshape(X.shape), align(np.zeros(X.size, np.float32)).reshape(X.shape)
     with cs.compile(block(), threads=1, arena=arena, memory={"x": x, "y": y}) as plan:
-        assert np.shares_memory(plan.bound.arena, arena)
+        assert np.shares_memory(plan.bound.memory.arena, arena)
         x[:] = X
         plan.run()
         np.testing.assert_allclose(y, wanted(X), atol=1e-4)

@@ -278,7 +278,7 @@ def test_the_callers_arena_is_used_and_checked() -> None:
     plan.run()
     assert set(memory_of[y]) == {4.0}
     assert set(arena.view(np.float32)) == {2.0, 3.0}
-    assert np.shares_memory(plan.arena, arena)
+    assert np.shares_memory(plan.memory.arena, arena)
     read_only = arena.copy()
     read_only.flags.writeable = False
     for bad, words in (

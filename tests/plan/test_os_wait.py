@@ -132,9 +132,7 @@ def test_this_system_sleeps_in_its_kernel() -> None:
 
 
 def test_a_system_without_a_row_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        os_wait, "WAIT_ROWS", tuple(WaitRow(r.name, r.meaning, lambda: None, "", "") for r in WAIT_ROWS)
-    )
+    monkeypatch.setattr(os_wait, "WAIT_ROWS", tuple(WaitRow(r.name, lambda: None, "", "") for r in WAIT_ROWS))
     with pytest.raises(PlanError, match=r"no way to let workers sleep.*futex.*yield"):
         find_wait_row()
 

@@ -79,11 +79,6 @@ class BoundSchedule(NativePlan):
         """Returns the records, the argument blocks, and the address of the first extent's active value."""
         return self._records, self._args, self._block.ctypes.data
 
-    @property
-    def arena(self) -> Bytes:
-        """Returns the memory of all temporaries."""
-        return self.memory.arena
-
     def bytes_of(self, piece: BufferSlice) -> Bytes:
         """Returns the slice's memory as uint8 [nbytes], without a copy. A temporary is valid from its write to its last read."""
         self._refuse_closed()

@@ -138,15 +138,13 @@ def timing() -> Iterator[None]:
 class DeviceTimes:
     """Times of thunks [first, last), which ran alone on a device.
 
-    `submitted_ns` and `done_ns` are time.perf_counter_ns values; `elapsed_ns` has each thunk's time by the device's clock, None
-    without one.
+    `submitted_ns` is a time.perf_counter_ns value; `elapsed_ns` has each thunk's time by the device's clock, None without one.
     """
 
     device: str
     first: int
     last: int
     submitted_ns: int
-    done_ns: int
     elapsed_ns: tuple[int, ...] | None
 
 

@@ -45,7 +45,6 @@ class WaitRow:
     """
 
     name: str
-    meaning: str
     find: Callable[[], WaitAddresses | None]
     wait: Callable[[Builder, Value, Value, Value], object]
     wake: Callable[[Builder, Value, Value], object]
@@ -95,7 +94,6 @@ def futex_row(number: int) -> WaitRow:
 
     return WaitRow(
         "futex",
-        "sleeps in the kernel: syscall(SYS_futex)",
         _find_futex,
         lambda b, function, word, seen: call(b, function, word, FUTEX_WAIT_PRIVATE, _wide(b, seen)),
         lambda b, function, word: call(b, function, word, FUTEX_WAKE_PRIVATE, b.const("i64", WAKE_ALL)),
@@ -131,21 +129,18 @@ WAIT_ROWS = (
     futex_row(FUTEX_NUMBERS.get(platform.machine(), 0)),
     WaitRow(
         "wait_on_address",
-        "sleeps in the kernel: WaitOnAddress",
         _find_windows,
         _wait_on_address,
         lambda b, function, word: b.call_at(function, "void", word),
     ),
     WaitRow(
-        "os_sync",
-        "sleeps in the kernel: os_sync_wait_on_address (macOS 14.4 and newer)",
+        "os_sync",  # macOS 14.4 and newer
         _find_darwin("os_sync_wait_on_address", "os_sync_wake_by_address_all"),
         lambda b, function, word, seen: _os_sync(b, function, word, _wide(b, seen)),
         _os_sync,
     ),
     WaitRow(
-        "ulock",
-        "sleeps in the kernel: __ulock_wait (macOS before 14.4)",
+        "ulock",  # macOS before 14.4
         _find_darwin("__ulock_wait", "__ulock_wake"),
         lambda b, function, word, seen: _ulock(
             b, function, ULOCK_COMPARE_AND_WAIT, word, _wide(b, seen), b.const("i32", 0)
@@ -153,8 +148,7 @@ WAIT_ROWS = (
         lambda b, function, word: _ulock(b, function, ULOCK_WAKE_ALL, word, b.const("i64", 0)),
     ),
     WaitRow(
-        "yield",
-        "does not sleep: calls sched_yield in a loop, so idle workers use their cores",
+        "yield",  # does not sleep: idle workers use their cores
         _find_yield,
         lambda b, function, word, seen: b.call_at(function, "i32"),
         lambda b, function, word: None,
