@@ -118,14 +118,19 @@ def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, s
     and the attributes of `positive`. A kernel without `inner` is for rank 2 only.
     """
     x = node.inputs[0]
-    dim, inner, rows = x.bounds[-1], prod(x.bounds[1:-1]), x.shape[0] if len(x.shape) > 1 else 1
+    dim, (rows, inner) = x.bounds[-1], (prod(x.bounds[:-1]), 1)
+    if isinstance(x.shape[0], Extent):
+        rows, inner = x.shape[0], prod(x.bounds[1:-1])
     flat = bound(rows) * inner, dim
     reads = [ops.read(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.inputs.values())]
     writes = [ops.write(i, shape=flat) for i in range(len(node.outputs))]
+    streams = streaming.pays(node, target)
     known: dict[str, Constant] = {"dim": dim, "inner": inner, **{name: node.attrs[name] for name in row.positive}}
-    known |= {"streams": streaming.pays(node, target), "prefetch": target.backend == "simd"}
+    known |= {"streams": streams, "prefetch": target.backend == "simd"}
     named = getfullargspec(kernel.function).kwonlyargs
     grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
     width = lanes.row_lanes(dim, target) if several_vectors else None
     constants = {name: known[name] for name in named}
-    return ops.Build((ops.Launch(kernel, (*reads, *writes), grid, constants, lanes=width),))
+    # Whether a row is whole cache lines decides how it is stored, if it is stored past the caches.
+    sizes = () if streams else ("dim",)
+    return ops.Build((ops.Launch(kernel, (*reads, *writes), grid, constants, lanes=width, sizes=sizes),))

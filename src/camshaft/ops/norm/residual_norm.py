@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.dtypes import f32
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
@@ -24,8 +25,8 @@ def one_row_per_program(
     for c in k.lanes(dim):
         value = a[row, c] + b[row, c]
         total[row, c] = value
-        squares += value**2
-    scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
+        squares.set(k.fma(value, value, squares.value))  # fused for every length of the row
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) + eps)
     for c in k.lanes(dim):  # a lane reads what it wrote itself: no barrier
         norm[row, c] = total[row, c] * scale * w[c]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.dtypes import f32
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops.kernels import streaming
@@ -20,8 +21,8 @@ def one_row_per_program(
     # y[r, c] = x[r, c] / sqrt(mean_c(x[r]^2) + eps) * w[c]
     row, squares = k.program(0) * inner + k.program(1), k.accumulator("sum")
     for c in k.lanes(dim):
-        squares += x[row, c] ** 2
-    scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
+        squares.set(k.fma(x[row, c], x[row, c], squares.value))  # fused for every length of the row
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) + eps)
     for c in k.lanes(dim):
         if streams:
             streaming.prefetch_next_row(k, x, row, c)
