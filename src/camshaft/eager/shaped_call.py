@@ -30,6 +30,7 @@ class Chooser(Protocol):
     op: Op
 
     def select(self, node: NodeSpec) -> Choice: ...
+    def known(self, key: Hashable) -> Prepared | None: ...
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
 
@@ -43,6 +44,11 @@ class Prepared:
     shapes: tuple[tuple[int, ...], ...]
     computed: tuple[Dtype, ...]
     returned: tuple[Dtype, ...]
+
+    @property
+    def takes_sizes(self) -> bool:
+        """Whether a call of another shape compiles nothing; many are made once."""
+        return isinstance(self.run, HostRunner) and any(step.sizes is not None for step in self.run.steps)
 
 
 def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping[str, Any]) -> Any:
@@ -78,7 +84,8 @@ def _call(
 ) -> Any:
     op = chooser.op
     key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
-    prepared = chooser.once(key, lambda: prepare(chooser, arrays, given))
+    before = chooser.known(key)
+    prepared = before or chooser.once(key, lambda: prepare(chooser, arrays, given))
     inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
     asked = _outputs(op, prepared, out)
     results = [
@@ -86,7 +93,8 @@ def _call(
         for want, shape, dtype in zip(asked, prepared.shapes, prepared.computed, strict=True)
     ]
     prepared.run(inputs, results)
-    chooser.remember(operands, attrs, prepared)
+    if before is not None or not prepared.takes_sizes:
+        chooser.remember(operands, attrs, prepared)
     given_back = tuple(_give(r, w, d) for r, w, d in zip(results, asked, prepared.returned, strict=True))
     return given_back[0] if len(given_back) == 1 else given_back or None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 12, 3
+MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 32, 3
 # An input's part of the key: its dtype's address, its number of axes, their sizes.
 KEY_WORDS = 2 + MOST_AXES
 # Attributes by keyword, as the addresses of name and value; a row holds on to both, so equal addresses are the same objects.

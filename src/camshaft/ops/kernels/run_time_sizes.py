@@ -90,12 +90,11 @@ def run_time_form(
 
 
 def _grid(counts: list[int], scalars: _Scalars) -> tuple[ir.GridDim, ...]:
-    """The grid's axes: those of one program stay, and the first of more needs no bound, as none comes before it."""
-    first = next((i for i, count in enumerate(counts) if count > 1), 0)
-    dims = []
-    for i, count in enumerate(counts):
-        if i <= first or count == 1:
-            dims.append(_MANY if i == first else _ONE)
-        else:
-            dims.append(ir.GridDim(scalar=f"size{scalars.new(count)}"))
+    """The grid's axes. The first needs no bound, as none comes before it; the last stays where it is one program, which spares a
+    division by program; of three, the first stays where it is one."""
+    first = int(len(counts) == 3 and counts[0] == 1)
+    dims = [_ONE] * first + [_MANY]
+    for axis, count in enumerate(counts[first + 1 :], first + 2):
+        is_one = axis == len(counts) and count == 1
+        dims.append(_ONE if is_one else ir.GridDim(scalar=f"size{scalars.new(count)}"))
     return tuple(dims)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import getfullargspec
 from math import prod
 from typing import Any
 
@@ -127,7 +126,8 @@ def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, s
     streams = streaming.pays(node, target)
     known: dict[str, Constant] = {"dim": dim, "inner": inner, **{name: node.attrs[name] for name in row.positive}}
     known |= {"streams": streams, "prefetch": target.backend == "simd"}
-    named = getfullargspec(kernel.function).kwonlyargs
+    code = kernel.function.__code__
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
     width = lanes.row_lanes(dim, target) if several_vectors else None
     constants = {name: known[name] for name in named}
