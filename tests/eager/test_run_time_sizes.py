@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from camshaft import DispatchTable, ops, table
-from camshaft.backends.cpu.device import cpu_device, counts
+from camshaft.backends.cpu.device import counts, cpu_device
 from camshaft.eager import elementwise_call, launches, runners
 from camshaft.ops.op import Sample
 from camshaft.validation.validate import check_sample
@@ -128,7 +128,11 @@ def cases(columns: int) -> list[tuple[str, tuple[Array, ...], dict[str, Any]]]:
         ("embedding", (np.array([2, 0], np.int32), draw(3, n)), {}),
     ]
     for op in ("sum", "mean", "max"):
-        made += [(op, (draw(3, n),), {"axes": 1}), (op, (draw(n, 5),), {"axes": 0}), (op, (draw(3, n, 5),), {"axes": (0, 2)})]
+        made += [
+            (op, (draw(3, n),), {"axes": 1}),
+            (op, (draw(n, 5),), {"axes": 0}),
+            (op, (draw(3, n, 5),), {"axes": (0, 2)}),
+        ]
     return made
 
 

@@ -13,13 +13,12 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.backends.registry import device
 from camshaft.dtypes import as_dtype
-from camshaft.eager import elementwise_call, native_call, shaped_call, shaped_native
+from camshaft.eager import elementwise_call, native_call, shaped_call
 from camshaft.eager.any_length import flat_kernel, flat_node, n_inputs, n_sample_inputs
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
-from camshaft.eager.native.shape_table import MOST_INPUTS
-from camshaft.eager.native.shaped_call import shaped_ir
+from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.numpy_forms import attributes_of, count_of
 from camshaft.eager.operands import as_kind, kind_of, output
 from camshaft.eager.shaped_call import Prepared
@@ -69,6 +68,7 @@ class ArrayOp:
         "check",
         "measurements",
         "n_inputs",
+        "names",
         "op",
         "override",
         "slow",
@@ -83,13 +83,14 @@ class ArrayOp:
     ) -> None:
         self.op, self.override, self.measurements, self.check = op, override, measurements, check
         self._lock = threading.RLock()
+        self.names: set[tuple[str, ...]] = set()
         self._calls: dict[Hashable, Prepared] = {}
         self._choices: dict[Hashable, Choice] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
-        self._state: native_call.State | None = None
-        self._shaped: native_call.State | None = None
+        self._state: native_call.Words | None = None
+        self._shaped: native_call.Words | None = None
         self.n_inputs = n_inputs(op)
         # `slow` takes what `call` leaves; rows know it by its address. `_python` is the last of them.
         self._python: Callable[..., Any] = self.run
@@ -104,7 +105,7 @@ class ArrayOp:
         name, text = self.op.name, builtin_text(self.op)
         count = self.n_inputs or n_sample_inputs(self.op)
         if 0 < count <= MOST_INPUTS and not self.op.updates:
-            self._shaped = native_call.new_state(self.slow, shaped_native.SHAPED_WORDS)
+            self._shaped = native_call.new_state(self.slow, native_call.SHAPED_WORDS)
             self.call = native_call.builtin(name, text, shaped_ir, count, self, self._shaped)
         if self.n_inputs:
             self.slow = self.call
@@ -175,7 +176,7 @@ class ArrayOp:
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
         """Registers the call with the builtin, where it supports it."""
         if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
-            shaped_native.add_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
+            native_call.add_shape_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         name = self.op.name
@@ -230,5 +231,5 @@ class ArrayOp:
         if made is None:
             return shaped_call.EachLength(self, dtypes, attrs)
         if self._state is not None and not attrs:
-            native_call.add_row(self._state, made, elementwise_call.share_from(made))
+            native_call.add_dtype_row(self._state, made, elementwise_call.share_from(made))
         return made

@@ -76,8 +76,8 @@ def estimated_ns(node: NodeSpec, choice: Choice) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch: `places` are (kind of tensor, its index, offset in bytes) of its arrays; `words` the arguments after them: addresses
-    in `sizes`, where the kernel takes sizes at run time."""
+    """A launch: `places` are (kind of tensor, its index, offset in bytes) of its arrays; `words` the arguments after them, which
+    are addresses in `sizes` where the kernel takes sizes at run time."""
 
     code: CpuKernel
     places: tuple[tuple[str, int, int], ...]
@@ -134,7 +134,9 @@ def narrowed(run: HostRunner, node: NodeSpec, choice: Choice, dtype: DType) -> H
     """The same with its one result rounded to another dtype, by one launch more: the result before is scratch."""
     wide, build = node.outputs[0], run.build
     n, at = prod(wide.bounds), len(build.scratch)
-    launch = Launch(narrow, (scratch(at, "read", (n,)), write(0, shape=(n,))), (Cells(n, NARROW_BLOCK),), {"n": n}, sizes=("n",))
+    launch = Launch(
+        narrow, (scratch(at, "read", (n,)), write(0, shape=(n,))), (Cells(n, NARROW_BLOCK),), {"n": n}, sizes=("n",)
+    )
     whole = Build((*build.launches, launch), (*build.scratch, wide))
     narrow_node = replace(node, outputs=(TensorSpec(wide.shape, dtype),))
     moved = [

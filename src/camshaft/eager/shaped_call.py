@@ -28,6 +28,7 @@ class Chooser(Protocol):
     """The part of ArrayOp that a call uses."""
 
     op: Op
+    names: set[tuple[str, ...]]  # of attributes that the op takes
 
     def select(self, node: NodeSpec) -> Choice: ...
     def known(self, key: Hashable) -> Prepared | None: ...
@@ -129,7 +130,10 @@ def check_updates(op: Op, values: Sequence[Any]) -> None:
 def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared:
     """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back."""
     op = chooser.op
-    check_names(op, arrays, attrs)
+    names = tuple(attrs)
+    if names not in chooser.names:
+        check_names(op, arrays, attrs)
+        chooser.names.add(names)
     try:
         node, returned = node_of(op, arrays, attrs), None
     except ShapeError:

@@ -32,27 +32,30 @@ class DispatchTable(ArrayFunctions):
     """
 
     override: str | None
-    ops: tuple[str, ...]
 
     def __init__(self, override: str | None, measurements: Measurements | None = None, check: Check = anything) -> None:
         """`check(choice, node)` raises for a choice that this table must not make."""
         vars(self).update(
             override=override,
-            ops=tuple(name for name in ops.NAMES if ops.variants_of(ops.get(name))),
             _measurements=measurements,
             _check=check,
             _lock=threading.RLock(),
         )
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        held = vars(self)
-        if name not in held.get("ops", ()):
-            raise AttributeError(f"the dispatch table has no op {name!r}; it has {', '.join(held.get('ops', ()))}")
-        with held["_lock"]:
-            if name not in held:
-                held[name] = ArrayOp(ops.get(name), self.override, held["_measurements"], held["_check"]).call
-            made: Callable[..., Any] = held[name]
+        known = vars(self)
+        if "_lock" not in known or name not in ops.NAMES or not ops.variants_of(ops.get(name)):
+            raise AttributeError(f"the dispatch table has no op {name!r}; it has {', '.join(self.ops)}")
+        with known["_lock"]:
+            if name not in known:
+                known[name] = ArrayOp(ops.get(name), self.override, known["_measurements"], known["_check"]).call
+            made: Callable[..., Any] = known[name]
             return made
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The names of the ops."""
+        return tuple(name for name in ops.NAMES if ops.variants_of(ops.get(name)))
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.ops})

@@ -54,7 +54,8 @@ class MemoryWords(Arithmetic):
         if stored.dtype != wanted:
             raise self.fail(f"a {stored.dtype} stored into {target.name} of {target.dtype}: wanted {wanted}")
         length = None if count is None else self.as_value(count, i64)
-        self.append(ir.Store(self.line(), target, self.indices(target, array.in_ir(indices)), stored, scattered, length, streamed))
+        at = self.indices(target, array.in_ir(indices))
+        self.append(ir.Store(self.line(), target, at, stored, scattered, length, streamed))
 
     def gather(self, array: Array, *indices: Number) -> ir.Value:
         """Load array[indices] at arbitrary lane indices (slower than a contiguous load, so it must be explicit)."""

@@ -94,7 +94,9 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def strided(over: Iteration, arrays: tuple[ops.Operand, ...], first: int = 0) -> ops.Launch:
     """A launch of `strided_copy`, with x read from its element `first` on."""
-    return ops.Launch(strided_copy, arrays, over.grid, {"first": first, **over.constants}, over.extents, sizes=("first", *SIZES))
+    return ops.Launch(
+        strided_copy, arrays, over.grid, {"first": first, **over.constants}, over.extents, sizes=("first", *SIZES)
+    )
 
 
 def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:

@@ -98,7 +98,13 @@ class ProgramBlock:
     """Inside a kernel: this program's columns, and loads and stores of the operands there. The grid is `Iteration.grid`."""
 
     def __init__(
-        self, k: Tracer, columns: int, active: Sequence[ir.Value], block: int, sizes: Strides, strides: tuple[Strides, ...]
+        self,
+        k: Tracer,
+        columns: int,
+        active: Sequence[ir.Value],
+        block: int,
+        sizes: Strides,
+        strides: tuple[Strides, ...],
     ) -> None:
         """`active`: the run-time scalars after the arrays, of which the first is the number of columns where `columns` is 0."""
         self._k, self._strides = k, strides

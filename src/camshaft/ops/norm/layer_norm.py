@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -53,5 +54,5 @@ OP = row_op(
     inputs={"x": "rc", "w": "c", "b": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
-    flops=lambda node: 8.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 8.0 * prod(node.inputs[0].bounds),
 )

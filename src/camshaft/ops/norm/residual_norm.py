@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ OP = row_op(
     rank=2,
     n_results=2,
     several_vectors=False,
-    flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
     rules=(Rule(Stage.FUSE, ("add",), _fused),),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -42,5 +43,5 @@ OP = row_op(
     numpy=_reference,
     positive={"eps": 1e-5},
     to=True,
-    flops=lambda node: 4.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 4.0 * prod(node.inputs[0].bounds),
 )

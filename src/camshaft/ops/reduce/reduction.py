@@ -80,10 +80,11 @@ def axes_of(op: str, spec: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
     if asked is None:
         return tuple(range(rank))
     given = (asked,) if isinstance(asked, int) else tuple(asked)
-    fits = all(isinstance(a, int) and -rank <= a < rank for a in given)
-    ops.expect(fits, op, f"axes {asked} of {spec}", f"axes from {-rank} to {rank - 1}")
+    if not all(isinstance(a, int) and -rank <= a < rank for a in given):
+        ops.expect(False, op, f"axes {asked} of {spec}", f"axes from {-rank} to {rank - 1}")
     found = tuple(a % rank for a in given)
-    ops.expect(len(set(found)) == len(found), op, f"axes {asked} of {spec}", "each axis once")
+    if len(set(found)) < len(found):
+        ops.expect(False, op, f"axes {asked} of {spec}", "each axis once")
     return found
 
 
