@@ -137,8 +137,9 @@ def updated(build: Build | HostCall) -> list[int]:
 def has_run_time_form(variant: KernelVariant, node: NodeSpec, device: Device) -> bool:
     """Whether `run_time_sizes` changes what runs."""
     build = variant.build(node, device)
-    launches = () if isinstance(build, HostCall) else build.launches
-    return any(run_time_form(launch, node, build, device) is not None for launch in launches)
+    if isinstance(build, HostCall):
+        return False
+    return any(run_time_form(launch, node, build, device) is not None for launch in build.launches)
 
 
 def compile_launch(launch: Launch | NativeCall, params: Signature, device: Device) -> CompiledKernel:

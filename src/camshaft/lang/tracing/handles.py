@@ -41,10 +41,11 @@ class Variable:
 class Array:
     """An array as a kernel sees it: x[row, c] reads, x[row, c] = v writes."""
 
-    def __init__(self, array: ir.Array, shape: tuple[Number, ...] | None = None) -> None:
-        """`shape`: that of the kernel's source, where the IR's array is flat because sizes are run-time scalars."""
+    def __init__(self, array: ir.Array, shape: tuple[Any, ...] | None = None) -> None:
+        """`shape`: the array's axes as the kernel indexes them, where the IR's array is flat because sizes are run-time scalars."""
         self.ir = array
-        self.shape, self.dtype = array.shape if shape is None else shape, array.dtype
+        self.shape: tuple[Any, ...] = array.shape if shape is None else shape
+        self.dtype = array.dtype
 
     def in_ir(self, indices: tuple[Number, ...]) -> tuple[Number, ...]:
         """The indices of the IR's array."""

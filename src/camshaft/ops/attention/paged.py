@@ -50,7 +50,7 @@ class Cache:
 
     @property
     def head_dim(self) -> int:
-        return self.keys.shape[2] * (2 if self.has_nibbles else 1)
+        return int(self.keys.shape[2]) * (2 if self.has_nibbles else 1)
 
     def key_in_lanes(self, k: Tracer, block: Value, head: Value, d: Value, j: Value) -> Value:
         """Loads component d of keys j, with lanes over j."""

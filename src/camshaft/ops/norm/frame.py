@@ -118,9 +118,9 @@ def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, s
     and the attributes of `positive`. A kernel without `inner` is for rank 2 only.
     """
     x = node.inputs[0]
-    dim, (rows, inner) = x.bounds[-1], (prod(x.bounds[:-1]), 1)
-    if isinstance(x.shape[0], Extent):
-        rows, inner = x.shape[0], prod(x.bounds[1:-1])
+    dim, rows, inner = x.bounds[-1], x.shape[0], prod(x.bounds[1:-1])
+    if not isinstance(rows, Extent):
+        rows, inner = prod(x.bounds[:-1]), 1
     flat = bound(rows) * inner, dim
     reads = [ops.read(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.inputs.values())]
     writes = [ops.write(i, shape=flat) for i in range(len(node.outputs))]

@@ -28,7 +28,7 @@ class Q8Out(NamedTuple):
     @property
     def groups(self) -> int:
         """Sums per block."""
-        return self.sums.shape[1] // self.scales.shape[1]
+        return int(self.sums.shape[1] // self.scales.shape[1])
 
 
 def store_block(k: Tracer, halves: Sequence[Value], row: Value, b: Value, outs: Sequence[Q8Out]) -> None:

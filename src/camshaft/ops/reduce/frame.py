@@ -180,7 +180,7 @@ def along_rows(
         for c in k.lanes(first, k.minimum(first + per, columns)):
             values = [_wide(k, x[start + c], wide) for x in operands[:inputs]]
             if inputs == 2 and wide.is_float:  # of two products in a sum, one would be fused or the other
-                total.set(k.fma(*values, total.value))
+                total.set(k.fma(values[0], values[1], total.value))
             else:
                 total.set(combine(k, kind, total.value, prod(values[1:], start=values[0])))
 
