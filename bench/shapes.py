@@ -4,7 +4,8 @@
 
 Each round draws new random shapes, from 1 to 1024 rows and columns, and calls every op once on each: NumPy, then camshaft. A
 result is the total over the shapes of a round; `again` calls the same shapes once more, which camshaft then knows. The first
-round, which may compile, is given apart, with the kernels that it compiled or loaded. Reported are minima over the other rounds.
+round, which may compile, is given apart, with the kernels that it compiled or loaded. Reported are minima over the other rounds,
+and the median call of a new shape, which a busy machine disturbs least.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 Call = Callable[..., object]
@@ -60,8 +62,10 @@ def calls() -> dict[str, tuple[Call, Call]]:
     }
 
 
-def one_round(pair: tuple[Call, Call], n_shapes: int, rng: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """Microseconds for all shapes by side: at first, and again."""
+def one_round(
+    pair: tuple[Call, Call], n_shapes: int, rng: Any
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Microseconds for each shape by side: at first, and again."""
     import numpy as np
 
     inputs = []
@@ -71,13 +75,13 @@ def one_round(pair: tuple[Call, Call], n_shapes: int, rng: Any) -> tuple[dict[st
         inputs.append((x, x[0].copy(), x[:, :1].copy()))
     turns = []
     for _ in range(2):
-        spent = dict.fromkeys(("numpy", "camshaft"), 0)
+        spent: dict[str, list[float]] = {"numpy": [], "camshaft": []}
         for given in inputs:
             for side, call in zip(spent, pair, strict=True):
                 started = time.perf_counter_ns()
                 call(*given)
-                spent[side] += time.perf_counter_ns() - started
-        turns.append({side: ns / 1000 for side, ns in spent.items()})
+                spent[side].append((time.perf_counter_ns() - started) / 1000)
+        turns.append(spent)
     return turns[0], turns[1]
 
 
@@ -95,21 +99,23 @@ def measure(name: str, pair: tuple[Call, Call], n_shapes: int, rounds: int) -> d
     first, _ = one_round(pair, n_shapes, rng)
     kernels = counts.compiled + counts.loaded - before
     later = [one_round(pair, n_shapes, rng) for _ in range(rounds)]
-    least = [{side: min(turn[i][side] for turn in later) for side in first} for i in range(2)]
+    least = [{side: min(sum(turn[i][side]) for turn in later) for side in first} for i in range(2)]
+    middle = {side: median([us for turn in later for us in turn[0][side]]) for side in first}
     return {
         "bench": "shapes",
         "case": name,
         "shapes": n_shapes,
         "kernels": kernels,
-        "first_round_us": {side: round(us) for side, us in first.items()},
+        "first_round_us": {side: round(sum(us)) for side, us in first.items()},
         "new_us": {side: round(us) for side, us in least[0].items()},
         "again_us": {side: round(us) for side, us in least[1].items()},
+        "median_new_us": {side: round(us, 1) for side, us in middle.items()},
     }
 
 
 def line(row: dict[str, Any]) -> tuple[object, ...]:
     """A row for the table."""
-    pairs = [row[key] for key in ("first_round_us", "new_us", "again_us")]
+    pairs = [row[key] for key in ("first_round_us", "new_us", "again_us", "median_new_us")]
     return row["case"], row["kernels"], *(us for pair in pairs for us in (pair["camshaft"], pair["numpy"]))
 
 
@@ -127,7 +133,18 @@ def main() -> None:
         os.environ[name] = str(options.threads)
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     made = [measure(name, pair, options.shapes, options.rounds) for name, pair in calls().items()]
-    header = ("case", "kernels", "first round us", "numpy", "new shapes us", "numpy", "again us", "numpy")
+    header = (
+        "case",
+        "kernels",
+        "first round us",
+        "numpy",
+        "new shapes us",
+        "numpy",
+        "again us",
+        "numpy",
+        "median new us",
+        "numpy",
+    )
     print(rows.table(header, [line(row) for row in made]))
     rows.write(options.json, made)
 

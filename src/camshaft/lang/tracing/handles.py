@@ -42,7 +42,7 @@ class Array:
     """An array as a kernel sees it: x[row, c] reads, x[row, c] = v writes."""
 
     def __init__(self, array: ir.Array, shape: tuple[Any, ...] | None = None) -> None:
-        """`shape`: the array's axes as the kernel indexes them, where the IR's array is flat because sizes are run-time scalars."""
+        """`shape`: the axes that the kernel indexes, where the IR's array is flat because sizes are run-time scalars."""
         self.ir = array
         self.shape: tuple[Any, ...] = array.shape if shape is None else shape
         self.dtype = array.dtype
