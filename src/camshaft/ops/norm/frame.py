@@ -52,18 +52,19 @@ def row_op(
     rank: int | None = None,
     n_results: int = 1,
     several_vectors: bool = True,
+    sizes: tuple[str, ...] = (),
     special: Callable[[], Iterable[ops.Sample]] = lambda: (),
     **fields: Any,
 ) -> ops.Op:
-    """The Op of a row-wise kernel; the parameters of RowOp, `several_vectors` (of `launch`), samples besides the common ones
-    (`special`), and other fields of Op."""
+    """The Op of a row-wise kernel; the parameters of RowOp, `several_vectors` and `sizes` (of `launch`), samples besides the
+    common ones (`special`), and other fields of Op."""
     row = RowOp(name, inputs, numpy, positive or {}, to, rank, n_results)
 
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         return results(row, specs, attrs)
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-        return launch(row, kernel, node, target, several_vectors)
+        return launch(row, kernel, node, target, several_vectors, sizes)
 
     infer.__module__ = kernel.function.__module__  # where a child process finds an op that is not camshaft's own
     return ops.Op(
@@ -110,8 +111,11 @@ def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tup
     return found if isinstance(found, tuple) else (found,)
 
 
-def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, several_vectors: bool) -> ops.Build:
-    """One launch with a program per row, on a CPU with four vectors at once where rows are long and `several_vectors`.
+def launch(
+    row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, several_vectors: bool, sizes: tuple[str, ...]
+) -> ops.Build:
+    """One launch with a program per row, on a CPU with four vectors at once where rows are long and `several_vectors`. `sizes`:
+    ("dim",) if the kernel may take it at run time.
 
     The kernel takes the arrays of inputs and results, and those of these constants that it names: `dim`, the columns; `inner`,
     the rows of one index of the first axis; `streams`, whether to use nontemporal stores; `prefetch`, whether prefetches pay;
@@ -133,5 +137,5 @@ def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, s
     width = lanes.row_lanes(dim, target) if several_vectors else None
     constants = {name: known[name] for name in named}
     # Whether a row is whole cache lines decides how it is stored, if it is stored past the caches.
-    sizes = () if streams else ("dim",)
-    return ops.Build((ops.Launch(kernel, (*reads, *writes), grid, constants, lanes=width, sizes=sizes),))
+    at_run_time = () if streams else sizes
+    return ops.Build((ops.Launch(kernel, (*reads, *writes), grid, constants, lanes=width, sizes=at_run_time),))

@@ -51,6 +51,7 @@ OP = row_op(
     formula="y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b",
     parameters=Parameters("x w b", (EPS,)),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"x": "rc", "w": "c", "b": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},

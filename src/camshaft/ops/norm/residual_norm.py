@@ -65,6 +65,7 @@ OP = row_op(
     formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
     parameters=Parameters("a b w", (EPS, TO), results=2),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"a": "rc", "b": "rc", "w": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},

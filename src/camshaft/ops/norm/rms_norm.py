@@ -39,6 +39,7 @@ OP = row_op(
     formula="y = x / sqrt(mean(x^2) + eps) * w",
     parameters=Parameters("x w", (EPS, TO)),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"x": "rc", "w": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},

@@ -66,6 +66,7 @@ OP = row_op(
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
     parameters=Parameters("x"),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"x": "rc"},
     numpy=_reference,
     special=_special,
