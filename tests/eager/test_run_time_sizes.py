@@ -167,3 +167,45 @@ def test_bits_are_those_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "several_workers", lambda: True)
     monkeypatch.setattr(launches, "_threads", lambda: 3)
     assert results(DispatchTable(None)) == alone
+
+
+def test_views_are_read_where_they_are() -> None:
+    """Above the size to which natively made copies go."""
+    x, row = draw(3, 70, 300), draw(300)
+    views: dict[str, Array] = {
+        "part of rows": x[:, :, :256],
+        "rows backwards": x[:, ::-1],
+        "columns backwards": x[:, :, ::-1],
+        "every second": x[:, ::2, ::2],
+        "transposed": x.transpose(2, 0, 1),
+        "in Fortran's order": np.asfortranarray(x),
+        "a row for all": np.broadcast_to(row, x.shape),
+        "a column for all": np.broadcast_to(x[:, :, :1], x.shape),
+        "of one axis": x[1:2],
+        "a part of a structure": np.zeros((70, 300), [("a", "i1"), ("b", F32)])["b"],
+    }
+    for name, view in views.items():
+        others = (view.copy(), view[:1], view[..., :1], view)
+        for other in others:
+            for a, b in ((view, other), (other, view)):
+                np.testing.assert_array_equal(table().subtract(a, b), a - b, err_msg=name)
+                out = np.full_like(view.copy(), np.nan)
+                assert table().subtract(a, b, out=out) is out
+                np.testing.assert_array_equal(out, a - b, err_msg=name)
+
+
+def test_an_output_that_overlaps_an_operand_is_as_numpys() -> None:
+    x = draw(130, 300)
+    for ours, theirs in ((x[1:], x[:-1]), (x[:, :-1], x[:, 1:]), (x[::-1], x), (x[:, 5:], x[:, 5:])):
+        wanted, given = x.copy(), x.copy()
+        place = [_same_view(given, x, v) for v in (ours, theirs)]
+        place_wanted = [_same_view(wanted, x, v) for v in (ours, theirs)]
+        np.add(place_wanted[1], place_wanted[1][:1], out=place_wanted[0])
+        table().add(place[1], place[1][:1], out=place[0])
+        np.testing.assert_array_equal(given, wanted)
+
+
+def _same_view(base: Array, like: Array, view: Array) -> Array:
+    """The view of `base` that `view` is of `like`."""
+    start = view.__array_interface__["data"][0] - like.__array_interface__["data"][0]
+    return np.ndarray(view.shape, view.dtype, base, start, view.strides)
