@@ -25,7 +25,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import Choice
 from camshaft.validation.run import compile_launch, native_code
 
-# A length that no memory holds.
+# A length larger than any memory.
 N = Extent("n", 1 << 48)
 # With fewer elements to a program, the kernel is one of rows, not of elements.
 LEAST_BLOCK = 64

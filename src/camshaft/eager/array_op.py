@@ -50,7 +50,7 @@ def anything(choice: Choice, node: NodeSpec) -> None:
 
 
 class ArrayOp:
-    """An op on arrays. `call` is what a table holds: a builtin where native calls can be made and the op is elementwise, else
+    """An op on arrays. `call` is what a table returns: a builtin where native calls can be made and the op is elementwise, else
     this object's own method; either has this object as `__self__`.
     """
 

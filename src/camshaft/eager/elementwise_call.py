@@ -14,7 +14,7 @@ from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import launch_words, run_launches, several_workers
 from camshaft.eager.operands import broadcast, cast, check_cast
 from camshaft.eager.runners import strided_runner
-from camshaft.eager.shaped_call import Chooser, Prepared
+from camshaft.eager.shaped_call import Chooser, Prepared, give
 from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, kinds_of, resolve
 from camshaft.ops.kernels.strides import iteration
 from camshaft.ops.op import Attrs
@@ -70,7 +70,7 @@ def call(chooser: Chooser, how: Resolved, operands: Sequence[Operand], out: Arra
         else:
             inputs, singles = _spread(arrays, shape, order, kernel)
             _run(kernel, [_flat(x) for x in inputs], _flat(result), singles)
-    return _give(result, out, how.returned)
+    return give(result, out, how.returned)
 
 
 def _is_flat(array: Array, shape: tuple[int, ...], order: str) -> bool:
@@ -174,12 +174,3 @@ def _run(kernel: AnyLength, inputs: Sequence[Array], output: Array, singles: int
 def share_from(kernel: FlatKernel) -> int:
     """From how many elements on a call is shared among workers."""
     return int(SHARE_NS / kernel.element_ns) if several_workers() else NOBODY
-
-
-def _give(result: Array, out: Array | None, returned: Dtype) -> Any:
-    if out is None:
-        kept = result if result.dtype == returned else result.astype(returned)
-        return kept if kept.ndim else kept[()]
-    if result is not out:
-        np.copyto(out, result, casting="same_kind")
-    return out

@@ -23,17 +23,17 @@ from camshaft.eager.shaped_call import Prepared
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002
 MAX_ROWS = 32
 FLAT_WORDS = MAX_ROWS * call_state.ROW_WORDS
-# From this many elements on other Python threads go on meanwhile; letting go of the lock and taking it back takes 60 ns.
+# From this many elements on, a call releases the GIL; to release and take it back costs 60 ns.
 MOST_LOCKED = 4096
 SHAPED_WORDS = table.ROW_WORDS << table.ROW_BITS
-# Work from which other Python threads go on meanwhile.
+# Work from which a call releases the GIL.
 RELEASE_NS = 2000.0
 Array = np.ndarray[Any, Any]
 Words = np.ndarray[Any, np.dtype[np.int64]]
-# What rows point to, by `id`. Calls may be under way when another shape takes a row, so it stays; a program of ever new shapes
-# fills this, and then no more.
+# What rows point to, by `id`, is never freed: another thread may be running it while its row is replaced. When this is full,
+# no more rows are added.
 _prepared: dict[int, tuple[Prepared, Words, int]] = {}
-# Attributes whose addresses are in rows; likewise.
+# Attributes whose addresses are in rows are never freed either.
 _attributes: dict[tuple[int, ...], dict[str, Any]] = {}
 MOST_PREPARED = 4096
 _CONSTANTS = (bool, int, float, str, type(None))
@@ -49,7 +49,7 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-# CPython keeps pointers to these for as long as the builtin lives.
+# CPython has pointers to these while the builtin exists.
 _builtins: list[Any] = []
 _OUT = sys.intern("out")
 
@@ -60,7 +60,7 @@ def _run_shared(tagged: int) -> None:
 
 
 def new_state(slow: Callable[..., Any], n_words: int) -> Words:
-    """The words that a builtin reads, without a row yet. They do not hold on to `slow`, the op's Python function."""
+    """The words that a builtin reads, without a row yet. `slow`, the op's Python function, is not referenced by them."""
     api = ctypes.pythonapi
     addresses = {
         "array_type": id(np.ndarray),
@@ -115,7 +115,7 @@ def add_dtype_row(state: Words, kernel: FlatKernel, share: int) -> None:
 
 
 def _ints(dtypes: Sequence[np.dtype[Any]]) -> tuple[int, int]:
-    """The Python ints that a row takes for an operand: those that its dtype holds, none where there are several."""
+    """The range of Python ints that a row takes for an operand: its dtype's, empty where there are several dtypes."""
     all_ints = np.iinfo(np.int64)
     if len(set(dtypes)) > 1 or (dtypes[0] not in (f32.numpy, f64.numpy) and dtypes[0].kind not in "iu"):
         return 1, 0
@@ -126,8 +126,7 @@ def _ints(dtypes: Sequence[np.dtype[Any]]) -> tuple[int, int]:
 def add_shape_row(
     state: Words, arrays: Sequence[Array], attrs: Mapping[str, Any], prepared: Prepared, elementwise: bool
 ) -> None:
-    """Makes the builtin call what was prepared for arrays of these dtypes and shapes and these very attributes, if it is of the
-    kind that a row holds.
+    """Adds a row that runs the prepared call for arrays of these dtypes and shapes and these attribute objects, if it fits a row.
 
     `elementwise`: an element of the output comes from those at its own place, so it may be written where it was read.
     """
@@ -172,7 +171,7 @@ def _attribute_words(attrs: Mapping[str, Any]) -> list[int]:
 
 
 def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
-    """Keeps names and values, so that their addresses stay theirs. False for more or others than rows take, or too many."""
+    """References names and values, so that their addresses stay valid. False for more or others than rows take, or too many."""
     if not attrs:
         return True
     known = all(type(v) in _CONSTANTS or (type(v) is tuple and {type(x) for x in v} <= {int}) for v in attrs.values())

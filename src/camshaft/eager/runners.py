@@ -89,7 +89,7 @@ class Step:
 @dataclass(frozen=True)
 class HostRunner:
     """The launches in order: on this thread, or with the workers where there is enough to do. Scratch is made per call, so that
-    threads do not share it; `build` holds what the words point to."""
+    threads do not share it; `build` owns what the words point to."""
 
     steps: tuple[Step, ...]
     build: Build
@@ -102,8 +102,8 @@ class HostRunner:
         return several and self.elapsed_ns >= SHARE_NS and several_workers()
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        held = [_aligned(spec.nbytes) for spec in self.build.scratch]
-        named = {"input": inputs, "output": outputs, "scratch": held}
+        scratch_arrays = [_aligned(spec.nbytes) for spec in self.build.scratch]
+        named = {"input": inputs, "output": outputs, "scratch": scratch_arrays}
         starts = {kind: [a.ctypes.data for a in arrays] for kind, arrays in named.items()}
         blocks = [
             np.array([*(starts[kind][index] + offset for kind, index, offset in s.places), *s.words], np.int64)

@@ -24,11 +24,10 @@ Check = Callable[[Choice, NodeSpec], None]
 
 
 class DispatchTable(ArrayFunctions):
-    """Frozen: the ops under one override, as attributes, each made when it is first asked for and then kept.
+    """Frozen: the ops under one override, as attributes, each made on first use.
 
-    A table once held never changes: what it chose for shapes, dtypes and attributes it keeps (of ever new ones, the last
-    MOST_REMEMBERED to an op). An attribute is a function of
-    arrays; its `__self__` is the ArrayOp, which tells its choices.
+    A table never changes its choices for known shapes, dtypes and attributes (an op remembers the last MOST_REMEMBERED). An
+    attribute is a function of arrays; its `__self__` is the ArrayOp, which has `choice`.
     """
 
     override: str | None
@@ -88,7 +87,7 @@ def _table(override: str | None) -> DispatchTable:
 
 
 def table(override: str | None = None) -> DispatchTable:
-    """The table of a backend, or, without a name, of the override that holds here (see get_backend_override)."""
+    """The table of a backend, or, without a name, of the current override (see get_backend_override)."""
     wanted = get_backend_override() if override is None else check_override(override)
     return _tables.get(wanted) or _table(wanted)
 
@@ -98,7 +97,7 @@ def select_kernels(
 ) -> DispatchTable:
     """A table of its own that runs nothing but what this validation proved, chosen by these measurements.
 
-    Its override is the one that holds here. A call whose choice was not proved is a BackendError.
+    Its override is the current one. A call whose choice was not proved is a BackendError.
     """
     results = ((name, v) for name, found in validation.items() for v in found.results)
     proved = frozenset((v.op, v.variant, name) for name, v in results if v.status == "proved")
