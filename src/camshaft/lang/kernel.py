@@ -32,7 +32,7 @@ __all__ = [
     "language_digest",
 ]
 
-Constant: TypeAlias = "int | float | str | bool | tuple[Constant, ...]"
+Constant: TypeAlias = "int | float | str | bool | ir.RunTime | tuple[Constant, ...]"
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,15 @@ class Kernel:
     ) -> ir.KernelIR:
         """Run the function once with traced values. A KernelError names the source line that breaks a rule."""
         tracer = Tracer(self.name, self.function.__code__.co_filename)
-        params = [ir.Array(a.name, a.dtype, a.shape, a.writable) for a in arrays]
+        params = [ir.Array(a.name, a.dtype, a.bounds, a.writable) for a in arrays]
         ir.recorders.append(tracer)
         try:
             values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
-            given = [Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
-            self.function(tracer, *given, **(constants or {}))
+            given = [Array(p, _traced(a.shape, values)) for p, a in zip(params, arrays, strict=True)]
+            by_keyword = {name: _traced(constant, values) for name, constant in (constants or {}).items()}
+            sizes = [*(a.shape for a in arrays), *(constants or {}).values()]
+            in_order = [] if any(_has_run_time(constant) for constant in sizes) else values
+            self.function(tracer, *given, *in_order[: self._scalar_count(len(params), len(in_order))], **by_keyword)
         except CamshaftError:
             raise
         except Exception as error:  # for example an unknown method of k, or NumPy on a traced value
@@ -100,6 +103,19 @@ class Kernel:
                 f"kernel {self.name} takes {code.co_argcount - 1} arrays and scalars, got {n_arrays} and {n_scalars}"
             )
         return named
+
+
+def _has_run_time(constant: Any) -> bool:
+    if isinstance(constant, tuple):
+        return any(_has_run_time(part) for part in constant)
+    return isinstance(constant, ir.RunTime)
+
+
+def _traced(constant: Any, scalars: Sequence[ir.Value]) -> Any:
+    """The constant with traced values for run-time scalars."""
+    if isinstance(constant, tuple):
+        return tuple(_traced(part, scalars) for part in constant)
+    return scalars[constant.index] if isinstance(constant, ir.RunTime) else constant
 
 
 @functools.cache

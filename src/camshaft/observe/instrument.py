@@ -51,7 +51,7 @@ def _interpreted(thunk: Thunk, texts: KernelTexts) -> Thunk:
 
     def run(*args: Any) -> None:
         views = [
-            np.frombuffer(memory, np.uint8).view(array.dtype.numpy).reshape(array.shape)
+            np.frombuffer(memory, np.uint8).view(array.dtype.numpy).reshape(array.bounds)
             for memory, array in zip(args, arrays, strict=False)
         ]
         interpret(kernel, views, [int(value) for value in args[len(arrays) :]], lanes=lanes)

@@ -100,7 +100,8 @@ class Cells:
 class Launch:
     """A kernel launch. `arrays` are in the kernel's order; `extents` are the run-time scalars that follow them.
 
-    `lanes` (a power of two) overrides the device's lane width. The last grid axis varies fastest.
+    `lanes` (a power of two) overrides the device's lane width. The last grid axis varies fastest. `sizes` names the constants
+    that the kernel may also take as run-time scalars (ops/kernels/run_time_sizes.py): sizes, strides, or tuples of them.
     """
 
     kernel: Kernel
@@ -109,6 +110,7 @@ class Launch:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     extents: tuple[Extent, ...] = ()
     lanes: int | None = None
+    sizes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

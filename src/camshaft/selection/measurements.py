@@ -114,6 +114,12 @@ class Measurements:
         measured = [values_of(text) for text in texts]
         return tuple(v for v in measured if all(value in legal.get(name, ()) for name, value in v.items()))
 
+    def has(self, op: Op) -> bool:
+        """Whether the op was measured at any site."""
+        with self._lock:
+            self._load()
+            return any(name == op.name for name, _ in self._sites)
+
     def at(self, op: Op, node: NodeSpec) -> tuple[Measurement, ...]:
         """The measurements at exactly the node's sizes."""
         with self._lock:

@@ -41,9 +41,23 @@ class Variable:
 class Array:
     """An array as a kernel sees it: x[row, c] reads, x[row, c] = v writes."""
 
-    def __init__(self, array: ir.Array) -> None:
+    def __init__(self, array: ir.Array, shape: tuple[Any, ...] | None = None) -> None:
+        """`shape`: the axes that the kernel indexes, where the IR's array is flat because sizes are run-time scalars."""
         self.ir = array
-        self.shape, self.dtype = array.shape, array.dtype
+        self.shape: tuple[Any, ...] = array.shape if shape is None else shape
+        self.dtype = array.dtype
+
+    def in_ir(self, indices: tuple[Number, ...]) -> tuple[Number, ...]:
+        """The indices of the IR's array."""
+        if len(indices) != len(self.shape):
+            message = f"{self.ir.name} has {len(self.shape)} dimensions, indexed with {len(indices)}"
+            raise ir.recorder().fail(message)
+        if len(self.shape) == len(self.ir.shape):
+            return indices
+        place = indices[0]
+        for index, size in zip(indices[1:], self.shape[1:], strict=True):
+            place = place * size + index
+        return (place,)
 
     def __getitem__(self, indices: Any) -> ir.Value:
         loaded: ir.Value = ir.recorder().load(self, indices if isinstance(indices, tuple) else (indices,))

@@ -32,7 +32,7 @@ class MemoryWords(Arithmetic):
         self, array: Array, indices: tuple[Number, ...], width: int = 0, gather: bool = False, count: Any = None
     ) -> ir.Value:
         target = array.ir
-        at = self.indices(target, indices)
+        at = self.indices(target, array.in_ir(indices))
         if count is not None:
             at = (*at, self.as_value(count, i64))
         return self.record("load", ir.arithmetic_dtype(target.dtype), at, width, (target, gather, count is not None))
@@ -54,7 +54,8 @@ class MemoryWords(Arithmetic):
         if stored.dtype != wanted:
             raise self.fail(f"a {stored.dtype} stored into {target.name} of {target.dtype}: wanted {wanted}")
         length = None if count is None else self.as_value(count, i64)
-        self.append(ir.Store(self.line(), target, self.indices(target, indices), stored, scattered, length, streamed))
+        at = self.indices(target, array.in_ir(indices))
+        self.append(ir.Store(self.line(), target, at, stored, scattered, length, streamed))
 
     def gather(self, array: Array, *indices: Number) -> ir.Value:
         """Load array[indices] at arbitrary lane indices (slower than a contiguous load, so it must be explicit)."""
@@ -83,7 +84,7 @@ class MemoryWords(Arithmetic):
 
     def prefetch(self, array: Array, *indices: Number) -> None:
         """Hint that array[indices] will be read soon."""
-        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, indices)))
+        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, array.in_ir(indices))))
 
 
 class AtomicWords(MemoryWords):
@@ -104,7 +105,7 @@ class AtomicWords(MemoryWords):
         values = tuple(self.as_value(v, target.dtype) for v in operands)
         if any(v.dtype != target.dtype for v in values):
             raise self.fail(f"atomic_{kind} of {values[0].dtype} on {target.name} of {target.dtype}")
-        at = self.indices(target, indices)
+        at = self.indices(target, array.in_ir(indices))
         return self.record("atomic", target.dtype, (*values, *at), attr=(target, kind))
 
     def atomic_add(self, array: Array, value: Number, *indices: Number) -> ir.Value:

@@ -126,7 +126,7 @@ class Cache:
     @property
     def head_dim(self) -> int:
         """The columns of a head."""
-        return self.keys.shape[2] * (2 if self.has_nibbles else 1)
+        return int(self.keys.shape[2]) * (2 if self.has_nibbles else 1)
 
 
 @dataclass(frozen=True)

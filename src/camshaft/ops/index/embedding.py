@@ -29,9 +29,9 @@ def _row(k: Tracer, wanted: Value, rows: int) -> tuple[Value, Value]:
 
 
 @kernel
-def plain_row(k: Tracer, ids: Array, table: Array, out: Array, *, dim: int) -> None:
+def plain_row(k: Tracer, ids: Array, table: Array, out: Array, *, rows: int, dim: int) -> None:
     t = k.program(0)
-    row, inside = _row(k, ids[t].to(i64), table.shape[0])
+    row, inside = _row(k, ids[t].to(i64), rows)
     for c in k.lanes(dim):
         out[t, c] = k.select(inside, table[row, c], NAN)
 
@@ -83,7 +83,8 @@ def _decompose(f: Any, ids: Any, table: Any) -> Any:
 def _build_plain(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     ids, table = node.inputs
     arrays = (ops.read(0), ops.read(1), ops.write(0))
-    return ops.Build((ops.Launch(plain_row, arrays, (ops.Cells(ids.shape[0]),), {"dim": table.bounds[1]}),))
+    constants: dict[str, Constant] = {"rows": table.bounds[0], "dim": table.bounds[1]}
+    return ops.Build((ops.Launch(plain_row, arrays, (ops.Cells(ids.shape[0]),), constants, sizes=("rows", "dim")),))
 
 
 def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

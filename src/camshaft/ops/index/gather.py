@@ -70,7 +70,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         constants = {"columns": columns, "block": block}
         return ops.Build((ops.Launch(gather_active, arrays, grid, constants, extents=(x.shape[0],)),))
     constants = {"limit": x.bounds[0], "columns": columns, "block": block}
-    return ops.Build((ops.Launch(gather_bounded, arrays, grid, constants),))
+    return ops.Build((ops.Launch(gather_bounded, arrays, grid, constants, sizes=tuple(constants)),))
 
 
 def _samples() -> Iterable[ops.Sample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,10 @@ OP = row_op(
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
     parameters=Parameters("x"),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"x": "rc"},
     numpy=_reference,
     special=_special,
-    flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

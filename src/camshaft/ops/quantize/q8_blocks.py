@@ -30,7 +30,7 @@ class Q8Out(NamedTuple):
     @property
     def groups(self) -> int:
         """Sums per block."""
-        return self.sums.shape[1] // self.scales.shape[1]
+        return int(self.sums.shape[1] // self.scales.shape[1])
 
 
 def q8_outs(arrays: tuple[Any, ...], sums: Sums) -> tuple[list[Q8Out], tuple[Any, ...]]:
