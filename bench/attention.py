@@ -197,7 +197,7 @@ def row(case: Case, spent: rows.Spread, top: peak.MachinePeak) -> dict[str, Any]
         "ns": spent.map(lambda s: s * 1e9).rounded(),
         "GB/s": float(f"{nbytes / spent.median / 1e9:.4g}"),
         "GFLOP/s": float(f"{case.flops / spent.median / 1e9:.4g}"),
-        "roof_share": round(top.least_s(nbytes, {"f32": case.flops}) / spent.median, 3),
+        "peak_share": round(top.least_s(nbytes, {"f32": case.flops}) / spent.median, 3),
     }
 
 
@@ -232,7 +232,7 @@ def report(made: Sequence[dict[str, Any]]) -> str:
     for r in made:
         spent = {name: f"{ns / 1000:.4g}" for name, ns in r["ns"].items()}
         time = f"{spent['median']} ({spent['min']} to {spent['max']})"
-        known = (r["GB/s"], r["GFLOP/s"], f"{r['roof_share']:.0%}", r.get("ratio", ""))
+        known = (r["GB/s"], r["GFLOP/s"], f"{r['peak_share']:.0%}", r.get("ratio", ""))
         lines.append((r["threads"], r["use"], r["form"], r["backend"], time, *known))
     return rows.table(header, lines)
 

@@ -259,7 +259,7 @@ def row(model: Model, case: Case, tokens: int, top: peak.MachinePeak, repeats: i
         "ns": spent.map(lambda s: s * 1e9).rounded(),
         "GB/s": float(f"{nbytes / spent.median / 1e9:.4g}"),
         "GFLOP/s": float(f"{flops / spent.median / 1e9:.4g}"),
-        "roof_share": round(top.least_s(nbytes, {"int8": ints, "f32": flops - ints}) / spent.median, 3),
+        "peak_share": round(top.least_s(nbytes, {"int8": ints, "f32": flops - ints}) / spent.median, 3),
     }
 
 
@@ -280,7 +280,7 @@ def line(r: dict[str, Any]) -> tuple[object, ...]:
     """A row for the table."""
     us = r["ns"]["median"] / 1000
     name = f"{r['op']} {r['use']}".strip()
-    return r["threads"], r["tokens"], name, r["variant"], f"{us:.4g}", r["GB/s"], r["GFLOP/s"], f"{r['roof_share']:.0%}"
+    return r["threads"], r["tokens"], name, r["variant"], f"{us:.4g}", r["GB/s"], r["GFLOP/s"], f"{r['peak_share']:.0%}"
 
 
 def main() -> None:

@@ -333,7 +333,7 @@ def test_a_host_thunk_may_call_the_table_whose_workers_its_plan_has() -> None:
 
 def test_ever_new_shapes_and_attributes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_op, "MOST_REMEMBERED", 8)
-    monkeypatch.setattr(shaped_native, "MOST_HELD", 0)
+    monkeypatch.setattr(shaped_native, "MOST_ENTRIES", 0)
     t = DispatchTable(None)
     x = draw(40, 2)
     for _ in range(2):

@@ -18,7 +18,7 @@ from camshaft.observe.instrument import InstrumentedSchedule, interpret
 from camshaft.observe.override import ReplacedKernel
 from camshaft.plan.runtime.execute import BoundSchedule
 
-pytestmark = pytest.mark.usefixtures("known_roof")
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 @pytest.fixture(scope="module")

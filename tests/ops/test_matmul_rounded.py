@@ -36,7 +36,7 @@ WAYS = (
     ("blocked", PARTED),
     ("blocked", {}),
     ("bf16_dot", PARTED),
-    ("bf16_dot", PARTED | {"packed": blocked.HELD}),
+    ("bf16_dot", PARTED | {"packed": blocked.PACKED_INSIDE}),
     ("bf16_dot", {}),
     ("skinny", {}),
 )

@@ -43,7 +43,7 @@ def test_what_is_foreseen_is_proved_in_the_same_go(
         return judge(variant_cases, timeout_s, progress)
 
     monkeypatch.setattr(proof, "_validate", counted)
-    (choice,) = select.choose([SILU], "simd", foreseen=lambda: [ADD])
+    (choice,) = select.choose([SILU], "simd", upcoming=lambda: [ADD])
     assert (choice.op.name, rounds) == ("silu", [["add", "silu"]])
     added = select.select(*ADD, "simd")
     assert len(rounds) == 1
@@ -59,7 +59,7 @@ def test_nothing_goes_on_beside_a_proof_that_is_evidence(monkeypatch: pytest.Mon
     def asked() -> list[object]:
         raise AssertionError("asked what is foreseen")
 
-    select.choose([SILU], "simd", foreseen=asked)
+    select.choose([SILU], "simd", upcoming=asked)
     assert compiled == []
 
 

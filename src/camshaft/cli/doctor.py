@@ -38,7 +38,7 @@ def doctor(json: options.Json = False) -> None:
         "absences": absences(backends),
         "failures": failures(backends),
         "advice": advice(backends),
-        "roofs": stored_peaks(),
+        "peaks": stored_peaks(),
         "measurements": measurements().summary(),
     }
     if json:
@@ -52,7 +52,7 @@ def _print(machine: RuntimeCapabilities, backends: Mapping[str, BackendValidatio
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(report["roofs"], report["measurements"]))):
+    for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(report["peaks"], report["measurements"]))):
         _section(console, title, lines)
     _print_families(console, report["families"], [name for name, b in backends.items() if b.results])
     _section(console, "Failed", [(f"{f.op} {f.variant} on {f.backend}", f.reason) for f in report["failures"]])

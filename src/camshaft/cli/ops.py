@@ -43,7 +43,7 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
 
 def _plain(row: OpOverview) -> dict[str, Any]:
     entry: dict[str, Any] = plain(row.entry)
-    return entry | {"standings": plain(row.standings)}
+    return entry | {"statuses": plain(row.statuses)}
 
 
 def _print_all(rows: Sequence[OpOverview]) -> None:
@@ -73,11 +73,11 @@ def _print_op(row: OpOverview) -> None:
     about = {"family": entry.family, "dtypes": entry.dtypes, "gradient": entry.gradient, "fused": entry.fused}
     print_tree(about | {"rows": entry.rows}, indent=2)
     table: list[tuple[object, ...]] = [("  variant", "backend", "status", "max error", "allowed", "seconds")]
-    table += [(f"  {s.variant}", s.backend, s.status, *map(_number, _figures(s))) for s in row.standings]
+    table += [(f"  {s.variant}", s.backend, s.status, *map(_number, _figures(s))) for s in row.statuses]
     print_columns(table, right=frozenset({3, 4, 5}))
     reasons = dict.fromkeys(
         (s.reason, s.backend if s.status == "absent" else f"{s.variant} on {s.backend}")
-        for s in row.standings
+        for s in row.statuses
         if s.reason
     )
     for reason, what in reasons:

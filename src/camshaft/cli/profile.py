@@ -21,7 +21,7 @@ _Phase = Annotated[str, typer.Option(metavar="prompt|generate|both", help="What 
 _Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs per phase; the medians are shown.")]
 _Thunks = Annotated[bool, typer.Option("--thunks", help="Also list every thunk.")]
 _Layers = Annotated[bool, typer.Option("--layers", help="Also list every layer.")]
-_Roof = Annotated[bool, typer.Option("--roof", help="Measure the machine's peak rates again (takes seconds).")]
+_Peak = Annotated[bool, typer.Option("--peak", help="Measure the machine's peak rates again (takes seconds).")]
 _Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write an HTML page: timeline, roofline, arena, tables.")
 ]
@@ -38,7 +38,7 @@ def profile(
     layers: _Layers = False,
     html: _Html = None,
     trace: _Trace = None,
-    peak: _Roof = False,
+    peak: _Peak = False,
     backend: options.Backend = None,
     threads: options.Threads = None,
     activations: options.Activations = None,
@@ -127,6 +127,6 @@ def _row(row: Row) -> tuple[object, ...]:
         text(row.share, ".1%"),
         text(row.gb_per_s, ".1f"),
         text(row.gflop_per_s, ".1f"),
-        text(row.roof_share, ".0%"),
+        text(row.peak_share, ".0%"),
         text(row.waited_ns, ".1f", 1e-3),
     )

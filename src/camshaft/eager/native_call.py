@@ -34,7 +34,7 @@ class _MethodDef(ctypes.Structure):
 
 
 # CPython keeps pointers to these for as long as the builtin lives.
-_kept: list[Any] = []
+_references: list[Any] = []
 _OUT = sys.intern("out")
 
 
@@ -125,6 +125,6 @@ def builtin(
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    _kept.append((method, code))
+    _references.append((method, code))
     made: Callable[..., Any] = make(ctypes.addressof(method), holder, None)
     return made

@@ -160,7 +160,7 @@ def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> No
     return short if refused is None else None
 
 
-class _Asked(dict[str, Any]):
+class _RecordingAttrs(dict[str, Any]):
     """Attributes that record which names are read."""
 
     def __init__(self, attrs: Attrs) -> None:
@@ -180,7 +180,7 @@ def check_names(op: Op, arrays: Sequence[Array], attrs: Attrs) -> None:
     """ArrayTypeError for an attribute that neither the op's shape rule asks for nor any of its samples has."""
     if not attrs:
         return
-    asked = _Asked(attrs)
+    asked = _RecordingAttrs(attrs)
     op.accepts(tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays), asked)
     unknown = set(attrs) - asked.names
     if unknown:
@@ -214,8 +214,8 @@ def _direct(out: Array, dtype: Dtype, inputs: Sequence[Array]) -> bool:
 
 def _give(result: Array, out: Array | None, returned: Dtype) -> Any:
     if out is None:
-        kept = result if result.dtype == returned else result.astype(returned)
-        return kept if kept.ndim else kept[()]
+        converted = result if result.dtype == returned else result.astype(returned)
+        return converted if converted.ndim else converted[()]
     if result is not out:
         np.copyto(out, result, casting="same_kind")
     return out

@@ -20,10 +20,10 @@ SHAPED_WORDS = layout.ROW_WORDS << layout.ROW_BITS
 RELEASE_NS = 2000.0
 # What rows point to, by what was prepared. Calls may be under way when another shape takes a row, so it stays; a program of ever
 # new shapes fills this, and then no more.
-_kept: dict[int, tuple[Prepared, Words, int]] = {}
+_prepared: dict[int, tuple[Prepared, Words, int]] = {}
 # Attributes whose addresses are in rows; likewise.
-_held: dict[tuple[int, ...], dict[str, Any]] = {}
-MOST_HELD = 4096
+_attrs: dict[tuple[int, ...], dict[str, Any]] = {}
+MOST_ENTRIES = 4096
 _CONSTANTS = (bool, int, float, str, type(None))
 _BASES = {"output": layout.OUT_BASE, "scratch": layout.SCRATCH_BASE}
 
@@ -39,14 +39,14 @@ def add_row(
     run = prepared.run
     if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run):
         return
-    if (id(prepared) not in _kept and len(_kept) >= MOST_HELD) or not _hold(attrs):
+    if (id(prepared) not in _prepared and len(_prepared) >= MOST_ENTRIES) or not _hold(attrs):
         return
     key, pairs = _key(arrays), _pairs(attrs)
     rows = [state[at : at + layout.ROW_WORDS] for at in map(_place, layout.row_indexes(key + pairs))]
     if any(_key_of(row, len(key), len(pairs)) == key + pairs for row in rows):
         return
     row = next((row for row in rows if not row[0]), rows[0])
-    _, steps, scratch_nbytes = _kept.setdefault(id(prepared), (prepared, *_steps(run)))
+    _, steps, scratch_nbytes = _prepared.setdefault(id(prepared), (prepared, *_steps(run)))
     (shape,), (dtype,) = prepared.shapes, prepared.computed
     values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
     values |= {f"in_place{i}": elementwise and (a.shape, a.dtype) == (shape, dtype) for i, a in enumerate(arrays)}
@@ -81,9 +81,9 @@ def _hold(attrs: Mapping[str, Any]) -> bool:
     if not attrs:
         return True
     known = all(type(v) in _CONSTANTS or (type(v) is tuple and {type(x) for x in v} <= {int}) for v in attrs.values())
-    if not known or len(attrs) > layout.MOST_ATTRIBUTES or len(_held) >= MOST_HELD:
+    if not known or len(attrs) > layout.MOST_ATTRIBUTES or len(_attrs) >= MOST_ENTRIES:
         return False
-    _held.setdefault(tuple(map(id, (*attrs, *attrs.values()))), dict(attrs))
+    _attrs.setdefault(tuple(map(id, (*attrs, *attrs.values()))), dict(attrs))
     return True
 
 

@@ -118,7 +118,7 @@ class ModelPlans:
             activations=self._activations,
             weights=self.weights,
             memory=memory,
-            foreseen=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
+            upcoming=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
         )
         self._compiled[name] = plan
         self.plan_cache.add(name, plan, memory)

@@ -70,9 +70,9 @@ class PlanCache:
         """Remember a compiled plan until `flush`."""
         if not self._is_valid():
             return
-        from camshaft.plan.cached.serialize import kept_of  # not needed if all plans are cached
+        from camshaft.plan.cached.serialize import serialize_plan  # not needed if all plans are cached
 
-        serialized = kept_of(plan, memory, self._weights)
+        serialized = serialize_plan(plan, memory, self._weights)
         if isinstance(serialized, str):
             self.refused[name] = serialized
             return
@@ -113,7 +113,7 @@ def _is_cacheable() -> bool:
     current, ops, override = settings(), sys.modules.get("camshaft.ops"), sys.modules.get("camshaft.selection.override")
     if override is not None and override.get_backend_override() is not None:
         return False
-    return not (current.watched or current.tune or (ops is not None and ops.has_registered()))
+    return not (current.instrumented or current.tune or (ops is not None and ops.has_registered()))
 
 
 def _state() -> tuple[str, str]:

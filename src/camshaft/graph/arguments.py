@@ -20,7 +20,7 @@ from camshaft.ops.spec import Dim, TensorSpec
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
 
-Given = Tensor | Array | int | float
+Argument = Tensor | Array | int | float
 _ELEMENTWISE = frozenset(
     name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
 )
@@ -64,7 +64,7 @@ def cast(graph: Graph, x: Tensor, dtype: Dtype) -> Tensor:
     return x if x.dtype == to else graph.apply(ops.get("cast"), (x,), {"to": to.name})[0]
 
 
-def _given(graph: Graph, op: str, value: Any) -> Given:
+def _given(graph: Graph, op: str, value: Any) -> Argument:
     if isinstance(value, Tensor):
         if value.graph is not graph:
             raise ShapeError(f"{op}: got {value!r}; wanted tensors of this graph")
@@ -82,13 +82,13 @@ def _axes_named(op: Op, attrs: Attrs) -> Attrs:
     return {"axes" if name == "axis" else name: value for name, value in attrs.items()}
 
 
-def _fits(op: Op, given: Sequence[Given], attrs: Attrs) -> bool:
+def _fits(op: Op, given: Sequence[Argument], attrs: Attrs) -> bool:
     """Whether the op accepts these arguments without conversion."""
     tensors = [x for x in given if isinstance(x, Tensor)]
     return len(tensors) == len(given) and op.accepts(tuple(t.spec for t in tensors), attrs)
 
 
-def _kind(value: Given) -> Any:
+def _kind(value: Argument) -> Any:
     if isinstance(value, Tensor):
         return _plain(value)
     return type(value) if isinstance(value, WEAK) else value.dtype
@@ -120,7 +120,7 @@ def _unless_same(op: Op, tensors: Sequence[Tensor], attrs: Attrs, returned: Dtyp
     return None if made.dtype == as_dtype(returned) else returned
 
 
-def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -> Tensor:
+def _tensor(graph: Graph, name: str, value: Argument, dtype: Dtype | None = None) -> Tensor:
     """Returns the value as a tensor of `dtype` (default: its own). Raises ArrayOverflowError for a number out of range."""
     if isinstance(value, Tensor):
         return value if dtype is None else cast(graph, value, dtype)
@@ -130,7 +130,7 @@ def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -
         raise ArrayOverflowError(f"{name}: {error}") from error
 
 
-def _product(graph: Graph, op: Op, given: Sequence[Given], attrs: Attrs) -> Form:
+def _product(graph: Graph, op: Op, given: Sequence[Argument], attrs: Attrs) -> Form:
     """Applies NumPy's matmul rules: a 1-D operand becomes a one-row or one-column matrix and that axis is dropped from the
     result; dtypes that the op does not accept are promoted."""
     a, b = (_tensor(graph, f"matmul.{i}", x) for i, x in enumerate(given))

@@ -131,10 +131,10 @@ class Graph:
         spec = TensorSpec(dims("reshape", shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
-        kept = max(
+        n_same = max(
             (i + 1 for s in (x.shape, spec.shape) for i, dim in enumerate(s) if isinstance(dim, Extent)), default=0
         )
-        if x.shape[:kept] != spec.shape[:kept]:
+        if x.shape[:n_same] != spec.shape[:n_same]:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted every Extent where it was")
         return Tensor(spec, x.name, "view", base=x, graph=self)
 

@@ -82,7 +82,7 @@ class Profile:
             "waited_share": self.waited_share,
             "workers": [asdict(w) for w in self.workers],
             "arena_nbytes": self.arena_nbytes,
-            "roof": None if self.peak is None else asdict(self.peak),
+            "peak": None if self.peak is None else asdict(self.peak),
             **tables,
         }
 
@@ -138,7 +138,7 @@ def _above_peak(rows: Sequence[Row], total_ns: float, peak: MachinePeak | None) 
         return []
     return [
         f"{rate / 1e9:.1f} GB/s is above the measured peak of {peak.read_bytes_per_s / 1e9:.1f}: operands came from a cache, or "
-        "the peak was measured on a busy machine (camshaft profile --roof measures it again)"
+        "the peak was measured on a busy machine (camshaft profile --peak measures it again)"
     ]
 
 

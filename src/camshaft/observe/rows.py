@@ -15,7 +15,7 @@ class Row:
     busy_ns: the same, summed over the workers' own programs. waited_ns: workers' time at the wait before the thunk, summed.
     share: fraction of all workers' time. least_ns: minimum time at the machine's peak rates; None without a peak.
 
-    A replicated thunk (`n_everywhere` 1: every worker runs all programs) counts its bytes and operations once; `ns` is one
+    A replicated thunk (`n_replicated` 1: every worker runs all programs) counts its bytes and operations once; `ns` is one
     worker's time, `busy_ns` and `share` include all workers.
     """
 
@@ -26,7 +26,7 @@ class Row:
     layer: str
     part: str
     n_thunks: int
-    n_everywhere: int
+    n_replicated: int
     n_waits: int
     ns: float | None
     busy_ns: float
@@ -48,13 +48,13 @@ class Row:
         return self.flops / self.ns if self.ns else None
 
     @property
-    def roof_share(self) -> float | None:
+    def peak_share(self) -> float | None:
         """The minimum time at the machine's peak rates, divided by the measured time; 1 is optimal."""
         return self.least_ns / self.ns if self.ns and self.least_ns is not None else None
 
     def report(self) -> dict[str, Any]:
         """All fields and rates, for JSON."""
-        rates = {name: getattr(self, name) for name in ("gb_per_s", "gflop_per_s", "roof_share")}
+        rates = {name: getattr(self, name) for name in ("gb_per_s", "gflop_per_s", "peak_share")}
         return vars(self) | rates
 
 
@@ -92,4 +92,4 @@ def _sum(name: str, rows: list[Row]) -> Row:
 
 
 _WORDS = ("op", "variant", "device", "layer", "part", "kind")
-_SUMS = ("n_thunks", "n_everywhere", "n_waits", "busy_ns", "share", "waited_ns", "nbytes", "flops")
+_SUMS = ("n_thunks", "n_replicated", "n_waits", "busy_ns", "share", "waited_ns", "nbytes", "flops")

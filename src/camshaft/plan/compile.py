@@ -20,10 +20,10 @@ from camshaft.plan.instrument import watch_built, watch_lowered
 from camshaft.plan.lowering.choose_devices import choose_placed, places_of
 from camshaft.plan.lowering.constant_thunks import run_constant_thunks, take_constant_thunks
 from camshaft.plan.lowering.lower import Lowered, lower
-from camshaft.plan.lowering.replicate_small import run_everywhere
+from camshaft.plan.lowering.replicate_small import replicate_small
 from camshaft.plan.lowering.sync import as_written, check_sync, order_lowered
 from camshaft.plan.memory.arena import MemoryPlan, make_schedule
-from camshaft.plan.memory.buffer_memory import Held, given_memory, hold
+from camshaft.plan.memory.buffer_memory import BufferMemory, given_memory, hold
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.runtime.execute import bind
@@ -99,11 +99,11 @@ def compile_all(
     dispatcher: KernelDispatch | None = None,
     tune: bool | None = None,
     sync: str | None = None,
-    foreseen: Callable[[], Sequence[Graph]] = tuple,
+    upcoming: Callable[[], Sequence[Graph]] = tuple,
 ) -> list[ExecutionPlan]:
     """Compiles several graphs like `compile` and proves all their variants in one batch; `memory` applies to each graph by name.
 
-    `foreseen` returns graphs that will be compiled soon. If anything needs proving, their variants join the same batch.
+    `upcoming` returns graphs that will be compiled soon. If anything needs proving, their variants join the same batch.
     """
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
@@ -124,7 +124,7 @@ def compile_all(
         hook("tune_graphs")(ready, override, thread_count(threads))
 
     def soon() -> list[Node]:
-        return [node for graph in foreseen() for node in prepare(graph, activations).nodes]
+        return [node for graph in upcoming() for node in prepare(graph, activations).nodes]
 
     nodes = [node for graph in ready for node in graph.nodes]
     weights = weights or Weights()
@@ -161,7 +161,7 @@ def _grind(
         # An overridden kernel is compared with its op's reference in the first run, so constant thunks stay in it.
         once = take_constant_thunks(lowered) if setting("override") is None else ()
         workers = thread_count(threads)
-        made = make_schedule(run_everywhere(lowered, workers), extents, workers=workers)
+        made = make_schedule(replicate_small(lowered, workers), extents, workers=workers)
     return bind_lowered(graph, lowered, choices, made, threads, weights, given, arena, started, once)
 
 
@@ -230,7 +230,7 @@ def _plan(
     lowered: Lowered,
     choices: Sequence[Choice],
     bound: RunnableSchedule,
-    held: Held,
+    held: BufferMemory,
     seconds: float,
 ) -> ExecutionPlan:
     def views(tensors: Mapping[str, Tensor]) -> dict[str, Array | DeviceArray]:

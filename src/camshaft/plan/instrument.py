@@ -10,13 +10,13 @@ from camshaft.settings import settings
 
 def watch_lowered(made: Lowered) -> None:
     """Lets thunks be replaced (CAMSHAFT_OVERRIDE, CAMSHAFT_INTERPRET). Called before memory is planned."""
-    if settings().watched:
+    if settings().instrumented:
         hook("lowered")(made)
 
 
 def watch_built(plan: ExecutionPlan) -> ExecutionPlan:
     """The plan, or one that is watched while it runs."""
-    if not settings().watched:
+    if not settings().instrumented:
         return plan
-    watched: ExecutionPlan = hook("built")(plan)
-    return watched
+    instrumented: ExecutionPlan = hook("built")(plan)
+    return instrumented

@@ -157,9 +157,9 @@ class Thunk:
         if self.device != HOST:
             self._check_spaces()
         if self.replicated:
-            self._check_everywhere()
+            self._check_replicated()
 
-    def _check_everywhere(self) -> None:
+    def _check_replicated(self) -> None:
         written = (use.slice.buffer for use in self.uses if use.access == "write")
         if (self.kind, self.device) != ("kernel", HOST) or any(b.lifetime is not Lifetime.TEMP for b in written):
             raise PlanError(f"thunk {self.name!r} runs everywhere; wanted a kernel on the host that writes temporaries")

@@ -123,12 +123,12 @@ def _recent(rows: dict[str, ValidationResult]) -> dict[str, ValidationResult]:
     """The rows, with at most the GENERATIONS newest of each subject."""
     newest = sorted(rows, key=lambda key: rows[key].when, reverse=True)
     seen: Counter[tuple[str | None, ...]] = Counter()
-    kept = set()
+    retained = set()
     for key in newest:
         seen[rows[key].subject] += 1
         if seen[rows[key].subject] <= GENERATIONS:
-            kept.add(key)
-    return {key: row for key, row in rows.items() if key in kept}
+            retained.add(key)
+    return {key: row for key, row in rows.items() if key in retained}
 
 
 def _result(row: Any) -> ValidationResult | None:

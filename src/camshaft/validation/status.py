@@ -41,11 +41,11 @@ class OpOverview:
     """An op's entry in the catalog, and the status of its variants."""
 
     entry: OpEntry
-    standings: tuple[VariantStatus, ...]
+    statuses: tuple[VariantStatus, ...]
 
     def count(self, status: str) -> int:
         """The number of (variant, backend) pairs with this status."""
-        return sum(s.status == status for s in self.standings)
+        return sum(s.status == status for s in self.statuses)
 
 
 def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
@@ -63,7 +63,7 @@ def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
 def _standings(op: Op, validated: frozenset[Triple]) -> tuple[VariantStatus, ...]:
     """The status of every variant on every backend that can run kernels."""
     names = [row.name for row in backends().values() if row.runs]
-    return tuple(_standing(op, v, name, validated) for name in names for v in ops.variants_of(op) if name in v.backends)
+    return tuple(_status(op, v, name, validated) for name in names for v in ops.variants_of(op) if name in v.backends)
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def _absence(backend: str) -> str | None:
     return backend_named(backend).absent()
 
 
-def _standing(op: Op, variant: KernelVariant, backend: str, validated: frozenset[Triple]) -> VariantStatus:
+def _status(op: Op, variant: KernelVariant, backend: str, validated: frozenset[Triple]) -> VariantStatus:
     reason = _absence(backend)
     if reason is not None:
         return VariantStatus(variant.name, backend, "absent", reason)

@@ -115,6 +115,6 @@ def unknown_mask(ctx: Context, mask: str, n: int) -> str:
     were cut to fewer bits, LLVM 22 stores a whole element from before the cut with AVX-512: 4 bytes for an i8."""
     bits = ctx.line(f"bitcast <{n} x i1> {mask} to i{n}")
     wide = bits if n == 64 else ctx.line(f"zext i{n} {bits} to i64")
-    held = ctx.line(f'call i64 asm "", "=r,0"(i64 {wide})')
-    back = held if n == 64 else ctx.line(f"trunc i64 {held} to i{n}")
+    hidden = ctx.line(f'call i64 asm "", "=r,0"(i64 {wide})')
+    back = hidden if n == 64 else ctx.line(f"trunc i64 {hidden} to i{n}")
     return ctx.line(f"bitcast i{n} {back} to <{n} x i1>")

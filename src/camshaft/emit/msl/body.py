@@ -150,8 +150,8 @@ def together(ctx: MslContext, name: str, text: str, value: ir.Value, *more: Text
 def atomic(ctx: MslContext, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
     array, kind = value.attr
     space = "device" if array in ctx.kernel.arrays else "threadgroup"
-    held = "atomic_int" if array.dtype == i32 else "atomic_uint"
-    address = Text(f"({space} {held}*)&{ctx.array_names[array]}[{at.code}]")
+    atomic_type = "atomic_int" if array.dtype == i32 else "atomic_uint"
+    address = Text(f"({space} {atomic_type}*)&{ctx.array_names[array]}[{at.code}]")
     cell = ATOMICS[kind].msl[array.dtype.kind]
     if isinstance(cell, Absent):
         raise ctx.fail(value.line, cell.reason)

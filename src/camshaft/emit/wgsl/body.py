@@ -104,7 +104,7 @@ def atomic(ctx: WgslContext, value: ir.Value, at: Text, operands: Sequence[Text]
 
 def bound(ctx: WgslContext, item: ir.Range | ir.Lanes, value: ir.Value) -> Text:
     text = statements.bound(ctx, item, value)
-    if not isinstance(item, ir.Range) or not ctx.doubt.wants_proof(item, value):
+    if not isinstance(item, ir.Range) or not ctx.doubt.needs_proof(item, value):
         return text
     name = ctx.names.new("start" if value is item.start else "stop")
     same = from_lane(ctx, text, value.dtype, 0)
@@ -114,7 +114,7 @@ def bound(ctx: WgslContext, item: ir.Range | ir.Lanes, value: ir.Value) -> Text:
 
 def condition(ctx: WgslContext, item: ir.When) -> Text:
     text = statements.condition(ctx, item)
-    return from_lane(ctx, text, boolean, 0) if ctx.doubt.wants_proof(item, item.condition) else text
+    return from_lane(ctx, text, boolean, 0) if ctx.doubt.needs_proof(item, item.condition) else text
 
 
 # --- collectives -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from camshaft.lang import ir
 from camshaft.lang.simt.form import SimtKernel
 
 # Dtypes that others stand for in names of helpers.
-_HELD_AS = {"i64": "i32", "f16": "f32", "bf16": "f32"}
+_STORED_AS = {"i64": "i32", "f16": "f32", "bf16": "f32"}
 # Integers narrower than a word: a value of theirs is a word that was cut to their bits.
 _CUT = {"i8": "extractBits({0}, 0u, 8u)", "i16": "extractBits({0}, 0u, 16u)", "u8": "{0} & 255u", "u16": "{0} & 65535u"}
 
@@ -83,8 +83,10 @@ def _helper_name(ctx: WgslContext, name: str, value: ir.Value) -> str:
     if name == "dot4":
         return "dot4_packed_i32" if "packed-dot" in ctx.target.features else "dot4_i32"
     source = value.args[1 if name == "select" else 0].dtype.name
-    held = _HELD_AS.get(source, source)
-    return f"cast_{held}_{_HELD_AS.get(value.dtype.name, value.dtype.name)}" if name == "cast" else f"{name}_{held}"
+    stored = _STORED_AS.get(source, source)
+    return (
+        f"cast_{stored}_{_STORED_AS.get(value.dtype.name, value.dtype.name)}" if name == "cast" else f"{name}_{stored}"
+    )
 
 
 def lowered(ctx: WgslContext, op: str, value: ir.Value, operands: Sequence[Text]) -> Text:
@@ -104,8 +106,8 @@ def cast(ctx: WgslContext, value: ir.Value, operand: Text) -> Text:
         )
     if source.is_float and to.is_integer:
         return call(helper(ctx, "cast", value), operand)
-    held = ctx.type_name(to)
-    moved = operand if ctx.type_name(source) == held else fill(f"{held}({{0}})", (operand,))
+    target_type = ctx.type_name(to)
+    moved = operand if ctx.type_name(source) == target_type else fill(f"{target_type}({{0}})", (operand,))
     return cut(ctx, moved, source, to)
 
 

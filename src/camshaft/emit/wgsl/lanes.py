@@ -28,7 +28,7 @@ _ADD_F32 = """var bits = atomicLoad(&{place});
 _EXPANSIONS = {"compare_exchange": _SWAP, "atomic_add": _ADD_F32}
 
 
-def function(name: str, row: Atomic, kind: str, held: str, index: str, choose: Callable[..., list[str]]) -> str:
+def function(name: str, row: Atomic, kind: str, type_name: str, index: str, choose: Callable[..., list[str]]) -> str:
     """`name`(i, operands): changes an element and gives the old one. `choose` writes statements on the element's place."""
     cell = row.wgsl[kind]
     assert isinstance(cell, str), f"atomic_{row.name} of kind {kind} was refused before"
@@ -39,14 +39,14 @@ def function(name: str, row: Atomic, kind: str, held: str, index: str, choose: C
         return f"old = {cell.format(f'&{place}', 'value')};"
 
     operands = ["expected", "value"][-row.operands :]
-    parameters = ", ".join(["i: i32", *(f"{o}: {held}" for o in operands)])
-    lines = [f"fn {name}({parameters}) -> {held} {{", f"    let at = u32({index});", f"    var old: {held};"]
+    parameters = ", ".join(["i: i32", *(f"{o}: {type_name}" for o in operands)])
+    lines = [f"fn {name}({parameters}) -> {type_name} {{", f"    let at = u32({index});", f"    var old: {type_name};"]
     return "\n".join([*lines, *choose("at", change), "    return old;", "}"])
 
 
-def reduce(name: str, held: str, array: str, n: int, both: str) -> str:
+def reduce(name: str, type_name: str, array: str, n: int, both: str) -> str:
     """Lanes 0..n-1, the first half with the second until one is left. `both` combines array[lane] and array[lane + half]."""
-    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    return f"""fn {name}(x: {type_name}, lane: i32) -> {type_name} {{
     {array}[lane] = x;
     for (var half = {n // 2}; half > 0; half /= 2) {{
         workgroupBarrier();
@@ -56,10 +56,10 @@ def reduce(name: str, held: str, array: str, n: int, both: str) -> str:
 }}"""
 
 
-def subgroup_reduce(name: str, held: str, n: int, lanes: int, both: str) -> str:
+def subgroup_reduce(name: str, type_name: str, n: int, lanes: int, both: str) -> str:
     """The same pairs as `reduce`, within one subgroup of `lanes`. `both` combines `total` and `theirs`."""
     result = "total" if n == lanes else "subgroupBroadcast(total, 0u)"
-    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    return f"""fn {name}(x: {type_name}, lane: i32) -> {type_name} {{
     var total = x;
     for (var half = {n // 2}u; half > 0u; half /= 2u) {{
         let theirs = subgroupShuffleXor(total, half);
@@ -69,17 +69,17 @@ def subgroup_reduce(name: str, held: str, n: int, lanes: int, both: str) -> str:
 }}"""
 
 
-def broadcast(name: str, held: str, array: str) -> str:
+def broadcast(name: str, type_name: str, array: str) -> str:
     """One lane's value, for all."""
-    return f"""fn {name}(x: {held}, from_lane: i32, lane: i32) -> {held} {{
+    return f"""fn {name}(x: {type_name}, from_lane: i32, lane: i32) -> {type_name} {{
     if (lane == from_lane) {{ {array}[0] = x; }}
     return workgroupUniformLoad(&{array}[0]);
 }}"""
 
 
-def shuffle(name: str, held: str, array: str) -> str:
+def shuffle(name: str, type_name: str, array: str) -> str:
     """The value of the lane that each asks for."""
-    return f"""fn {name}(x: {held}, from_lane: i32, lane: i32) -> {held} {{
+    return f"""fn {name}(x: {type_name}, from_lane: i32, lane: i32) -> {type_name} {{
     {array}[lane] = x;
     workgroupBarrier();
     let theirs = {array}[from_lane];
@@ -88,10 +88,10 @@ def shuffle(name: str, held: str, array: str) -> str:
 }}"""
 
 
-def scan(name: str, held: str, array: str, lanes: int, both: str, start: str | None) -> str:
+def scan(name: str, type_name: str, array: str, lanes: int, both: str, start: str | None) -> str:
     """Each lane's value with those below it, by doubling. `both` combines `below` and `total`; `start`: lane 0's if exclusive."""
     result = "total" if start is None else f"select({array}[max(lane - 1, 0)], {start}, lane == 0)"
-    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    return f"""fn {name}(x: {type_name}, lane: i32) -> {type_name} {{
     var total = x;
     {array}[lane] = total;
     workgroupBarrier();

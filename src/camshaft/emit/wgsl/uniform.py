@@ -69,7 +69,7 @@ class Doubt:
             before = len(self.vars)
             self._visit(body, False)
 
-    def wants_proof(self, item: ir.Range | ir.When, value: ir.Value) -> bool:
+    def needs_proof(self, item: ir.Range | ir.When, value: ir.Value) -> bool:
         """Return whether the item's body has a barrier or collective while its condition or bound is not provably uniform."""
         return id(item) in self.synced and value in self.values
 

@@ -22,7 +22,7 @@ FEATURES = (frozenset({"avx512bf16", "avx512vl"}), frozenset({"neon", "bf16"}))
 PACKED_ROWS, PACKED_SIZE = 48, 10_000
 # With so many rows and at least so many columns, a program takes all rows and pairs its panels itself, so that b is read
 # once and not written: 64 x 1024 x 4096 takes 3.55 ms, 4.16 ms with b packed first. Three row tiles pair as fast as they read.
-HELD_ROWS, HELD_COLUMNS = range(19, 97), 1024
+PACK_INSIDE_ROWS, PACK_INSIDE_COLUMNS = range(19, 97), 1024
 
 
 def _in_words(node: ops.NodeSpec) -> Sizes:
@@ -45,12 +45,12 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the cost model's choice, as in blocked.py."""
     s = _in_words(node)
     values, rows = blocked.values_of(s, target), bound(s.rows)
-    if not s.transposed and rows in HELD_ROWS and s.columns >= HELD_COLUMNS:
+    if not s.transposed and rows in PACK_INSIDE_ROWS and s.columns >= PACK_INSIDE_COLUMNS:
         block = next(n for n in blocked.BLOCKS if n >= rows + values["rows"])
         group = max((n for n in blocked.GROUPS if n * blocked.PROGRAMS <= s.columns), default=blocked.GROUPS[0])
-        return {**values, "packed": blocked.HELD, "block": block, "group": group}
+        return {**values, "packed": blocked.PACKED_INSIDE, "block": block, "group": group}
     packed = s.transposed or (rows >= PACKED_ROWS and PAIR * prod(s.b_shape) >= PACKED_SIZE)
-    return {**values, "packed": blocked.PACKED if packed else blocked.AS_IT_LIES}
+    return {**values, "packed": blocked.PACKED if packed else blocked.IN_PLACE}
 
 
 def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
@@ -74,7 +74,7 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     return blocked.build_of(s, values, a, b, u32, result_of(node))
 
 
-FIXED = {"copied": (0,), "packed": (blocked.AS_IT_LIES, blocked.PACKED, blocked.HELD)}
+FIXED = {"copied": (0,), "packed": (blocked.IN_PLACE, blocked.PACKED, blocked.PACKED_INSIDE)}
 TUNABLES = ops.Tunables(
     {name: found for name, found in blocked.TUNABLES.values.items() if name not in FIXED} | FIXED,
     defaults,

@@ -25,7 +25,7 @@ TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
 TILE_COST = {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}
 MOST_SUMS = 28
 # Values of `packed`: b is read in place, packed before, or packed by the program itself, a panel's part at a time.
-AS_IT_LIES, PACKED, HELD = 0, 1, 2
+IN_PLACE, PACKED, PACKED_INSIDE = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.
 PARTS, BLOCKS, GROUPS = (
     (128, 256, 512, 1024, 2048),
@@ -162,7 +162,7 @@ def _most_panels(values: ops.Values, part: int) -> int:
 def _beside_sums(values: ops.Values, part: int) -> int:
     """Returns the bytes of a program's other scratch: its copy of a and its panel of b."""
     copy = (part + 2 * WIDTH) * (values["block"] + values["rows"]) * values["copied"]
-    return 4 * (copy + part * values["vectors"] * WIDTH * (values["packed"] == HELD))
+    return 4 * (copy + part * values["vectors"] * WIDTH * (values["packed"] == PACKED_INSIDE))
 
 
 def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
@@ -180,7 +180,7 @@ def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand
     constants = {
         "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
         "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),
-        "paired_part": values["packed"] == HELD,
+        "paired_part": values["packed"] == PACKED_INSIDE,
     }  # fmt: skip
     arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)

@@ -41,8 +41,8 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the cost model's choice, as in blocked.py, with another tile."""
     s = _in_words(node)
     values = blocked.values_of(s, target)
-    kept = {name: values[name] for name in ("part", "block", "group")}
-    return {"rows": min(ROWS, bound(s.rows)), "vectors": VECTORS, **kept}
+    blocking = {name: values[name] for name in ("part", "block", "group")}
+    return {"rows": min(ROWS, bound(s.rows)), "vectors": VECTORS, **blocking}
 
 
 def _in_words(node: ops.NodeSpec) -> Sizes:

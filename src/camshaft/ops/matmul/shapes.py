@@ -154,8 +154,8 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -
     except ValueError:
         batch = None
     ops.expect(batch is not None, op, specs, "batch axes that broadcast")
-    kept = (*(batch or ()), *a.shape[-2:-1][: len(specs[0].shape) - 1], *(columns,)[: len(specs[1].shape) - 1])
+    sizes = (*(batch or ()), *a.shape[-2:-1][: len(specs[0].shape) - 1], *(columns,)[: len(specs[1].shape) - 1])
     if own is not None:
         ops.expect("to" not in attrs, op, f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
-        return (TensorSpec(kept, own),)
-    return (output_dtype.result(op, TensorSpec(kept, f32), attrs),)
+        return (TensorSpec(sizes, own),)
+    return (output_dtype.result(op, TensorSpec(sizes, f32), attrs),)

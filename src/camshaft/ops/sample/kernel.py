@@ -82,7 +82,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTokens:
     """The kept tokens: those with keys above `least`, and those with keys equal to it and indexes up to `last`."""
 
     least: Variable
@@ -192,7 +192,7 @@ def _list_blocks(this: Row, peaks: KernelArray, wanted: ir.Value) -> None:
     k.barrier()
 
 
-def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: ir.Value) -> None:
+def _cut_ties(this: Row, kept: KeptTokens, equal: Masked, wanted: ir.Value) -> None:
     """Keeps only the first `wanted` of the columns with the least kept key."""
     k = this.k
     with k.when(this.count(equal) > wanted):
@@ -201,10 +201,10 @@ def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: ir.Value) -> None:
         kept.last.set(last.to(i32))
 
 
-def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
+def _keep_top_k(this: Row, wanted: ir.Value) -> KeptTokens:
     """Keeps the `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
     k = this.k
-    kept = Kept(k.var(LOWEST), k.var(this.n, i32))
+    kept = KeptTokens(k.var(LOWEST), k.var(this.n, i32))
     with k.when(wanted < this.n):
 
         def enough(rank: ir.Value) -> ir.Value:
@@ -237,10 +237,10 @@ def _mass(this: Row, weights: KernelArray, least: ir.Value) -> ir.Value:
     return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, total.to(f32))
 
 
-def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, share: ir.Value) -> Kept:
+def _keep_top_p(this: Row, best: KeptTokens, weight: Masked, weights: KernelArray, share: ir.Value) -> KeptTokens:
     """The fewest of the kept tokens, by descending weight, that have `share` of their mass; keys are fixed-point weights."""
     k = this.k
-    kept = Kept(k.var(0, u32), k.var(this.n, i32))
+    kept = KeptTokens(k.var(0, u32), k.var(this.n, i32))
     with k.when(share < 1):
         for c in this.columns():
             kept_weight = k.select(best.holds(this.value(c), c), weight(c), 0.0)
@@ -256,7 +256,12 @@ def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, sha
 
 
 def _race(
-    this: Row, best: Kept, heavy: Kept, weight: Masked, least: ir.Value, hash_keys: tuple[ir.Value, ir.Value]
+    this: Row,
+    best: KeptTokens,
+    heavy: KeptTokens,
+    weight: Masked,
+    least: ir.Value,
+    hash_keys: tuple[ir.Value, ir.Value],
 ) -> ir.Value:
     """Draws a token from those that top_k and top_p keep and whose weight is at least `least`."""
     k, shortest, winner = this.k, this.k.var(HIGHEST), this.k.var(0, i32)

@@ -75,7 +75,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Kept:
+class SerializedPlan:
     """A head, then `records` and `args` as offsets beside the numbers of their regions, int64 [2, ...] each, then bytes kept
     along."""
 
@@ -85,14 +85,14 @@ class Kept:
     along: tuple[Array, ...]
 
 
-def to_bytes(kept: Kept) -> bytes:
+def to_bytes(serialized: SerializedPlan) -> bytes:
     """Serializes the plan: the length of a JSON text, the text, the arrays."""
-    text = json.dumps({"format": FORMAT, "head": asdict(kept.head)}).encode()
-    arrays = (kept.records, kept.args, *kept.along)
+    text = json.dumps({"format": FORMAT, "head": asdict(serialized.head)}).encode()
+    arrays = (serialized.records, serialized.args, *serialized.along)
     return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
 
 
-def from_bytes(data: bytes) -> Kept:
+def from_bytes(data: bytes) -> SerializedPlan:
     """Deserializes the output of `to_bytes`. Raises PlanError for other bytes."""
     try:
         end = 8 + int.from_bytes(data[:8], "little")
@@ -108,7 +108,7 @@ def from_bytes(data: bytes) -> Kept:
             end += array.nbytes
     except (ValueError, KeyError, TypeError) as error:
         raise PlanError(f"a kept plan cannot be read: {error}") from error
-    return Kept(head, arrays[0], arrays[1], tuple(arrays[2:]))
+    return SerializedPlan(head, arrays[0], arrays[1], tuple(arrays[2:]))
 
 
 def _head(row: dict[str, Any]) -> Head:
@@ -120,38 +120,46 @@ class CachedPlan(NativePlan):
     """A stored plan, ready to run. `inputs` and `outputs` map names to views. Use it from one thread at a time."""
 
     def __init__(
-        self, kept: Kept, kernels: Sequence[CpuKernel], memory: Mapping[str, Array], held: Sequence[Array]
+        self,
+        serialized: SerializedPlan,
+        kernels: Sequence[CpuKernel],
+        memory: Mapping[str, Array],
+        weight_arrays: Sequence[Array],
     ) -> None:
-        head = kept.head
+        head = serialized.head
         know_executor(head.executor)
-        super().__init__([Extent(name, bound) for name, bound in head.extents], len(kept.records[0]), head.threads)
-        self._args: Words = np.empty(kept.args.shape[1:], np.int64)
-        self._walk(aligned_bytes(max(kept.records[0].nbytes, 128), 128).view(np.int64))
-        arrays = self._regions(kept, memory, held)
+        super().__init__(
+            [Extent(name, bound) for name, bound in head.extents], len(serialized.records[0]), head.threads
+        )
+        self._args: Words = np.empty(serialized.args.shape[1:], np.int64)
+        self._walk(aligned_bytes(max(serialized.records[0].nbytes, 128), 128).view(np.int64))
+        arrays = self._regions(serialized, memory, weight_arrays)
         self._memory = (kernels, arrays)
         fixed = [0, memmove_address(), native_executor().copy_address, self._block.ctypes.data, self._args.ctypes.data]
         first, rest = arrays[0].ctypes.data, [array.ctypes.data for array in arrays[1:]]
         bases = np.array([*fixed, first, *(kernel.address for kernel in kernels), *rest], np.int64)
-        self._args[:] = kept.args[0] + bases[kept.args[1]]
-        words = kept.records[0] + bases[kept.records[1]]
+        self._args[:] = serialized.args[0] + bases[serialized.args[1]]
+        words = serialized.records[0] + bases[serialized.records[1]]
         self._records[: words.size] = words.reshape(-1)
         skip = FIRST_KERNEL - 1 + len(kernels)
         named = {name: _view(arrays[max(0, v.region - skip)], v) for name, v in {**head.inputs, **head.outputs}.items()}
         self.inputs = {name: named[name] for name in head.inputs}
         self.outputs = {name: named[name] for name in head.outputs}
 
-    def _regions(self, kept: Kept, memory: Mapping[str, Array], held: Sequence[Array]) -> list[Array]:
+    def _regions(
+        self, serialized: SerializedPlan, memory: Mapping[str, Array], weight_arrays: Sequence[Array]
+    ) -> list[Array]:
         """The arena, then every region behind the kernels, as bytes. PlanError for memory that is missing or too small."""
-        head = kept.head
+        head = serialized.head
         for name, nbytes in head.memory:
             if name not in memory or memory[name].nbytes < nbytes:
                 raise PlanError(f"a kept plan wants {nbytes} bytes of memory named {name!r}")
         given = [memory[name].reshape(-1).view(np.uint8) for name, _ in head.memory]
-        along = [aligned_bytes(array.nbytes, _ALIGNMENT) for array in kept.along]
-        for place, array in zip(along, kept.along, strict=True):
+        along = [aligned_bytes(array.nbytes, _ALIGNMENT) for array in serialized.along]
+        for place, array in zip(along, serialized.along, strict=True):
             place[:] = array
         own = [host_memory("a kept plan", nbytes, _ALIGNMENT) for nbytes in head.own]
-        return [host_memory("the arena", *head.arena), *given, *held, *along, *own]
+        return [host_memory("the arena", *head.arena), *given, *weight_arrays, *along, *own]
 
     @property
     def bound(self) -> Runnable:
@@ -176,13 +184,13 @@ _reviving = threading.Lock()
 
 
 def revive(
-    kept: Kept, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
+    serialized: SerializedPlan, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
 ) -> CachedPlan | None:
     """Binds the plan and starts loading its constants (`weights.finish` completes it); None if the store lacks a kernel.
 
     Raises PlanError if memory or tensors differ from those that it was stored with.
     """
-    head = kept.head
+    head = serialized.head
     with _reviving:
         kernels = [stored(name, key) for name, key in head.kernels]
         found = [kernel for kernel in kernels if kernel is not None]
@@ -190,7 +198,7 @@ def revive(
             return None
         wanted = [_wanted(constant, found, tensors) for constant in head.constants]
         weights.begin_wanted(wanted, head.threads)
-        return CachedPlan(kept, found, memory, [weights.place(constant) for constant in wanted])
+        return CachedPlan(serialized, found, memory, [weights.place(constant) for constant in wanted])
 
 
 def _wanted(constant: Constant, kernels: Sequence[CpuKernel], tensors: Mapping[str, FileTensor]) -> Wanted:

@@ -1,7 +1,7 @@
 """Serialize a plan: the executor's records with addresses replaced by offsets into memory regions.
 
 Only plans of this process's own CPU, whose kernels are the store's objects and whose constants are tensors of a file or a few
-bytes, can be kept; of any other `kept_of` says why not.
+bytes, can be kept; of any other `serialize_plan` says why not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from camshaft.plan.cached.cached_plan import (
     MEMMOVE,
     Constant,
     Head,
-    Kept,
+    SerializedPlan,
     View,
 )
 from camshaft.plan.execution_plan import ExecutionPlan
@@ -84,15 +84,15 @@ class _Regions:
         return {address: FIRST_KERNEL + len(self.kernels) + i for i, address in enumerate(order)}
 
 
-def kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept | str:
+def serialize_plan(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> SerializedPlan | str:
     """What is kept of a plan that was compiled with this memory and these weights, or why it cannot be kept."""
     try:
-        return _kept_of(plan, memory, weights)
+        return _serialize(plan, memory, weights)
     except _NotCacheable as why:
         return str(why)
 
 
-def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept:
+def _serialize(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> SerializedPlan:
     bound = plan.bound.native
     if bound is None:
         raise _NotCacheable("it is watched, or on another device")
@@ -114,7 +114,7 @@ def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights)
     numbers = regions.numbers()
     records, args = _record_words(bound, regions), _argument_words(bound, numbers)
     head = _head(plan, bound, regions, numbers, (list(records.shape), list(args.shape)))
-    return Kept(head, records, args, tuple(regions.along.values()))
+    return SerializedPlan(head, records, args, tuple(regions.along.values()))
 
 
 def _start(array: Array) -> int:

@@ -36,10 +36,10 @@ def choose_placed(
     override: str | None,
     strict: bool,
     dispatcher: KernelDispatch | None = None,
-    foreseen: Callable[[], Sequence[Node]] = tuple,
+    upcoming: Callable[[], Sequence[Node]] = tuple,
 ) -> list[Choice]:
     """A Choice per node: a caller's own function as it is, by the dispatcher where it knows the op, else proved together for
-    each device, along with those `foreseen` there (all of which the override places).
+    each device, along with those `upcoming` there (all of which the override places).
 
     BackendError as `choose`'s, and for a device that cannot be used.
     """
@@ -49,7 +49,7 @@ def choose_placed(
     for place in dict.fromkeys(places):
         indexes = [i for i, p in enumerate(places) if p == place and found[i] is None]
         uses = [(nodes[i].op, nodes[i].spec) for i in indexes]
-        chosen = choose(uses, place, strict=strict, foreseen=_uses(foreseen) if place == override else tuple)
+        chosen = choose(uses, place, strict=strict, upcoming=_uses(upcoming) if place == override else tuple)
         for i, choice in zip(indexes, chosen, strict=True):
             found[i] = choice
     return [choice for choice in found if choice is not None]

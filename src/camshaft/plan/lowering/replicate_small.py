@@ -22,7 +22,7 @@ from camshaft.plan.schedule import Lifetime, Thunk
 MOST_SHARED, MOST_ALONE = (12 << 10, 16 << 10), (64 << 10, 64 << 10)
 
 
-def run_everywhere(lowered: Lowered, workers: int) -> list[Thunk]:
+def replicate_small(lowered: Lowered, workers: int) -> list[Thunk]:
     """The thunks, the small ones marked as every worker's. None where one worker runs all, or a device has a part in it."""
     thunks = lowered.thunks
     if workers == 1 or lowered.devices:
@@ -61,12 +61,12 @@ def _small_steps(thunks: Sequence[Thunk], small: set[int], works: dict[int, tupl
     together: dict[int, list[int]] = defaultdict(list)
     for i in sorted(small):
         together[steps[i]].append(i)
-    kept: set[int] = set()
+    remaining: set[int] = set()
     for members in together.values():
         alone = sum(thunks[i].programs.bound for i in members) == 1
         whole = [sum(works[i][kind] for i in members) for kind in (0, 1)]
-        kept |= set(members) if _within(whole, MOST_ALONE if alone else MOST_SHARED) else set()
-    return kept
+        remaining |= set(members) if _within(whole, MOST_ALONE if alone else MOST_SHARED) else set()
+    return remaining
 
 
 def _whole_buffers(thunks: Sequence[Thunk], chosen: set[int]) -> set[int]:
@@ -75,10 +75,12 @@ def _whole_buffers(thunks: Sequence[Thunk], chosen: set[int]) -> set[int]:
         others = {
             u.slice.buffer for i, t in enumerate(thunks) if i not in chosen for u in t.uses if u.access == "write"
         }
-        kept = {i for i in chosen if not any(u.slice.buffer in others for u in thunks[i].uses if u.access == "write")}
-        if kept == chosen:
-            return kept
-        chosen = kept
+        remaining = {
+            i for i in chosen if not any(u.slice.buffer in others for u in thunks[i].uses if u.access == "write")
+        }
+        if remaining == chosen:
+            return remaining
+        chosen = remaining
 
 
 def _marked(thunk: Thunk) -> Thunk:

@@ -63,7 +63,7 @@ def order_lowered(graph: Graph, lowered: Lowered, sync: str) -> NodeOrder:
     pieces = _pieces(graph, lowered)
     names = [node.name for node in graph.nodes]
     order = order_nodes(names, _after(graph), pieces, sync)
-    _check_made([graph.nodes[number] for number in order.numbers], graph)
+    _check_computed([graph.nodes[number] for number in order.numbers], graph)
     origins = {origin.node: origin for origin in lowered.origins}
     lowered.thunks.clear()
     lowered.origins.clear()
@@ -109,7 +109,7 @@ def _after(graph: Graph) -> list[set[int]]:
     return [{maker(node, earlier) for earlier in node.after} for node in graph.nodes]
 
 
-def _check_made(nodes: Sequence[Node], graph: Graph) -> None:
+def _check_computed(nodes: Sequence[Node], graph: Graph) -> None:
     """Raises PlanError if a node reads a value that no earlier node wrote any part of, or an output is never written."""
     made: set[Tensor] = set()
     for node in nodes:

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass
-class Held:
+class BufferMemory:
     """The memory of buffers that are no temporaries: `arrays` on the host, `memories` elsewhere, of which `own` is the plan's."""
 
     arrays: dict[Buffer, Array] = field(default_factory=dict)
@@ -73,31 +73,31 @@ def _checked(tensor: Tensor, name: str, given: Array | DeviceArray) -> Array | D
     return given
 
 
-def hold(lowered: Lowered, weights: Weights, given: Mapping[Tensor, Array | DeviceArray], threads: int) -> Held:
+def hold(lowered: Lowered, weights: Weights, given: Mapping[Tensor, Array | DeviceArray], threads: int) -> BufferMemory:
     """Memory for every buffer that is no temporary, constants loaded. BackendError when a device has too little."""
     _load_constants(lowered, weights, threads)
-    held = Held(dict(lowered.made))
+    placed = BufferMemory(dict(lowered.made))
     for (tensor, space), buffer in lowered.versions.buffers.items():
         if buffer.lifetime is Lifetime.TEMP:
             continue
         there = given.get(tensor)
         if tensor.kind == "constant":
-            _add(held, buffer, weights.memory(tensor) if space == HOST else weights.uploaded(tensor, space))
+            _add(placed, buffer, weights.memory(tensor) if space == HOST else weights.uploaded(tensor, space))
         elif there is None:
-            _add(held, buffer, _made(buffer, lowered.devices, held.own))
+            _add(placed, buffer, _made(buffer, lowered.devices, placed.own))
         else:
             whole = (
                 there.memory if isinstance(there, DeviceArray) else there.reshape(-1).view(np.uint8)[: buffer.nbytes]
             )
-            _add(held, buffer, whole)
-    return held
+            _add(placed, buffer, whole)
+    return placed
 
 
-def _add(held: Held, buffer: Buffer, memory: Array | Memory) -> None:
+def _add(placed: BufferMemory, buffer: Buffer, memory: Array | Memory) -> None:
     if isinstance(memory, np.ndarray):
-        held.arrays[buffer] = memory
+        placed.arrays[buffer] = memory
     else:
-        held.memories[buffer] = memory
+        placed.memories[buffer] = memory
 
 
 def _made(buffer: Buffer, devices: Mapping[str, Device], own: list[Memory]) -> Array | Memory:

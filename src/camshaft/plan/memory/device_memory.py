@@ -123,7 +123,7 @@ def bind_devices(
         nbytes = plan.device_nbytes.get(space, 0)
         arena = device.allocate(nbytes) if nbytes else None
         memories = {b: m for b, m in given.items() if b.space == space}
-        closes = tuple(m for m in own if any(m is held for held in memories.values()))
+        closes = tuple(m for m in own if any(m is used for used in memories.values()))
         made[space] = DeviceMemory(device, arena, plan.offsets, memories, closes + ((arena,) if arena else ()))
     return made
 

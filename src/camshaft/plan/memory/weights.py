@@ -28,7 +28,7 @@ class Weights:
     """Bytes by source, layout and space. One value serves all plans of a model, so each weight is packed and uploaded once."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Source, str], Array] = {}
+        self._packed: dict[tuple[Source, str], Array] = {}
         self._wanted: dict[tuple[Source, str], Wanted] = {}  # what they were when they were asked for
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
         self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
@@ -55,7 +55,7 @@ class Weights:
     def place(self, constant: Wanted) -> Array:
         """Returns a constant's memory once its loading has started; the bytes may still be loading."""
         found = self._begun[0] if self._begun is not None else {}
-        return found[constant.key] if constant.key in found else self._held[constant.key]
+        return found[constant.key] if constant.key in found else self._packed[constant.key]
 
     def finish(self) -> None:
         """Finishes the loading on the calling thread and raises any error from it.
@@ -74,18 +74,18 @@ class Weights:
             self._begun = found, loading.again(), []
             raise
         self._begun = None
-        self._held |= found
+        self._packed |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
         """Loads missing constants, several pieces in parallel."""
         self.finish()
         found, todo = self._places([wanted(tensor) for tensor in constants])
         load_all(todo, threads)
-        self._held |= found
+        self._packed |= found
 
     def _places(self, constants: Iterable[Wanted]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
         """Allocates memory for missing constants and returns the pieces to load into it."""
-        missing = {constant.key: constant for constant in constants if constant.key not in self._held}
+        missing = {constant.key: constant for constant in constants if constant.key not in self._packed}
         spans = [-(-c.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_pooled(c) else 0 for c in missing.values()]
         pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans]).tolist()
         self._wanted |= missing
@@ -98,7 +98,7 @@ class Weights:
 
     def loaded(self) -> list[tuple[Wanted, Array]]:
         """The constants that are held on the host, with their bytes."""
-        return [(self._wanted[key], array) for key, array in self._held.items()]
+        return [(self._wanted[key], array) for key, array in self._packed.items()]
 
     def upload(self, constants: Iterable[Tensor], device: Device, threads: int) -> None:
         """Uploads missing constants to a device. Packs a few at a time on the host and keeps no host copy."""
@@ -113,7 +113,7 @@ class Weights:
 
     def memory(self, tensor: Tensor) -> Array:
         """Returns the bytes of a prepared constant."""
-        return self._held[_key(tensor)]
+        return self._packed[_key(tensor)]
 
     def uploaded(self, tensor: Tensor, space: str) -> Memory:
         """Returns the device memory of an uploaded constant."""
@@ -122,14 +122,14 @@ class Weights:
     def clear(self) -> None:
         """Releases all constants. Plans bound to them keep their memory until closed."""
         self._begun = None
-        self._held.clear()
+        self._packed.clear()
         self._wanted.clear()
         self._uploaded.clear()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all constants held, on the host and on devices."""
-        return sum(m.nbytes for m in self._held.values()) + sum(m.nbytes for m in self._uploaded.values())
+        return sum(m.nbytes for m in self._packed.values()) + sum(m.nbytes for m in self._uploaded.values())
 
 
 def _key(tensor: Tensor) -> tuple[Source, str]:
