@@ -21,8 +21,8 @@ import numpy as np
 import peak
 import rows
 
-from camshaft.generate.choices import KV_CACHES
 from camshaft.generate.kv_cache import KINDS, KVCache
+from camshaft.generate.options import KV_CACHES
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.cli.show import plain, size
+from camshaft.cli.command import plain, size
 from camshaft.validation.evidence import BackendValidation, ValidationResult, summary
 
 

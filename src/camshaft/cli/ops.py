@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.run import command
-from camshaft.cli.show import plain, print_columns, print_json, print_tree
+from camshaft.cli.command import command, plain, print_columns, print_json, print_tree
 
 if TYPE_CHECKING:
     from camshaft.validation.status import OpOverview, VariantStatus

@@ -22,9 +22,9 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
+from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import PlanCache
-from camshaft.generate.sampler import kind_of, sampling_graph
-from camshaft.generate.sampling import Sampling
+from camshaft.generate.sampler import kind_of
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
@@ -33,7 +33,7 @@ from camshaft.plan.runtime.workers import aligned_bytes
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
-    from camshaft.generate.model_graphs import ModelGraphs
+    from camshaft.generate.graphs import ModelGraphs
     from camshaft.graph.graph import Graph
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
@@ -108,6 +108,7 @@ class ModelPlans:
         return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
+        from camshaft.generate.graphs import sampling_graph
         from camshaft.plan.compile import compile_all
 
         memory = self._memory()
@@ -155,7 +156,7 @@ class ModelPlans:
 
     @cached_property
     def _graphs(self) -> ModelGraphs:
-        from camshaft.generate.model_graphs import ModelGraphs  # not needed if all plans are cached
+        from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
         return ModelGraphs(self._file, self.config, self.cache, self.length)
 

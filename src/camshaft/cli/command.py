@@ -1,15 +1,82 @@
-"""Print values for people (aligned columns, wrapped text, sizes) and for programs (JSON)."""
+"""What commands share: the decorator that reports errors, options in groups, and printing for people and programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
+import inspect
 import json
 import os
 import shutil
+import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, get_type_hints
+
+import typer
+
+from camshaft.errors import CamshaftError, StoreError
+from camshaft.settings import setting
+
+FAILED, INTERRUPTED = 2, 130
+_MOVE = "CAMSHAFT_CACHE_DIR"
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: a camshaft or OS error prints one line (status 2), Ctrl-C exits quietly (130), a closed pipe
+    exits silently (1). Any other exception is a bug and keeps its traceback.
+
+    A parameter whose type is a dataclass becomes an option per field, and the command gets the dataclass."""
+    parameters, groups = _flattened(function)
+
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+        try:
+            function(**given)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents an error from the flush at exit
+            raise typer.Exit(1) from None
+        except (CamshaftError, OSError) as error:
+            fail(error)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+    vars(wrapped)["__signature__"] = inspect.Signature(parameters)
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
+
+
+def _flattened(function: Callable[..., None]) -> tuple[list[inspect.Parameter], dict[str, type[Any]]]:
+    """The function's parameters with those of a dataclass type replaced by its fields, and these types by name."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if not dataclasses.is_dataclass(hints[name]):
+            parameters.append(_keyword(name, parameter.default, hints[name]))
+            continue
+        groups[name] = group = hints[name]
+        types = get_type_hints(group, include_extras=True)
+        parameters += [_keyword(field.name, field.default, types[field.name]) for field in dataclasses.fields(group)]
+    return parameters, groups
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def fail(error: Exception) -> NoReturn:
+    """Print `error` as one line on stderr and exit with status 2."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, StoreError) and _MOVE not in text and str(setting("cache_dir").absolute()) in text:
+        text += f" ({_MOVE} moves the cache)"
+    print("camshaft:", text, file=sys.stderr)
+    raise typer.Exit(FAILED) from error
 
 
 def print_json(value: object) -> None:
