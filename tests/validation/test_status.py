@@ -50,6 +50,8 @@ def test_a_proof_for_some_kinds_is_one_in_part_and_a_failure_is_a_failure(cache:
     validation_cache().add({silu_claim(kinds[0]): row})
     assert standing().status == "in part"
     assert standing().reason == f"proved for 1 of {len(kinds)} kinds of inputs"
+    validation_cache().add({silu_claim(kind): row for kind in kinds})
+    assert (standing().status, standing().reason) == ("proved", None)
     validation_cache().add({silu_claim(kinds[1]): replace(row, status="failed", reason="error 1 above 0")})
     assert (standing().status, standing().reason) == ("failed", "error 1 above 0")
 

@@ -63,8 +63,7 @@ def _uses(model: str | None, sessions: int | None, context: int, running: option
     """The op uses to measure: a ladder of shapes, or those of a model with each number of sessions."""
     from camshaft.generate.language_model import DEFAULT_SESSIONS
     from camshaft.selection.override import check_override, get_backend_override
-    from camshaft.tune.graphs import uses_of
-    from camshaft.tune.ladder import ladder
+    from camshaft.tune.graphs import ladder, uses_of
 
     override = get_backend_override() if running.backend is None else check_override(running.backend)
     if model is None:

@@ -127,9 +127,9 @@ _Favourite: TypeAlias = tuple[VariantCase, Choice, NodeSpec]
 def _precompile(
     favourites: Sequence[_Favourite], upcoming: Callable[[], list[_Favourite]], unproved: Collection[VariantCase]
 ) -> Iterator[list[VariantCase]]:
-    """Compile the favourites' kernels while the unproved cases are validated; yield the cases of foreseen uses.
+    """Compile the favourites' kernels while the unproved cases are validated; yield the cases of upcoming uses.
 
-    Variants of other packages are remaining out: compiling them may crash this process."""
+    Variants of other packages are left out: compiling them may crash this process."""
     soon = upcoming()
     wanted = {*unproved, *(case for case, _, _ in soon)}
     ours = [
