@@ -106,7 +106,7 @@ def noise(memory: dict[str, Any]) -> None:
 
 
 def attention_plan(case: Case, threads: int, uses: int) -> ExecutionPlan:
-    """`uses` of a case, each over a cache of its own. Inputs q, positions and, where it writes, k, v [tokens, heads * size]."""
+    """`uses` of a case, each over its own cache. Inputs q, positions and, where it writes, k, v [tokens, heads * size]."""
     heads, graph = replace(case.heads, n_layers=uses), Graph()
     cache = KVCache(heads, case.keys, KV_CACHES[case.form], 1)  # type: ignore[arg-type]
     cache.reserve(cache.open_slot(), case.keys)

@@ -50,7 +50,7 @@ class Model:
 
 
 Builder = Callable[[Model, Graph, int, int], dict[str, Any]]
-"""Adds uses of an op to a graph, for so many tokens, so many; gives what the plan's inputs and states hold."""
+"""Adds uses of an op to a graph, given the numbers of tokens and of uses; returns the contents of the inputs and states."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def activations(op: str, widths: Callable[[ModelConfig], Sequence[tuple[int, ...
 
 
 def cached(op: str) -> Builder:
-    """kv_cache_update or attention, each use in a cache of its own: one token at the middle of the context, or a prompt."""
+    """kv_cache_update or attention, each use in its own cache: one token at the middle of the context, or a prompt."""
 
     def build(model: Model, graph: Graph, tokens: int, uses: int) -> dict[str, Any]:
         c = replace(model.config, n_layers=uses)

@@ -1,6 +1,6 @@
 """Writes the tables of figures in README.md and docs/performance/ from bench/results/. Run by hand: python scripts/figures.py.
 
-A table stands between `<!-- figures: begin NAME -->` and `<!-- figures: end -->`; NAME is a row of TABLES.
+A table is between `<!-- figures: begin NAME -->` and `<!-- figures: end -->`; NAME is a row of TABLES.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def machine(name: str) -> str:
     virtual = ", virtual" if facts["virtual"] else ""
     cpu = f"{facts['cpu']} ({facts['llvm_cpu']}{virtual}), {facts['usable_cores']} of {facts['cores']} cores"
     software = f"{facts['system']}; Python {facts['python']}, LLVM {facts['llvm']}"
-    said = f"camshaft {document['source']}; {cpu}, {' '.join(facts['features'])}; {software}"
+    facts_line = f"camshaft {document['source']}; {cpu}, {' '.join(facts['features'])}; {software}"
     kinds = ("read_bytes_per_s", "int8_ops_per_s", "bf16_ops_per_s", "f32_ops_per_s")
     lines = [[peak["threads"], *(number(peak[kind] / 1e9) for kind in kinds)] for peak in document["peaks"]]
-    return f"{said}.\n\n" + table(("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s"), lines)
+    return f"{facts_line}.\n\n" + table(("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s"), lines)
 
 
 def comparison(*groups: str, name: str = "compare") -> str:

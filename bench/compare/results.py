@@ -40,7 +40,7 @@ def source_version() -> str:
         "ls-files",
         "--error-unmatch",
         here.name,
-    ]  # fails where the installed package lies inside an unrelated repository
+    ]  # fails where the installed package is inside an unrelated repository
     described = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         for command in (tracked, described):

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import command, print_columns, print_json
-from camshaft.cli.progress import Bar
+from camshaft.cli.command import Bar, command, print_columns, print_json
 
 _PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Prompt length in tokens.")]
 _GenerateTokens = Annotated[int, typer.Option(min=2, metavar="N", help="Tokens to generate.")]

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from camshaft.cli import options
-from camshaft.cli.command import command, print_columns, print_json, size
-from camshaft.cli.progress import Bar
+from camshaft.cli.command import Bar, command, print_columns, print_json, size
 
 if TYPE_CHECKING:
     from rich.console import Console

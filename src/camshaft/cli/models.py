@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import command, print_columns, print_json, size
-from camshaft.cli.progress import Bar
+from camshaft.cli.command import Bar, command, print_columns, print_json, size
 from camshaft.models.catalog import DEFAULT_MODEL
 
 _Name = Annotated[

@@ -83,8 +83,8 @@ def _print_op(row: OpOverview) -> None:
         print(f"  {what}: {reason}")
 
 
-def _figures(standing: VariantStatus) -> tuple[float | None, ...]:
-    return standing.max_error, standing.tolerance, standing.elapsed_s
+def _figures(status: VariantStatus) -> tuple[float | None, ...]:
+    return status.max_error, status.tolerance, status.elapsed_s
 
 
 def _number(value: float | None) -> str:

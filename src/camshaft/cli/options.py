@@ -1,6 +1,6 @@
 """Command-line options shared by several commands, in groups that make the library's objects.
 
-Imports only typer at module level, to keep startup short."""
+Imports neither NumPy nor the library at module level, to keep startup short."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from camshaft.cli.progress import Bar, Notice
+from camshaft.cli.command import Bar, Notice
 from camshaft.garbage import no_collection
 from camshaft.models.catalog import DEFAULT_MODEL
 

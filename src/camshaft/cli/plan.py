@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import command, print_columns, print_json, size
-from camshaft.cli.progress import Bar
+from camshaft.cli.command import Bar, command, print_columns, print_json, size
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import PlanDescription

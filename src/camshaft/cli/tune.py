@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import command, print_columns, print_json
-from camshaft.cli.progress import Bar
+from camshaft.cli.command import Bar, command, print_columns, print_json
 
 if TYPE_CHECKING:
     from camshaft.tune.graphs import Use

@@ -5,8 +5,8 @@
 - single: one token
 - decode.N: one token of each of up to N sequences
 
-Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with memory of its own the KV
-cache and logits are there; token ids and the block table are copied in.
+Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with its own memory, the KV
+cache and logits are in it; token ids and the block table are copied there.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from camshaft.plan.runtime.execute import BoundSchedule, bind
 from camshaft.plan.runtime.workers import aligned_bytes
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
 from camshaft.settings import thread_count
-from camshaft.store.store import store
+from camshaft.store.store import row_as, store
 from camshaft.validation.cases import machine_key
 
 WIDTH = 16
@@ -195,9 +195,8 @@ def _key() -> str:
 
 def stored_peaks() -> tuple[MachinePeak, ...]:
     """The measured peaks of this machine, sorted by number of threads. Measures nothing."""
-    rows = (store().evidence.get(_key()) or {}).get("peaks")
-    names = {f.name for f in fields(MachinePeak)}
-    valid = [MachinePeak(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
+    rows = (store().evidence.get(_key()) or {}).get("peaks") or ()
+    valid = [peak for row in rows if (peak := row_as(MachinePeak, row))]
     return tuple(sorted(valid, key=lambda r: r.threads))
 
 

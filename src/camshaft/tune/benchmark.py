@@ -1,4 +1,4 @@
-"""Benchmark candidates with the plan executor, in interleaved rounds, so that drift affects all of them alike."""
+"""Benchmark candidates with the plan executor, in interleaved rounds, so that drift affects all of them equally."""
 
 from __future__ import annotations
 
