@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError
-from camshaft.generate.generation import Generation
+from camshaft.generate.generation import Closing, Generation
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampler import Sampler
 
@@ -36,7 +35,7 @@ class _Sequence:
     drawn: int | None = None
 
 
-class Batch:
+class Batch(Closing):
     """An iterator of (prompt index, text piece). `generations` has one Generation per prompt, with its token ids, finish reason
     and timings. A sequence whose context is full ends with the reason 'length'.
 
@@ -90,14 +89,6 @@ class Batch:
             sequence.generation.close()
         self._waiting.clear()
         self._pieces.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _take(self, sequence: _Sequence) -> int | None:
         return None if sequence.drawn in sequence.end_tokens else sequence.drawn

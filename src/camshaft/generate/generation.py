@@ -5,12 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
 from camshaft.generate.options import GenerateOptions
 from camshaft.text.stream import Detokenizer
 
 FinishReason = Literal["stop", "length"]
+
+
+class Closing:
+    """A context manager that calls `close` at its end."""
+
+    def close(self) -> None:
+        """Release what the object uses; may be called twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)

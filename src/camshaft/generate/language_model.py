@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.garbage import no_collection
 from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch
-from camshaft.generate.generation import Generation, GenerationTimings
+from camshaft.generate.generation import Closing, Generation, GenerationTimings
 from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, Sampling, generate_options
@@ -62,7 +61,7 @@ class PlanDescription:
     kv_cache_nbytes: int
 
 
-class LanguageModel:
+class LanguageModel(Closing):
     """A language model ready for inference. Thread-safe: concurrent sessions run one at a time. A context manager.
 
     path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
@@ -256,14 +255,6 @@ class LanguageModel:
                 self._model_file.save(self.tokenizer)
             finally:
                 self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # In a forked child another thread of the parent may have locked it, so each model gets a new one.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from camshaft.errors import ContextError, SettingError
-from camshaft.generate.generation import Generation
+from camshaft.generate.generation import Closing, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class Session:
+class Session(Closing):
     """Generates text and processes tokens; tokens in the cache are never processed again. Closing it frees the slot."""
 
     def __init__(self, model: LanguageModel) -> None:
@@ -131,14 +130,6 @@ class Session:
             self._model.plans.cache.close_slot(self._slot)
 
     def __del__(self) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         self.close()
 
 
