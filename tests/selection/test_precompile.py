@@ -1,4 +1,4 @@
-"""Kernels are compiled during validation, and foreseen cases are validated in the same run."""
+"""Kernels are compiled during validation, and upcoming cases are validated in the same run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_nothing_goes_on_beside_a_proof_that_is_evidence(monkeypatch: pytest.Mon
     compiled.clear()
 
     def asked() -> list[object]:
-        raise AssertionError("asked what is foreseen")
+        raise AssertionError("asked what is upcoming")
 
     select.choose([SILU], "simd", upcoming=asked)
     assert compiled == []

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from camshaft.generate.options import GenerateOptions
-from camshaft.text.stream import Detokenizer
+from camshaft.text.tokenizer import Detokenizer
 
 FinishReason = Literal["stop", "length"]
 

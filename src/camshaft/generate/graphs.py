@@ -11,9 +11,9 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.models.architectures import architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.families.table import architecture
 from camshaft.models.rope_scaling import Rotations
 from camshaft.models.transformer import LayerCache, token_inputs
 from camshaft.ops.spec import Dim

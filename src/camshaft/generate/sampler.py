@@ -11,7 +11,7 @@ from camshaft.errors import SettingError
 from camshaft.extent import Extent
 from camshaft.generate.options import Sampling
 from camshaft.ops.spec import Dim
-from camshaft.plan.cached.cached_plan import CachedPlan
+from camshaft.plan.cached_plan import CachedPlan
 
 if TYPE_CHECKING:
     from camshaft.generate.graphs import SamplingKind

@@ -1,4 +1,4 @@
-"""What an op's function on tensors is given, as the op takes it: arrays and numbers as constants, dtypes promoted."""
+"""Convert the arguments of a graph op to what the op takes: arrays and numbers to constants, dtypes promoted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import ArrayOverflowError, ShapeError
-from camshaft.graph.tensor import Array, Tensor
+from camshaft.errors import ArrayOverflowError, PlanError, ShapeError
+from camshaft.graph.tensor import Array, Tensor, root
 from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.parameters import AXES
@@ -20,7 +20,7 @@ from camshaft.ops.spec import Dim, TensorSpec
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
 
-Argument = Tensor | Array | int | float
+Given = Tensor | Array | int | float
 _ELEMENTWISE = frozenset(
     name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
 )
@@ -64,7 +64,7 @@ def cast(graph: Graph, x: Tensor, dtype: Dtype) -> Tensor:
     return x if x.dtype == to else graph.apply(ops.get("cast"), (x,), {"to": to.name})[0]
 
 
-def _given(graph: Graph, op: str, value: Any) -> Argument:
+def _given(graph: Graph, op: str, value: Any) -> Given:
     if isinstance(value, Tensor):
         if value.graph is not graph:
             raise ShapeError(f"{op}: got {value!r}; wanted tensors of this graph")
@@ -82,13 +82,13 @@ def _axes_named(op: Op, attrs: Attrs) -> Attrs:
     return {"axes" if name == "axis" else name: value for name, value in attrs.items()}
 
 
-def _fits(op: Op, given: Sequence[Argument], attrs: Attrs) -> bool:
+def _fits(op: Op, given: Sequence[Given], attrs: Attrs) -> bool:
     """Whether the op accepts these arguments without conversion."""
     tensors = [x for x in given if isinstance(x, Tensor)]
     return len(tensors) == len(given) and op.accepts(tuple(t.spec for t in tensors), attrs)
 
 
-def _kind(value: Argument) -> Any:
+def _kind(value: Given) -> Any:
     if isinstance(value, Tensor):
         return _plain(value)
     return type(value) if isinstance(value, WEAK) else value.dtype
@@ -120,7 +120,7 @@ def _unless_same(op: Op, tensors: Sequence[Tensor], attrs: Attrs, returned: Dtyp
     return None if made.dtype == as_dtype(returned) else returned
 
 
-def _tensor(graph: Graph, name: str, value: Argument, dtype: Dtype | None = None) -> Tensor:
+def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -> Tensor:
     """Returns the value as a tensor of `dtype` (default: its own). Raises ArrayOverflowError for a number out of range."""
     if isinstance(value, Tensor):
         return value if dtype is None else cast(graph, value, dtype)
@@ -130,7 +130,7 @@ def _tensor(graph: Graph, name: str, value: Argument, dtype: Dtype | None = None
         raise ArrayOverflowError(f"{name}: {error}") from error
 
 
-def _product(graph: Graph, op: Op, given: Sequence[Argument], attrs: Attrs) -> Form:
+def _product(graph: Graph, op: Op, given: Sequence[Given], attrs: Attrs) -> Form:
     """Applies NumPy's matmul rules: a 1-D operand becomes a one-row or one-column matrix and that axis is dropped from the
     result; dtypes that the op does not accept are promoted."""
     a, b = (_tensor(graph, f"matmul.{i}", x) for i, x in enumerate(given))
@@ -144,3 +144,28 @@ def _product(graph: Graph, op: Op, given: Sequence[Argument], attrs: Attrs) -> F
         computed, returned = product_dtypes(_plain(a), _plain(b))
         a, b = (x if computed is None else cast(graph, x, computed) for x in (a, b))
     return Form(graph, (a, b), attrs, returned, shape)
+
+
+def checked_list(graph: Graph, label: str, what: str, given: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    """Returns a list argument of a node as a tuple. Raises PlanError for a single item and for another graph's tensor."""
+    wanted = " or names of nodes" if str in kinds else ""
+    if not isinstance(given, (list, tuple)) or not all(isinstance(item, kinds) for item in given):
+        raise PlanError(f"graph: {label!r} got {what}={given!r}; wanted a list of tensors{wanted}")
+    for item in given:
+        if isinstance(item, Tensor) and item.graph is not graph:
+            raise PlanError(f"graph: {label!r} got {what} {item!r} of another graph; wanted one of this")
+    return tuple(given)
+
+
+def views_of_memory(
+    graph: Graph, label: str, specs: Sequence[TensorSpec], into: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Returns a node's outputs as views of the `into` memory. Raises ShapeError for other specs, PlanError for other kinds."""
+    if [t.spec for t in into] != list(specs):
+        came, wanted = (", ".join(map(str, found)) or "nothing" for found in ([t.spec for t in into], specs))
+        raise ShapeError(f"{label}: got memory for {came}; wanted it for {wanted}")
+    for tensor in into:
+        if root(tensor).kind not in ("state", "buffer"):
+            kind = root(tensor).kind
+            raise PlanError(f"graph: {label!r} writes {tensor.name}; wanted a state or a buffer, no {kind}")
+    return tuple(Tensor(t.spec, t.name, "view", base=t, graph=graph) for t in into)

@@ -15,7 +15,7 @@ import numpy as np
 
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.spec import Part, TensorSpec
-from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.selection.host_info import capabilities
 
 ASSUMED_CACHE_NBYTES = 32 << 20
