@@ -15,7 +15,22 @@ from typing import Any, TypeAlias
 from camshaft.dtypes import i64
 from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
-from camshaft.lang.tracing import tracer as tracing
+from camshaft.lang.ir import Value
+from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
+
+# What a kernel is written with, beside what this module defines.
+__all__ = [
+    "Array",
+    "Constant",
+    "Kernel",
+    "Number",
+    "Tracer",
+    "Value",
+    "Variable",
+    "constants_key",
+    "kernel",
+    "language_digest",
+]
 
 Constant: TypeAlias = "int | float | str | bool | tuple[Constant, ...]"
 
@@ -49,12 +64,12 @@ class Kernel:
         grid: Sequence[ir.GridDim] = (ir.GridDim(),),
     ) -> ir.KernelIR:
         """Run the function once with traced values. A KernelError names the source line that breaks a rule."""
-        tracer = tracing.Tracer(self.name, self.function.__code__.co_filename)
+        tracer = Tracer(self.name, self.function.__code__.co_filename)
         params = [ir.Array(a.name, a.dtype, a.shape, a.writable) for a in arrays]
         ir.recorders.append(tracer)
         try:
             values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
-            given = [tracing.Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
+            given = [Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
             self.function(tracer, *given, **(constants or {}))
         except CamshaftError:
             raise
