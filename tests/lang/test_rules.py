@@ -423,3 +423,19 @@ def test_storage_dtypes_may_be_moved():
         out[0, 0] = half.to(f32) + k.select(k.const(True, boolean), 1.0, 2.0)
 
     verify(kernel(moves).trace(ARRAYS))
+
+
+def test_an_error_in_a_function_of_another_file_names_its_place_too(tmp_path, monkeypatch):
+    """A row of an op's table is called by a shared kernel, whose own line would not say which row is wrong."""
+    (tmp_path / "a_row.py").write_text(
+        "def dot(k, x):\n    return k.dot4(x, x, x)\n\ndef raises(k, x):\n    return 1 // 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import a_row
+
+    def calls(k, x, y, out, *, how):
+        out[0, 0] = getattr(a_row, how)(k, x[0, 0])  # here
+
+    for how, message in (("dot", "(a_row.py, line 2): dot4 of"), ("raises", "(a_row.py, line 5): ZeroDivisionError")):
+        with pytest.raises(KernelError, match=re.escape(f"kernel calls, line {here(calls)} {message}")):
+            kernel(calls).trace(ARRAYS, constants={"how": how})

@@ -38,7 +38,7 @@ def host_features() -> frozenset[str]:
     if platform.machine().lower() not in ("aarch64", "arm64"):
         return frozenset()
     if sys.platform == "darwin":
-        return frozenset(name for name, asked in _NAMES.items() if _macos_says(asked))
+        return frozenset(name for name, asked in _NAMES.items() if _macos_has(asked))
     if sys.platform != "linux":
         return frozenset()
     ask = ctypes.CDLL(None).getauxval
@@ -46,7 +46,7 @@ def host_features() -> frozenset[str]:
     return features_of(ask(_HWCAP), ask(_HWCAP2))
 
 
-def _macos_says(name: bytes) -> bool:
+def _macos_has(name: bytes) -> bool:
     value, size = ctypes.c_int(0), ctypes.c_size_t(4)
     failed = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
     return not failed and value.value == 1

@@ -47,9 +47,9 @@ def _cut(flags: list[str], level: CpuLevel) -> list[str]:
             f"CAMSHAFT_CPU_FEATURES={level.name}: this CPU lacks {', '.join(lacking)}; wanted one of {', '.join(known)}"
         )
     above = frozenset[str]().union(*(x.features for x in LEVELS.values() if x.architecture == level.architecture))
-    kept = [f"-{part[1:]}" if _is_above(part[1:], above, level) else part for part in flags]
+    changed = [f"-{part[1:]}" if _is_above(part[1:], above, level) else part for part in flags]
     # LLVM's CPU name implies features that the string may not list
-    return kept + [f"-{name}" for name in sorted(above - level.features - there)]
+    return changed + [f"-{name}" for name in sorted(above - level.features - there)]
 
 
 def _is_above(name: str, above: frozenset[str], level: CpuLevel) -> bool:

@@ -37,10 +37,10 @@ def expanded_on(column: str, without: frozenset[str] = frozenset()) -> dict[str,
     rows = INSTRUCTIONS.values()
     names = [row.name for row in rows if row.name in without or row.column(column).get("f") == "expand"]
     # a WGSL driver may assume that there is no NaN
-    return {name: _kept_nan(EXPANSIONS[name]) if column == "wgsl" else EXPANSIONS[name] for name in names}
+    return {name: _nan_preserving(EXPANSIONS[name]) if column == "wgsl" else EXPANSIONS[name] for name in names}
 
 
-def _kept_nan(expansion: Expansion) -> Expansion:
+def _nan_preserving(expansion: Expansion) -> Expansion:
     def with_nan(k: Expander, x: ir.Value, *others: ir.Value) -> ir.Value:
         return k.select(k.isnan(x), x, expansion(k, x, *others))
 

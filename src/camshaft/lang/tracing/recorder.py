@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +16,7 @@ from camshaft.lang import ir
 from camshaft.lang.instructions import INSTRUCTIONS
 
 Number: TypeAlias = ir.Operand
+_LANGUAGE = str(Path(ir.__file__).parent), contextlib.__file__  # files that no kernel is written in
 
 
 class Recorder:
@@ -35,16 +39,27 @@ class Recorder:
         return frame.f_lineno if frame is not None else 0
 
     def fail(self, message: str) -> KernelError:
-        """Return a KernelError with the kernel's name and source line."""
-        return KernelError(f"kernel {self.name}, line {self.line()}: {message}")
+        """Return a KernelError with the kernel's name and source line, and the place in a function of another file."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_LANGUAGE):
+            frame = frame.f_back
+        place = "" if frame is None else self._elsewhere(frame.f_code.co_filename, frame.f_lineno)
+        return KernelError(f"kernel {self.name}, line {self.line()}{place}: {message}")
+
+    def _elsewhere(self, filename: str, line: int) -> str:
+        """The place of an error in a function that the kernel calls, such as a row of an op table; empty in its own file."""
+        return "" if filename == self.filename else f" ({Path(filename).name}, line {line})"
 
     def foreign(self, error: Exception) -> KernelError:
         """Return the KernelError for a Python exception from the kernel, with the kernel's innermost line."""
-        line, trace = 0, error.__traceback__
+        line, place, trace = 0, "", error.__traceback__
         while trace is not None:
-            line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == self.filename else line
+            filename = trace.tb_frame.f_code.co_filename
+            line = trace.tb_lineno if filename == self.filename else line
+            if not filename.startswith(_LANGUAGE):
+                place = self._elsewhere(filename, trace.tb_lineno)
             trace = trace.tb_next
-        return KernelError(f"kernel {self.name}, line {line}: {type(error).__name__}: {error}")
+        return KernelError(f"kernel {self.name}, line {line}{place}: {type(error).__name__}: {error}")
 
     def left_early(self, line: int) -> KernelError:
         """Return the KernelError for a loop, opened at `line`, that break or return left."""
