@@ -20,7 +20,7 @@ from camshaft.backends.registry import device, devices
 from camshaft.emit.cpu_levels import LEVELS
 from camshaft.errors import BackendError
 from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang.kernel import CompileRequest, kernel
 from tests.support.needs import require, require_level
 
 TWICE = """#include <stdint.h>
@@ -208,8 +208,8 @@ def doubled(k, x, out, *, n):
 
 
 def made():
-    params = [ir.ArrayParam("x", camshaft.dtypes.f32, (8,)), ir.ArrayParam("out", camshaft.dtypes.f32, (8,), True)]
-    return device("cpu:c").compile(doubled, params, (), {"n": 8}, [ir.GridDim()])
+    params = (ir.ArrayParam("x", camshaft.dtypes.f32, (8,)), ir.ArrayParam("out", camshaft.dtypes.f32, (8,), True))
+    return device("cpu:c").compile(CompileRequest(doubled, params, (), {"n": 8}))
 
 
 def test_a_kernel_is_compiled_once_and_then_found_in_the_store(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from camshaft.backends.metal.device import absent, devices, make
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang.kernel import CompileRequest, kernel
 from tests.support.active_copies import ROWS, copies_follow_an_extent
 from tests.support.fake_metal import FakeDevice, FakeMetal, FakeOldOptions, forget, install
 from tests.support.metal_harness import have_compiler
@@ -49,8 +49,8 @@ def fake(monkeypatch):
 
 
 def compiled(device, function=doubled, grid=4, scalars=()):
-    params = [ir.ArrayParam("x", f32, (N,)), ir.ArrayParam("out", f32, (N,), True)]
-    return device.compile(function, params, scalars, {}, (ir.GridDim(grid),))
+    params = (ir.ArrayParam("x", f32, (N,)), ir.ArrayParam("out", f32, (N,), True))
+    return device.compile(CompileRequest(function, params, tuple(scalars), {}, (ir.GridDim(grid),)))
 
 
 def memory_of(device, values):

@@ -158,7 +158,7 @@ def texts():
             build = variant.build(node, target)
             for launch in (la for la in build.launches if isinstance(la, Launch)):
                 made = signature(launch, node, build)
-                traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+                traced = made.request(launch).trace()
                 yield f"{op.name}_{variant.name}_{launch.name}", emit(traced, "kernel")
     for name in ("f32", "f64", "i32", "u32", "i64"):
         traced = trace(all_explicit, arrays(DTYPES[name]), 2, n=64, dtype=name, width=64)

@@ -85,7 +85,7 @@ def text_of(level: str, op_name: str, variant_name: str, sample_name: str) -> st
     build, texts = variant.build(node, device), []
     for i, launch in enumerate(build.launches):
         made = signature(launch, node, build)
-        traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        traced = made.request(launch).trace()
         verify(traced)
         text = assembly_for(target, emit(traced, target.at(launch.lanes or device.lanes), f"kernel{i}"))
         texts.append(text.replace(".LBB", f".L{i}_"))

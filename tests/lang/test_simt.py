@@ -63,7 +63,7 @@ class BothForms:
     """Stands in for a compiled kernel: interprets both forms at each width and leaves what they agree on."""
 
     def __init__(self, launch, made, widths) -> None:
-        self._ir = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        self._ir = made.request(launch).trace()
         self._made, self._widths, self.address = made, widths, 0  # code of a host device, as far as dispatch asks
 
     def __call__(self, args: int, first: int, last: int) -> None:

@@ -130,7 +130,7 @@ def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(module, dtyp
     build = module.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
     launch = build.launches[-1]
     made = signature(launch, node, build)
-    traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+    traced = made.request(launch).trace()
     text = assembly_for(target, emit(traced, target.at(16), "kernel"))
     loops = [block for block in text.split("\n.LBB") if block.count(f"\t{word}") >= 24]
     assert loops

@@ -144,7 +144,7 @@ def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(rows) -> Non
     build = int16_gemm.build(node, ZEN)
     launch = build.launches[-1]
     made = signature(launch, node, build)
-    traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+    traced = made.request(launch).trace()
     loop = loop_with(assembly_for(target, emit(traced, target.at(16), "kernel")), "vpdpwssd")
     assert instructions(loop)["vpdpwssd"] == 24
     assert not vector_stack_accesses(loop)

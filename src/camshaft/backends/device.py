@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from camshaft.lang import ir
-    from camshaft.lang.kernel import Constant, Kernel
+    from camshaft.lang.kernel import CompileRequest
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 # A HOST device's kernels read and write host memory; plan/'s native executor calls them by address.
@@ -130,26 +129,10 @@ class Device(Protocol):
     def limits(self) -> Mapping[str, int]:
         """Device limits. Outside HOST space: 'alignment' (bytes, of buffer offsets) and 'memory' (bytes, if known)."""
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns why this device cannot run the kernel (an instruction, a dtype, a limit), or None. Compiles nothing."""
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> CompiledKernel:
+    def compile(self, request: CompileRequest) -> CompiledKernel:
         """Compiles the kernel at most once. BackendError with the compiler's message."""
 
     def allocate(self, nbytes: int) -> Memory:

@@ -7,15 +7,16 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from camshaft.dtypes import i64
 from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
 from camshaft.lang.tracing import tracer as tracing
+from camshaft.lang.verifier.verify import verify
 
 Constant: TypeAlias = "int | float | str | bool | tuple[Constant, ...]"
 
@@ -113,6 +114,32 @@ def _collect_sources(name: str, package: str, files: set[str]) -> None:
             _collect_sources(origin, package, files)
 
 
+@dataclass(frozen=True)
+class CompileRequest:
+    """A kernel and everything else that its compiled code depends on, besides the device.
+
+    `scalars` are the names of the run-time scalars. `lanes` is the number of lanes of a program; None means the device's default.
+    """
+
+    kernel: Kernel
+    arrays: tuple[ir.ArrayParam, ...]
+    scalars: tuple[str, ...] = ()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    grid: tuple[ir.GridDim, ...] = (ir.GridDim(),)
+    lanes: int | None = None
+
+    def trace(self) -> ir.KernelIR:
+        """Trace and verify the kernel. KernelError or VerifyError if it breaks a rule of the language."""
+        traced = self.kernel.trace(self.arrays, self.scalars, self.constants, self.grid)
+        verify(traced)
+        return traced
+
+    def key(self) -> str:
+        """Return a canonical text for cache keys. It does not include `lanes`."""
+        constants = ",".join(f"{name}={self.constants[name]!r}" for name in sorted(self.constants))
+        return f"{self.kernel.name}|{self.kernel.digest()}|{self.arrays!r}|{self.scalars!r}|{constants}|{self.grid!r}"
+
+
 def kernel(function: Callable[..., None]) -> Kernel:
     """Wrap a function as a Kernel: (k, arrays..., scalars..., *, constants...)."""
     return Kernel(function)
@@ -130,8 +157,3 @@ def language_digest(*patterns: str) -> str:
     for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def constants_key(constants: Mapping[str, Any]) -> str:
-    """Return a canonical text for a set of constants, for cache keys."""
-    return ",".join(f"{name}={constants[name]!r}" for name in sorted(constants))

@@ -18,9 +18,7 @@ from camshaft.backends.device import HOST, Command, DeviceInfo, DeviceRun, Memor
 from camshaft.emit.c.module import emit
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
-from camshaft.lang.verifier.verify import verify
+from camshaft.lang.kernel import CompileRequest, language_digest
 from camshaft.store.kernels import UNNAMED, symbol_of
 from camshaft.store.store import store
 
@@ -54,44 +52,25 @@ class CDevice:
     space: str = HOST
     limits: Mapping[str, int] = field(default_factory=dict)
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns what C lacks for the kernel, by the instruction table, or None. KernelError for an invalid kernel."""
-        return refusal(kernel.trace(arrays, scalars, constants, grid), "c")
+        return refusal(request.trace(), "c")
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> CKernel:
+    def compile(self, request: CompileRequest) -> CKernel:
         """Returns the kernel's machine code from memory or the store; otherwise traces, verifies, emits and compiles it.
 
         BackendError with the compiler's first error and its C line.
         """
-        signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
-        key = hashlib.sha256(f"{signature}|{self.compiler.key()}|{_machine_key()}".encode()).hexdigest()
+        key = hashlib.sha256(f"{request.key()}|{self.compiler.key()}|{_machine_key()}".encode()).hexdigest()
 
         def source(symbol: str) -> str:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            return emit(traced, symbol)
+            return emit(request.trace(), symbol)
 
         with _lock:
             found = _kernels.get(key)
             if found is None:
                 started = time.perf_counter()
-                found = _kernels[key] = self._made(kernel.name, key, source)
+                found = _kernels[key] = self._made(request.kernel.name, key, source)
                 counts.seconds += time.perf_counter() - started
             return found
 

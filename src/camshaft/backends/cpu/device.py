@@ -18,9 +18,7 @@ from camshaft.backends.cpu.loaded import loaded, lock
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
-from camshaft.lang.verifier.verify import verify
+from camshaft.lang.kernel import CompileRequest, language_digest
 from camshaft.store.kernels import UNNAMED, CachedKernel, symbol_of
 from camshaft.store.store import store
 
@@ -37,15 +35,7 @@ class CpuDevice:
     space: str = HOST
     limits: Mapping[str, int] = field(default_factory=dict)
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns None: the CPU supports the whole kernel language."""
         return None
 
@@ -57,30 +47,18 @@ class CpuDevice:
         """Raises BackendError: plans call CPU kernels by address."""
         raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> CpuKernel:
+    def compile(self, request: CompileRequest) -> CpuKernel:
         """Returns the kernel's machine code from memory or the store; otherwise traces, verifies, emits and compiles it."""
-        width = 1 if self.backend == "scalar" else lanes or self.lanes
-        signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
+        width = 1 if self.backend == "scalar" else request.lanes or self.lanes
         target = CpuTarget(self.architecture, width, self.features)
 
         def source(symbol: str) -> str:
             from camshaft.emit.llvm.module import emit  # takes 10 ms; not needed if all kernels are cached
 
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            return emit(traced, target, symbol)
+            return emit(request.trace(), target, symbol)
 
-        return native_function(
-            kernel.name, f"{signature}|{self.backend}|{target.key()}", source, self.backend != "scalar"
-        )
+        signature = f"{request.key()}|{self.backend}|{target.key()}"
+        return native_function(request.kernel.name, signature, source, self.backend != "scalar")
 
 
 _functions: dict[str, CpuKernel] = {}  # by first key

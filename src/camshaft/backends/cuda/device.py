@@ -18,10 +18,8 @@ from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, shared_nbytes, simt_f
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang.kernel import CompileRequest
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.lang.verifier.verify import verify
 
 NAME = "cuda"
 LANES = 128
@@ -126,49 +124,32 @@ class CudaDevice:
             yield
 
     # --- the protocol of backends/device.py ---------------------------------------------------------------------------
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns what PTX lacks or which limit the kernel exceeds, or None. Traces the kernel; compiles nothing."""
-        traced = kernel.trace(arrays, scalars, constants, grid)
-        return refusal(traced, "ptx") or _over(simt_form(traced, lanes or self.lanes))
+        traced = request.trace()
+        return refusal(traced, "ptx") or _over(simt_form(traced, request.lanes or self.lanes))
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> CudaKernel:
+    def compile(self, request: CompileRequest) -> CudaKernel:
         """Returns the kernel loaded into this device's context, from memory or from PTX in the store; otherwise traces and
         emits it.
 
         BackendError with the reason of a refusal, LLVM's message or the driver's log.
         """
-        width = lanes or self.lanes
-        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
+        width, name = request.lanes or self.lanes, request.kernel.name
+        key = f"{request.key()}|{width}"
 
         def simt() -> SimtKernel:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
+            traced = request.trace()
             reason = refusal(traced, "ptx") or _over(made := simt_form(traced, width))
             if reason is not None:
-                raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {reason}")
+                raise BackendError(f"{self.name} cannot have kernel {name}: {reason}")
             return made
 
         with self.lock:
             if key not in self._kernels:
                 symbol, text = ptx_text(key, self.target, simt)
                 with self.entered():
-                    self._kernels[key] = load(kernel.name, symbol, text)
+                    self._kernels[key] = load(name, symbol, text)
             return self._kernels[key]
 
     def allocate(self, nbytes: int) -> CudaMemory:

@@ -20,9 +20,8 @@ from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang.kernel import CompileRequest
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.lang.verifier.verify import verify
 
 # Default threads per threadgroup: two SIMD-groups.
 LANES = 64
@@ -51,43 +50,23 @@ class MetalDevice:
     def space(self) -> str:
         return self.name
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns what Metal lacks for the kernel or which limit it exceeds, or None."""
-        traced = kernel.trace(arrays, scalars, constants, grid)
+        traced = request.trace()
         lacking = refusal(traced, "msl")
-        return past_limits(self._simt(traced, lanes), self.target) if lacking is None else lacking
+        return past_limits(self._simt(traced, request.lanes), self.target) if lacking is None else lacking
 
     def _simt(self, traced: ir.KernelIR, lanes: int | None) -> SimtKernel:
         return simt_form(traced, lanes or self.lanes, self.target)
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> MetalKernel:
+    def compile(self, request: CompileRequest) -> MetalKernel:
         """Returns the kernel's pipeline from memory, else traces, verifies, emits and compiles it. Metal caches on disk."""
-        width = lanes or self.lanes
-        parts = (arrays, scalars, constants_key(constants), grid, width, self.target.key())
-        signature = f"{kernel.name}|{kernel.digest()}|{'|'.join(map(repr, parts))}"
+        signature = f"{request.key()}|{request.lanes or self.lanes}|{self.target.key()}"
 
         def source() -> MslModule:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            return emit(self._simt(traced, width), self.target)
+            return emit(self._simt(request.trace(), request.lanes), self.target)
 
-        return self.pipelines.kernel(kernel.name, signature, source)
+        return self.pipelines.kernel(request.kernel.name, signature, source)
 
     def allocate(self, nbytes: int) -> Memory:
         """Allocates zeroed memory that the CPU and the GPU share. BackendError with the requested size on failure."""

@@ -21,9 +21,8 @@ from camshaft.emit.wgsl import module as wgsl
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, KernelError
 from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang.kernel import CompileRequest
 from camshaft.lang.simt.form import to_simt
-from camshaft.lang.verifier.verify import verify
 
 # Bytes: the largest buffer offset alignment of any kind of device.
 ALIGNMENT = 256
@@ -157,50 +156,24 @@ class NullDevice:
     def space(self) -> str:
         return self.name
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns why the language cannot express the kernel, or None."""
-        found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
+        found = self._emitted(request)
         return found if isinstance(found, str) else None
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> NullKernel:
+    def compile(self, request: CompileRequest) -> NullKernel:
         """Emits the kernel's text. BackendError with the reason of a refusal."""
-        found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
+        found = self._emitted(request)
         if isinstance(found, str):
-            raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {found}")
+            raise BackendError(f"{self.name} cannot have kernel {request.kernel.name}: {found}")
         return found
 
-    def _emitted(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None,
-    ) -> NullKernel | str:
+    def _emitted(self, request: CompileRequest) -> NullKernel | str:
         """Emits the kernel once. Returns the kernel, or the reason of a refusal."""
-        width = lanes or self.lanes
-        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
+        width = request.lanes or self.lanes
+        key = f"{request.key()}|{width}"
         if key not in self.emitted:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            self.emitted[key] = self._made(kernel.name, traced, width)
+            self.emitted[key] = self._made(request.kernel.name, request.trace(), width)
         return self.emitted[key]
 
     def _made(self, name: str, traced: ir.KernelIR, width: int) -> NullKernel | str:

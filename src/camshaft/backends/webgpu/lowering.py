@@ -1,9 +1,8 @@
-"""Lower a kernel to WGSL: trace, verify, convert to SIMT form and emit, or refuse with the reason."""
+"""Lower a traced kernel to WGSL: convert it to SIMT form and emit it, or refuse it with the reason."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from camshaft.emit.refusal import refusal
@@ -11,9 +10,7 @@ from camshaft.emit.wgsl.layout import WgslModule, WgslTarget
 from camshaft.emit.wgsl.module import emit
 from camshaft.errors import BackendError, KernelError
 from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel
 from camshaft.lang.simt.form import SimtKernel, to_simt
-from camshaft.lang.verifier.verify import verify
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +32,8 @@ class Lowered:
         return emit(self.simt, dataclasses.replace(self.target, read_only=names))
 
 
-def lower(
-    kernel: Kernel,
-    arrays: Sequence[ir.ArrayParam],
-    scalars: Sequence[str],
-    constants: Mapping[str, Constant],
-    grid: Sequence[ir.GridDim],
-    lanes: int,
-    target: WgslTarget,
-    adapter: str,
-) -> Lowered:
-    """Lowers the kernel for an adapter. KernelError or VerifyError for an invalid kernel."""
-    traced = kernel.trace(arrays, scalars, constants, grid)
-    verify(traced)
+def lower(traced: ir.KernelIR, lanes: int, target: WgslTarget, adapter: str) -> Lowered:
+    """Lowers a verified kernel for an adapter."""
     reason = refusal(traced, "wgsl")
     if reason is not None:
         return Lowered(target, refusal=reason)

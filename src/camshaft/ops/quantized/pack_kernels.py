@@ -17,7 +17,7 @@ from camshaft.dtypes import u8, u16, u32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.lang import ir
 from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
+from camshaft.lang.kernel import CompileRequest, Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops.quantized.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import TensorSpec
@@ -131,6 +131,5 @@ def _compiled(name: str, bits: int, scale_nbytes: int) -> CpuKernel:
         ir.ArrayParam("extra", u16, (_ANY,), True),
     )
     constants: dict[str, Constant] = {"block": name, "bits": bits}
-    return cpu_device().compile(
-        pack_rows, arrays, ("n", "records", "last"), constants, (ir.GridDim(scalar="n", divisor=ROWS),)
-    )
+    grid = (ir.GridDim(scalar="n", divisor=ROWS),)
+    return cpu_device().compile(CompileRequest(pack_rows, arrays, ("n", "records", "last"), constants, grid))
