@@ -18,7 +18,7 @@ from camshaft.errors import KernelError
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
-from camshaft.lang.structural import STATEMENTS, STRUCTURAL
+from camshaft.lang.targets import STATEMENTS, STRUCTURAL
 from tests.support.emit_harness import trace
 from tests.support.wgsl_harness import TARGET
 

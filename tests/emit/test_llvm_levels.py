@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from camshaft import ops
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
@@ -18,6 +17,7 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
 from camshaft.validation.validate import node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
+from tests.support.cross import CrossTarget, assembly_for
 
 # level -> (LLVM's name of a CPU of it, its byte dot product, what adds products of f32)
 CPUS = {

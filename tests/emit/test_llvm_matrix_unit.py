@@ -7,7 +7,6 @@ import pytest
 from ml_dtypes import bfloat16
 
 from camshaft.backends.cpu.compile import compile_module, load_object
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.dtypes import DTYPES
 from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
@@ -15,6 +14,7 @@ from camshaft.emit.target import CpuTarget
 from camshaft.errors import KernelError
 from camshaft.lang.kernel import kernel
 from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import ENTRY, agree, trace
 from tests.support.played_amx import played
 

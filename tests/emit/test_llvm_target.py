@@ -13,7 +13,7 @@ from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import KernelError
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.kernel import kernel
-from camshaft.lang.structural import STATEMENTS, STRUCTURAL
+from camshaft.lang.targets import STATEMENTS, STRUCTURAL
 from tests.support.emit_harness import FEATURES, agree, trace
 
 PACKED = re.compile(r"\b\w*(add|sub|mul|div|fmadd\w*)p[sd]\b")

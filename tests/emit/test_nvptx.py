@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import f32
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS, GpuTarget

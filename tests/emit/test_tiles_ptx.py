@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import DTYPES, i64
 from camshaft.emit.nvptx.module import emit, simt_form
 from camshaft.emit.nvptx.simt import WARP

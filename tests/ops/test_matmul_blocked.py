@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from camshaft import dtypes
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
 from camshaft.graph import functions
@@ -23,6 +22,7 @@ from camshaft.plan.compile import compile
 from camshaft.validation.cases import kinds_of
 from camshaft.validation.validate import check_sample, node_of
 from camshaft.validation.worker import samples_of
+from tests.support.cross import CrossTarget, assembly_for
 
 VARIANTS = {v.name: v for v in OP.variants}
 ZEN = frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"})

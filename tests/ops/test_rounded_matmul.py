@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from camshaft import dtypes
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
@@ -25,6 +24,7 @@ from camshaft.plan.compile import compile
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
+from tests.support.cross import CrossTarget, assembly_for
 
 ATTRS = {"transpose_b": True}
 VARIANT = next(v for v in OP.variants if v.name == "int16_gemm")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from camshaft.backends.cpu.cross import CrossTarget, compile_for
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.llvm.module import emit
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
 from camshaft.validation.run import GUARD_NBYTES, check_guards, guarded, updated, view
 from camshaft.validation.validate import check_outputs, node_of
+from tests.support.cross import CrossTarget, compile_for
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"

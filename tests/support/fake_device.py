@@ -15,8 +15,7 @@ import numpy as np
 
 from camshaft.backends import registry
 from camshaft.backends.cpu.device import CpuDevice, CpuKernel, cpu_device
-from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
-from camshaft.backends.registry import Backend
+from camshaft.backends.device import Backend, Bytes, Command, CopyCommand, LaunchCommand, Place
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import CompileRequest
 from camshaft.plan.runtime.workers import aligned_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -152,3 +152,24 @@ class DeviceInfo:
     absent: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of target.
+
+    `absent` returns None, or why the backend cannot be used here. `order` lists the backends whose variants it uses; an op
+    takes those of the first backend in the list that it has any for. `make(suffix)` creates a device ('webgpu:1' has the
+    suffix '1', 'webgpu' has ''); `devices` lists the devices of this machine. `sources` are glob patterns of the camshaft
+    files that compiled kernels depend on; a third-party backend leaves it empty and sets `version`. `runs` is False for a
+    backend that only plans and emits, which needs no validation.
+    """
+
+    name: str
+    order: tuple[str, ...]
+    absent: Callable[[], str | None]
+    make: Callable[[str], Device]
+    devices: Callable[[], tuple[DeviceInfo, ...]]
+    sources: tuple[str, ...] = ()
+    version: str = ""
+    runs: bool = True

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from camshaft.backends.cpu.compile import assembly
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl

@@ -1,7 +1,8 @@
-"""A compiled kernel for an NVIDIA GPU: cached PTX, assembled and loaded by the driver."""
+"""Compile kernels to PTX through LLVM, cache it, and load it with the NVIDIA driver."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from camshaft.backends.cuda.driver import DriverError, ask, bindings
-from camshaft.backends.cuda.ptx import ptx
 from camshaft.emit.nvptx.module import emit
 from camshaft.emit.target import GpuTarget
 from camshaft.errors import BackendError
@@ -39,7 +39,7 @@ def ptx_text(signature: str, target: GpuTarget, make: Callable[[], SimtKernel]) 
     symbol = f"camshaft_{key[:24]}"
     data = store().objects.get(key)
     if data is None:
-        data = ptx_of(make(), target, symbol).encode()
+        data = ptx(emit(make(), target, symbol), target).encode()
         store().objects.put(key, data)
     return symbol, data.decode()
 
@@ -64,3 +64,36 @@ def load(name: str, symbol: str, text: str) -> CudaKernel:
     if lanes is None:
         raise BackendError(f"kernel {name}: its PTX names no size of a workgroup")
     return CudaKernel(name, int(lanes.group(1)), function, module)
+
+
+TRIPLE = "nvptx64-nvidia-cuda"
+
+
+@functools.cache
+def _initialized() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def ptx(llvm_ir: str, target: GpuTarget) -> str:
+    """Compiles LLVM IR text to PTX. BackendError with LLVM's message if the IR does not parse or verify."""
+    _initialized()
+    try:
+        module = llvm.parse_assembly(llvm_ir)
+        module.verify()
+    except RuntimeError as error:
+        raise BackendError(f"LLVM refused a module: {error}") from error
+    machine = _machine(target)
+    module.triple, module.data_layout = TRIPLE, str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # threads already act as vector lanes, and ptxas unrolls loops
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    llvm.create_pass_builder(machine, options).getModulePassManager().run(
+        module, llvm.create_pass_builder(machine, options)
+    )
+    return str(machine.emit_assembly(module))
+
+
+def _machine(target: GpuTarget) -> Any:
+    found = llvm.Target.from_triple(TRIPLE)
+    return found.create_target_machine(cpu=target.processor, features=f"+ptx{target.ptx}", opt=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.backends.device import Bytes, Command, DeviceInfo
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm

@@ -10,8 +10,7 @@ from typing import Any
 from camshaft.backends.device import Bytes, Command, DeviceInfo
 from camshaft.backends.webgpu.adapters import FEATURES, Adapter, adapters
 from camshaft.backends.webgpu.copies import CopyKernels
-from camshaft.backends.webgpu.kernel import WebGpuKernel, counts
-from camshaft.backends.webgpu.lowering import Lowered, lower
+from camshaft.backends.webgpu.kernel import Lowered, WebGpuKernel, counts, lower
 from camshaft.backends.webgpu.memory import WebGpuMemory, words_nbytes
 from camshaft.backends.webgpu.native import Faults, native
 from camshaft.backends.webgpu.run import WebGpuRun

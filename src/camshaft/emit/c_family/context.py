@@ -20,7 +20,7 @@ from camshaft.emit.c_family.uses import uses_of
 from camshaft.errors import KernelError
 from camshaft.lang import ir
 from camshaft.lang.dialects import Absent
-from camshaft.lang.storage import VALUES
+from camshaft.lang.targets import VALUES
 
 
 class NonNegative:
@@ -203,7 +203,7 @@ class Context:
 
 
 def type_name(ctx: Context, dtype: DType) -> str:
-    """Return the type of a value, by the dialect's column of lang/storage.py."""
+    """Return the type of a value, by the dialect's column of lang/targets.py."""
     cell = VALUES[ctx.dialect.column][dtype.name]
     if isinstance(cell, Absent):
         raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")

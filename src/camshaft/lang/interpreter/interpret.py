@@ -14,8 +14,8 @@ import numpy as np
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.expand.tiles import expand_tiles
+from camshaft.lang.interpreter.checks import Hole, hole_of
 from camshaft.lang.interpreter.memory import Counts, Memory, bind
-from camshaft.lang.interpreter.undefined import Hole, made
 from camshaft.lang.interpreter.values import ValueMachine
 from camshaft.lang.uniformity import varying
 
@@ -121,7 +121,7 @@ class _Machine(ValueMachine):
         if self.mask is None or item.var not in self.varying_vars or (new is None and old is None):
             return new
         parts = [np.False_ if h is None else h.where for h in (new, old)]
-        return made(np.where(self.mask, *parts), (new or old or Hole(False, "")).origin)
+        return hole_of(np.where(self.mask, *parts), (new or old or Hole(False, "")).origin)
 
     # --- memory --------------------------------------------------------------------------------------------------
     def store(self, item: ir.Store) -> None:

@@ -11,9 +11,8 @@ from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, identity
+from camshaft.lang.interpreter.checks import ALL_LANES, Hole, of_result
 from camshaft.lang.interpreter.memory import Memory
-from camshaft.lang.interpreter.races import ALL_LANES
-from camshaft.lang.interpreter.undefined import Hole, of_result
 
 
 def halve(values: Any, kind: str) -> Any:

@@ -8,8 +8,7 @@ from camshaft.dtypes import DType, i64
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.tracing.arithmetic import Arithmetic
-from camshaft.lang.tracing.handles import Array
-from camshaft.lang.tracing.recorder import Number
+from camshaft.lang.tracing.recorder import Array, Number
 
 
 class MemoryWords(Arithmetic):

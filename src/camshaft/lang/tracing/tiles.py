@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from camshaft.dtypes import DType, f32, i32, i64, u32
 from camshaft.lang import ir
-from camshaft.lang.tracing.handles import Array
 from camshaft.lang.tracing.memory import AtomicWords
-from camshaft.lang.tracing.recorder import Number
+from camshaft.lang.tracing.recorder import Array, Number
 
 # A tile's sides and the depth of mma must be multiples of this, the size of matrix units.
 TILE_SIDE = 16

@@ -14,8 +14,16 @@ from dataclasses import dataclass
 from camshaft.dtypes import f32, i64
 from camshaft.lang.ir import Value
 from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two, tile_of
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang.tracing.tracer import (
+    Array,
+    Tracer,
+    Variable,
+    add_products,
+    first_elements,
+    greater,
+    power_of_two,
+    tile_of,
+)
 from camshaft.ops.attention.kv_cache_quantize import GROUP
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Cache, Keys

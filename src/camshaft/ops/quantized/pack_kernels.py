@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
-from camshaft.backends.cpu.packing import ROWS as ROWS
-from camshaft.backends.cpu.packing import Packing
+from camshaft.backends.cpu.loaded import ROWS as ROWS
+from camshaft.backends.cpu.loaded import Packing
 from camshaft.dtypes import u8, u16, u32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.lang import ir
