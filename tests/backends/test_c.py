@@ -213,10 +213,10 @@ def made():
 
 
 def test_a_kernel_is_compiled_once_and_then_found_in_the_store(tmp_path, monkeypatch):
-    from camshaft.backends.c import device as module
+    from camshaft.backends.cpu import device as module
 
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(module, "_kernels", {})
+    monkeypatch.setattr(module, "_functions", {})
     compiled, loaded = counts.compiled, counts.loaded
     first = made()
     assert made() is first

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from camshaft.errors import BackendError
+
 if TYPE_CHECKING:
     from camshaft.lang.kernel import CompileRequest
 
@@ -173,3 +175,39 @@ class Backend:
     sources: tuple[str, ...] = ()
     version: str = ""
     runs: bool = True
+
+
+def device_name(backend: str, index: int) -> str:
+    """Returns the name of a backend's device: 'webgpu', then 'webgpu:1' and so on."""
+    return f"{backend}:{index}" if index else backend
+
+
+def check_range(what: str, offset_nbytes: int, nbytes: int, of_nbytes: int) -> None:
+    """Raises BackendError unless the bytes from `offset_nbytes` on are in an allocation of `of_nbytes`."""
+    if offset_nbytes < 0 or nbytes < 0 or offset_nbytes + nbytes > of_nbytes:
+        raise BackendError(f"{what} of bytes [{offset_nbytes}, {offset_nbytes + nbytes}) of {of_nbytes}")
+
+
+def check_place(device: str, what: str, place: Place, is_own: bool) -> None:
+    """Raises BackendError unless the place is a range of open memory of this device (`is_own`)."""
+    if not is_own:
+        raise BackendError(f"{device}: {what!r} got memory that is not this device's, or closed")
+    check_range(f"{device}: {what!r} got a place", place.offset_nbytes, place.nbytes, place.memory.nbytes)
+
+
+def check_copy(device: str, command: CopyCommand) -> None:
+    """Raises BackendError unless a copy has an end on the device, ends of one size, and a contiguous array of uint8."""
+    source, destination = command.source, command.destination
+    if isinstance(source, np.ndarray) and isinstance(destination, np.ndarray):
+        raise BackendError(f"{device}: copy {command.name!r} from an array to an array is not a device's")
+    for end in (source, destination):
+        if isinstance(end, np.ndarray) and not (end.flags.c_contiguous and end.dtype == np.uint8):
+            raise BackendError(f"{device}: copy {command.name!r} of an array that is not contiguous uint8")
+    if source.nbytes != destination.nbytes:
+        raise BackendError(f"{device}: copy {command.name!r} of {source.nbytes} and {destination.nbytes} bytes")
+
+
+def check_active(device: str, active: Sequence[int], n_extents: int) -> None:
+    """Raises BackendError unless there is an active value for each extent."""
+    if len(active) != n_extents:
+        raise BackendError(f"{device}: active extents {list(active)}; wanted {n_extents}")

@@ -52,17 +52,15 @@ class Kernel:
         """Run the function once with traced values. A KernelError names the source line that breaks a rule."""
         tracer = tracing.Tracer(self.name, self.function.__code__.co_filename)
         params = [ir.Array(a.name, a.dtype, a.shape, a.writable) for a in arrays]
-        ir.recorders.append(tracer)
         try:
-            values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
-            given = [tracing.Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
-            self.function(tracer, *given, **(constants or {}))
+            with ir.recording(tracer):
+                values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
+                given = [tracing.Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
+                self.function(tracer, *given, **(constants or {}))
         except CamshaftError:
             raise
         except Exception as error:  # for example an unknown method of k, or NumPy on a traced value
             raise tracer.foreign(error) from error
-        finally:
-            ir.recorders.pop()
         if tracer.broken or tracer.block is not tracer.body:
             raise tracer.broken or tracer.left_early(tracer.loop_line)
         return ir.KernelIR(

@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
-from camshaft.backends.cpu.compile import NativeLibrary, load_kernel
+from camshaft.backends.cpu.compile import load_kernel
 from camshaft.store.kernels import symbol_of
 from camshaft.store.store import store
 
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
+class Library(Protocol):
+    """Loaded code, mapped for the lifetime of this value."""
+
+    def address(self, name: str) -> int: ...
+
+
 @dataclass(frozen=True)
 class CpuKernel:
     """Machine code with the entry ABI (args, first, last). `address` is valid for the lifetime of this value; `key` is the
-    second key of its object in the store."""
+    second key of its object in the store, or empty if `stored` cannot load it."""
 
     name: str
     address: int
-    library: NativeLibrary = field(repr=False)
+    library: Library = field(repr=False)
     key: str = ""
 
     def __call__(self, args: int, first: int, last: int) -> None:
@@ -48,14 +55,15 @@ _shared: dict[str, CpuKernel] = {}  # by second key
 lock = threading.RLock()  # guards the loaded kernels here and in device.py
 
 
-def loaded(name: str, second: str, data: bytes) -> CpuKernel:
+def loaded(name: str, second: str, data: bytes, load: Callable[[bytes], Library] = load_kernel) -> CpuKernel:
     """Returns the kernel of an object. Links the object if its second key is new in this process."""
     with lock:
         if second not in _shared:
-            library = load_kernel(data)
-            _shared[second] = CpuKernel(name, library.address(symbol_of(second)), library, second)
+            library = load(data)
+            key = second if load is load_kernel else ""
+            _shared[second] = CpuKernel(name, library.address(symbol_of(second)), library, key)
         shared = _shared[second]
-    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library, second)
+    return shared if shared.name == name else replace(shared, name=name)
 
 
 def stored(name: str, second: str) -> CpuKernel | None:

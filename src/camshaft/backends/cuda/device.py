@@ -13,7 +13,7 @@ from camshaft.backends.cuda.driver import ask, bindings
 from camshaft.backends.cuda.kernel import CudaKernel, load, ptx_text
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.run import CudaRun
-from camshaft.backends.device import Command, DeviceInfo
+from camshaft.backends.device import Command, DeviceInfo, device_name
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, shared_nbytes, simt_form
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
@@ -67,14 +67,12 @@ def _limits(handle: Any) -> dict[str, int]:
     }
 
 
-def _name(index: int) -> str:
-    return f"{NAME}:{index}" if index else NAME
-
-
 def _info(index: int) -> DeviceInfo:
     handle = ask("cuDeviceGet", index)
     text = ask("cuDeviceGetName", 256, handle).split(b"\0")[0].decode()
-    return DeviceInfo(_name(index), NAME, text, driver.capability_reason(_capability(handle)), _limits(handle))
+    return DeviceInfo(
+        device_name(NAME, index), NAME, text, driver.capability_reason(_capability(handle)), _limits(handle)
+    )
 
 
 def devices() -> tuple[DeviceInfo, ...]:
@@ -93,7 +91,7 @@ def make(index: int) -> CudaDevice:
     if reason is None:
         reason = driver.capability_reason(_capability(ask("cuDeviceGet", index)))
     if reason is not None:
-        raise BackendError(f"device {_name(index)!r} is absent: {reason}")
+        raise BackendError(f"device {device_name(NAME, index)!r} is absent: {reason}")
     return CudaDevice(index)
 
 
@@ -104,7 +102,12 @@ class CudaDevice:
     """
 
     def __init__(self, index: int) -> None:
-        self.name, self.backend, self.lanes, self.space = _name(index), NAME, LANES, _name(index)
+        self.name, self.backend, self.lanes, self.space = (
+            device_name(NAME, index),
+            NAME,
+            LANES,
+            device_name(NAME, index),
+        )
         self.handle = ask("cuDeviceGet", index)
         self.limits: Mapping[str, int] = _limits(self.handle)
         self.target = target_of(_capability(self.handle), ask("cuDriverGetVersion"))

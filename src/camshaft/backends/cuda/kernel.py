@@ -39,7 +39,7 @@ def ptx_text(signature: str, target: GpuTarget, make: Callable[[], SimtKernel]) 
     symbol = f"camshaft_{key[:24]}"
     data = store().objects.get(key)
     if data is None:
-        data = ptx(emit(make(), target, symbol), target).encode()
+        data = ptx_of(make(), target, symbol).encode()
         store().objects.put(key, data)
     return symbol, data.decode()
 

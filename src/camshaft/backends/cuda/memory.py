@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from camshaft.backends.cuda.driver import DriverError, ask
-from camshaft.backends.device import Bytes
+from camshaft.backends.device import Bytes, check_range
 from camshaft.errors import BackendError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class CudaMemory:
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
         """Copies `data` to the GPU before any later submit; the caller may reuse it. BackendError if it passes the end."""
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        self._check(offset_nbytes, raw.nbytes)
+        self._check("a write", offset_nbytes, raw.nbytes)
         if raw.nbytes:
             with self.device.entered():
                 ask("cuMemcpyHtoDAsync", self.address + offset_nbytes, raw.ctypes.data, raw.nbytes, self.device.stream)
@@ -40,7 +40,7 @@ class CudaMemory:
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
         """Returns a copy of the bytes after all earlier submits. BackendError if the range passes the end."""
         length = self.nbytes - offset_nbytes if nbytes is None else nbytes
-        self._check(offset_nbytes, length)
+        self._check("a read", offset_nbytes, length)
         out = np.empty(length, np.uint8)
         if length:
             with self.device.entered():
@@ -52,13 +52,10 @@ class CudaMemory:
         """Frees the memory after all earlier submits."""
         self._free()
 
-    def _check(self, offset: int, nbytes: int) -> None:
+    def _check(self, what: str, offset: int, nbytes: int) -> None:
         if not self._free.alive:
             raise BackendError(f"{self.device.name}: memory of {self.nbytes} bytes was closed")
-        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
-            raise BackendError(
-                f"{self.device.name}: bytes {offset} to {offset + nbytes} of memory that has {self.nbytes}"
-            )
+        check_range(f"{self.device.name}: {what}", offset, nbytes, self.nbytes)
 
 
 class Pinned:

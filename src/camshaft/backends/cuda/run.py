@@ -11,12 +11,7 @@ import numpy as np
 from camshaft.backends.cuda.driver import DriverError, ask, bindings
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.steps import CopyStep, LaunchStep, Step
-from camshaft.backends.device import Command, CopyCommand, LaunchCommand
-from camshaft.errors import BackendError
-
-if TYPE_CHECKING:
-    from camshaft.backends.cuda.device import CudaDevice
-from typing import TYPE_CHECKING
+from camshaft.backends.device import Command, CopyCommand, LaunchCommand, check_active
 
 if TYPE_CHECKING:
     from camshaft.backends.cuda.device import CudaDevice
@@ -128,7 +123,7 @@ class CudaRun:
 
     def _step(self, command: Command) -> Step:
         if isinstance(command, LaunchCommand):
-            return LaunchStep.of(command, self.active.address)
+            return LaunchStep.of(command, self.active.address, self.device)
         assert isinstance(command, CopyCommand)
         return CopyStep.of(command, self.device)
 
@@ -141,8 +136,7 @@ class CudaRun:
 
     def submit(self, active: Sequence[int]) -> None:
         """Enqueues all commands, after waiting for a previous submit that has host copies. BackendError on failure."""
-        if len(active) != self.n_extents:
-            raise BackendError(f"{self.device.name}: {len(active)} active extents; wanted {self.n_extents}")
+        check_active(self.device.name, active, self.n_extents)
         with self.device.entered():
             if self.running and self.copies:
                 self.wait()

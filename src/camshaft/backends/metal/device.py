@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.device import Command, DeviceInfo, DeviceRun, Memory
+from camshaft.backends.device import Command, DeviceInfo, DeviceRun, Memory, device_name
 from camshaft.backends.metal.api import MetalApi, MetalApiDevice, absent_api, metal_api
 from camshaft.backends.metal.memory import Queue, allocate
 from camshaft.backends.metal.pipelines import MetalKernel, Pipelines
@@ -102,11 +102,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def _info(index: int, native: MetalApiDevice) -> DeviceInfo:
-    return DeviceInfo(_name(index), "metal", str(native.name()), None, _limits(native), ("simdgroups",))
-
-
-def _name(index: int) -> str:
-    return "metal" if index == 0 else f"metal:{index}"
+    return DeviceInfo(device_name("metal", index), "metal", str(native.name()), None, _limits(native), ("simdgroups",))
 
 
 def _limits(native: MetalApiDevice) -> dict[str, int]:
@@ -124,7 +120,7 @@ def make(index: int) -> MetalDevice:
     reason = absent()
     if reason is not None:
         raise BackendError(f"backend 'metal' is absent: {reason}")
-    found, api, name = _native_devices(), metal_api(), _name(index)
+    found, api, name = _native_devices(), metal_api(), device_name("metal", index)
     if not 0 <= index < len(found):
         raise BackendError(f"no device {name}; Metal has {len(found)} here")
     native = found[index]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from camshaft.backends.device import Bytes
+from camshaft.backends.device import Bytes, check_range
 from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, said
 from camshaft.errors import BackendError
 
@@ -79,24 +79,20 @@ class MetalMemory:
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
         """Copies bytes in after all earlier submits. BackendError if they pass the end."""
         raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
-        self._check(offset_nbytes, len(raw))
+        check_range(f"{self.queue.device_name}: a write", offset_nbytes, len(raw), self.nbytes)
         self.queue.flush()
         self.array()[offset_nbytes : offset_nbytes + len(raw)] = raw
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
         """Returns a copy of the bytes after all earlier submits. BackendError if the range passes the end."""
         count = self.nbytes - offset_nbytes if nbytes is None else nbytes
-        self._check(offset_nbytes, count)
+        check_range(f"{self.queue.device_name}: a read", offset_nbytes, count, self.nbytes)
         self.queue.flush()
         return self.array()[offset_nbytes : offset_nbytes + count].copy()
 
     def close(self) -> None:
         """Releases the buffer; Metal frees it after its last use."""
         self._buffer, self._view = None, np.zeros(0, np.uint8)
-
-    def _check(self, offset: int, count: int) -> None:
-        if offset < 0 or count < 0 or offset + count > self.nbytes:
-            raise BackendError(f"bytes [{offset}, {offset + count}) of memory that has {self.nbytes}")
 
 
 def allocate(native: MetalApiDevice, queue: Queue, nbytes: int) -> MetalMemory:

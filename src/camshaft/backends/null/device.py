@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.backends.cuda.kernel import ptx
-from camshaft.backends.device import Bytes, Command, DeviceInfo
+from camshaft.backends.device import Bytes, Command, DeviceInfo, check_range
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl
@@ -104,8 +104,7 @@ class NullMemory:
 
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
         """Discards the data. BackendError if it passes the end."""
-        if offset_nbytes + data.nbytes > self.nbytes:
-            raise BackendError(f"{self.device}: {data.nbytes} bytes at {offset_nbytes} of memory of {self.nbytes}")
+        check_range(f"{self.device}: a write", offset_nbytes, data.nbytes, self.nbytes)
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
         raise BackendError(f"{self.device} keeps no bytes: it plans and emits, and never runs")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from camshaft.backends.device import Bytes, Command, DeviceInfo
+from camshaft.backends.device import Bytes, Command, DeviceInfo, device_name
 from camshaft.backends.webgpu.adapters import FEATURES, Adapter, adapters
 from camshaft.backends.webgpu.copies import CopyKernels
 from camshaft.backends.webgpu.kernel import Lowered, WebGpuKernel, counts, lower
@@ -208,11 +208,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 def _info(index: int, adapter: Adapter) -> DeviceInfo:
     features = tuple(sorted(adapter.features))
-    return DeviceInfo(_name(index), NAME, adapter.description, None, _limits(adapter), features)
-
-
-def _name(index: int) -> str:
-    return f"{NAME}:{index}" if index else NAME
+    return DeviceInfo(device_name(NAME, index), NAME, adapter.description, None, _limits(adapter), features)
 
 
 @functools.cache
@@ -222,6 +218,6 @@ def make(index: int) -> WebGpuDevice:
     if reason is not None:
         raise BackendError(f"webgpu is absent: {reason}")
     if not 0 <= index < len(adapters()):
-        named = "; ".join(f"{_name(i)} is {a.description}" for i, a in enumerate(adapters()))
+        named = "; ".join(f"{device_name(NAME, i)} is {a.description}" for i, a in enumerate(adapters()))
         raise BackendError(f"no device {NAME}:{index}; {named}")
-    return WebGpuDevice(_name(index), adapters()[index])
+    return WebGpuDevice(device_name(NAME, index), adapters()[index])

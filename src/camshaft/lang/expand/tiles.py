@@ -38,11 +38,8 @@ def expand_tiles(
     if not any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
         return kernel
     expander = _Expander(kernel, lanes, threads, keep, keep_copies)
-    ir.recorders.append(expander)
-    try:
+    with ir.recording(expander):
         expander.rebuild(kernel.body, expander.body)
-    finally:
-        ir.recorders.pop()
     return replace(kernel, body=expander.body, scratch=tuple(expander.scratches))
 
 
