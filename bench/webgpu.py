@@ -20,9 +20,7 @@ import rows
 from camshaft.backends.device import CopyCommand, Device, LaunchCommand, Place
 from camshaft.backends.registry import device, devices
 from camshaft.dtypes import f32
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, CompileRequest, Tracer, ir, kernel
 
 N = 16
 MICROSECONDS = 1e6

@@ -19,8 +19,7 @@ from camshaft.backends.cpu.device import ENTRY, counts
 from camshaft.backends.registry import device, devices
 from camshaft.emit.cpu_levels import LEVELS
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest, kernel
+from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.needs import require, require_level
 
 TWICE = """#include <stdint.h>

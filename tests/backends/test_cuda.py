@@ -15,10 +15,8 @@ from camshaft.backends.device import CopyCommand, LaunchCommand, Place
 from camshaft.dtypes import f32
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.errors import BackendError, MissingExtraError
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest
-from camshaft.lang.kernel import kernel as a_kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, CompileRequest, Tracer, ir
+from camshaft.lang import kernel as a_kernel
 from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.active_copies import copies_follow_an_extent

@@ -10,8 +10,7 @@ from camshaft.backends.metal import api
 from camshaft.backends.metal.device import absent, devices, make
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest, kernel
+from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.active_copies import ROWS, copies_follow_an_extent
 from tests.support.fake_metal import FakeDevice, FakeMetal, FakeOldOptions, forget, install
 from tests.support.metal_harness import have_compiler

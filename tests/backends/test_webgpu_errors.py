@@ -18,8 +18,7 @@ from camshaft.backends.webgpu.device import WebGpuDevice, devices
 from camshaft.backends.webgpu.kernel import WebGpuKernel, make_shader
 from camshaft.dtypes import f16, f32, f64
 from camshaft.errors import BackendError, MissingExtraError
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest, kernel
+from camshaft.lang import CompileRequest, ir, kernel
 from tests.backends.webgpu_kernels import N, add_kernel, add_rows, launch, own_device, the_device, whole
 
 

@@ -8,8 +8,7 @@ from camshaft.backends.device import LaunchCommand, Place
 from camshaft.backends.webgpu.adapters import adapters
 from camshaft.backends.webgpu.device import WebGpuDevice, absent, make
 from camshaft.dtypes import f32
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest, kernel
+from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.needs import require
 
 N = 37

@@ -17,7 +17,7 @@ from camshaft.emit.nvptx.module import emit as emit_ptx
 from camshaft.emit.nvptx.module import simt_form
 from camshaft.emit.target import GpuTarget
 from camshaft.errors import KernelError
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support import c_harness, emit_harness, wgsl_harness
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import FEATURES, trace

@@ -12,7 +12,7 @@ from camshaft.backends.c.compilers import FLAGS
 from camshaft.backends.registry import device
 from camshaft.dtypes import DTYPES, f32, i64
 from camshaft.emit.c.module import emit
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import Launch
 from camshaft.validation.validate import node_of

@@ -11,7 +11,7 @@ import pytest
 
 from camshaft.emit.llvm.module import emit
 from camshaft.errors import KernelError
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support import c_harness, emit_harness, wgsl_harness
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import FEATURES, trace

@@ -12,7 +12,7 @@ from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget
 from camshaft.errors import KernelError
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import ENTRY, agree, trace

@@ -14,9 +14,8 @@ from camshaft.emit.nvptx.simt import WARP
 from camshaft.emit.nvptx.tiles import native_tiles, spread
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.emit.tile_spread import Spread
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.interpreter.interpret import interpret
-from camshaft.lang.kernel import kernel
 from tests.support.emit_harness import trace
 from tests.support.needs import require
 from tests.support.ptxas import assemble, find_tool, joined

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.expand.functions import EXPANSIONS, expand_functions, expanded_on
 from camshaft.lang.interpreter.interpret import interpret
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.targets import TARGETS
 from camshaft.lang.verifier.verify import verify

@@ -7,8 +7,7 @@ import pytest
 
 from camshaft.dtypes import bf16, boolean, f16, f32, i8, i32, i64, u32
 from camshaft.errors import KernelError, VerifyError
-from camshaft.lang import ir, operators
-from camshaft.lang.kernel import kernel
+from camshaft.lang import ir, kernel, operators
 from camshaft.lang.verifier.verify import verify
 
 ARRAYS = (

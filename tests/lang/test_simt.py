@@ -13,10 +13,9 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype, f32, i32
 from camshaft.errors import VerifyError
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.simt import interpret_simt
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch

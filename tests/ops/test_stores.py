@@ -8,7 +8,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from camshaft.ops.elementwise import chain
 from camshaft.ops.kernels import streaming
 from camshaft.ops.op import Sample

@@ -11,8 +11,7 @@ import pytest
 
 from camshaft.dtypes import i64
 from camshaft.emit.llvm.module import emit
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import ir, kernel
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.os_wait import FUTEX_NUMBERS, futex_row

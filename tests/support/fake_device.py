@@ -17,7 +17,7 @@ from camshaft.backends import registry
 from camshaft.backends.cpu.device import CpuDevice, CpuKernel, cpu_device
 from camshaft.backends.device import Backend, Bytes, Command, CopyCommand, LaunchCommand, Place
 from camshaft.errors import BackendError
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest
 from camshaft.plan.runtime.workers import aligned_bytes
 from camshaft.selection.select import Choice, choose
 

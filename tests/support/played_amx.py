@@ -19,7 +19,7 @@ from camshaft.backends.cpu.device import CpuDevice, CpuKernel
 from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest
 
 SHORT, LONG, TILE, VOID = ctypes.c_int16, ctypes.c_int64, ctypes.c_int64, None
 BYTES = 1024

@@ -27,7 +27,7 @@ from camshaft.emit.llvm.values import array_name, memory_dtype
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form, thread
 from camshaft.emit.nvptx.simt import Machine
 from camshaft.emit.target import CpuTarget
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest
 
 HARNESS = Path(__file__).with_suffix(".c")
 

@@ -11,7 +11,7 @@ import numpy as np
 from camshaft.errors import BackendError
 
 if TYPE_CHECKING:
-    from camshaft.lang.kernel import CompileRequest
+    from camshaft.lang import CompileRequest
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 # A HOST device's kernels read and write host memory; plan/'s native executor calls them by address.

@@ -16,10 +16,8 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.dtypes import DType, f32, i32, u32
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest, Constant, Kernel, kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Array as KernelArray
+from camshaft.lang import CompileRequest, Constant, Kernel, Tracer, ir, kernel
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.huge_pages import huge_pages
 from camshaft.plan.runtime.execute import BoundSchedule, bind

@@ -16,7 +16,8 @@ from camshaft.backends.device import DeviceInfo
 from camshaft.emit.c.module import emit
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
-from camshaft.lang.kernel import CompileRequest, language_digest
+from camshaft.lang import CompileRequest
+from camshaft.lang.kernel import language_digest
 from camshaft.store.kernels import UNNAMED, CachedKernel
 
 # The camshaft files that the C text depends on, besides lang/.

@@ -18,7 +18,8 @@ from camshaft.backends.cpu.loaded import counts as counts
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError
-from camshaft.lang.kernel import CompileRequest, language_digest
+from camshaft.lang import CompileRequest
+from camshaft.lang.kernel import language_digest
 from camshaft.store.kernels import UNNAMED, CachedKernel, symbol_of
 from camshaft.store.store import store
 

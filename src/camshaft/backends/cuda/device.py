@@ -18,7 +18,7 @@ from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, shared_nbytes, simt_f
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest
 from camshaft.lang.simt.form import SimtKernel
 
 NAME = "cuda"

@@ -19,8 +19,7 @@ from camshaft.emit.msl.module import emit, simt_form
 from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import SimtKernel
 
 # Default threads per threadgroup: two SIMD-groups.

@@ -20,8 +20,7 @@ from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.emit.wgsl import module as wgsl
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, KernelError
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import to_simt
 
 # Bytes: the largest buffer offset alignment of any kind of device.

@@ -16,7 +16,7 @@ from camshaft.backends.webgpu.native import Faults, native
 from camshaft.backends.webgpu.run import WebGpuRun
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, CamshaftError
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest
 
 NAME = "webgpu"
 LANES = 64

@@ -15,9 +15,7 @@ import numpy as np
 from camshaft.dtypes import DType, f16, f32, i8, i32, i64, u8, u32
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_places, heads_of, place_limits, typical_places
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters

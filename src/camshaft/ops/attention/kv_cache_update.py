@@ -12,8 +12,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
 from camshaft.extent import Extent
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
 from camshaft.ops.spec import TensorSpec

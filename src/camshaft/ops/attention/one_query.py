@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i64
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Cache, is_quantized

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64, u8
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tracer import Array, Number, Tracer
+from camshaft.lang import Array, Number, Tracer, Value
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

@@ -12,15 +12,15 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import (
+from camshaft.lang import (
     Array,
     Tracer,
+    Value,
     Variable,
     add_products,
     first_elements,
     greater,
+    kernel,
     power_of_two,
     tile_of,
 )

@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from camshaft.dtypes import i64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.attention.paged import Cache, Keys
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tracer import Array, Number, Tracer, add_products, first_elements, greater, power_of_two
+from camshaft.lang import Array, Number, Tracer, Value, add_products, first_elements, greater, power_of_two
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import Keys
 from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded

@@ -7,8 +7,7 @@ from math import prod
 
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import CompileRequest
+from camshaft.lang import CompileRequest, ir
 from camshaft.ops.op import Build, Cells, Launch, NativeCall, NodeSpec, Operand
 from camshaft.ops.spec import Part, TensorSpec
 

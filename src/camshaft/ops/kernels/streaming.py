@@ -8,8 +8,7 @@ rms_norm 1815, 1583, 1306; layer_norm 2348, 1810, 1570; softmax 1871, 2300, 1578
 
 from __future__ import annotations
 
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, ir
 from camshaft.ops import op as ops
 
 # Inputs and outputs together: three quarters of the last-level cache of the machine above.

@@ -15,9 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
+from camshaft.lang import Array, Number, Tracer, Value, Variable, kernel
 from camshaft.ops.matmul.lanes import Axes, matrix_of
 
 WIDTH = 16

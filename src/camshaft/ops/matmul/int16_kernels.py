@@ -18,9 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, u32, u64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops.matmul.blocked_kernel import WIDTH, Columns, Part, Product, Tiles
 from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.panels import ask, columns_of, next_of

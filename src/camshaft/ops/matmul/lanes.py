@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from camshaft.dtypes import f32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import SHORT, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import bound

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from camshaft.dtypes import bf16, f32, i64, u16, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.lanes import Axes, matrix_of
 from camshaft.ops.matmul.shapes import Sizes, sizes_of

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from camshaft.dtypes import i64, u32, u64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocked_kernel import WIDTH, paired_rows
 from camshaft.ops.matmul.shapes import Sizes

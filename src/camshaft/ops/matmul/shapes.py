@@ -9,7 +9,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant
+from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import output_dtype
 from camshaft.ops.spec import Dim, TensorSpec, bound

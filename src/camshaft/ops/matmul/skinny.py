@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from camshaft.dtypes import f32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import gemv
 from camshaft.ops.matmul.lanes import Axes, matrix_of

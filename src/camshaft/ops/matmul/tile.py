@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from camshaft.dtypes import bf16, f16, i64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.target import has_threads, workgroup_nbytes
 from camshaft.ops.matmul.lanes import Axes, matrix_of

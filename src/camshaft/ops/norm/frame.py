@@ -16,7 +16,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant, Kernel
+from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import lanes, output_dtype, streaming
 from camshaft.ops.norm import samples

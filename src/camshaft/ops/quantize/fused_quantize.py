@@ -14,9 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import silu_multiply
 from camshaft.ops.kernels.lanes import row_lanes

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from camshaft.dtypes import f32, i32
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value
 
 BLOCK = 32
 INVERSE_127 = float(np.float32(1 / 127))

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized import k_quant, kernels
 from camshaft.ops.quantized.kernels import Activations

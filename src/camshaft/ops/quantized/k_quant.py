@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops.quantized.kernels import Activations
 from camshaft.ops.quantized.packing import SUPER
 from camshaft.ops.quantized.rows import Rows, Tokens, dot_words

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from camshaft.dtypes import f32, i32, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops.quantized.packing import BLOCK
 from camshaft.ops.quantized.rows import Rows, Tokens, abreast, dot_words
 from camshaft.ops.quantized.unpacking import Packed, packed

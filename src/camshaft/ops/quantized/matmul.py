@@ -14,7 +14,7 @@ import numpy as np
 from camshaft.dtypes import f32, i8
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.kernel import Kernel
+from camshaft.lang import Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.target import has_threads, plan_workers
 from camshaft.ops.parameters import Parameters

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.packing import BLOCK
 from camshaft.ops.quantized.rows import Rows

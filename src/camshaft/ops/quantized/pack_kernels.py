@@ -15,10 +15,7 @@ from camshaft.backends.cpu.loaded import ROWS as ROWS
 from camshaft.backends.cpu.loaded import Packing
 from camshaft.dtypes import u8, u16, u32
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.lang import ir
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import CompileRequest, Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, CompileRequest, Constant, Tracer, Value, ir, kernel
 from camshaft.ops.quantized.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import TensorSpec
 

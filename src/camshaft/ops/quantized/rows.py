@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from camshaft.dtypes import DType, f32
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
+from camshaft.lang import Array, Number, Tracer, Value, Variable
 from camshaft.ops.quantized.packing import ROWS
 
 

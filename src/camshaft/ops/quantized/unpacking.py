@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from camshaft.dtypes import f32, i32, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value
 from camshaft.ops.quantized.packing import PACKED_FORMATS, ROWS, SUPER, PackedFormat
 
 Index: TypeAlias = Value | int

@@ -12,9 +12,7 @@ import numpy as np
 
 from camshaft.dtypes import f32, i32, i64
 from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import HEAD_DIM, HEADS, Attribute, Parameters
 from camshaft.ops.rope.table import RopeScaling, rope_table

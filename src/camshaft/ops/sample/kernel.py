@@ -14,10 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from camshaft.dtypes import f32, i32, i64, u32
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer, Variable
+from camshaft.lang import Array as KernelArray
+from camshaft.lang import Tracer, Variable, ir, kernel
 
 Word = TypeVar("Word", ir.Value, np.ndarray[Any, Any])
 Masked = Callable[[ir.Value], ir.Value]
