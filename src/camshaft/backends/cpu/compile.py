@@ -103,7 +103,7 @@ class NativeLibrary:
         """Returns the address of an exported function. BackendError if there is none with that name."""
         address = self.engine.get_function_address(name)
         if not address:
-            raise BackendError(f"no object loaded here holds a function {name!r}")
+            raise BackendError(f"the loaded objects have no function {name!r}")
         return int(address)
 
 

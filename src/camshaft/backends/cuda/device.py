@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from camshaft.backends.cuda import driver
-from camshaft.backends.cuda.driver import ask, bindings
+from camshaft.backends.cuda.driver import bindings, driver_call
 from camshaft.backends.cuda.kernel import CudaKernel, load, ptx_text
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.run import CudaRun
@@ -45,7 +45,7 @@ def target_of(capability: tuple[int, int], driver_version: int) -> GpuTarget:
 
 
 def _attribute(name: str, handle: Any) -> int:
-    return int(ask("cuDeviceGetAttribute", getattr(bindings().CUdevice_attribute, name), handle))
+    return int(driver_call("cuDeviceGetAttribute", getattr(bindings().CUdevice_attribute, name), handle))
 
 
 def _capability(handle: Any) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def _limits(handle: Any) -> dict[str, int]:
     major, minor = _capability(handle)
     return {
         "alignment": 256,
-        "memory": int(ask("cuDeviceTotalMem", handle)),
+        "memory": int(driver_call("cuDeviceTotalMem", handle)),
         "lanes": MOST_LANES,
         "workgroup_memory": MOST_SHARED_NBYTES,
         "workgroups": 2**31 - 1,
@@ -68,8 +68,8 @@ def _limits(handle: Any) -> dict[str, int]:
 
 
 def _info(index: int) -> DeviceInfo:
-    handle = ask("cuDeviceGet", index)
-    text = ask("cuDeviceGetName", 256, handle).split(b"\0")[0].decode()
+    handle = driver_call("cuDeviceGet", index)
+    text = driver_call("cuDeviceGetName", 256, handle).split(b"\0")[0].decode()
     return DeviceInfo(
         device_name(NAME, index), NAME, text, driver.capability_reason(_capability(handle)), _limits(handle)
     )
@@ -80,16 +80,16 @@ def devices() -> tuple[DeviceInfo, ...]:
     reason = absent()
     if reason is not None:
         return (DeviceInfo(NAME, NAME, "", reason),)
-    return tuple(_info(index) for index in range(ask("cuDeviceGetCount")))
+    return tuple(_info(index) for index in range(driver_call("cuDeviceGetCount")))
 
 
 def make(index: int) -> CudaDevice:
     """Returns the GPU with that index. BackendError with the reason if there is none or it is too old."""
     reason = absent()
-    if reason is None and index >= ask("cuDeviceGetCount"):
-        reason = f"the NVIDIA driver sees {ask('cuDeviceGetCount')} GPUs"
+    if reason is None and index >= driver_call("cuDeviceGetCount"):
+        reason = f"the NVIDIA driver sees {driver_call('cuDeviceGetCount')} GPUs"
     if reason is None:
-        reason = driver.capability_reason(_capability(ask("cuDeviceGet", index)))
+        reason = driver.capability_reason(_capability(driver_call("cuDeviceGet", index)))
     if reason is not None:
         raise BackendError(f"device {device_name(NAME, index)!r} is absent: {reason}")
     return CudaDevice(index)
@@ -108,22 +108,25 @@ class CudaDevice:
             LANES,
             device_name(NAME, index),
         )
-        self.handle = ask("cuDeviceGet", index)
+        self.handle = driver_call("cuDeviceGet", index)
         self.limits: Mapping[str, int] = _limits(self.handle)
-        self.target = target_of(_capability(self.handle), ask("cuDriverGetVersion"))
+        self.target = target_of(_capability(self.handle), driver_call("cuDriverGetVersion"))
         self.features = frozenset({"dot4"})
         self.lock = threading.RLock()
-        self.context = ask("cuDevicePrimaryCtxRetain", self.handle)
+        self.context = driver_call("cuDevicePrimaryCtxRetain", self.handle)
         self._kernels: dict[str, CudaKernel] = {}
         with self.entered():
             apart = bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
-            self.stream, self.capture_stream = ask("cuStreamCreate", apart), ask("cuStreamCreate", apart)
+            self.stream, self.capture_stream = (
+                driver_call("cuStreamCreate", apart),
+                driver_call("cuStreamCreate", apart),
+            )
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Makes the context current in this thread and keeps other threads from enqueueing."""
         with self.lock:
-            ask("cuCtxSetCurrent", self.context)
+            driver_call("cuCtxSetCurrent", self.context)
             yield
 
     # --- the protocol of backends/device.py ---------------------------------------------------------------------------

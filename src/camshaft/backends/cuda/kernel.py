@@ -11,7 +11,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from camshaft.backends.cuda.driver import DriverError, ask, bindings
+from camshaft.backends.cuda.driver import DriverError, bindings, driver_call
 from camshaft.emit.nvptx.module import emit
 from camshaft.emit.target import GpuTarget
 from camshaft.errors import BackendError
@@ -55,11 +55,11 @@ def load(name: str, symbol: str, text: str) -> CudaKernel:
     log = bytearray(LOG_NBYTES)
     given = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
     try:
-        module = ask("cuModuleLoadDataEx", text.encode() + b"\0", len(given), given, [log, LOG_NBYTES])
+        module = driver_call("cuModuleLoadDataEx", text.encode() + b"\0", len(given), given, [log, LOG_NBYTES])
     except DriverError as error:
         words = log.split(b"\0")[0].decode(errors="replace").strip()
         raise BackendError(f"kernel {name}: {error}{': ' + words if words else ''}") from error
-    function = ask("cuModuleGetFunction", module, symbol.encode())
+    function = driver_call("cuModuleGetFunction", module, symbol.encode())
     lanes = re.search(r"^\.reqntid (\d+)", text, re.MULTILINE)
     if lanes is None:
         raise BackendError(f"kernel {name}: its PTX names no size of a workgroup")

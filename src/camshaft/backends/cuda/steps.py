@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.cuda.driver import ask, bindings
+from camshaft.backends.cuda.driver import bindings, driver_call
 from camshaft.backends.cuda.kernel import CudaKernel
 from camshaft.backends.cuda.memory import CudaMemory, Pinned
 from camshaft.backends.device import Bytes, CopyCommand, LaunchCommand, Place, check_copy, check_place
@@ -51,7 +51,7 @@ class LaunchStep:
         """Whether the grid depends on the active extents."""
         return bool(self.command.factors)
 
-    def follow(self, active: Sequence[int]) -> bool:
+    def update(self, active: Sequence[int]) -> bool:
         """Sets the grid for these active extents. Returns whether it changed."""
         before, self.grid = self.grid, self.workgroups(active)
         return self.grid != before
@@ -65,7 +65,9 @@ class LaunchStep:
 
     def enqueue(self, stream: Any) -> None:
         block = (self.kernel.lanes, 1, 1)
-        ask("cuLaunchKernel", self.kernel.function, self.grid, 1, 1, *block, 0, stream, self.pointers.ctypes.data, 0)
+        driver_call(
+            "cuLaunchKernel", self.kernel.function, self.grid, 1, 1, *block, 0, stream, self.pointers.ctypes.data, 0
+        )
 
     def node_params(self) -> Any:
         """Returns the launch as graph node parameters."""
@@ -121,14 +123,14 @@ class CopyStep:
         """The bytes that the graph node copies. A node cannot copy 0 bytes: it copies 1 that nothing reads."""
         return max(self.active_nbytes, 1)
 
-    def follow(self, active: Sequence[int]) -> bool:
+    def update(self, active: Sequence[int]) -> bool:
         """Sets the size for these active extents. Returns whether it changed."""
         before, self.active_nbytes = self.active_nbytes, self.command.nbytes(active)
         return self.active_nbytes != before
 
     def enqueue(self, stream: Any) -> None:
         if self.active_nbytes:
-            ask(self.call, self.destination, self.source, self.active_nbytes, stream)
+            driver_call(self.call, self.destination, self.source, self.active_nbytes, stream)
 
     def node_params(self) -> Any:
         """Returns the copy as graph node parameters."""
@@ -144,12 +146,12 @@ class CopyStep:
         params.WidthInBytes, params.Height, params.Depth = self.node_nbytes, 1, 1
         return params
 
-    def take(self) -> None:
+    def stage_upload(self) -> None:
         """Copies the caller's bytes to page-locked memory, before a run."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyHtoDAsync":
             self.pinned.bytes[: self.active_nbytes] = self.array.reshape(-1)[: self.active_nbytes]
 
-    def give(self) -> None:
+    def unstage_download(self) -> None:
         """Copies the downloaded bytes to the caller's array, after a run."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyDtoHAsync":
             self.array.reshape(-1)[: self.active_nbytes] = self.pinned.bytes[: self.active_nbytes]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from camshaft.backends.device import Bytes, check_range
-from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, said
+from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, message_of
 from camshaft.errors import BackendError
 
 # Metal does not create empty buffers.
@@ -53,7 +53,7 @@ class Queue:
             self.pending = [work for work in self.pending if all(work is not done for done in waiting)]
         for work in waiting:
             if work.status() != self.api.MTLCommandBufferStatusCompleted:
-                raise BackendError(f"{self.device_name} failed a run: {said(work.error())}")
+                raise BackendError(f"{self.device_name} failed a run: {message_of(work.error())}")
 
 
 class MetalMemory:

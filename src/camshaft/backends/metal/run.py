@@ -223,19 +223,19 @@ class _Encoder:
         if self._compute is None:
             self.end()
             self._compute = self._work.computeCommandEncoderWithDispatchType_(self._queue.api.MTLDispatchTypeConcurrent)
-        return _given(self._compute, self._queue)
+        return _required(self._compute, self._queue)
 
     def _copying(self) -> BlitEncoder:
         if self._copies is None:
             self.end()
             self._copies = self._work.blitCommandEncoder()
-        return _given(self._copies, self._queue)
+        return _required(self._copies, self._queue)
 
 
 _T = TypeVar("_T")
 
 
-def _given(encoder: _T | None, queue: Queue) -> _T:
+def _required(encoder: _T | None, queue: Queue) -> _T:
     if encoder is None:
         raise BackendError(f"{queue.device_name} gives no encoder: the device may be gone")
     return encoder

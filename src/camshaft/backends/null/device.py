@@ -106,10 +106,10 @@ class NullMemory:
         check_range(f"{self.device}: a write", offset_nbytes, data.nbytes, self.nbytes)
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
-        raise BackendError(f"{self.device} keeps no bytes: it plans and emits, and never runs")
+        raise BackendError(f"{self.device} stores no bytes: it plans and emits, and never runs")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to free."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class NullRun:
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to free."""
 
 
 @dataclass

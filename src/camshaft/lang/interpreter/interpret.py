@@ -99,16 +99,16 @@ class _Machine(ValueMachine):
                 _STATEMENTS[type(item)](self, item)
 
     # --- variables -----------------------------------------------------------------------------------------------
-    def as_held(self, var: ir.Var, value: Any) -> Any:
+    def broadcast(self, var: ir.Var, value: Any) -> Any:
         width = var.width or (self.lanes if var in self.varying_vars else 0)
         return np.broadcast_to(value, (width,)) if width and np.ndim(value) == 0 else value
 
     def var_new(self, item: ir.VarNew) -> None:
-        self.vars[item.var] = self.as_held(item.var, self.env[item.var.init])
+        self.vars[item.var] = self.broadcast(item.var, self.env[item.var.init])
         self.set_hole(item.var, self.holes.get(item.var.init))
 
     def var_set(self, item: ir.VarSet) -> None:
-        new = self.as_held(item.var, self.env[item.value])
+        new = self.broadcast(item.var, self.env[item.value])
         if self.mask is not None and item.var in self.varying_vars:
             new = np.where(self.mask, new, self.vars[item.var])
         self.vars[item.var] = new

@@ -9,7 +9,7 @@ from camshaft.lang.tracing.arithmetic import Arithmetic
 from camshaft.lang.tracing.recorder import Number, Variable
 
 
-class LaneWords(Arithmetic):
+class LaneMethods(Arithmetic):
     """Reductions, scans and shuffles over the lanes; vectors of a given width."""
 
     # --- where am I ------------------------------------------------------------------------------------------------

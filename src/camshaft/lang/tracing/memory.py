@@ -11,7 +11,7 @@ from camshaft.lang.tracing.arithmetic import Arithmetic
 from camshaft.lang.tracing.recorder import Array, Number
 
 
-class MemoryWords(Arithmetic):
+class MemoryMethods(Arithmetic):
     """Reads and writes of arrays. Every index is i64; an f16 or bf16 load yields f32."""
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class MemoryWords(Arithmetic):
         self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, indices)))
 
 
-class AtomicWords(MemoryWords):
+class AtomicMethods(MemoryMethods):
     """Atomics on arrays and scratch of i32 or u32 (atomic_add: f32 as well). Each returns the element's old value.
 
     Inside k.lanes, under a varying mask, or with a varying operand, every active lane executes one; else the program executes

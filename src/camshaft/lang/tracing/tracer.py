@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from camshaft.dtypes import DType, boolean, f32, i32, i64, u32
 from camshaft.lang import ir
 from camshaft.lang.instructions import COMBINERS, identity
-from camshaft.lang.tracing.lanes import LaneWords
+from camshaft.lang.tracing.lanes import LaneMethods
 from camshaft.lang.tracing.recorder import Array as Array
 from camshaft.lang.tracing.recorder import Number as Number
 from camshaft.lang.tracing.recorder import Variable as Variable
-from camshaft.lang.tracing.tiles import TileWords
+from camshaft.lang.tracing.tiles import TileMethods
 
 
-class Tracer(LaneWords, TileWords):
+class Tracer(LaneMethods, TileMethods):
     """Records one kernel. Only kernel functions call these methods. Indexes are i64; an f16 or bf16 load yields f32."""
 
     # --- loops and branches ----------------------------------------------------------------------------------------
