@@ -25,6 +25,7 @@ OTHERS = {
     "cast": 20,
     "attention": 2,
     "quantized_matmul": 3,
+    "dequantize": 3,
     "gated_product": 1,
     "silu_multiply_q8": 2,
     "rms_norm_q8": 2,
