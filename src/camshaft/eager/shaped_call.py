@@ -147,7 +147,7 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared
 
 
 def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> NodeSpec | None:
-    """The node with the attribute `to`, so that its kernels round their one result as they store it (output_dtype.py); None
+    """The node with the attribute `to`, so that its kernels round their one result as they store it (ops/checks.py); None
     where the op or the chosen variant does not."""
     if len(returned) != 1 or returned[0] not in HALVES or choice.device.space != HOST:
         return None

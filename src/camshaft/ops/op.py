@@ -165,6 +165,10 @@ class Tunables:
     build: Callable[[NodeSpec, Target, Values], Build]
     refusal: Callable[[NodeSpec, Target, Values], str | None] = lambda node, target, values: None
 
+    def build_default(self, node: NodeSpec, target: Target) -> Build:
+        """Builds with the default values: the `build` of a variant with these tunables."""
+        return self.build(node, target, self.defaults(node, target))
+
 
 @dataclass(frozen=True)
 class KernelVariant:

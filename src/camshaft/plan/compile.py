@@ -13,7 +13,7 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.graph.rewrite import pack_weights, prepare
-from camshaft.ops.kernels.target import for_workers
+from camshaft.ops.kernels.launch import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
 from camshaft.plan.lowering.constant_thunks import run_constant_thunks, take_constant_thunks

@@ -14,9 +14,8 @@ from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantized.dequantize import number_at
-from camshaft.ops.quantized.matmul import weight_operands
+from camshaft.ops.quantized.operands import packed, weight_operands
 from camshaft.ops.quantized.packing import INTERLEAVED, interleaved, pack, packed_format
-from camshaft.ops.quantized.unpacking import packed
 from camshaft.ops.spec import TensorSpec
 
 NAN = float("nan")

@@ -19,7 +19,8 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import lanes, output_dtype, streaming
+from camshaft.ops.checks import TO_TOLERANCE, to_dtype
+from camshaft.ops.kernels import blocks
 from camshaft.ops.norm import samples
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -30,7 +31,7 @@ class RowOp:
 
     `inputs`: the axes of each by name, the first of them "rc". `numpy(*arrays, **attrs)` computes the results from float64 arrays
     that broadcast with x. `positive`: attributes that must be above 0, with the value that samples take. `to`: the first result
-    may be rounded (ops/kernels/output_dtype.py). `rank`: 2 where x must be [rows, columns]. `gives`: the axes of each result.
+    may be rounded (to_dtype in ops/checks.py). `rank`: 2 where x must be [rows, columns]. `gives`: the axes of each result.
     """
 
     name: str
@@ -75,10 +76,10 @@ def row_op(
         formula=formula,
         infer=infer,
         reference=lambda arrays, attrs: _reference(row, arrays, attrs),
-        variants=(ops.KernelVariant(kernel.name, ops.EVERYWHERE, build, tunables=lanes.tunables(build)),),
+        variants=(ops.KernelVariant(kernel.name, ops.EVERYWHERE, build, tunables=blocks.lane_tunables(build)),),
         samples=lambda: (*samples.samples(row), *special()),
         error_samples=lambda: samples.error_samples(row),
-        **({"tolerance": output_dtype.TOLERANCE if to else {"f32": 1e-12}} | fields),
+        **({"tolerance": TO_TOLERANCE if to else {"f32": 1e-12}} | fields),
     )
 
 
@@ -103,7 +104,7 @@ def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tupl
     for name in row.positive:
         ops.expect(attrs.get(name, 0) > 0, row.name, attrs.get(name), f"{name} above 0")
     first, *others = (TensorSpec(shape_of(axes, x.shape), f32) for axes in row.gives)
-    return (output_dtype.result(row.name, first, attrs) if row.to else first, *others)
+    return (to_dtype(row.name, first, attrs) if row.to else first, *others)
 
 
 def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -128,9 +129,9 @@ def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, s
     reads = [ops.read(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.inputs.values())]
     writes = [ops.write(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.gives)]
     known: dict[str, Constant] = {"dim": dim, "inner": inner, **{name: node.attrs[name] for name in row.positive}}
-    known |= {"streams": streaming.pays(node, target), "prefetch": target.backend == "simd"}
+    known |= {"streams": blocks.streams(node, target), "prefetch": target.backend == "simd"}
     named = getfullargspec(kernel.function).kwonlyargs
     grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
-    width = lanes.row_lanes(dim, target) if several_vectors else None
+    width = blocks.row_lanes(dim, target) if several_vectors else None
     constants = {name: known[name] for name in named}
     return ops.Build((ops.Launch(kernel, (*reads, *writes), grid, constants, lanes=width),))

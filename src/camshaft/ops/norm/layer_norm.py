@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.lang import Array, Tracer, kernel
-from camshaft.ops.kernels import streaming
+from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, Parameters
 
@@ -25,7 +25,7 @@ def one_row_per_program(
     # Sums of differences from the rounded mean stay exact for a large mean; the differences' own mean corrects it.
     for c in k.lanes(dim):
         if streams:
-            streaming.prefetch_next_row(k, x, row, c)
+            blocks.prefetch_next_row(k, x, row, c)
         difference = x[row, c] - mean
         errors += difference
         squares += difference * difference

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.lang import Array, Tracer, kernel
-from camshaft.ops.kernels import streaming
+from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, TO, Parameters
 
@@ -23,7 +23,7 @@ def one_row_per_program(
     scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
     for c in k.lanes(dim):
         if streams:
-            streaming.prefetch_next_row(k, x, row, c)
+            blocks.prefetch_next_row(k, x, row, c)
         k.store(out, (row, c), x[row, c] * scale * w[c], streamed=streams)
 
 

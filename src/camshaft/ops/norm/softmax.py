@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import streaming
+from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
 
@@ -27,10 +27,10 @@ def one_row_per_program(
         greatest.set(k.select(value > before, value, before))
     top = k.lanes_max(greatest)
     # A row for nontemporal stores stays on the stack until its sum is known.
-    powers = k.scratch(f32, dim) if streams and dim <= streaming.MAX_ROW else None
+    powers = k.scratch(f32, dim) if streams and dim <= blocks.MAX_ROW else None
     for c in k.lanes(dim):
         if prefetch:
-            streaming.prefetch_next_row(k, x, row, c)
+            blocks.prefetch_next_row(k, x, row, c)
         power = k.exp(x[row, c] - top)
         if powers is None:
             out[row, c] = power

@@ -18,7 +18,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, in_f32, rounded, same_dtype, widened
-from camshaft.ops.kernels import lanes
+from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
@@ -189,7 +189,7 @@ def op_of(row: Reduction) -> ops.Op:
         parameters=Parameters("x", (AXES, KEEPDIMS)) if row.arity == 1 else Parameters("a b"),
         infer=lambda specs, attrs: infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes.tunables(build)), *row.others),
+        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=blocks.lane_tunables(build)), *row.others),
         samples=lambda: reduction_samples.samples(row),
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,
