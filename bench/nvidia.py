@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from camshaft import LanguageModel, ops
 from camshaft.backends.cuda import device as cuda
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.backends.device import Device
 from camshaft.backends.registry import backend_named, device
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form

@@ -7,8 +7,7 @@ import pytest
 
 from camshaft.dtypes import bf16, boolean, f16, f32, i8, i32, i64, u32
 from camshaft.errors import KernelError, VerifyError
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import ir, kernel, operators
 from camshaft.lang.verifier.verify import verify
 
 ARRAYS = (
@@ -365,7 +364,7 @@ def test_an_exception_in_a_loop_body_is_told_with_its_line_and_not_as_a_loop_lef
     with pytest.raises(KernelError, match=words) as raised:
         kernel(fails).trace(ARRAYS)
     assert isinstance(raised.value.__cause__, IndexError)
-    assert not ir.recorders
+    assert not operators.recorders
 
 
 def test_an_exception_caught_around_a_loop_does_not_hide_that_it_was_left():

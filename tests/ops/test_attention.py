@@ -125,8 +125,8 @@ def test_programs_in_any_order_give_the_same_bits() -> None:
     compiled = device.__class__.compile
 
     class Backwards(type(device)):  # type: ignore[misc]
-        def compile(self, *args, **kwargs):
-            code = compiled(self, *args, **kwargs)
+        def compile(self, request):
+            code = compiled(self, request)
 
             def backwards(at, first, last):
                 for p in reversed(range(first, last)):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from camshaft import dtypes
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
 from camshaft.graph import functions
@@ -25,6 +24,7 @@ from camshaft.plan.compile import compile
 from camshaft.validation.cases import kinds_of
 from camshaft.validation.validate import check_sample, node_of
 from camshaft.validation.worker import samples_of
+from tests.support.cross import CrossTarget, assembly_for
 
 VARIANTS = {v.name: v for v in OP.variants}
 ZEN = frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"})
@@ -132,7 +132,7 @@ def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(variant, dty
     build = variant.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
     launch = build.launches[-1]
     made = signature(launch, node, build)
-    traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+    traced = made.request(launch).trace()
     text = assembly_for(target, emit(traced, target.at(16), "kernel"))
     loops = [block for block in text.split("\n.LBB") if block.count(f"\t{word}") >= 24]
     assert loops

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from camshaft import dtypes
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS
@@ -24,6 +23,7 @@ from camshaft.plan.compile import compile
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
+from tests.support.cross import CrossTarget, assembly_for
 
 ATTRS = {"transpose_b": True}
 VARIANT = next(v for v in OP.variants if v.name == "int16_gemm")
@@ -143,7 +143,7 @@ def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(rows) -> Non
     build = VARIANT.build(node, ZEN)
     launch = build.launches[-1]
     made = signature(launch, node, build)
-    traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+    traced = made.request(launch).trace()
     loop = loop_with(assembly_for(target, emit(traced, target.at(16), "kernel")), "vpdpwssd")
     assert instructions(loop)["vpdpwssd"] == 24
     assert not vector_stack_accesses(loop)

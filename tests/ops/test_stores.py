@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from camshaft import ops
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from camshaft.ops.elementwise import chain
 from camshaft.ops.kernels import blocks
 from camshaft.ops.op import Sample
 from camshaft.validation.run import UNALIGNED_NAN, run_variant
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import agree, trace
 
 CHAIN = "chain f32,f32 y0=multiply(x0,x1) y1=silu(y0) -> y0,y1"

@@ -15,9 +15,8 @@ from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
 from camshaft.dtypes import DType
 from camshaft.eager.launches import launch_words, run_launches, several_workers
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Array as KernelArray
+from camshaft.lang import Tracer, kernel
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
 from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 from camshaft.ops.kernels.strides import Iteration

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from camshaft.dtypes import DType, bf16, f16, f32, i8, i16, i32, u8, u16, u32
 from camshaft.lang.operators import Operators
 from camshaft.lang.operators import recorder as recorder
-from camshaft.lang.operators import recorders as recorders
+from camshaft.lang.operators import recording as recording
 
 Operand: TypeAlias = "Value | int | float"
 

@@ -16,10 +16,8 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.dtypes import DType, f32, i32, u32
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Array as KernelArray
+from camshaft.lang import CompileRequest, Constant, Kernel, Tracer, ir, kernel
 from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
@@ -140,8 +138,8 @@ def _compiled(
     source: Kernel, x: Array, out: Array, dtypes: tuple[DType, DType], n_programs: int, **constants: Constant
 ) -> CpuKernel:
     """Compile the kernel for this CPU."""
-    arrays = [ir.ArrayParam("x", dtypes[0], x.shape), ir.ArrayParam("out", dtypes[1], out.shape, True)]
-    return cpu_device("simd").compile(source, arrays, (), constants, (ir.GridDim(n_programs),))
+    arrays = (ir.ArrayParam("x", dtypes[0], x.shape), ir.ArrayParam("out", dtypes[1], out.shape, True))
+    return cpu_device("simd").compile(CompileRequest(source, arrays, (), constants, (ir.GridDim(n_programs),)))
 
 
 # a 32-bit word with two bf16 ones

@@ -12,7 +12,7 @@ import numpy as np
 from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant, Kernel
+from camshaft.lang import Constant, Kernel
 from camshaft.ops.parameters import ANY, Parameters
 from camshaft.ops.rule import Rule
 from camshaft.ops.spec import Dim, TensorSpec

@@ -72,15 +72,7 @@ def refusal_of(variant: KernelVariant, node: NodeSpec, device: Device) -> str | 
     for launch in build.launches:
         if isinstance(launch, NativeCall):
             return f"{launch.name} calls functions of this process, which only the CPU can"
-        params = signature(launch, node, build)
-        args = (
-            params.arrays,
-            params.scalar_names,
-            launch.constants,
-            params.grid,
-            launch.lanes,
-        )
-        reason = device.refusal(launch.kernel, *args)
+        reason = device.refusal(signature(launch, node, build).request(launch))
         if reason is not None:
             return reason
     return None
@@ -146,14 +138,7 @@ def compile_launch(launch: Launch | NativeCall, params: Signature, device: Devic
     """Compile a launch with this signature; on a HOST device the code has the entry ABI (args, first, last)."""
     if isinstance(launch, NativeCall):
         return native_function(launch.name, f"{launch.name}|{launch.digest}", launch.llvm_ir, vectorize=False)
-    return device.compile(
-        launch.kernel,
-        params.arrays,
-        params.scalar_names,
-        launch.constants,
-        params.grid,
-        launch.lanes,
-    )
+    return device.compile(params.request(launch))
 
 
 def _launch(

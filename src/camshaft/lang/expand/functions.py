@@ -53,11 +53,8 @@ def expand_functions(kernel: AnyKernel, column: str, without: frozenset[str] = f
     if not any(isinstance(item, ir.Value) and item.op in expansions for item in ir.walk(kernel.body)):
         return kernel
     rebuild = _Rebuild(kernel.name, kernel.source_file, expansions)
-    ir.recorders.append(rebuild)
-    try:
+    with ir.recording(rebuild):
         rebuild.copy(kernel.body, rebuild.body)
-    finally:
-        ir.recorders.pop()
     return replace(kernel, body=rebuild.body)
 
 

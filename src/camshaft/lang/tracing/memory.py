@@ -8,11 +8,10 @@ from camshaft.dtypes import DType, i64
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.tracing.arithmetic import Arithmetic
-from camshaft.lang.tracing.handles import Array
-from camshaft.lang.tracing.recorder import Number
+from camshaft.lang.tracing.recorder import Array, Number
 
 
-class MemoryWords(Arithmetic):
+class MemoryMethods(Arithmetic):
     """Reads and writes of arrays. Every index is i64; an f16 or bf16 load yields f32."""
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -87,7 +86,7 @@ class MemoryWords(Arithmetic):
         self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, array.in_ir(indices))))
 
 
-class AtomicWords(MemoryWords):
+class AtomicMethods(MemoryMethods):
     """Atomics on arrays and scratch of i32 or u32 (atomic_add: f32 as well). Each returns the element's old value.
 
     Inside k.lanes, under a varying mask, or with a varying operand, every active lane executes one; else the program executes

@@ -14,7 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, f16, f32, i8, i32, i64, u8, u32
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.lang.kernel import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import (
     BLOCK_TOKENS,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
-from camshaft.lang.kernel import Array, Kernel, Tracer, kernel
+from camshaft.lang import Array, Kernel, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.lang.kernel import Tracer, Value, kernel
+from camshaft.lang import Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

@@ -11,7 +11,7 @@ from math import e, log2
 from typing import Any
 
 from camshaft.dtypes import f32, i8, i32, i64, u8
-from camshaft.lang.kernel import Array, Number, Tracer, Value
+from camshaft.lang import Array, Number, Tracer, Value
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

@@ -13,8 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from camshaft.dtypes import f32, i64
-from camshaft.lang.kernel import Array, Tracer, Value, Variable, kernel
-from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two, tile_of
+from camshaft.lang import (
+    Array,
+    Tracer,
+    Value,
+    Variable,
+    add_products,
+    first_elements,
+    greater,
+    kernel,
+    power_of_two,
+    tile_of,
+)
 from camshaft.ops.attention.kv_cache_quantize import GROUP
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import LOWEST, WIDTH, Heads, Keys, arguments_of, columns_of, inside

@@ -12,7 +12,7 @@ from typing import Any
 
 from camshaft.dtypes import i64
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
 from camshaft.ops.attention.paged import Keys, arguments_of, is_quantized, multiply_adds, reads, register_vectors

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.lang.kernel import Array, Number, Tracer, Value
-from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two
+from camshaft.lang import Array, Number, Tracer, Value, add_products, first_elements, greater, power_of_two
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import LOWEST, WIDTH, Heads, Keys, inside
 

@@ -13,9 +13,7 @@ from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from camshaft.dtypes import DType
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import binary, cast, comparison, frame, samples, unary
 from camshaft.ops.elementwise.chain_reference import Part, Tolerance, computed

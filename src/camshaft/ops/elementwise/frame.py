@@ -15,9 +15,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, boolean
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Constant, Kernel, Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.checks import in_f32, rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples

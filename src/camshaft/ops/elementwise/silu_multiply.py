@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, f32
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.elementwise import samples

@@ -14,8 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, boolean, f16, f32, f64, i8, i64
 from camshaft.extent import Extent
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.elementwise.binary import wrapping

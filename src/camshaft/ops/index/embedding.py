@@ -10,9 +10,7 @@ import numpy as np
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantized.dequantize import number_at

@@ -9,9 +9,7 @@ import numpy as np
 
 from camshaft.dtypes import DTYPES, DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i64, u16
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.kernels.strides import SIZES, Iteration, ProgramBlock, Strides, iteration, split_index, strides_of

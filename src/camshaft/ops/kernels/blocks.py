@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Array, Tracer
+from camshaft.lang import Array, Tracer, ir
 from camshaft.ops import op as ops
 
 # Columns per program: 16 KiB of each f32 operand, 0.5 (add) to 2 (silu) microseconds of work on one AVX-512 core.

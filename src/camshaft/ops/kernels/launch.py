@@ -10,7 +10,7 @@ from math import prod
 
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
-from camshaft.lang import ir
+from camshaft.lang import CompileRequest, ir
 from camshaft.ops.op import Build, Cells, Launch, NativeCall, NodeSpec, Operand, Target
 from camshaft.ops.spec import Part, TensorSpec
 
@@ -30,6 +30,10 @@ class Signature:
     def scalar_names(self) -> tuple[str, ...]:
         """Names by position, so that equal kernels with differently named extents share code."""
         return tuple(f"extent{i}" for i in range(len(self.scalars)))
+
+    def request(self, launch: Launch) -> CompileRequest:
+        """Returns the launch's kernel with these parameters, for a device to compile."""
+        return CompileRequest(launch.kernel, self.arrays, self.scalar_names, launch.constants, self.grid, launch.lanes)
 
 
 def operand_spec(operand: Operand, node: NodeSpec, build: Build) -> TensorSpec:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from camshaft.backends.device import CompiledKernel, Device
 from camshaft.dtypes import DType
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel
+from camshaft.lang import CompileRequest, Constant, Kernel, ir
 from camshaft.ops.kernels.launch import operand_part
 from camshaft.ops.op import Build, Launch, NativeCall, NodeSpec
 from camshaft.ops.spec import bound
@@ -62,7 +61,7 @@ class RunTimeForm:
             for i, a in enumerate(self.arrays)
         )
         names = tuple(f"size{i}" for i in range(len(self.values)))
-        return device.compile(self.kernel, params, names, self.constants, self.grid, self.lanes)
+        return device.compile(CompileRequest(self.kernel, params, names, self.constants, self.grid, self.lanes))
 
 
 def run_time_form(launch: Launch | NativeCall, node: NodeSpec, build: Build, device: Device) -> RunTimeForm | None:

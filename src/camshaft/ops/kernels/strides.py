@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import blocks
 from camshaft.ops.spec import Dim, TensorSpec, bound

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from camshaft.dtypes import bf16, f32, i64, u16, u32
-from camshaft.lang.kernel import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import blocked
 from camshaft.ops.matmul.panels import PACK_DEPTH, pack_launch

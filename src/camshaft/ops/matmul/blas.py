@@ -11,7 +11,7 @@ import numpy as np
 
 from camshaft.backends.blas import library, trampoline
 from camshaft.dtypes import f32, i32
-from camshaft.lang.kernel import Array, Tracer, kernel
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from camshaft.dtypes import f32, u32
-from camshaft.lang.kernel import Array, Number, Tracer, Value, Variable, kernel
-from camshaft.lang.tracing.tile_loops import tile_of
+from camshaft.lang import Array, Number, Tracer, Value, Variable, kernel, tile_of
 from camshaft.ops.matmul.panels import paired_rows
 from camshaft.ops.matmul.shapes import WIDTH, Blocks, Tiles
 

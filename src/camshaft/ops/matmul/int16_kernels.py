@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from camshaft.dtypes import f32, i32, u32, u64
-from camshaft.lang.kernel import Array, Tracer, Value, Variable, kernel
-from camshaft.lang.tracing.tile_loops import tile_of
+from camshaft.lang import Array, Tracer, Value, Variable, kernel, tile_of
 from camshaft.ops.matmul.blocked_kernel import Columns, Part, Product, multiply
 from camshaft.ops.matmul.panels import columns_of, next_of, prefetch_row
 from camshaft.ops.matmul.shapes import WIDTH, Blocks

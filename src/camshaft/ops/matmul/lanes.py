@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from camshaft.dtypes import f32
-from camshaft.lang.kernel import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import CPUS, SHORT, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import bound

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from camshaft.dtypes import i64, u32, u64
-from camshaft.lang.kernel import Array, Number, Tracer, Value, kernel
+from camshaft.lang import Array, Number, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes
 

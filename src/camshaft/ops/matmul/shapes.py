@@ -10,7 +10,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant, Tracer, Value
+from camshaft.lang import Constant, Tracer, Value
 from camshaft.ops import op as ops
 from camshaft.ops.spec import Dim, TensorSpec, bound
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from camshaft.dtypes import bf16, f16, i64
-from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
 from camshaft.ops.matmul.shapes import Matrices, only_f32, only_floats, sizes_of

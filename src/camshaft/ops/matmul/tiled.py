@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from camshaft.dtypes import f32
-from camshaft.lang.kernel import Array, Tracer, Value, kernel
-from camshaft.lang.tracing.tile_loops import tile_of as zeros
+from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang import tile_of as zeros
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.lanes import streams_launch
 from camshaft.ops.matmul.panels import PACK_DEPTH, column_vectors, pack_launch, pack_rows

@@ -16,7 +16,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant, Kernel
+from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.kernels import blocks

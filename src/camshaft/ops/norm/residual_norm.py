@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, TO, Parameters
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses

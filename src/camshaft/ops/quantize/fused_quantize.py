@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.elementwise import silu_multiply

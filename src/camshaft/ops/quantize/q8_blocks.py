@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from camshaft.dtypes import f32, i32
-from camshaft.lang.kernel import Array, Tracer, Value
+from camshaft.lang import Array, Tracer, Value
 
 # (group, zero) of each q8 form: keys of quantize_activations.LAYOUTS.
 Sums: TypeAlias = tuple[tuple[int, int], ...]

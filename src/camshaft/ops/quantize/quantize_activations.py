@@ -15,7 +15,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, f32, i8, i32, u32
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Array, Tracer, kernel
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, Q8Out, loader, span_of, store_blocks

@@ -9,7 +9,7 @@ import numpy as np
 from camshaft.dtypes import f32, i8, i64
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.parameters import TO, Parameters

@@ -17,7 +17,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.kernel import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import Any
 
-from camshaft.lang.kernel import Array, Tracer, Variable, kernel
+from camshaft.lang import Array, Tracer, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import plan_workers
 from camshaft.ops.quantized import k_quant, kernels

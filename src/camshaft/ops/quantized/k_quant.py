@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, u32
-from camshaft.lang.kernel import Array, Tracer, Value, Variable
+from camshaft.lang import Array, Tracer, Value, Variable
 from camshaft.ops.quantized.operands import Packed, Rows, Tokens, dot_words
 from camshaft.ops.quantized.packing import SUPER, PackedFormat
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from camshaft.dtypes import f32, i8, i32, u32
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Array, Constant, Kernel, Tracer, Value, Variable, kernel
+from camshaft.lang import Array, Constant, Kernel, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import k_quant

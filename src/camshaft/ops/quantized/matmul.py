@@ -13,7 +13,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.kernel import Constant
+from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Parameters

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from camshaft.dtypes import DType, f32, i32, u32
-from camshaft.lang.kernel import Array, Number, Tracer, Value, Variable
+from camshaft.lang import Array, Number, Tracer, Value, Variable
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.packing import PACKED_FORMATS, ROWS, SUPER, PackedFormat, packed_format
 

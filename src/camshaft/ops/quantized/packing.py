@@ -23,14 +23,13 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
-from camshaft.backends.cpu.packing import ROWS as ROWS
-from camshaft.backends.cpu.packing import Packing
+from camshaft.backends.cpu.loaded import ROWS as ROWS
+from camshaft.backends.cpu.loaded import Packing
 from camshaft.dtypes import DType, f16, i8, u8, u16, u32
 from camshaft.errors import ShapeError
 from camshaft.formats.bits import E2M1_DOUBLED, IQ4_VALUES
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.lang import ir
-from camshaft.lang.kernel import Array, Constant, Tracer, Value, kernel
+from camshaft.lang import Array, CompileRequest, Constant, Tracer, Value, ir, kernel
 from camshaft.ops.quantized.raw_blocks import RAW_FORMATS, Record
 from camshaft.ops.spec import Layout, TensorSpec
 
@@ -242,6 +241,5 @@ def _compiled(name: str, bits: int, scale_nbytes: int) -> CpuKernel:
         ir.ArrayParam("extra", u16, (_ANY,), True),
     )
     constants: dict[str, Constant] = {"block": name, "bits": bits}
-    return cpu_device().compile(
-        pack_rows, arrays, ("n", "records", "last"), constants, (ir.GridDim(scalar="n", divisor=ROWS),)
-    )
+    grid = (ir.GridDim(scalar="n", divisor=ROWS),)
+    return cpu_device().compile(CompileRequest(pack_rows, arrays, ("n", "records", "last"), constants, grid))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from camshaft.dtypes import u32
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.lang.kernel import Array, Tracer, Value
+from camshaft.lang import Array, Tracer, Value
 
 
 @dataclass

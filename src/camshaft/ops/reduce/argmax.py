@@ -14,10 +14,8 @@ import numpy as np
 
 from camshaft.dtypes import DTYPES, as_dtype, boolean, f16, f32, f64, i8, i32, i64, u8
 from camshaft.extent import Extent
-from camshaft.lang import ir
+from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.lang.instructions import identity
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters

@@ -14,10 +14,8 @@ from typing import Any, TypeAlias
 
 from camshaft.dtypes import DTYPES, DType, f32, f64, i64, u64
 from camshaft.extent import Extent
-from camshaft.lang import ir
+from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.lang.instructions import identity
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.strides import split_index
 from camshaft.ops.spec import Dim, TensorSpec, bound

@@ -15,7 +15,7 @@ import numpy as np
 from camshaft.backends.blas import library
 from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant
+from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, in_f32, rounded, same_dtype, widened
 from camshaft.ops.kernels import blocks

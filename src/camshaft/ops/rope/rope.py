@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.lang.kernel import Array, Tracer, kernel
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, HEADS, Attribute, Parameters

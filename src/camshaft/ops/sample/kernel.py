@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from camshaft.dtypes import f32, i32, i64, u32
-from camshaft.lang.kernel import Array, Tracer, Value, Variable, kernel
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 
 Word = TypeVar("Word", Value, np.ndarray[Any, Any])
 Masked = Callable[[Value], Value]

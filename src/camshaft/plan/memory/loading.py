@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from camshaft.backends.cpu.packing import Packing
+from camshaft.backends.cpu.loaded import Packing
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 
