@@ -5,24 +5,23 @@ Each claim ends as proved or as absent with a reason; the summary at the end of 
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named, device
 from camshaft.validation.run import refusal_of
-from camshaft.validation.validate import check_sample, node_of
+from camshaft.validation.validate import node_of
 from tests.support.needs import require
-from tests.support.samples import covering, in_turn, is_row, spread, usable, without
+from tests.support.samples import check_bits, covering, in_turn, is_row, spread, usable, without
 
 # Devices that CI has: an absent one fails there. The others are tried where they are.
 IN_CI = ("cpu:c", "webgpu")
 NAMES = (*IN_CI, "cuda", "metal")
 # Samples in the default run: of an op, and of a family's row, which shares its kernels' frame.
-MOST, OF_ROWS = 10, 1
+MOST, OF_ROWS = 6, 1
 # ... of cast, which alone shows how each dtype is read, and of those whose kernels a software GPU compiles for up to 5 s.
 OTHERS = {
-    "cast": 20,
+    "cast": 16,
     "attention": 2,
     "quantized_matmul": 3,
     "gated_product": 1,
@@ -101,11 +100,6 @@ def _prove(name, op, variant, tried) -> tuple[int, list[str]]:
         if refused is not None:
             refusals.append(refused)
             continue
-        first, second = (check_sample(op, variant, target, sample) for _ in range(2))
-        assert first.max_error <= first.tolerance, f"{sample.name}: error {first.max_error} above {first.tolerance}"
-        for a, b in zip(first.outputs, second.outputs, strict=True):
-            np.testing.assert_array_equal(
-                a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8), err_msg=sample.name
-            )
+        check_bits(op, variant, target, sample)
         n_proved += 1
     return n_proved, refusals

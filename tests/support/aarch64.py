@@ -18,6 +18,7 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
 from camshaft.validation.run import GUARD_NBYTES, check_guards, guarded, updated, view
 from camshaft.validation.validate import check_outputs, node_of
+from tests.support.stored import key_of, stored
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
@@ -82,7 +83,8 @@ class Executable:
             traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
             verify(traced)
             text = emit(traced, self.cpu.target.at(launch.lanes or 4), f"kernel{index}")
-            (self.folder / f"kernel{index}.o").write_bytes(compile_for(self.cpu.target, text))
+            key = key_of("cross", repr(self.cpu.target), text)
+            (self.folder / f"kernel{index}.o").write_bytes(stored(key, lambda: compile_for(self.cpu.target, text)))
         return self.symbols[key]
 
     def add(self, op, variant, sample) -> bool:

@@ -1,0 +1,41 @@
+"""Keeps what compilers and assemblers make of a text from run to run, in the cache folder beside a program's kernels.
+
+A key covers the whole input: the text, the tool with its version, and the files of camshaft that call it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import camshaft
+from camshaft.backends.cpu.compile import host_target
+from camshaft.store.store import store
+
+# What calls LLVM, a C compiler or an assembler: their options are in these files.
+_CALLERS = ("backends/cpu/*.py", "backends/c/*.py", "backends/cuda/ptx.py")
+
+
+@functools.cache
+def _callers() -> str:
+    root, digest = Path(camshaft.__file__).parent, hashlib.sha256()
+    for path in (file for pattern in _CALLERS for file in sorted(root.glob(pattern))):
+        digest.update(path.read_bytes())
+    return f"{digest.hexdigest()}|{host_target()!r}"
+
+
+def key_of(*parts: str) -> str:
+    """SHA-256 over the parts, this machine and camshaft's calls of compilers."""
+    return hashlib.sha256("\0".join(("tests", _callers(), *parts)).encode()).hexdigest()
+
+
+def stored(key: str, make: Callable[[], bytes]) -> bytes:
+    """The bytes stored under a key of `key_of`, or else what `make` returns, stored."""
+    kernels = store().kernels
+    data = kernels.object(key)
+    if data is None:
+        data = make()
+        kernels.put_object(key, data)
+    return data
