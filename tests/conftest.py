@@ -12,7 +12,8 @@ from hypothesis import settings
 from platformdirs import user_cache_path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Tests start hundreds of Pythons, which take 0.1 to 0.3 s longer without byte code. Where none may lie in the tree, it lies apart.
+# Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code. Where it may not be written into the
+# tree, it is written into the cache folder.
 if sys.dont_write_bytecode and sys.pycache_prefix is None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(user_cache_path("camshaft-tests") / "bytecode")

@@ -22,7 +22,7 @@ MOST, OF_ROWS = 6, 1
 # ... of cast, which alone shows how each dtype is read, and of those whose kernels a software GPU compiles for up to 5 s.
 OTHERS = {
     "cast": 16,
-    "attention": 2,
+    "attention": 1,
     "quantized_matmul": 3,
     "gated_product": 1,
     "silu_multiply_q8": 2,
