@@ -33,9 +33,9 @@ OTHERS = {
     "matmul": 4,
     "sample": 3,
 }
-# Behind `full`: of a row, and of ops with very many (each of the devices others). All behind `soak`.
-ROW_SAMPLES = 4
-SPREAD = {"quantized_matmul": 33, "matmul": 26, "attention": 17}
+# Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
+ROW_SAMPLES, SAMPLES = 3, 8
+SPREAD = {"quantized_matmul": 26, "matmul": 20, "attention": 6, "cast": 40}
 CASES = [
     pytest.param(name, op, variant, id=f"{name}-{op.name}-{variant.name}")
     for name in NAMES
@@ -63,7 +63,7 @@ def _share(name, op, variant) -> list:
     if name not in IN_CI:
         return []
     fit = usable(op, variant, device(name))
-    n = ROW_SAMPLES if is_row(op) else SPREAD.get(op.name, len(fit))
+    n = ROW_SAMPLES if is_row(op) else SPREAD.get(op.name, SAMPLES)
     return without(spread(fit, n, IN_CI.index(name)), _quick(name, op, variant))
 
 
@@ -81,7 +81,7 @@ def test_more_samples_of_each_claim(name, op, variant) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("name", "op", "variant"), [c for c in CASES if c.values[1].name in SPREAD])
+@pytest.mark.parametrize(("name", "op", "variant"), CASES)
 def test_every_sample_on_every_device(name, op, variant) -> None:
     _prove(name, op, variant, lambda name, op, variant: in_turn(op))
 

@@ -32,9 +32,9 @@ QUICK, QUICK_OF_OTHERS = 2, 1  # ... in the default run
 ON_EACH = ("quantized_matmul", "matmul", "rounded_matmul")
 # Samples of a variant behind `full`, evenly apart and others on each CPU; all on each behind `soak`. A block format is a
 # kernel of its own.
-SAMPLES = {"quantized_matmul": 13, "matmul": 16, "attention": 13}
+SAMPLES, OTHERS = {"quantized_matmul": 13, "matmul": 16, "attention": 13}, 6
 # ... and of each row of a family: rows differ by the formula alone, and have no use for what CPUs differ in.
-ROW_SAMPLES = {"cortex-a76": 3}
+ROW_SAMPLES = {"cortex-a76": 2}
 
 
 def chosen(op, n: int | None, cpu) -> list:
@@ -127,7 +127,7 @@ def test_each_variant_agrees_with_the_reference(group, name, objects) -> None:
 def test_variants_agree_with_the_reference(group, name, objects) -> None:
     folder = objects / f"{group}-{name}"
     folder.mkdir()
-    n = ROW_SAMPLES.get(name, 1) if group in {m.rpartition(".")[2] for m in ops.TABLES} else None
+    n = ROW_SAMPLES.get(name, 1) if group in {m.rpartition(".")[2] for m in ops.TABLES} else OTHERS
     given = [(op, chosen(op, SAMPLES.get(op.name, n), CPUS[name])) for op in GROUPS[group]]
     proved = prove(CPUS[name], given, folder)
     for op, tried in given:

@@ -45,7 +45,7 @@ def test_ops_agree_with_their_references_in_any_order_of_threads(op, variant) ->
 @pytest.mark.full
 @pytest.mark.parametrize(("op", "variant"), CASES)
 def test_more_samples_agree_too(op, variant) -> None:
-    _prove(op, variant, without(_small(op, variant)[: 3 if is_row(op) else 8], _quick(op, variant)))
+    _prove(op, variant, without(_small(op, variant)[: 2 if is_row(op) else 5], _quick(op, variant)))
 
 
 def _prove(op, variant, tried) -> None:

@@ -56,7 +56,7 @@ def check_format(source: Path, name: str, folder: Path, ids: list[int], part: st
         check(diverge(path, part, lm.logits), frozen(part)[name], name)
         wanted = said(lm, ids[:N_ALIKE])
         assert all(said(lm, ids[:N_ALIKE]) == wanted for _ in range(runs))
-    for threads in (1, 5):
+    for threads in (1, 5) if runs > 1 else (3,):
         with LanguageModel(path, threads=threads, context=320, sessions=2) as lm:
             assert said(lm, ids[:N_ALIKE]) == wanted
 
@@ -73,7 +73,7 @@ def test_a_format_is_near_to_the_truth(short: Path, folder: Path, ids: list[int]
 @pytest.mark.full
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_is_as_near_to_the_truth_as_in_llama_cpp(name: str, short: Path, folder: Path, ids: list[int]) -> None:
-    check_format(short, name, folder, ids, "cut", 2)
+    check_format(short, name, folder, ids, "cut", 1)
 
 
 @pytest.mark.soak

@@ -83,8 +83,9 @@ class Executable:
             traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
             verify(traced)
             text = emit(traced, self.cpu.target.at(launch.lanes or 4), f"kernel{index}")
-            key = key_of("cross", repr(self.cpu.target), text)
-            (self.folder / f"kernel{index}.o").write_bytes(stored(key, lambda: compile_for(self.cpu.target, text)))
+            object_key = key_of("cross", repr(self.cpu.target), text)
+            code = stored(object_key, lambda: compile_for(self.cpu.target, text))
+            (self.folder / f"kernel{index}.o").write_bytes(code)
         return self.symbols[key]
 
     def add(self, op, variant, sample) -> bool:
