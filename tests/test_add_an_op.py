@@ -14,12 +14,16 @@ from camshaft.lang.tracing.tracer import Tracer
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "add_an_op.md").read_text("utf-8")
-ROW, ROW_USE, MODULE, USE, WRONG, VARIANT = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+ROW, ROW_USE, MODULE, PER_ROW, USE, WRONG, VARIANT = re.findall(
+    r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+)
+
+MODULES = {"softsign": ROW, "cosine_similarity": PER_ROW, "one_add": VARIANT}
 
 
 def started(script: str, folder: Path, module: str = MODULE, **more: str) -> subprocess.CompletedProcess[str]:
     """A script that ran beside the page's modules."""
-    for name, text in (("row_affine", module), ("softsign", ROW), ("one_add", VARIANT)):
+    for name, text in (MODULES | {"row_affine": module}).items():
         (folder / f"{name}.py").write_text(text, "utf-8")
     path = os.pathsep.join((str(ROOT / "src"), str(folder)))
     environment = os.environ | {"PYTHONPATH": path, "CAMSHAFT_CACHE_DIR": str(folder / "cache")} | more
@@ -55,6 +59,44 @@ def test_the_row_runs_and_is_right(backend: str, tmp_path: Path) -> None:
     out = printed(ROW_USE, tmp_path, CAMSHAFT_BACKEND=backend)
     assert "[0.8 0.8 0.8]" in out
     assert "softsign: softsign/row_blocks" in out
+
+
+NUMBER_PER_ROW = """
+import camshaft
+import cosine_similarity
+import numpy as np
+
+graph = camshaft.Graph()
+x, y = (graph.input(name, (camshaft.Extent("rows", 8), 40), "f32") for name in "xy")
+(z,) = graph.apply(cosine_similarity.OP, [x, y], {})
+graph.output("z", z)
+a, b = np.random.default_rng(1).normal(size=(2, 5, 40)).astype(np.float32)
+with camshaft.compile(graph) as plan:
+    print(plan.run(x=a, y=b)["z"].shape)
+    assert np.allclose(plan.run(x=a, y=b)["z"], cosine_similarity.OP.reference((a, b), {})[0], atol=1e-6)
+"""
+
+
+def test_an_op_of_one_number_per_row_runs_and_is_right(tmp_path: Path) -> None:
+    assert "(5,)" in printed(NUMBER_PER_ROW, tmp_path)
+
+
+PARTS = """
+from camshaft.graph.decompose import decompose, parts_of, use_of
+from tests.support.references import error_of, evaluated
+import cosine_similarity, row_affine, softsign
+
+for op in (softsign.OP, row_affine.OP, cosine_similarity.OP):
+    for sample in op.samples():
+        graph = decompose(use_of(op, sample))
+        assert error_of(op, sample, lambda given: evaluated(graph, given, sample.extents)) <= 1, sample.name
+    print(op.name, *parts_of(op))
+"""
+
+
+def test_the_decompositions_compute_the_ops(tmp_path: Path) -> None:
+    lines = printed(f"import sys\nsys.path.append({str(ROOT)!r})\n{PARTS}", tmp_path).splitlines()
+    assert lines[1:] == ["row_affine multiply add", "cosine_similarity multiply sum rsqrt"]
 
 
 def test_a_wrong_row_is_an_error_that_names_the_sample(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ OTHERS = {
     "cast": 16,
     "attention": 1,
     "quantized_matmul": 3,
+    "dequantize": 3,
     "gated_product": 1,
     "silu_multiply_q8": 2,
     "rms_norm_q8": 2,

@@ -10,11 +10,8 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.graph import functions
-from camshaft.graph.graph import Graph
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.ops.op import Launch
-from camshaft.plan.compile import compile
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, error_between, node_of
 from tests.support.samples import covering, is_row, smallest, usable, without
@@ -81,23 +78,3 @@ def test_interpreter_agrees_with_compiled_code(op, variant, backend, sample, mon
     for a, b in zip(compiled, meant, strict=True):
         if a.dtype.kind == "f":
             assert error_between(a, b, checked.tolerance) <= checked.tolerance
-
-
-@pytest.mark.parametrize("op", [op for op in ops.all_ops() if op.decompose is not None], ids=lambda op: op.name)
-def test_a_fused_op_equals_its_decomposition(op, monkeypatch) -> None:
-    monkeypatch.setattr("camshaft.graph.rewrite.Stage", [])
-    for sample in op.samples():
-        if sample.extents or sample.specs is not None:
-            continue
-        graph = Graph()
-        tensors = [graph.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(sample.inputs)]
-        results = op.decompose(functions, tensors, sample.attrs)
-        for i, tensor in enumerate(results if isinstance(results, tuple) else (results,)):
-            graph.output(f"y{i}", tensor)
-        with compile(graph, threads=1) as plan:
-            got = plan.run(**{f"x{i}": a for i, a in enumerate(sample.inputs)})
-            outputs = tuple(got[f"y{i}"] for i in range(len(got)))
-            variant, node = op.variants[-1], node_of(op, sample)
-            checked = check_outputs(op, variant, node, sample, outputs)
-            assert checked.max_error <= checked.tolerance
-        assert op.name not in {node.op.name for node in graph.nodes}

@@ -25,9 +25,10 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
 
     With names, show those ops in detail. Runs no validation; 'camshaft doctor' does."""
     if markdown:
+        from camshaft.graph.decompose import parts_of
         from camshaft.ops.catalog import page
 
-        print(page(), end="")
+        print(page(parts_of), end="")
         return
     from camshaft.validation.status import overview
 
@@ -68,9 +69,13 @@ def _cut(text: str, room: int) -> str:
 
 
 def _print_op(row: OpOverview) -> None:
+    from camshaft import ops as all_ops
+    from camshaft.graph.decompose import parts_of
+
     entry = row.entry
     print(f"{entry.name}: {entry.formula}")
-    about = {"family": entry.family, "dtypes": entry.dtypes, "gradient": entry.gradient, "fused": entry.fused}
+    parts = "primitive" if entry.primitive else parts_of(all_ops.get(entry.name))
+    about = {"family": entry.family, "dtypes": entry.dtypes, "gradient": entry.gradient, "decomposition": parts}
     print_tree(about | {"rows": entry.rows}, indent=2)
     table: list[tuple[object, ...]] = [("  variant", "backend", "status", "max error", "allowed", "seconds")]
     table += [(f"  {s.variant}", s.backend, s.status, *map(_number, _figures(s))) for s in row.standings]

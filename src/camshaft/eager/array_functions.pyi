@@ -88,6 +88,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def dequantize(self, x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any:
+        """y[r, c] = the number that x stores for it.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None) -> Any:
         """y[t] = table[ids[t]].
 

@@ -22,6 +22,7 @@ __all__ = [
     "concat",
     "copy",
     "cos",
+    "dequantize",
     "divide",
     "dot",
     "embedding",
@@ -180,6 +181,10 @@ def gated_product(
     sums: tuple[tuple[int, int], ...],
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
+@overload
+def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
 @overload
 def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload

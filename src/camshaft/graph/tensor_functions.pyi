@@ -17,6 +17,7 @@ __all__ = [
     "concat",
     "copy",
     "cos",
+    "dequantize",
     "divide",
     "dot",
     "embedding",
@@ -146,6 +147,9 @@ def gated_product(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of silu(x Wg) * (x Wu)."""
+
+def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
+    """y[r, c] = the number that x stores for it."""
 
 def embedding(ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[t] = table[ids[t]]."""

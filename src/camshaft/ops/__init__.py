@@ -23,6 +23,7 @@ _MODULES = {
     "quantize.quantize_activations": "quantize_activations",
     "quantized.matmul": "quantized_matmul",
     "quantized.gated_product": "gated_product",
+    "quantized.dequantize": "dequantize",
     "index.embedding": "embedding",
     "index.gather": "gather",
     "index.transpose": "transpose",

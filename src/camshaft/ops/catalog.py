@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from camshaft import ops
 from camshaft.dtypes import DTYPES, DType, as_dtype
 from camshaft.ops.op import Attrs, Op
+from camshaft.ops.primitives import is_primitive
 from camshaft.ops.spec import TensorSpec
 
 _CASTS, _REDUCTIONS = "mlx/elementwise", "dispatch/kernel_reduction_simd"
@@ -56,6 +57,7 @@ _HEAD = """# Ops
 Made by `camshaft ops --markdown`. `camshaft ops` shows the same with what was proved on your machine, `camshaft ops NAME` all
 that there is to one op. Dtypes are those that the op's inputs may have, block formats among them; backends those that a variant
 is written for. What an op computes exactly is its `reference`, in NumPy and float64, beside its kernels in `src/camshaft/ops/`.
+The decomposition of an op that is no primitive has the named ops, and computes the same within the op's tolerance.
 """
 
 
@@ -77,7 +79,7 @@ class OpEntry:
     formula: str
     dtypes: tuple[str, ...]
     gradient: bool
-    fused: bool
+    primitive: bool
     variants: tuple[ClaimedVariant, ...]
     rows: tuple[str, ...]
 
@@ -85,9 +87,9 @@ class OpEntry:
 def entry(op: Op) -> OpEntry:
     """Returns the entry of an op."""
     claimed = tuple(ClaimedVariant(v.name, tuple(sorted(v.backends))) for v in op.variants)
-    gradient, fused = getattr(op, "vjp", None) is not None, op.decompose is not None
+    gradient, primitive = getattr(op, "vjp", None) is not None, is_primitive(op)
     return OpEntry(
-        op.name, ops.group_of(op.name), op.formula, dtypes_of(op), gradient, fused, claimed, rows_of(op.name)
+        op.name, ops.group_of(op.name), op.formula, dtypes_of(op), gradient, primitive, claimed, rows_of(op.name)
     )
 
 
@@ -119,17 +121,19 @@ def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) ->
     return op.accepts(tuple(replace(s, dtype=dtype) if s.dtype == first.dtype else s for s in specs), attrs)
 
 
-def page() -> str:
-    """Returns the text of docs/ops.md."""
-    lines = [_HEAD, "| op | what it computes | dtypes | gradient | variants: backends |", "|---|---|---|---|---|"]
-    lines += [_line(row) for row in catalog()]
+def page(parts_of: Callable[[Op], Iterable[str]]) -> str:
+    """Returns the text of docs/ops.md. `parts_of` returns the ops of a decomposition (graph/decompose.py)."""
+    head = "| op | what it computes | decomposition | dtypes | gradient | variants: backends |"
+    lines = [_HEAD, head, "|---|---|---|---|---|---|"]
+    lines += [_line(row, parts_of(ops.get(row.name))) for row in catalog()]
     lines += ["", "## Rows of tests/data/ops.tsv", "", "| op | rows that it answers |", "|---|---|"]
     lines += [f"| `{row.name}` | {', '.join(row.rows)} |" for row in catalog() if row.rows]
     return "\n".join(lines) + "\n"
 
 
-def _line(row: OpEntry) -> str:
+def _line(row: OpEntry, parts: Iterable[str]) -> str:
     variants = "; ".join(f"{v.name}: {' '.join(v.backends)}" for v in row.variants)
     what = row.formula.replace("|", "\\|")
-    fused = " (fused)" if row.fused else ""
-    return f"| `{row.name}`{fused} | {what} | {' '.join(row.dtypes)} | {'yes' if row.gradient else 'no'} | {variants} |"
+    made_of = "primitive" if row.primitive else " ".join(parts)
+    gradient = "yes" if row.gradient else "no"
+    return f"| `{row.name}` | {what} | {made_of} | {' '.join(row.dtypes)} | {gradient} | {variants} |"

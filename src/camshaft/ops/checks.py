@@ -1,8 +1,8 @@
-"""Dtype groups, and the checks and rounding that shape rules and references of several families share."""
+"""Dtype groups, and the checks and rounding that shape rules, references and decompositions of several families share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,3 +48,15 @@ def widened(x: ops.Array) -> ops.Array:
 def rounded(y: Any, dtype: DType) -> ops.Array:
     """Converts a reference's result for comparison: float64 for f32, otherwise rounded to `dtype`."""
     return np.asarray(y).astype(np.float64 if dtype == f32 else dtype.numpy)
+
+
+def in_f32(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a decomposition that casts 16-bit floats to f32, and its one result back, so that it is rounded once."""
+
+    def decomposed(f: Any, *tensors: Any, **attrs: Any) -> Any:
+        dtype = as_dtype(tensors[-1].dtype)
+        if dtype not in (f16, bf16):
+            return decompose(f, *tensors, **attrs)
+        return f.cast(decompose(f, *(f.cast(x, to="f32") for x in tensors), **attrs), to=dtype.name)
+
+    return decomposed

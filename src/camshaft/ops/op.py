@@ -249,7 +249,8 @@ class Op:
     - `indexes` maps each input that holds indexes to their exclusive upper limit. Plans check the values that a caller
       passes, because a kernel cannot raise.
     - `tolerance` is the normalized mean squared error allowed per output dtype name.
-    - `decompose(functions, tensors, attrs)` expresses a fused op in other ops; `functions` is graph/functions.py.
+    - `decompose(f, *tensors, **attrs)` returns the outputs as computed by other ops on graph tensors: one, or a tuple. `f` has
+      the ops as functions (graph/functions.py). None for primitives (primitives.py).
     - `rules` are the patterns of other ops that this op replaces (rule.py).
     - `workload` returns realistic values for the inputs whose content affects the speed.
     - `parameters` describes the arguments of the op's functions.

@@ -13,6 +13,7 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention import one_query, split, tiled
+from camshaft.ops.attention.decomposition import decompose
 from camshaft.ops.attention.kv_cache_quantize import check_quantized
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.attention.paged import N_INPUTS, caches
@@ -108,4 +109,5 @@ OP = ops.Op(
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * _products(node),
     nbytes=lambda node: 2.0 * node.inputs[0].nbytes + bound(node.attrs["length"]) * _bytes_per_key(node),
+    decompose=decompose,
 )

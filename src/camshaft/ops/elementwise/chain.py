@@ -137,8 +137,8 @@ def op_of(text: str) -> ops.Op:
     )
 
 
-def _decompose(chain: Chain, functions: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
-    found = evaluated(chain, tensors, lambda op, given, given_attrs: getattr(functions, op)(*given, **given_attrs))
+def _decompose(chain: Chain, f: Any, *tensors: Any) -> Any:
+    found = evaluated(chain, tensors, lambda op, given, attrs: getattr(f, op)(*given, **attrs))
     results = tuple(found[i] for i in chain.results)
     return results if len(results) > 1 else results[0]
 

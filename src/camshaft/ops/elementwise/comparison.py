@@ -22,7 +22,9 @@ def _compared(instruction: str, swapped: bool, k: Tracer, a: ir.Value, b: ir.Val
     return k.apply(instruction, *((b, a) if swapped else (a, b)))
 
 
-def _comparison(name: str, sign: str, instruction: str, *sampled: DType) -> Formula:
+def _comparison(
+    name: str, sign: str, instruction: str, *sampled: DType, decompose: Callable[..., Any] | None = None
+) -> Formula:
     return Formula(
         name,
         f"y = a {sign} b",
@@ -32,26 +34,47 @@ def _comparison(name: str, sign: str, instruction: str, *sampled: DType) -> Form
         gives=lambda dtype, attrs: boolean,
         tolerance=EXACT,
         sampled=sampled,
+        decompose=decompose,
     )
 
 
+def _less_equal(f: Any, a: Any, b: Any) -> Any:
+    return f.logical_or(f.less(a, b), f.equal(a, b))  # not(b < a) would hold for NaN
+
+
 def _logic(
-    name: str, text: str, compute: Callable[..., ir.Value], function: Callable[..., Any], arity: int = 2
+    name: str,
+    text: str,
+    compute: Callable[..., ir.Value],
+    function: Callable[..., Any],
+    decompose: Callable[..., Any],
+    arity: int = 2,
 ) -> Formula:
-    return Formula(name, text, compute, function, (boolean,), arity=arity, tolerance=EXACT, sampled=(boolean,))
+    return Formula(
+        name, text, compute, function, (boolean,), arity, tolerance=EXACT, sampled=(boolean,), decompose=decompose
+    )
 
 
 ROWS = (
     _comparison("equal", "=", "equal", i32, boolean),
-    _comparison("not_equal", "!=", "not_equal", i64, u8),
+    _comparison("not_equal", "!=", "not_equal", i64, u8, decompose=lambda f, a, b: f.logical_not(f.equal(a, b))),
     _comparison("less", "<", "less", i32, f16),
-    _comparison("less_equal", "<=", "less_equal", i8, boolean),
-    _comparison("greater", ">", "less", u32, i64),
-    _comparison("greater_equal", ">=", "less_equal", i32, u8),
-    _logic("logical_and", "y = a and b", lambda k, a, b: a & b, np.logical_and),
-    _logic("logical_or", "y = a or b", lambda k, a, b: a | b, np.logical_or),
-    _logic("logical_xor", "y = a or b, not both", lambda k, a, b: a ^ b, np.logical_xor),
-    _logic("logical_not", "y = not x", lambda k, x: x ^ k.const(True, boolean), np.logical_not, arity=1),
+    _comparison("less_equal", "<=", "less_equal", i8, boolean, decompose=_less_equal),
+    _comparison("greater", ">", "less", u32, i64, decompose=lambda f, a, b: f.less(b, a)),
+    _comparison("greater_equal", ">=", "less_equal", i32, u8, decompose=lambda f, a, b: f.less_equal(b, a)),
+    _logic("logical_and", "y = a and b", lambda k, a, b: a & b, np.logical_and, lambda f, a, b: f.where(a, b, a)),
+    _logic("logical_or", "y = a or b", lambda k, a, b: a | b, np.logical_or, lambda f, a, b: f.where(a, a, b)),
+    _logic(
+        "logical_xor", "y = a or b, not both", lambda k, a, b: a ^ b, np.logical_xor, lambda f, a, b: f.not_equal(a, b)
+    ),
+    _logic(
+        "logical_not",
+        "y = not x",
+        lambda k, x: x ^ k.const(True, boolean),
+        np.logical_not,
+        lambda f, x: f.equal(x, False),
+        arity=1,
+    ),
     Formula(
         "where",
         "y = a where the condition holds, else b",
@@ -74,6 +97,7 @@ ROWS = (
         arity=3,
         operands="x low high",
         tolerance=EXACT,
+        decompose=lambda f, x, low, high: f.minimum(f.maximum(x, low), high),
     ),
 )
 OPS = family(ROWS, __name__)

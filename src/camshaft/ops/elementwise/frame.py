@@ -19,7 +19,7 @@ from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel
 from camshaft.lang.tracing.tracer import Tracer
 from camshaft.ops import op as ops
-from camshaft.ops.checks import rounded, same_dtype, widened
+from camshaft.ops.checks import in_f32, rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.samples import Draw
 from camshaft.ops.kernels import blocks
@@ -41,7 +41,7 @@ class Formula:
     `dtypes`. `gives`: the result's dtype from the operands' and the attributes; None: the operands'. `given`: the attributes
     of samples. `draws`: the distribution of each operand in samples (the last one repeats); `sampled`: their dtypes besides
     f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
-    KernelVariant. `flops` per element.
+    KernelVariant. `flops` per element. `decompose`: as of an Op; without it the op is primitive (ops/primitives.py).
     """
 
     name: str
@@ -63,6 +63,7 @@ class Formula:
     samples: Callable[[], Iterable[ops.Sample]] | None = None
     error_samples: Callable[[], Iterable[ops.ErrorSample]] | None = None
     flops: float = 1.0
+    decompose: Callable[..., Any] | None = None
 
 
 def broadcast(op: str, specs: Sequence[TensorSpec]) -> tuple[Dim, ...]:
@@ -181,6 +182,7 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
         error_samples=row.error_samples or (lambda: samples.error_samples(row)),
         tolerance=row.tolerance,
         flops=lambda node: row.flops * prod(node.outputs[0].bounds),
+        decompose=in_f32(row.decompose) if row.decompose is not None and row.tolerance else row.decompose,
         **fields,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,9 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((gate, gate), {"to": "i8"}, "wanted to f32, f16 or bf16")
 
 
-def _decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
-    gate, up = tensors
-    y = graph.multiply(graph.silu(gate), up)
-    return graph.cast(y, to=attrs["to"]) if "to" in attrs else y
+def _decompose(f: Any, gate: Any, up: Any, to: str = "f32") -> Any:
+    y = f.silu(gate) * up
+    return y if to == "f32" else f.cast(y, to=to)
 
 
 ROW = Formula(
@@ -64,5 +63,6 @@ ROW = Formula(
     samples=_samples,
     error_samples=_error_samples,
     flops=5.0,
+    decompose=_decompose,
 )
-OP = op_of(ROW, __name__, decompose=_decompose)
+OP = op_of(ROW, __name__)

@@ -54,6 +54,16 @@ def _abs(k: Tracer, x: ir.Value) -> ir.Value:
     return x if x.dtype.kind == "u" else k.select(x < 0, -x, x)
 
 
+def _abs_of(f: Any, x: Any) -> Any:
+    return x if x.dtype.kind == "u" else f.where(x > 0, x, 0 - x)  # 0 - x: so that |-0| is 0
+
+
+def _sigmoid(f: Any, x: Any) -> Any:
+    """e^x / (1 + e^x) below 0, else 1 / (1 + e^-x): no power overflows, so gradients of it are finite too."""
+    power = f.exp(f.where(x < 0, x, -x))
+    return f.where(x < 0, power, 1) / (1 + power)
+
+
 def _square(k: Tracer, x: ir.Value) -> ir.Value:
     return x * x
 
@@ -63,14 +73,40 @@ def _gelu(k: Tracer, x: ir.Value) -> ir.Value:
 
 
 ROWS = (
-    Formula("negate", "y = -x", lambda k, x: -x, np.negative, (*FLOATS, *SIGNED), arity=1, tolerance=EXACT),
-    Formula("abs", "y = |x|", _abs, np.abs, NUMBERS, arity=1, tolerance=EXACT, sampled=(f64, i8, i32, i64)),
+    Formula(
+        "negate",
+        "y = -x",
+        lambda k, x: -x,
+        np.negative,
+        (*FLOATS, *SIGNED),
+        arity=1,
+        tolerance=EXACT,
+        decompose=lambda f, x: x * -1,
+    ),
+    Formula(
+        "abs",
+        "y = |x|",
+        _abs,
+        np.abs,
+        NUMBERS,
+        arity=1,
+        tolerance=EXACT,
+        sampled=(f64, i8, i32, i64),
+        decompose=_abs_of,
+    ),
     _function("exp", "y = e^x", np.exp, flops=10.0),
     _function("log", "y = ln x", np.log, draws.positive, flops=10.0),
     _function("sqrt", "y = sqrt(x)", np.sqrt, draws.positive),
-    _function("rsqrt", "y = 1 / sqrt(x)", lambda x: 1 / np.sqrt(x), draws.positive, flops=2.0),
-    _function("square", "y = x^2", np.square, compute=_square),
-    _function("reciprocal", "y = 1 / x", np.reciprocal, compute=lambda k, x: 1.0 / x),
+    _function(
+        "rsqrt",
+        "y = 1 / sqrt(x)",
+        lambda x: 1 / np.sqrt(x),
+        draws.positive,
+        flops=2.0,
+        decompose=lambda f, x: 1 / f.sqrt(x),
+    ),
+    _function("square", "y = x^2", np.square, compute=_square, decompose=lambda f, x: x * x),
+    _function("reciprocal", "y = 1 / x", np.reciprocal, compute=lambda k, x: 1.0 / x, decompose=lambda f, x: 1 / x),
     _function("tanh", "y = tanh x", np.tanh, flops=12.0),
     _function(
         "sigmoid",
@@ -79,6 +115,7 @@ ROWS = (
         draws.between(40, -86),
         lambda k, x: 1.0 / (1.0 + k.exp(-x)),
         flops=12.0,
+        decompose=_sigmoid,
     ),
     _function(
         "silu",
@@ -88,6 +125,7 @@ ROWS = (
         lambda k, x: x / (1.0 + k.exp(-x)),
         structure=True,
         flops=4.0,
+        decompose=lambda f, x: x * f.sigmoid(x),
     ),
     _function(
         "gelu",
@@ -95,6 +133,7 @@ ROWS = (
         lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.longdouble(np.pi)) * (x + 0.044715 * x**3))),
         compute=_gelu,
         flops=20.0,
+        decompose=lambda f, x: 0.5 * x * (1 + f.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x))),
     ),
     _function(
         "gelu_erf",
@@ -103,6 +142,7 @@ ROWS = (
         compute=lambda k, x: 0.5 * x * (1.0 + k.erf(x * sqrt(0.5))),
         tolerance=_ERF_TOLERANCE,
         flops=20.0,
+        decompose=lambda f, x: 0.5 * x * (1 + f.erf(x * sqrt(0.5))),
     ),
     _function(
         "softcap",
@@ -113,6 +153,7 @@ ROWS = (
         given={"cap": 2.5},
         gives=_capped,
         flops=14.0,
+        decompose=lambda f, x, cap: cap * f.tanh(x / cap),
     ),
     _function("erf", "y = erf x", _erf, tolerance=_ERF_TOLERANCE, flops=20.0),
     _function("sin", "y = sin x", np.sin, draws.any_magnitude, flops=20.0),
@@ -128,8 +169,14 @@ ROWS = (
         tolerance=EXACT,
         sampled=(f16,),
     ),
-    _function("ceil", "y = the least integer >= x", np.ceil, tolerance=EXACT),
-    _function("trunc", "y = the integer part of x", np.trunc, tolerance=EXACT),
+    _function("ceil", "y = the least integer >= x", np.ceil, tolerance=EXACT, decompose=lambda f, x: -f.floor(-x)),
+    _function(
+        "trunc",
+        "y = the integer part of x",
+        np.trunc,
+        tolerance=EXACT,
+        decompose=lambda f, x: f.where(x < 0, f.ceil(x), f.floor(x)),
+    ),
     _function("floor", "y = the greatest integer <= x", np.floor, tolerance=EXACT),
     _function("round", "y = the nearest integer, ties to even", np.rint, draws.halves, tolerance=EXACT),
 )

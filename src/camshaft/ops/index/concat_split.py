@@ -197,12 +197,41 @@ def _outer_errors() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((2, 8), f32),) * 2, {}, "wanted two vectors")
 
 
+def _split(f: Any, x: Any, sizes: Sequence[int], axis: int = 0) -> Any:
+    axis %= x.ndim
+    whole = (slice(None),) * axis
+    return tuple(x[*whole, end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True))
+
+
+def _outer(f: Any, a: Any, b: Any) -> Any:
+    return a.reshape((*a.shape, 1)) * b
+
+
 def _op(
-    name: str, formula: str, infer: Any, reference: Any, build: Any, samples: Any, errors: Any, parameters: Parameters
+    name: str,
+    formula: str,
+    infer: Any,
+    reference: Any,
+    build: Any,
+    samples: Any,
+    errors: Any,
+    parameters: Parameters,
+    decompose: Any = None,
 ) -> ops.Op:
     variant = ops.KernelVariant("row_blocks", ops.EVERYWHERE, build)
     tolerance = {"f32": 0.0, "f64": 0.0}
-    return ops.Op(name, formula, infer, reference, (variant,), samples, errors, tolerance, parameters=parameters)
+    return ops.Op(
+        name,
+        formula,
+        infer,
+        reference,
+        (variant,),
+        samples,
+        errors,
+        tolerance,
+        parameters=parameters,
+        decompose=decompose,
+    )
 
 
 def _concatenated(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -234,6 +263,7 @@ OPS = {
         _split_samples,
         _split_errors,
         Parameters("x", (Attribute("sizes", "tuple[int, ...]"), AXIS), results=None),
+        _split,
     ),
     "outer": _op(
         "outer",
@@ -244,5 +274,6 @@ OPS = {
         _outer_samples,
         _outer_errors,
         Parameters("a b"),
+        _outer,
     ),
 }

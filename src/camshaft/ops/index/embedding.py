@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from camshaft.lang.kernel import Constant, kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Parameters
+from camshaft.ops.quantized.dequantize import number_at
 from camshaft.ops.quantized.matmul import weight_operands
-from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, interleaved, pack, packed_format
+from camshaft.ops.quantized.packing import INTERLEAVED, interleaved, pack, packed_format
 from camshaft.ops.quantized.unpacking import packed
 from camshaft.ops.spec import TensorSpec
 
@@ -48,19 +50,12 @@ def interleaved_row(
     dim: int,
     block: str,
 ) -> None:
-    # out[t, c] = (code - zero point) scale, or code scale + minimum, of the row ids[t]; a column per lane
+    # out[t, c] = number_at(ids[t], c)
     t = k.program(0)
     row, inside = _row(k, ids[t].to(i64), rows)
     weights = packed(k, codes, scales, extra, block)
     for c in k.lanes(dim):
-        b, j = c // BLOCK, c % BLOCK
-        code = weights.code_at(row, b, j)
-        scale, minimum = weights.scale_at(row, b, j // weights.form.group)
-        if minimum is None:
-            value = (code - (weights.form.zero_point or 0)).to(f32) * scale
-        else:
-            value = k.fma(code.to(f32), scale, minimum)
-        out[t, c] = k.select(inside, value, NAN)
+        out[t, c] = k.select(inside, number_at(k, weights, row, c), NAN)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -77,6 +72,13 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     ids, table = inputs
     return (attrs.get("values", table).astype(np.float64)[ids],)
+
+
+def _decompose(f: Any, ids: Any, table: Any) -> Any:
+    """Rows of the whole table as f32."""
+    if isinstance(table.dtype, BlockFormat):
+        return f.gather(f.dequantize(table), ids)
+    return f.gather(table if table.dtype == f32 else f.cast(table, to="f32"), ids)
 
 
 def _build_plain(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -154,4 +156,5 @@ OP = ops.Op(
         sum(s.nbytes for s in node.outputs)
         + node.inputs[1].nbytes * node.inputs[0].bounds[0] / node.inputs[1].bounds[0]
     ),
+    decompose=_decompose,
 )

@@ -84,5 +84,6 @@ OP = replace(
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": TOLERANCE},
+    decompose=lambda f, a, b, transpose_b: f.matmul(a, b, transpose_b=transpose_b),
     rules=F16_RULES,
 )

@@ -1,7 +1,8 @@
 """The frame of row-wise ops: shape rule, reference, launch and samples of an op that computes whole rows of its last axis.
 
 x[..., c] is seen as [rows, c]: rows are numbered over all leading axes, of which the first may be an Extent, and a program
-computes one row. Other inputs have x's shape ("rc"), one value per row ("r") or one per column ("c"); results have x's shape.
+computes one row. Other inputs have x's shape ("rc"), one value per row ("r") or one per column ("c"); results have x's shape, or
+one value per row.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class RowOp:
 
     `inputs`: the axes of each by name, the first of them "rc". `numpy(*arrays, **attrs)` computes the results from float64 arrays
     that broadcast with x. `positive`: attributes that must be above 0, with the value that samples take. `to`: the first result
-    may be rounded (ops/kernels/output_dtype.py). `rank`: 2 where x must be [rows, columns].
+    may be rounded (ops/kernels/output_dtype.py). `rank`: 2 where x must be [rows, columns]. `gives`: the axes of each result.
     """
 
     name: str
@@ -38,7 +39,7 @@ class RowOp:
     positive: Mapping[str, float] = field(default_factory=dict)
     to: bool = False
     rank: int | None = None
-    n_results: int = 1
+    gives: tuple[str, ...] = ("rc",)
 
 
 def row_op(
@@ -51,14 +52,16 @@ def row_op(
     positive: Mapping[str, float] | None = None,
     to: bool = False,
     rank: int | None = None,
-    n_results: int = 1,
+    gives: str = "rc",
     several_vectors: bool = True,
     special: Callable[[], Iterable[ops.Sample]] = lambda: (),
     **fields: Any,
 ) -> ops.Op:
-    """The Op of a row-wise kernel; the parameters of RowOp, `several_vectors` (of `launch`), samples besides the common ones
-    (`special`), and other fields of Op."""
-    row = RowOp(name, inputs, numpy, positive or {}, to, rank, n_results)
+    """The Op of a row-wise kernel; the parameters of RowOp (`gives` as words: "rc r"), `several_vectors` (of `launch`), samples
+    besides the common ones (`special`), and other fields of Op. ValueError for results of other axes."""
+    row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()))
+    if not row.gives or not {*row.gives} <= {"rc", "r"}:
+        raise ValueError(f"{name}: got results of {gives!r}; wanted rc or r for each")
 
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         return results(row, specs, attrs)
@@ -80,7 +83,7 @@ def row_op(
 
 
 def shape_of(axes: str, x: Sequence[Any]) -> tuple[Any, ...]:
-    """The shape of an input with these axes beside x's shape."""
+    """The shape of an input or result with these axes beside x's shape."""
     return {"rc": tuple(x), "r": tuple(x[:-1]), "c": tuple(x[-1:])}[axes]
 
 
@@ -99,7 +102,8 @@ def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tupl
         ops.expect(spec == want, row.name, spec, f"{name} of {want}")
     for name in row.positive:
         ops.expect(attrs.get(name, 0) > 0, row.name, attrs.get(name), f"{name} above 0")
-    return (output_dtype.result(row.name, x, attrs) if row.to else x, *(x,) * (row.n_results - 1))
+    first, *others = (TensorSpec(shape_of(axes, x.shape), f32) for axes in row.gives)
+    return (output_dtype.result(row.name, first, attrs) if row.to else first, *others)
 
 
 def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -107,7 +111,8 @@ def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tup
     arrays = [a[..., None] if axes == "r" else a for a, axes in zip(wide, row.inputs.values(), strict=True)]
     with np.errstate(all="ignore"):
         found = row.numpy(*arrays, **{name: attrs[name] for name in row.positive})
-    return found if isinstance(found, tuple) else (found,)
+    made = found if isinstance(found, tuple) else (found,)
+    return tuple(np.reshape(y, shape_of(axes, wide[0].shape)) for y, axes in zip(made, row.gives, strict=True))
 
 
 def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, several_vectors: bool) -> ops.Build:
@@ -121,7 +126,7 @@ def launch(row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, s
     dim, inner, rows = x.bounds[-1], prod(x.bounds[1:-1]), x.shape[0] if len(x.shape) > 1 else 1
     flat = bound(rows) * inner, dim
     reads = [ops.read(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.inputs.values())]
-    writes = [ops.write(i, shape=flat) for i in range(len(node.outputs))]
+    writes = [ops.write(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.gives)]
     known: dict[str, Constant] = {"dim": dim, "inner": inner, **{name: node.attrs[name] for name in row.positive}}
     known |= {"streams": streaming.pays(node, target), "prefetch": target.backend == "simd"}
     named = getfullargspec(kernel.function).kwonlyargs

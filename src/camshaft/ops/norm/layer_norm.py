@@ -43,6 +43,12 @@ def _reference(x: Any, w: Any, b: Any, eps: float) -> Any:
     return difference / np.sqrt((difference**2).mean(-1, keepdims=True) + eps) * w + b
 
 
+def _decompose(f: Any, x: Any, w: Any, b: Any, eps: float) -> Any:
+    difference = x - f.mean(x, axes=-1, keepdims=True)
+    difference = difference - f.mean(difference, axes=-1, keepdims=True)  # what rounding the first mean left
+    return difference / f.sqrt(f.mean(difference * difference, axes=-1, keepdims=True) + eps) * w + b
+
+
 OP = row_op(
     name="layer_norm",
     formula="y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b",
@@ -52,4 +58,5 @@ OP = row_op(
     numpy=_reference,
     positive={"eps": 1e-5},
     flops=lambda node: 8.0 * np.prod(node.inputs[0].bounds),
+    decompose=_decompose,
 )

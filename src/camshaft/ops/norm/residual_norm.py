@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from camshaft.lang.kernel import kernel
 from camshaft.lang.tracing.tracer import Array, Tracer
-from camshaft.ops import op as ops
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, TO, Parameters
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
@@ -35,10 +34,9 @@ def _reference(a: Any, b: Any, w: Any, eps: float) -> Any:
     return s / np.sqrt((s**2).mean(-1, keepdims=True) + eps) * w, s
 
 
-def _decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
-    a, b, w = tensors
-    total = graph.add(a, b)
-    return graph.rms_norm(total, w, **attrs), total
+def _decompose(f: Any, a: Any, b: Any, w: Any, **attrs: Any) -> Any:
+    total = a + b
+    return f.rms_norm(total, w, **attrs), total
 
 
 def _fused(use: Use, uses: Uses) -> Match | None:
@@ -68,7 +66,7 @@ OP = row_op(
     positive={"eps": 1e-5},
     to=True,
     rank=2,
-    n_results=2,
+    gives="rc rc",
     several_vectors=False,
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,

@@ -32,6 +32,11 @@ def _reference(x: Any, w: Any, eps: float) -> Any:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w
 
 
+def _decompose(f: Any, x: Any, w: Any, eps: float, to: str = "f32") -> Any:
+    y = x / f.sqrt(f.mean(x * x, axes=-1, keepdims=True) + eps) * w
+    return y if to == "f32" else f.cast(y, to=to)
+
+
 OP = row_op(
     name="rms_norm",
     formula="y = x / sqrt(mean(x^2) + eps) * w",
@@ -42,4 +47,5 @@ OP = row_op(
     positive={"eps": 1e-5},
     to=True,
     flops=lambda node: 4.0 * np.prod(node.inputs[0].bounds),
+    decompose=_decompose,
 )

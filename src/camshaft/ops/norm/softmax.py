@@ -60,6 +60,11 @@ def _special() -> Iterable[ops.Sample]:
     yield ops.Sample("large, masked and NaN", (x,))
 
 
+def _decompose(f: Any, x: Any) -> Any:
+    powers = f.exp(x - f.max(x, axes=-1, keepdims=True))
+    return powers / f.sum(powers, axes=-1, keepdims=True)
+
+
 OP = row_op(
     name="softmax",
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
@@ -69,4 +74,5 @@ OP = row_op(
     numpy=_reference,
     special=_special,
     flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
+    decompose=_decompose,
 )

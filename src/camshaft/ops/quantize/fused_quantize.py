@@ -194,11 +194,11 @@ def _reference_after(op: ops.Op) -> Any:
 
 
 def _decompose_after(op: ops.Op) -> Any:
-    def decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
-        made = getattr(graph, op.name)(*tensors, **_without_quantization(attrs))
+    def decompose(f: Any, *tensors: Any, sums: Sums, floats: bool = False, **attrs: Any) -> Any:
+        made = getattr(f, op.name)(*tensors, **attrs)
         y, *rest = made if isinstance(made, tuple) else (made,)
-        forms = (graph.quantize_activations(y, group=group, zero=zero) for group, zero in attrs["sums"])
-        return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
+        forms = (f.quantize_activations(y, group=group, zero=zero) for group, zero in sums)
+        return (*forms, *((y,) if floats else ()), *rest)
 
     return decompose
 

@@ -108,10 +108,9 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return SILU.reference((gate, up), {"sums": attrs["sums"], "floats": False})
 
 
-def _decompose(graph: Any, tensors: Sequence[Any], attrs: ops.Attrs) -> Any:
-    x, *weights = tensors
-    products = (graph.quantized_matmul(x, w) for w in weights)
-    return graph.silu_multiply_q8(*products, sums=attrs["sums"], floats=False)
+def _decompose(f: Any, x: Any, gate: Any, up: Any, sums: fused_quantize.Sums) -> Any:
+    products = (f.quantized_matmul(x, w) for w in (gate, up))
+    return f.silu_multiply_q8(*products, sums=sums, floats=False)
 
 
 def _product(node: ops.NodeSpec) -> ops.NodeSpec:

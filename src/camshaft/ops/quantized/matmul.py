@@ -244,6 +244,11 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return (x @ w.T,)
 
 
+def _decompose(f: Any, x: Any, w: Any) -> Any:
+    """The product of the numbers; x is quantized or f32."""
+    return f.matmul(x if x.spec.is_plain else f.dequantize(x), f.dequantize(w), transpose_b=True)
+
+
 def _error_samples() -> Iterable[ops.ErrorSample]:
     x, w = TensorSpec((2, 64), f32), TensorSpec((16, 64), BLOCK_FORMATS["Q4_0"])
     yield ops.ErrorSample((x, TensorSpec((16, 32), BLOCK_FORMATS["Q4_0"])), {}, r"w \[n, 64\]")
@@ -281,5 +286,6 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
+    decompose=_decompose,
     rules=(Rule(Stage.QUANTIZE, ("quantized_matmul",), _quantized_input),),
 )

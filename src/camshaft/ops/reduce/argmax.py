@@ -6,8 +6,9 @@ without it NaNs are ignored, as sampling needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -155,7 +156,14 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((Extent("n", 8), 3), f32),), {"axis": 0}, "wanted no empty axis")
 
 
-def _op(name: str, word: str) -> ops.Op:
+def _argmin(f: Any, x: Any, **attrs: Any) -> Any:
+    """argmax of -x; of integers, whose negation may overflow, of all bits inverted."""
+    dtype = as_dtype(x.dtype)
+    ones = -1 if dtype.kind == "i" else 2**dtype.bits - 1
+    return f.argmax(-x if dtype.is_float else ones - x, **attrs)
+
+
+def _op(name: str, word: str, decompose: Callable[..., Any] | None = None) -> ops.Op:
     return ops.Op(
         name=name,
         formula=f"y[r] = the least c with x[r, c] = {word}(x[r])",
@@ -167,7 +175,8 @@ def _op(name: str, word: str) -> ops.Op:
         error_samples=_error_samples,
         tolerance={},
         flops=lambda node: float(np.prod(node.inputs[0].bounds)),
+        decompose=decompose,
     )
 
 
-OPS = {"argmax": _op("argmax", "max"), "argmin": _op("argmin", "min")}
+OPS = {"argmax": _op("argmax", "max"), "argmin": _op("argmin", "min", _argmin)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
 from camshaft.lang.kernel import Constant
 from camshaft.ops import op as ops
-from camshaft.ops.checks import FLOATS, NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.checks import FLOATS, NUMBERS, in_f32, rounded, same_dtype, widened
 from camshaft.ops.kernels import lanes
 from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
@@ -53,7 +54,7 @@ VARIANT = ops.KernelVariant("numpy", frozenset({"blas"}), _build_blas, _supports
 @dataclass(frozen=True)
 class Reduction:
     """`kind` of fold: sum, product, max or min. `gives`: the result's dtype; `mean` divides by the number of elements; `others`:
-    variants besides the kernels."""
+    variants besides the kernels; `decompose`: as of an Op."""
 
     name: str
     text: str
@@ -64,6 +65,7 @@ class Reduction:
     mean: bool = False
     arity: int = 1
     others: tuple[ops.KernelVariant, ...] = ()
+    decompose: Callable[..., Any] | None = None
     tolerance: Mapping[str, float] = field(
         default_factory=lambda: {"f32": 1e-12, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
     )
@@ -163,6 +165,18 @@ def _launch(
     return ops.Launch(reducing.into_columns, arrays, grid, {**constants, "block": block})
 
 
+@in_f32
+def _mean(f: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
+    count = prod(x.spec.bounds[a] for a in axes_of("mean", x.spec, {"axes": axes}))
+    return f.sum(x, axes=axes, keepdims=keepdims) / float(count)
+
+
+@in_f32
+def _dot(f: Any, a: Any, b: Any) -> Any:
+    total = f.sum(a * b)
+    return total if total.dtype == a.dtype else f.cast(total, to=a.dtype.name)  # a sum of integers has 64 bits
+
+
 def op_of(row: Reduction) -> ops.Op:
     """The Op of a row."""
 
@@ -180,6 +194,7 @@ def op_of(row: Reduction) -> ops.Op:
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,
         flops=lambda node: float(prod(node.inputs[0].bounds)),
+        decompose=row.decompose,
     )
 
 
@@ -187,10 +202,10 @@ def op_of(row: Reduction) -> ops.Op:
 _IN_F32 = {"f32": 1e-10, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
 ROWS = (
     Reduction("sum", "y = sum over axes of x", "sum", np.sum, gives=counted),
-    Reduction("mean", "y = sum over axes of x / their number", "sum", np.mean, FLOATS, mean=True),
+    Reduction("mean", "y = sum over axes of x / their number", "sum", np.mean, FLOATS, mean=True, decompose=_mean),
     Reduction("prod", "y = product over axes of x", "product", np.prod, gives=counted, tolerance=_IN_F32),
     Reduction("max", "y = max over axes of x, NaN where there is one", "max", np.max),
     Reduction("min", "y = min over axes of x, NaN where there is one", "min", np.min),
-    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2, others=(VARIANT,)),
+    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2, others=(VARIANT,), decompose=_dot),
 )
 OPS = {row.name: op_of(row) for row in ROWS}

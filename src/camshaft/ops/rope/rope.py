@@ -7,6 +7,7 @@ rotary_dim on are copied. table.py makes the table of cosines and sines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,24 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return (out.reshape(x.shape),)
 
 
+def _decompose(f: Any, x: Any, positions: Any, table: Any, heads: int, head_dim: int, pairing: str) -> Any:
+    tokens, n = x.shape[0], table.shape[1]
+    angles = f.gather(table, positions).reshape((tokens, 1, n))
+    cos, sin = angles[:, :, : n // 2], angles[:, :, n // 2 :]
+    given = x.reshape((tokens, heads, head_dim))
+    first, second = _pairs(n, pairing)
+    a, b = given[:, :, first], given[:, :, second]
+    turned = a * cos - b * sin, a * sin + b * cos
+    if pairing == "interleaved":
+        turned = tuple(t.reshape((tokens, heads, n // 2, 1)) for t in turned)
+        made = f.concat(*turned, axis=3).reshape((tokens, heads, n))
+    else:
+        made = f.concat(*turned, axis=2)
+    if n < head_dim:
+        made = f.concat(made, given[:, :, n:], axis=2)
+    return made.reshape(x.shape)
+
+
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, _, table = node.inputs
     constants = {
@@ -152,5 +171,6 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},
     flops=lambda node: 3.0 * np.prod(node.inputs[0].bounds),
+    decompose=_decompose,
     nbytes=lambda node: 2.0 * node.inputs[0].nbytes + 4.0 * node.inputs[0].bounds[0] * (1 + node.inputs[2].bounds[1]),
 )

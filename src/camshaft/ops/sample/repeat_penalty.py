@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,14 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return (out,)
 
 
+def _decompose(f: Any, logits: Any, ids: Any, penalty: Any) -> Any:
+    rows, n = logits.shape
+    recent = f.equal(ids.reshape((*ids.shape, 1)), np.arange(n, dtype=np.int32))
+    recent = f.equal(f.max(f.cast(recent, to="i32"), axes=1), 1)
+    factor = penalty.reshape((rows, 1))
+    return f.where(recent, f.where(logits > 0, logits / factor, logits * factor), logits)
+
+
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     logits, ids, _ = node.inputs
     columns = logits.bounds[1]
@@ -108,4 +117,5 @@ OP = ops.Op(
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-13},
+    decompose=_decompose,
 )

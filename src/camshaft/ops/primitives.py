@@ -1,0 +1,28 @@
+"""The primitive ops, and how others decompose into them. graph/decompose.py expands a graph.
+
+An op of the table is primitive or has `decompose`, never both. Where inputs and outputs are the same, a decomposition meets the
+op's own tolerance with each of its results rounded to its dtype. docs/adr/0019-primitive-ops.md has the reasons for each.
+"""
+
+from __future__ import annotations
+
+from camshaft import ops
+from camshaft.ops.op import Op
+
+_TABLE = {
+    "arithmetic": "add subtract multiply divide floor_divide remainder power minimum maximum",
+    "functions": "exp log sqrt tanh erf sin cos floor round",
+    "comparisons": "equal less isnan where",
+    "reductions": "sum prod max min argmax",
+    "products": "matmul",
+    "elements moved": "copy cast transpose slice concat gather",
+    "quantization": "quantize_activations dequantize",
+    "states in place": "kv_cache_update kv_cache_quantize",
+    "random draws": "sample",
+}
+PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())
+
+
+def is_primitive(op: Op) -> bool:
+    """Whether an op is one of the primitives, and not another op of that name."""
+    return op.name in PRIMITIVES and ops.get(op.name) is op

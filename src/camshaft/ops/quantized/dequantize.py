@@ -1,0 +1,148 @@
+"""dequantize: the numbers of a tensor in a block format, or of activations that quantize_activations made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from camshaft.dtypes import f32, i8, i64
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.lang.ir import Value
+from camshaft.lang.kernel import Constant, kernel
+from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.ops import op as ops
+from camshaft.ops.kernels import output_dtype
+from camshaft.ops.parameters import TO, Parameters
+from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantized.matmul import weight_operands
+from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, PACKED_FORMATS, interleaved, pack, packed_format
+from camshaft.ops.quantized.unpacking import Packed, packed
+from camshaft.ops.spec import TensorSpec
+
+
+def number_at(k: Tracer, weights: Packed, row: Value, c: Value) -> Value:
+    """Column c of a row as f32: (code - zero point) scale, or code scale + minimum. Row and column may vary by lane."""
+    b, j = c // BLOCK, c % BLOCK
+    code = weights.code_at(row, b, j)
+    scale, minimum = weights.scale_at(row, b, j // weights.form.group)
+    if minimum is None:
+        return (code - (weights.form.zero_point or 0)).to(f32) * scale
+    return k.fma(code.to(f32), scale, minimum)
+
+
+@kernel
+def interleaved_row(k: Tracer, codes: Array, scales: Array, extra: Array, out: Array, *, dim: int, block: str) -> None:
+    # y[r, c] = number_at(r, c)
+    row, weights = k.program(0), packed(k, codes, scales, extra, block)
+    for c in k.lanes(dim):
+        out[row, c] = number_at(k, weights, row.to(i64), c)
+
+
+@kernel
+def activation_row(k: Tracer, codes: Array, scales: Array, out: Array, *, dim: int) -> None:
+    # y[r, c] = q[r, c] d[r, c // 32]
+    row = k.program(0)
+    for c in k.lanes(dim):
+        out[row, c] = codes[row, c].to(f32) * scales[row, c // BLOCK]
+
+
+def _is_q8(x: TensorSpec) -> bool:
+    return x.layout in q8.LAYOUTS.values()
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 1, "dequantize", specs, "one tensor x [n, k]")
+    x = specs[0]
+    fits = len(x.shape) == 2 and (_is_q8(x) or isinstance(x.dtype, BlockFormat))
+    ops.expect(fits, "dequantize", x, "x [n, k] in a block format or of quantize_activations")
+    if not _is_q8(x):
+        packed_format(x)
+    return (output_dtype.result("dequantize", TensorSpec(x.shape, f32), attrs),)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    """The numbers that a sample has as an attribute; without it, the input is numbers."""
+    return (attrs.get("values", inputs[0]).astype(np.float64),)
+
+
+def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x = node.inputs[0]
+    constants: dict[str, Constant] = {"dim": x.bounds[1], "block": x.dtype.name}
+    arrays = (*weight_operands(node, 0), ops.write(0))
+    return ops.Build((ops.Launch(interleaved_row, arrays, (ops.Cells(x.shape[0]),), constants),))
+
+
+def _build_activations(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x = node.inputs[0]
+    codes = ops.Operand("input", 0, "codes", x.bounds, dtype=i8)
+    arrays = codes, ops.read(0, "scales"), ops.write(0)
+    return ops.Build((ops.Launch(activation_row, arrays, (ops.Cells(x.shape[0]),), {"dim": x.bounds[1]}),))
+
+
+def _weights_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    return None if node.inputs[0].layout is INTERLEAVED else "the tensor is not of packed weights"
+
+
+def _activations_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    return None if _is_q8(node.inputs[0]) else "the tensor is not of quantized activations"
+
+
+def _samples() -> Iterable[ops.Sample]:
+    for name in PACKED_FORMATS:
+        yield _weights(name, 19, 2 * max(BLOCK_FORMATS[name].block_size, BLOCK), {})
+    yield _weights("Q4_1", 3, BLOCK, {"to": "bf16"})
+    for rows, k, kind, to in ((1, 32, (32, 0), "f32"), (5, 96, (16, 32), "f16")):
+        yield _activations(rows, k, kind, {"to": to})
+    full, tokens = _activations(9, 64, (32, 8), {}), Extent("tokens", 9)
+    assert full.specs is not None
+    spec = TensorSpec((tokens, 64), f32, full.specs[0].layout)
+    values = full.attrs["values"][:4]
+    yield ops.Sample("4 of 9 tokens", full.inputs, {"values": values}, (spec,), {tokens: 4})
+
+
+def _weights(name: str, n: int, k: int, attrs: ops.Attrs) -> ops.Sample:
+    from camshaft.ops.quantized.samples import LazySample, random_blocks  # only validation needs samples
+
+    block = BLOCK_FORMATS[name]
+    raw, spec = random_blocks(name, n, k, seed=5), interleaved(TensorSpec((n, k), block))
+
+    def inputs() -> tuple[ops.Array, ...]:
+        out = np.zeros(spec.nbytes, np.uint8)
+        pack(raw, spec, out)
+        return (out,)
+
+    values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, k)
+    return LazySample(f"{name} {n}x{k}", inputs, {"values": values, **attrs}, (spec,))
+
+
+def _activations(rows: int, k: int, kind: tuple[int, int], attrs: ops.Attrs) -> ops.Sample:
+    x = np.random.default_rng(rows).normal(size=(rows, k)).astype(np.float32)
+    spec = TensorSpec(x.shape, f32, q8.LAYOUTS[kind])
+    data = q8.to_bytes(*q8.quantize(x), spec, *kind)
+    return ops.Sample(f"q8 {rows}x{k}", (data,), {"values": q8.from_bytes(data, spec), **attrs}, (spec,))
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    w = TensorSpec((16, 64), BLOCK_FORMATS["Q4_0"])
+    yield ops.ErrorSample((w, w), {}, "wanted one tensor")
+    yield ops.ErrorSample((TensorSpec((16, 64), f32),), {}, "in a block format or of quantize_activations")
+    yield ops.ErrorSample((w,), {"to": "i8"}, "wanted to f32, f16 or bf16")
+
+
+OP = ops.Op(
+    name="dequantize",
+    formula="y[r, c] = the number that x stores for it",
+    parameters=Parameters("x", (TO,)),
+    infer=_infer,
+    reference=_reference,
+    variants=(
+        ops.KernelVariant("interleaved_row", ops.EVERYWHERE, _build_interleaved, _weights_only),
+        ops.KernelVariant("activation_row", ops.EVERYWHERE, _build_activations, _activations_only),
+    ),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance=output_dtype.TOLERANCE | {"f32": 1e-13},
+    flops=lambda node: 2.0 * float(np.prod(node.inputs[0].bounds)),
+)
