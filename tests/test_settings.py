@@ -71,7 +71,7 @@ def test_every_variable_that_the_sources_name_is_in_the_table() -> None:
     named = {
         name
         for path in (root / "src").rglob("*.py")
-        if "emit" not in path.parts  # its words are macros of C
+        if "emit" not in path.relative_to(root).parts  # its words are macros of C
         for name in re.findall("CAMSHAFT_[A-Z_]+", path.read_text("utf-8"))
     }
     assert named == {row.variable for row in TABLE}

@@ -42,7 +42,7 @@ class Settings:
         return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
 
 
-# emit/cpu_levels.py lists the features of each level.
+# emit/target.py lists the features of each level.
 CPU_LEVELS = (
     *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
     *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),

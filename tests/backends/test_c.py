@@ -17,7 +17,7 @@ from camshaft.backends.c.compilers import Compiler, absent, compile_c, find_comp
 from camshaft.backends.c.load import _sections, refusal
 from camshaft.backends.cpu.device import ENTRY, counts
 from camshaft.backends.registry import device, devices
-from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.target import LEVELS
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel

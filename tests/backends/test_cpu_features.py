@@ -11,7 +11,7 @@ import pytest
 
 from camshaft import settings
 from camshaft.backends.cpu.features import names, permitted, usable
-from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.target import LEVELS
 from camshaft.errors import SettingError
 from tests.support.needs import require_level
 

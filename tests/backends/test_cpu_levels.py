@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.target import LEVELS
 from tests.support.needs import require_level
 from tests.support.quick import full
 

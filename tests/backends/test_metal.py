@@ -205,7 +205,7 @@ def test_the_compilers_words_are_passed_on(fake, monkeypatch):
 
 
 def broken(kernel_, target):
-    from camshaft.emit.msl.layout import MslModule
+    from camshaft.emit.msl.context import MslModule
 
     return MslModule("#error as asked", "doubled", 64, 2, 0, 0)
 

@@ -11,12 +11,12 @@ from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cuda.ptx import ptx
 from camshaft.dtypes import u32
-from camshaft.emit.llvm.dots.lookup import prmt
+from camshaft.emit.llvm.context import Context, Rules
+from camshaft.emit.llvm.dots import prmt
 from camshaft.emit.llvm.module import emit
-from camshaft.emit.llvm.typed import Typed
 from camshaft.emit.nvptx.module import emit as emit_ptx
 from camshaft.emit.nvptx.module import simt_form
-from camshaft.emit.target import GpuTarget
+from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.errors import KernelError
 from camshaft.lang.kernel import kernel
 from tests.support import c_harness, emit_harness, wgsl_harness
@@ -116,15 +116,10 @@ def test_ptx_permutes_bytes() -> None:
 
 def test_the_permutations_of_ptx_give_the_bytes() -> None:
     # what the expansion writes, on this CPU, with the instruction's meaning written out
-    lines: list[str] = []
-
-    def line(text: str) -> str:
-        lines.append(f"%v{len(lines)} = {text}")
-        return lines[-1].split(" ")[0]
-
+    ctx = Context("prmt", CpuTarget("", 1), Rules({}, {}))
     octets = np.array(TABLE, np.int64).astype(np.uint8).view(np.uint32)
-    result = prmt(Typed(line, lambda name, text: None, u32, 0, None), "%x", *(str(word) for word in octets))
-    body = "\n".join(lines).replace("@llvm.nvvm.prmt", "@permute")
+    result = prmt(ctx.typed(u32, 0), "%x", *(str(word) for word in octets))
+    body = "\n".join(ctx.lines).replace("@llvm.nvvm.prmt", "@permute")
     module = f"{PERMUTE}\ndefine i32 @looked_up(i32 %x) {{\n{body}\nret i32 {result}\n}}"
     library = load_object(compile_module(module))
     function = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32)(library.address("looked_up"))

@@ -7,9 +7,9 @@ import pytest
 
 from camshaft.dtypes import f32, i32, i64
 from camshaft.emit.c.module import C11
+from camshaft.emit.c_family.analysis import uses_of
 from camshaft.emit.c_family.source import Names, formula, source_line, source_names
 from camshaft.emit.c_family.text import Text, add, call, fill, multiply
-from camshaft.emit.c_family.uses import uses_of
 from camshaft.emit.c_family.values import expression
 from camshaft.emit.msl.body import MSL
 from camshaft.emit.wgsl.body import WGSL, context

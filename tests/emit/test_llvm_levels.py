@@ -11,9 +11,8 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import CpuDevice
-from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
-from camshaft.emit.target import native_lanes
+from camshaft.emit.target import LEVELS, native_lanes
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
 from camshaft.validation.validate import node_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import DTYPES, f32, i32, u32
-from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.target import LEVELS
 from camshaft.lang.kernel import kernel
 from tests.support.emit_harness import FEATURES, agree
 from tests.support.quick import quick_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import bf16, f16, f32, i8, i16, i32, i64, u8, u16, u32
-from camshaft.emit.msl.layout import MslTarget
+from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.msl.module import emit
 from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from camshaft.backends.metal import device as metal
-from camshaft.emit.msl.layout import MslTarget
+from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.msl.module import emit, refusal, simt_form
-from camshaft.emit.msl.tiles import native_tiles, spread
-from camshaft.emit.tile_spread import Spread
+from camshaft.emit.msl.tiles import UNIT, native_tiles
+from camshaft.emit.tiles import Spread
 from camshaft.lang import ir
 from camshaft.lang.kernel import kernel
 from tests.emit.test_tiles_ptx import drawn, staged_case
@@ -87,7 +87,7 @@ def test_which_tiles_are_native() -> None:
         total.store(out, (0, 0))
 
     assert not native_tiles(trace(kernel(scaled), [drawn("f32", 16, 16) for _ in range(3)]), 32)
-    assert spread(ir.Tile(64, 64, ir.Block(), 0), 128) == Spread(2, 2, 4, 4)
+    assert UNIT.spread(ir.Tile(64, 64, ir.Block(), 0), 128) == Spread(2, 2, 4, 4)
 
 
 def test_a_device_without_matrices_has_words() -> None:

@@ -11,9 +11,9 @@ from camshaft.backends.cuda.ptx import ptx
 from camshaft.dtypes import DTYPES, i64
 from camshaft.emit.nvptx.module import emit, simt_form
 from camshaft.emit.nvptx.simt import WARP
-from camshaft.emit.nvptx.tiles import native_tiles, spread
+from camshaft.emit.nvptx.tiles import UNIT
 from camshaft.emit.target import GPU_TARGETS
-from camshaft.emit.tile_spread import Spread
+from camshaft.emit.tiles import Spread
 from camshaft.lang import ir
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.kernel import kernel
@@ -87,7 +87,7 @@ def direct_case(dtype, m, n, depth, transposed, first, to="f32"):
 def test_products_from_the_device_s_memory(dtypes, sizes, transposed) -> None:
     (dtype, to), (m, n, depth, first) = dtypes, sizes
     made, arrays = direct_case(dtype, m, n, depth, transposed, first, to)
-    assert native_tiles(made, 32)
+    assert UNIT.native_tiles(made, 32)
     a, b = (x[first:, first:].astype(np.float64) for x in arrays[:2])
     b = b.T if transposed else b
     want = arrays[2].astype(np.float64)
@@ -190,18 +190,18 @@ def test_a_wait_that_is_missing_shows() -> None:
 
 def test_which_tiles_are_native() -> None:
     made, _ = staged_case(("f16", "f16"), 64, 64, 64, True)
-    assert len(native_tiles(made, 128)) == 1
-    assert not native_tiles(made, 16)  # no whole warp
+    assert len(UNIT.native_tiles(made, 128)) == 1
+    assert not UNIT.native_tiles(made, 16)  # no whole warp
     for dtypes in (("f32", "f32"), ("f16", "bf16"), ("bf16", "f32")):
-        assert not native_tiles(staged_case(dtypes, 64, 64, 64, True)[0], 128)
+        assert not UNIT.native_tiles(staged_case(dtypes, 64, 64, 64, True)[0], 128)
     large, _ = staged_case(("f16", "f16"), 128, 128, 64, True, m=128, n=128)
-    assert not native_tiles(large, 64)  # 256 accumulators a thread
-    assert native_tiles(large, 128)
+    assert not UNIT.native_tiles(large, 64)  # 256 accumulators a thread
+    assert UNIT.native_tiles(large, 128)
 
 
 def test_warps_share_a_tile_so_that_they_read_little() -> None:
     def of(m, n, lanes):
-        return spread(ir.Tile(m, n, ir.Block(), 0), lanes)
+        return UNIT.spread(ir.Tile(m, n, ir.Block(), 0), lanes)
 
     assert of(64, 64, 128) == Spread(2, 2, 2, 4)
     assert of(16, 16, 128) == Spread(1, 2, 1, 1)

@@ -10,8 +10,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.dtypes import f32
-from camshaft.emit.cpu_levels import LEVELS
-from camshaft.emit.target import native_lanes
+from camshaft.emit.target import LEVELS, native_lanes
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 from camshaft.ops.quantized.samples import Case
 from camshaft.ops.spec import TensorSpec

@@ -10,8 +10,8 @@ import pytest
 from camshaft import dtypes
 from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
+from camshaft.emit.target import LEVELS
 from camshaft.extent import Extent
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph

@@ -8,7 +8,7 @@ import pytest
 
 from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.cpu.features import names
-from camshaft.emit.cpu_levels import LEVELS
+from camshaft.emit.target import LEVELS
 
 
 def require(condition: object, reason: str) -> None:

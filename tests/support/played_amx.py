@@ -16,9 +16,8 @@ from ml_dtypes import bfloat16
 
 from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.backends.cpu.device import CpuDevice, CpuKernel
-from camshaft.emit.cpu_levels import LEVELS
 from camshaft.emit.llvm.module import emit
-from camshaft.emit.target import CpuTarget
+from camshaft.emit.target import LEVELS, CpuTarget
 from camshaft.lang.verifier.verify import verify
 
 SHORT, LONG, TILE, VOID = ctypes.c_int16, ctypes.c_int64, ctypes.c_int64, None

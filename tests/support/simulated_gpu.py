@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from camshaft.backends.cpu.compile import host_target, load_object
-from camshaft.emit.llvm.module import program_lines, size_lines, total_lines
+from camshaft.emit.llvm.module import argument_lines, program_lines, size_lines, total_lines
 from camshaft.emit.llvm.values import array_name, memory_dtype
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form, thread
 from camshaft.emit.nvptx.simt import Machine
@@ -82,14 +82,7 @@ def emit(kernel, symbol: str) -> tuple[str, int]:
     lines += [f"  {line}" for line in body.allocas]
     for i, name in enumerate(WORDS):
         lines += [f"  %word{i} = getelementptr i64, ptr %machine, i64 {i}", f"  {name} = load ptr, ptr %word{i}"]
-    for i, array in enumerate(kernel.arrays):
-        lines += [
-            f"  %at{i} = getelementptr i64, ptr %args, i64 {i}",
-            f"  {array_name(array.name)} = load ptr, ptr %at{i}",
-        ]
-    for i, at in enumerate(range(len(kernel.arrays), len(kernel.arrays) + len(kernel.scalars))):
-        lines += [f"  %at{at} = getelementptr i64, ptr %args, i64 {at}", f"  %where{i} = load ptr, ptr %at{at}"]
-        lines += [f"  %scalar{i} = load i64, ptr %where{i}"]
+    lines += argument_lines(kernel)
     offset = 0
     for name, nbytes in [
         *((array_name(a.name), prod(a.shape) * memory_dtype(a.dtype).nbytes) for a in kernel.shared),

@@ -1,4 +1,4 @@
-"""Why a target cannot run a kernel, from the Absent cells of the tables of instructions, values and elements."""
+"""Reports why a target cannot run a kernel, from the Absent cells of the tables of instructions, values and elements."""
 
 from __future__ import annotations
 

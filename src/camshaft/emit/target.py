@@ -1,4 +1,7 @@
-"""CpuTarget and GpuTarget: what the LLVM emitter may assume about the machine."""
+"""CpuTarget and GpuTarget: what the LLVM emitter may assume of a machine. LEVELS: names for sets of CPU features.
+
+Kernels test for single features (emit/llvm/dots.py). CAMSHAFT_CPU_FEATURES restricts a machine to the features of a level.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CpuTarget:
-    """`lanes`: programs' lane width in 32-bit elements (1 is scalar); `features`: names that the machine has."""
+    """`lanes`: the lane width of programs in 32-bit elements (1: scalar). `features`: LLVM's names of the machine's features."""
 
     architecture: str
     lanes: int
@@ -64,7 +67,7 @@ class CpuTarget:
         return self.architecture in ("x86_64", "amd64")
 
     def key(self) -> str:
-        """A text for cache keys; the feature string itself is in the host target's."""
+        """A text for cache keys, which have the machine's feature string beside it."""
         return f"{self.architecture}/{self.lanes}"
 
 
@@ -72,7 +75,7 @@ class CpuTarget:
 class GpuTarget(CpuTarget):
     """An NVIDIA GPU of compute capability 8.0 or newer: LLVM's name of its processor and the version of PTX to write.
 
-    `lanes` is 1, as code is written for a single thread; a kernel's SIMT form has the size of its workgroup.
+    `lanes` is 1 because code is written for a single thread; a kernel's SIMT form has the size of its workgroup.
     """
 
     architecture: str = "nvptx64"
@@ -96,7 +99,7 @@ class GpuTarget(CpuTarget):
         return f"{self.architecture}/{self.processor}/{self.ptx}"
 
 
-# PTX for one processor runs on later ones too, for a name with an 'a' on that one alone. PTX 8.0 is of CUDA 12.0, 8.6 of 12.7.
+# PTX for a processor runs on later ones too, except for names with an 'a'. CUDA 12.0 brought PTX 8.0, CUDA 12.7 PTX 8.6.
 GPU_TARGETS = {
     "sm_80": GpuTarget(processor="sm_80", ptx=80),
     "sm_90a": GpuTarget(processor="sm_90a", ptx=80),
@@ -107,3 +110,45 @@ GPU_TARGETS = {
 def native_lanes(features: frozenset[str]) -> int:
     """AVX-512: 16, AVX2: 8, else 4 (SSE2, NEON)."""
     return CpuTarget("", 1, features).vector_bits // 32
+
+
+# --- levels of CPU features ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CpuLevel:
+    """`features`: LLVM's names of the level's features, as far as kernels test for them. `registers`: the number of vector
+    registers."""
+
+    name: str
+    architecture: str
+    features: frozenset[str]
+    registers: int
+
+
+_SSE4 = frozenset({"sse2", "sse4.1"})
+_AVX2 = _SSE4 | {"avx", "avx2", "fma", "f16c"}
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_VNNI = _AVX512 | {"avx512vnni"}
+_BF16 = _VNNI | {"avx512bf16"}
+_AMX = _BF16 | {"amx-tile", "amx-int8", "amx-bf16"}
+_NEON = frozenset({"neon"})
+_DOTPROD = _NEON | {"dotprod"}
+_I8MM = _DOTPROD | {"i8mm"}
+
+LEVELS = {
+    level.name: level
+    for level in (
+        CpuLevel("sse4", "x86_64", _SSE4, 16),
+        CpuLevel("avx2", "x86_64", _AVX2, 16),
+        CpuLevel("avx-vnni", "x86_64", _AVX2 | {"avxvnni"}, 16),
+        CpuLevel("avx512", "x86_64", _AVX512, 32),
+        CpuLevel("avx512-vnni", "x86_64", _VNNI, 32),
+        CpuLevel("avx512-bf16", "x86_64", _BF16, 32),
+        CpuLevel("amx", "x86_64", _AMX, 32),
+        CpuLevel("neon", "aarch64", _NEON, 32),
+        CpuLevel("neon-dotprod", "aarch64", _DOTPROD, 32),
+        CpuLevel("neon-i8mm", "aarch64", _I8MM, 32),
+        CpuLevel("neon-bf16", "aarch64", _I8MM | {"bf16"}, 32),
+    )
+}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from camshaft.emit.cpu_levels import LEVELS, CpuLevel
+from camshaft.emit.target import LEVELS, CpuLevel
 from camshaft.errors import BackendError
 from camshaft.settings import setting
 
@@ -145,7 +145,7 @@ def _complaint(said: str, text: str, code: int) -> str:
 def flags_of(compiler: Compiler, level: str | None = None) -> tuple[str, ...]:
     """Returns FLAGS without the optional ones that this compiler rejects. One trial compilation if it accepts all.
 
-    With a level of emit/cpu_levels.py, the architecture's baseline and the level's features replace -march=native.
+    With a level of emit/target.py, the architecture's baseline and the level's features replace -march=native.
     """
     least, above = ((), (_NATIVE,)) if level is None else _machine(compiler, LEVELS[level])
     needed, welcome = (*_STANDARD, *_MEANING, *least), (*above, *_WELCOME)

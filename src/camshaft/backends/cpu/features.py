@@ -10,7 +10,7 @@ import platform
 import sys
 from collections.abc import Callable
 
-from camshaft.emit.cpu_levels import LEVELS, CpuLevel
+from camshaft.emit.target import LEVELS, CpuLevel
 from camshaft.errors import SettingError
 
 # x86's vector extensions after SSE: by prefix, and those with other names that imply AVX
@@ -22,7 +22,7 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
 def usable(found: str, level: str | None, ask: Callable[[], bool] | None = None) -> str:
     """Restricts LLVM's feature string `found` ("+avx2,-amx-tile,...") to what kernels may use, at most a level of
-    emit/cpu_levels.py.
+    emit/target.py.
 
     `ask` requests the OS's permission for AMX tiles (default: `permitted`). SettingError if this CPU is below the level.
     """

@@ -14,7 +14,7 @@ from camshaft.backends.metal.api import MetalApi, MetalApiDevice, absent_api, me
 from camshaft.backends.metal.memory import Queue, allocate
 from camshaft.backends.metal.pipelines import MetalKernel, Pipelines
 from camshaft.backends.metal.run import MetalRun
-from camshaft.emit.msl.layout import MslModule, MslTarget
+from camshaft.emit.msl.context import MslModule, MslTarget
 from camshaft.emit.msl.module import emit, simt_form
 from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from camshaft.backends.metal.api import MetalApi, MetalApiDevice, Pipeline, said
-from camshaft.emit.msl.layout import MslModule
+from camshaft.emit.msl.context import MslModule
 from camshaft.errors import BackendError
 
 

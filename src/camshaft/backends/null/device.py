@@ -13,7 +13,7 @@ from camshaft.backends.device import Bytes, Command, DeviceInfo
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl
-from camshaft.emit.msl.layout import MslTarget
+from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.nvptx import module as nvptx
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import CpuTarget, GpuTarget

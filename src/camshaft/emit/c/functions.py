@@ -1,4 +1,4 @@
-"""C templates for instructions whose cell in the instruction table is "expand:NAME", for scalars and vectors.
+"""C templates for "expand:NAME" of the instruction table, for scalars and vectors.
 
 A template is the body of `static inline {F} NAME_{s}(...)`: {F} {I} {U} are the type and the signed and unsigned integers of its
 size, {s} {i} {u} the suffixes of helper names for these types, {w} the number of elements.

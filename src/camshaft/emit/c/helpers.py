@@ -1,31 +1,15 @@
-"""All helpers that C text may call, by name: byte dot products and look-ups, 16-bit floats, atomics, and those of functions.py
-and library.py.
+"""All helpers that C text may call, by name: fused multiply-adds, dot products, byte look-ups, 16-bit floats, atomics, and those
+of functions.py and library.py.
 """
 
 from __future__ import annotations
 
 from camshaft.dtypes import f32, i32, u32
 from camshaft.emit.c.functions import TEMPLATES, define_text, fill, written
-from camshaft.emit.c.library import (
-    ConversionMaker,
-    Form,
-    Library,
-    Maker,
-    bits_of,
-    choose,
-    define,
-    halving,
-    load,
-    load_first,
-    scalar_type,
-    splat,
-    store,
-    store_first,
-    to_integer,
-)
+from camshaft.emit.c.library import CONVERSIONS, VECTOR_MAKERS, Form, Library, Maker, define, scalar_type
 
-# What a vector of that many bytes is multiplied and added with in Clang before version 16, which has no word for it
-# and computes a loop of fmaf element by element: (bytes, dtype) -> (macro of the machine, built-in).
+# Clang before version 16 has no element-wise fma and turns a loop of fmaf into calls. Instead: (bytes of the vector, dtype) ->
+# (macro of the machine, built-in).
 _OLD_CLANG = {
     (64, "f32"): ("__AVX512F__", "vfmaddps512_mask(a, b, c, 0xffff, 4)"),
     (64, "f64"): ("__AVX512F__", "vfmaddpd512_mask(a, b, c, 0xff, 4)"),
@@ -38,7 +22,7 @@ _WIDEST_NBYTES = 64
 
 
 def fma(lib: Library, form: Form) -> str:
-    """a * b + c, rounded once. (As an expression it is rounded twice where the product is used elsewhere too.)"""
+    """a * b + c, rounded once. (An expression would be rounded twice if the product has other uses.)"""
     typ, name = lib.type_of(form), f"fma_{form.name}"
     parameters = f"{typ} a, {typ} b, {typ} c"
     if not form.is_vector:
@@ -60,7 +44,7 @@ def fma(lib: Library, form: Form) -> str:
 
 
 def _halves(lib: Library, function: str, form: Form, operands: str, other: Form | None = None) -> str:
-    """Return a body that calls the helper of half the width twice; the first operand is of `form`, the rest of `other`."""
+    """Return a body that calls the helper of half the width twice. The first operand has `form`, the others have `other`."""
     half = Form(form.dtype, form.n // 2)
     rest = Form((other or form).dtype, form.n // 2)
     piece, part, part_rest = lib.need(function, half), lib.type_of(half), lib.type_of(rest)
@@ -111,7 +95,7 @@ def dot2(lib: Library, form: Form) -> str:
 
 
 def byte_lookup(lib: Library, form: Form) -> str:
-    """Bytes of the 16 in a, b, c, d by the 4-bit indexes in the bytes of x: a word by masks of an index's bits 2 and 3."""
+    """Bytes of the 16 in a, b, c, d by the 4-bit indexes in the bytes of x: masks of an index's bits 2 and 3 choose a word."""
     typ = lib.type_of(form)
     body = f"""{typ} y = x ^ x;
 for (int shift = 0; shift < 32; shift += 8) {{
@@ -125,7 +109,7 @@ return y;"""
 
 
 def truncate(lib: Library, form: Form) -> str:
-    """f32 to i32, element by element: saturates; NaN gives 0."""
+    """f32 to i32, element by element. Saturates; NaN gives 0."""
     body = """const {F} inside = choose_{s}((x > -0x1p31f) & (x < 0x1p31f), x, splat_{s}(0.0f));
 {I} y = __builtin_convertvector(inside, {I});
 y = choose_{i}(x >= 0x1p31f, splat_{i}(INT32_MAX), y);
@@ -134,9 +118,9 @@ return choose_{i}(x <= -0x1p31f, splat_{i}(INT32_MIN), y);"""
     return define_text(lib.type_of(form.signed), f"truncate_{form.name}", f"{lib.type_of(form)} x", filled)
 
 
-# --- atomics: relaxed; each gives the old element ------------------------------------------------------------------------------
+# --- atomics: relaxed; each returns the old element ------------------------------------------------------------------
 def _atomic(name: str, new: str) -> Maker:
-    """An atomic as a compare-exchange loop, where __atomic has no such function."""
+    """An atomic that __atomic lacks, as a compare-exchange loop."""
 
     def make(lib: Library, form: Form) -> str:
         typ = lib.type_of(form)
@@ -160,7 +144,7 @@ def compare_exchange(lib: Library, form: Form) -> str:
     return define(typ, f"compare_exchange_{form.name}", f"{typ} *at, {typ} expected, {typ} x", *body)
 
 
-# --- f16 and bf16 by their bits, as in halves.py; `form` is of u32 ----------------------------------------------------
+# --- f16 and bf16 by their bits, as in emit/llvm/expansions.py; `form` is of u32 -------------------------------------
 def _short(name: str, widens: bool, body: str) -> Maker:
     def make(lib: Library, form: Form) -> str:
         floats, words = lib.type_of(form.of(f32)), lib.type_of(form)
@@ -188,6 +172,7 @@ return choose_{u}(x == x, rounded, bits | 0x400000u) >> 16;"""
 
 MAKERS: dict[str, Maker] = {
     **{name: written(name) for name in TEMPLATES},
+    **VECTOR_MAKERS,
     "fma": fma,
     "rounded": rounded,
     "dot4": dot4,
@@ -198,20 +183,11 @@ MAKERS: dict[str, Maker] = {
     "atomic_max": _atomic("atomic_max", "x > old ? x : old"),
     "compare_exchange": compare_exchange,
     "truncate": truncate,
-    "splat": splat,
-    "choose": choose,
-    "load": load,
-    "load_first": load_first,
-    "store": store,
-    "store_first": store_first,
-    "sum": halving("sum", lambda lib, half: "{0} + {1}"),
-    "max": halving("max", lambda lib, half: f"{lib.need('maximum', half)}({{0}}, {{1}})"),
     "widen_f16": _short("widen_f16", True, _WIDEN_F16),
     "widen_bf16": _short("widen_bf16", True, "return bits_{u}_{s}(x << 16);"),
     "narrow_f16": _short("narrow_f16", False, _NARROW_F16),
     "narrow_bf16": _short("narrow_bf16", False, _NARROW_BF16),
 }
-CONVERSIONS: dict[str, ConversionMaker] = {"bits": bits_of, "to": to_integer}
 
 
 def library() -> Library:

@@ -1,7 +1,7 @@
-"""The C helpers that a kernel's text needs, each once and after the helpers that it calls.
+"""Library: the C helpers that a kernel's text needs, callees first. Helpers for vectors and conversions.
 
-A value of width n is one of GCC's and Clang's vectors (f32x16); operators work on them element by element, comparisons give
-integer masks of 0 and -1. A boolean vector is such a mask of i32, for operands of any dtype.
+A value of width n is a vector of GCC and Clang (f32x16). Operators work on it element by element, and comparisons give integer
+masks of 0 and -1. A boolean vector is such a mask of i32, for operands of any dtype.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNSIGNED = {4: u32, 8: u64}
 
 
 def value_dtype(dtype: DType) -> DType:
-    """Return the dtype that represents a value: f16 and bf16 values are f32 rounded to 16 bits."""
+    """Return the dtype of a value in C: f16 and bf16 values are f32 rounded to 16 bits."""
     return f32 if dtype in (f16, bf16) else dtype
 
 
@@ -221,3 +221,16 @@ def to_integer(lib: Library, source: Form, to: Form) -> str:
         f"return x >= 0x1p{bits}{suffix} ? {prefix}MAX : ({result})x;",
     )
     return define(result, name, f"{typ} x", *body)
+
+
+VECTOR_MAKERS: dict[str, Maker] = {
+    "splat": splat,
+    "choose": choose,
+    "load": load,
+    "load_first": load_first,
+    "store": store,
+    "store_first": store_first,
+    "sum": halving("sum", lambda lib, half: "{0} + {1}"),
+    "max": halving("max", lambda lib, half: f"{lib.need('maximum', half)}({{0}}, {{1}})"),
+}
+CONVERSIONS: dict[str, ConversionMaker] = {"bits": bits_of, "to": to_integer}

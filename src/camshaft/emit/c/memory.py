@@ -1,4 +1,4 @@
-"""Arrays in C: elements and vectors of them, in the form that memory has."""
+"""Arrays in C: loads, stores and atomics of elements and vectors, and their conversion from and to the form in memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from camshaft.dtypes import DType, u32
 from camshaft.emit.c.library import Form, memory_dtype
 from camshaft.emit.c.values import SHORT, CContext, cast_text, form_of, literal, narrowed, widened
 from camshaft.emit.c_family.text import Text, call, fill, integer
-from camshaft.emit.c_family.values import operand
+from camshaft.emit.c_family.values import atomic_cell, operand
 from camshaft.lang import ir
-from camshaft.lang.atomics import ATOMICS
-from camshaft.lang.dialects import Absent
 
 
 def address(ctx: CContext, array: ir.Array, at: Text) -> Text:
@@ -35,7 +33,7 @@ def read(ctx: CContext, array: ir.Array, at: Text, value: ir.Value) -> Text:
 
 
 def write(ctx: CContext, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
-    """Writes array[at] = value."""
+    """Emit array[at] = value."""
     form = form_of(item.value)
     stored, text = form.of(memory_dtype(array.dtype)), to_memory(ctx, value, form, array.dtype)
     count = [] if item.count is None else [operand(ctx, item.count)]
@@ -49,10 +47,8 @@ def write(ctx: CContext, array: ir.Array, at: Text, value: Text, item: ir.Store)
 
 def atomic(ctx: CContext, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
     """Return an expression that changes an element and yields its old value."""
-    array, kind = value.attr
-    cell, words = ATOMICS[kind].c[array.dtype.kind], (address(ctx, array, at), *operands)
-    if isinstance(cell, Absent):
-        raise ctx.fail(value.line, cell.reason)
+    array, _ = value.attr
+    cell, words = atomic_cell(ctx, value), (address(ctx, array, at), *operands)
     if cell.startswith("expand:"):
         return call(ctx.lib.need(cell.removeprefix("expand:"), Form(array.dtype, 0)), *words)
     return fill(cell, words)

@@ -1,7 +1,7 @@
-"""Kernel IR to C11 with GCC's vectors, one lane wide, readable beside the kernel.
+"""Kernel IR to C11 with GCC's vectors, one lane wide, with the kernel's source lines as comments.
 
-The ABI is that of emit/llvm/module.py: `void NAME(const int64_t *args, int64_t first, int64_t last)` runs programs first..last;
-args holds the arrays' addresses, then for each run-time scalar the address of its i64. Meant for GCC and Clang with
+The ABI is that of emit/llvm/module.py: `void NAME(const int64_t *args, int64_t first, int64_t last)` runs programs first..last.
+`args` has the arrays' addresses, then for each run-time scalar the address of its i64. The text is for GCC and Clang with
 -fwrapv -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-strict-aliasing (backends/c/compilers.py).
 """
 
@@ -14,7 +14,7 @@ from camshaft.emit.c import memory, values
 from camshaft.emit.c.library import Form, memory_dtype, scalar_type
 from camshaft.emit.c.values import ZERO, CContext, spread
 from camshaft.emit.c_family import statements
-from camshaft.emit.c_family.context import Dialect, type_name
+from camshaft.emit.c_family.context import Dialect
 from camshaft.emit.c_family.values import flush, linear, operand
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
@@ -27,7 +27,7 @@ def _var_new(ctx: CContext, item: ir.VarNew) -> None:
     var = item.var
     form = Form(var.dtype, var.width)
     init = spread(ctx, operand(ctx, var.init), var.init, form)
-    name = ctx.var_names[var] = ctx.names.new(ctx.wanted.get(var, "var"))
+    name = ctx.var_names[var] = ctx.names.new(ctx.source_names.get(var, "var"))
     ctx.write_line(C11.variable.format(name=name, type=ctx.lib.type_of(form), value=init.code), item.line)
     if not any(value.op == "var_get" and value.attr is var for value in ctx.uses.count):
         ctx.write_line(f"(void){name};")  # set, and never read
@@ -57,9 +57,8 @@ C11: Dialect[CContext] = Dialect(
     constant="const {type} {name} = {value};",
     variable="{type} {name} = {value};",
     loop="for ({type} {name} = {start}; {name} < {stop}; {name} += {step}) {{",
-    barrier=(),  # with one lane there is nothing to wait for
+    barrier=(),  # one lane has no others to wait for
     reserved=frozenset(_KEYWORDS.split()),
-    type_name=type_name,
     value_type=lambda ctx, value: ctx.lib.type_of(values.form_of(value)),
     literal=lambda ctx, value, dtype: values.literal(value, dtype),
     read=memory.read,
@@ -75,14 +74,13 @@ C11: Dialect[CContext] = Dialect(
         **statements.COMMON_STATEMENTS,
         ir.VarNew: _var_new,
         ir.VarSet: _var_set,
-        ir.Lanes: lambda ctx, item: statements.loop(ctx, item, 1),  # there is one lane
+        ir.Lanes: lambda ctx, item: statements.loop(ctx, item, 1),
         ir.Prefetch: _prefetch,
     },
 )
 
 
 def _body(ctx: CContext, kernel: ir.KernelIR) -> list[str]:
-    """The body's lines."""
     for array in kernel.scratch:
         element = scalar_type(memory_dtype(array.dtype))
         ctx.write_line(f"{element} {ctx.array_names[array]}[{prod(array.shape)}] __attribute__((aligned(64)));")
@@ -111,16 +109,16 @@ _HEAD = """#include <stdint.h>
 
 
 def emit(kernel: ir.KernelIR, symbol: str) -> str:
-    """The C text of a kernel: one exported function `symbol`. KernelError for an instruction that C lacks."""
+    """Return the C text of a kernel: one exported function `symbol`. KernelError for an instruction that C lacks."""
     kernel = expand_functions(expand_tiles(kernel, 1), "c")
     body = CContext(kernel, C11, kernel.scratch)
     lines = _body(body, kernel)
     arrays = [(array, body.array_names[array]) for array in kernel.arrays]
     parameters = [f"{_pointer(array)}restrict {name}" for array, name in arrays]
     parameters += [f"int64_t {name}" for name in (*body.scalar_names, *body.program_names)]
-    said = "\n".join(line for line in lines if not line.lstrip().startswith("//"))
-    given = [*(name for _, name in arrays), *body.scalar_names, *body.program_names]
-    unused = [f"    (void){name};" for name in given if not re.search(rf"\b{name}\b", said)]
+    code = "\n".join(line for line in lines if not line.lstrip().startswith("//"))
+    names = [*(name for _, name in arrays), *body.scalar_names, *body.program_names]
+    unused = [f"    (void){name};" for name in names if not re.search(rf"\b{name}\b", code)]
     text = [
         *body.heading(),
         _HEAD,
@@ -143,7 +141,7 @@ def _pointer(array: ir.Array) -> str:
 
 
 def _entry(kernel: ir.KernelIR, body: CContext, arrays: list[tuple[ir.Array, str]], symbol: str) -> list[str]:
-    """Unpacks the argument block, then loops over the programs; the last grid axis runs fastest."""
+    """Unpack the argument block, then loop over the programs. The last grid axis runs fastest."""
     lines = [f"void {symbol}(const int64_t *args, int64_t first, int64_t last);", ""]
     lines += [f"void {symbol}(const int64_t *args, int64_t first, int64_t last)", "{"]
     for i, (array, name) in enumerate(arrays):
@@ -151,19 +149,12 @@ def _entry(kernel: ir.KernelIR, body: CContext, arrays: list[tuple[ir.Array, str
     for i, name in enumerate(body.scalar_names):
         lines.append(f"    const int64_t {name} = *(const int64_t *)(intptr_t)args[{len(arrays) + i}];")
     lines += ["    for (int64_t linear = first; linear < last; linear++) {", "        int64_t rest = linear;"]
-    for axis in range(len(kernel.grid) - 1, 0, -1):
-        size = _size(kernel, body, kernel.grid[axis])
+    sizes = body.grid_sizes()
+    for axis in range(len(sizes) - 1, 0, -1):
+        size = sizes[axis]
         lines.append(f"        const int64_t {body.program_names[axis]} = rest % {size};")
         lines.append(f"        rest /= {size};")
     programs = ["rest", *body.program_names[1:]]
-    given = [*(name for _, name in arrays), *body.scalar_names, *programs]
+    arguments = [*(name for _, name in arrays), *body.scalar_names, *programs]
     unread = [] if kernel.arrays or kernel.scalars else ["    (void)args;"]
-    return [*lines, f"        program({', '.join(given)});", "    }", *unread, "}"]
-
-
-def _size(kernel: ir.KernelIR, body: CContext, dim: ir.GridDim) -> str:
-    """The number of programs along an axis."""
-    if dim.scalar is None:
-        return str(dim.size)
-    name = body.scalar_names[kernel.scalars.index(dim.scalar)]
-    return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"
+    return [*lines, f"        program({', '.join(arguments)});", "    }", *unread, "}"]

@@ -1,4 +1,4 @@
-"""Values in C: explicit vectors, conversions, loads and stores."""
+"""Values in C: constants, the instruction table, conversions, explicit vectors; collectives of one lane."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def form_of(value: ir.Value) -> Form:
 
 
 def spread(ctx: CContext, text: Text, arg: ir.Value, form: Form) -> Text:
-    """Return an operand in the form that a vector helper takes: a scalar is repeated."""
+    """Return an operand as a vector helper takes it: a scalar is repeated."""
     if not form.is_vector or arg.width > 1:
         return text
     return call(ctx.lib.need("splat", form), fill("-{0}", (text,)) if arg.dtype == boolean else text)
@@ -66,7 +66,7 @@ def helper(ctx: CContext, name: str, value: ir.Value) -> str:
 
 
 def lowered(ctx: CContext, op: str, value: ir.Value, operands: Sequence[Text]) -> Text:
-    """Lower scalars as the base does. Operators accept vectors; helpers take all operands as vectors."""
+    """Fill the operands into a cell. Operators accept vectors and scalars; helpers take all operands as vectors."""
     if op == "bitcast" and value.args[0].dtype == value.dtype:
         return operands[0]
     if op == "rounded":
@@ -82,8 +82,8 @@ def lowered(ctx: CContext, op: str, value: ir.Value, operands: Sequence[Text]) -
     if cell.startswith("expand:"):
         name = helper(ctx, cell.removeprefix("expand:"), value)
         return call(name, *spread_all(ctx, value, operands, form))
-    beside = form.dtype != boolean and any(arg.width > 1 for arg in value.args)
-    text = fill(cell, operands if beside else spread_all(ctx, value, operands, form))
+    mixes = form.dtype != boolean and any(arg.width > 1 for arg in value.args)
+    text = fill(cell, operands if mixes else spread_all(ctx, value, operands, form))
     return mask(ctx, text, form) if INSTRUCTIONS[op].result == "bool" else text
 
 
@@ -157,14 +157,6 @@ def widened(ctx: CContext, text: Text, form: Form) -> Text:
 # --- structural values -----------------------------------------------------------------------------------------
 
 
-def lane(ctx: CContext, value: ir.Value) -> Text:
-    return integer(0)
-
-
-def lane_count(ctx: CContext, value: ir.Value) -> Text:
-    return integer(1)
-
-
 def reduce(ctx: CContext, value: ir.Value) -> Text:
     """A reduction over one lane is the value itself."""
     return operand(ctx, value.args[0])
@@ -211,9 +203,9 @@ def vector_reduce(ctx: CContext, value: ir.Value) -> Text:
 
 VALUES: dict[str, Callable[[CContext, ir.Value], Text]] = {
     **values.COMMON_VALUES,
-    "lane": lane,
-    "lane_count": lane_count,
-    "subgroup_lanes": lane_count,
+    "lane": lambda ctx, value: integer(0),
+    "lane_count": lambda ctx, value: integer(1),
+    "subgroup_lanes": lambda ctx, value: integer(1),
     "reduce": reduce,
     "subgroup_reduce": reduce,
     "shuffle": shuffle,

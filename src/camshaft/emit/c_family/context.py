@@ -1,4 +1,4 @@
-"""Context: the text of a kernel in a C-family dialect while it is written, its names and lines; Dialect: what a dialect gives.
+"""Context: the text of a kernel in a C-family dialect while it is written. Dialect: a dialect's syntax and lowering functions.
 
 Two forms are written: SIMT form (lang/simt/form.py: every value is one thread's scalar) for WGSL and Metal, and plain Kernel IR
 at one lane, with explicit vectors, for C. A value becomes a named local if the source names it, if it has several uses, or if its
@@ -14,57 +14,26 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from camshaft.dtypes import DType
-from camshaft.emit.c_family.source import Names, formula, name_of_array, names_of, source_line
+from camshaft.emit.c_family import source
+from camshaft.emit.c_family.analysis import NonNegative, uses_of
 from camshaft.emit.c_family.text import Text
-from camshaft.emit.c_family.uses import uses_of
 from camshaft.errors import KernelError
 from camshaft.lang import ir
 from camshaft.lang.dialects import Absent
 from camshaft.lang.storage import VALUES
 
-
-class NonNegative:
-    """Cached answers for the values of one kernel."""
-
-    def __init__(self, body: ir.Block) -> None:
-        self.starts = {s.index: s.start for s in ir.walk(body) if isinstance(s, (ir.Range, ir.Lanes))}
-        self.known: dict[ir.Value, bool] = {}
-
-    def __call__(self, value: ir.Value) -> bool:
-        if value not in self.known:
-            rule = _RULES.get(value.op)
-            self.known[value] = value.dtype.kind == "u" or (rule is not None and rule(self, value))
-        return self.known[value]
-
-    def every(self, value: ir.Value) -> bool:
-        return all(self(arg) for arg in value.args)
-
-    def some(self, value: ir.Value) -> bool:
-        return any(self(arg) for arg in value.args)
-
-    def index(self, value: ir.Value) -> bool:
-        return self(self.starts[value])
-
-
-_RULES: dict[str, Callable[[NonNegative, ir.Value], bool]] = {
-    "program": lambda n, v: True,
-    "lane": lambda n, v: True,
-    "const": lambda n, v: v.dtype.is_integer and v.attr >= 0,
-    "index": NonNegative.index,
-    "add": NonNegative.every,
-    "multiply": NonNegative.every,
-    "minimum": NonNegative.every,
-    "floor_divide": NonNegative.every,
-    "maximum": NonNegative.some,
-    "and": NonNegative.some,
-    "remainder": lambda n, v: n(v.args[1]),
-}
-
-
 _INDENT = "    "
 
 
 C = TypeVar("C", bound="Context")
+
+
+def type_name(ctx: Context, dtype: DType) -> str:
+    """Return the type of a value, by the dialect's column of lang/storage.py."""
+    cell = VALUES[ctx.dialect.column][dtype.name]
+    if isinstance(cell, Absent):
+        raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")
+    return cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +59,8 @@ class Dialect(Generic[C]):
     barrier: tuple[str, ...]
     reserved: frozenset[str]
     functions: Mapping[str, str] = field(default_factory=dict)
-    type_name: Callable[[C, DType], str]
-    value_type: Callable[[C, ir.Value], str]
+    type_name: Callable[[C, DType], str] = type_name
+    value_type: Callable[[C, ir.Value], str] = lambda ctx, value: str(ctx.type_name(value.dtype))
     literal: Callable[[C, float | int | bool, DType], Text]
     read: Callable[[C, ir.Array, Text, ir.Value], Text]
     write: Callable[[C, ir.Array, Text, Text, ir.Store], None]
@@ -146,19 +115,22 @@ class Context:
 
     def __post_init__(self, arrays: Iterable[ir.Array]) -> None:
         kernel, dialect = self.kernel, self.dialect
-        self.names = Names(dialect.reserved | frozenset(dialect.functions))
-        self.wanted = names_of(kernel.body, kernel.source_file)
+        self.names = source.Names(dialect.reserved | frozenset(dialect.functions))
+        self.source_names = source.names_of(kernel.body, kernel.source_file)
         self.uses = uses_of(kernel.body)
         self.nonnegative = NonNegative(kernel.body)
         self.entry = self.names.new(kernel.name)
-        self.array_names = {a: self.names.new(name_of_array(a, kernel.source_file)) for a in (*kernel.arrays, *arrays)}
+        named = {a: source.name_of_array(a, kernel.source_file) for a in (*kernel.arrays, *arrays)}
+        self.array_names = {a: self.names.new(name) for a, name in named.items()}
         self.scalar_names = [self.names.new(name) for name in kernel.scalars]
         self.program_names = [self.names.new(self._program_name(axis)) for axis in range(len(kernel.grid))]
         self.here = kernel.body
 
     def _program_name(self, axis: int) -> str:
         named = [v for v in self.kernel.body.statements if isinstance(v, ir.Value) and v.op == "program"]
-        return next((self.wanted[v] for v in named if v.attr == axis and v in self.wanted), f"program{axis}")
+        return next(
+            (self.source_names[v] for v in named if v.attr == axis and v in self.source_names), f"program{axis}"
+        )
 
     def type_name(self, dtype: DType) -> str:
         """Return the type of a value of that dtype."""
@@ -168,12 +140,22 @@ class Context:
         """Return the text of a constant."""
         return self.dialect.literal(self, value, dtype)
 
+    def grid_sizes(self) -> list[str]:
+        """Return the number of programs along each axis."""
+        return [self._grid_size(dim) for dim in self.kernel.grid]
+
+    def _grid_size(self, dim: ir.GridDim) -> str:
+        if dim.scalar is None:
+            return str(dim.size)
+        name = self.scalar_names[self.kernel.scalars.index(dim.scalar)]
+        return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"
+
     def fail(self, line: int, message: str) -> KernelError:
         return KernelError(f"kernel {self.kernel.name}, line {line}: {message}")
 
     def heading(self) -> list[str]:
         """Return the kernel's name and its formula, as comments."""
-        return [f"// {line}" for line in (self.kernel.name, *formula(self.kernel.source_file, self.kernel.name))]
+        return [f"// {line}" for line in (self.kernel.name, *source.formula(self.kernel.source_file, self.kernel.name))]
 
     def helper_texts(self) -> list[str]:
         """Return the texts of the helper functions called, in the dialect's order."""
@@ -183,8 +165,8 @@ class Context:
         """Append a line of text, after a comment with the kernel's source line if that changed."""
         if line and line != self.line:
             self.line = line
-            source = source_line(self.kernel.source_file, line)
-            self.lines.append(f"{_INDENT * self.depth}// line {line}{': ' if source else ''}{source}")
+            text_of_line = source.source_line(self.kernel.source_file, line)
+            self.lines.append(f"{_INDENT * self.depth}// line {line}{': ' if text_of_line else ''}{text_of_line}")
         self.lines.append(f"{_INDENT * self.depth}{text}")
 
     def use(self, function: str) -> str:
@@ -200,11 +182,3 @@ class Context:
             for word in set(re.findall(r"\w+", text)) & self.dialect.functions.keys():
                 self.use(word)
         return function
-
-
-def type_name(ctx: Context, dtype: DType) -> str:
-    """Return the type of a value, by the dialect's column of lang/storage.py."""
-    cell = VALUES[ctx.dialect.column][dtype.name]
-    if isinstance(cell, Absent):
-        raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")
-    return cell

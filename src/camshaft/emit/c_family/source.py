@@ -13,7 +13,7 @@ from camshaft.lang import ir
 
 @dataclass(frozen=True)
 class SourceNames:
-    """Of a source file: line -> (first line of its assignment, names assigned to); line -> the name a `for` gives."""
+    """Names by line of a source file. `assigned`: (first line of the assignment, names assigned to); `loops`: a `for`'s name."""
 
     assigned: dict[int, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     loops: dict[int, str] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class SourceNames:
 
 @functools.cache
 def source_names(path: str) -> SourceNames:
-    """The names in a Python file; none where it cannot be read (a kernel typed at a prompt)."""
+    """The names in a Python file; none if it cannot be read (a kernel typed at a prompt)."""
     text = "".join(linecache.getlines(path))
     names = SourceNames()
     for node in ast.walk(ast.parse(text)):
@@ -110,7 +110,7 @@ def _groups(block: ir.Block, names: SourceNames) -> Iterator[tuple[list[ir.Value
 def _name_group(
     group: Sequence[ir.Value | ir.VarNew], targets: tuple[str, ...], found: dict[ir.Value | ir.Var, str]
 ) -> None:
-    """The variables that the assignment made and the values that it made and did not use itself take the names, in order."""
+    """Name, in order, the variables of an assignment and its values that it does not use itself."""
     used = {arg for item in group for arg in ir.operands(item)}
     made = [item for item in group if isinstance(item, ir.VarNew) or item not in used]
     variables = [item for item in made if isinstance(item, ir.VarNew)]
@@ -130,9 +130,9 @@ class Names:
         self.reserved = set(reserved)
         self.taken: list[str] = []
 
-    def new(self, wanted: str, *, everywhere: bool = False) -> str:
-        """Return `wanted`, with a number appended if it is taken. `everywhere`: reserve it in the whole text."""
-        plain = wanted.strip("_") or "v"
+    def new(self, name: str, *, everywhere: bool = False) -> str:
+        """Return `name`, with a number appended if it is taken. `everywhere`: reserve it in the whole text."""
+        plain = name.strip("_") or "v"
         plain = plain if plain.isascii() else "v"
         name, count = plain, 0
         while name in self.taken or name in self.reserved:

@@ -51,7 +51,7 @@ def inner(ctx: Context, block: ir.Block) -> None:
 
 def var_new(ctx: Context, item: ir.VarNew) -> None:
     init = operand(ctx, item.var.init)
-    name = ctx.var_names[item.var] = ctx.names.new(ctx.wanted.get(item.var, "var"))
+    name = ctx.var_names[item.var] = ctx.names.new(ctx.source_names.get(item.var, "var"))
     typed = ctx.type_name(item.var.dtype)
     ctx.write_line(ctx.dialect.variable.format(name=name, type=typed, value=init.code), item.line)
 
@@ -81,7 +81,7 @@ def loop(ctx: Context, item: ir.Range | ir.Lanes, step: int) -> None:
     start, stop = ctx.dialect.bound(ctx, item, item.start), ctx.dialect.bound(ctx, item, item.stop)
     flush(ctx)
     opened = len(ctx.names.taken)
-    name = ctx.names.new(ctx.wanted.get(item.index, "i"))
+    name = ctx.names.new(ctx.source_names.get(item.index, "i"))
     ctx.texts[item.index] = Text(name)
     words = {"name": name, "type": ctx.type_name(item.index.dtype), "start": start.code, "step": step}
     ctx.write_line(ctx.dialect.loop.format(**words, stop=stop.at_least(ATOM)), item.line)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from camshaft.emit.c_family.analysis import COLLECTIVES, EFFECTS
 from camshaft.emit.c_family.context import Context
 from camshaft.emit.c_family.text import Text, add, call, fill, integer, multiply
-from camshaft.emit.c_family.uses import COLLECTIVES, EFFECTS
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent
@@ -39,14 +39,14 @@ def define(ctx: Context, value: ir.Value) -> None:
 
 def _is_inline(ctx: Context, value: ir.Value, text: Text) -> bool:
     longest = LONGEST_STATEMENT if value in ctx.uses.by_statement else LONGEST_INLINE
-    if value in ctx.wanted or len(text.code) > longest or value.op in COLLECTIVES | EFFECTS:
+    if value in ctx.source_names or len(text.code) > longest or value.op in COLLECTIVES | EFFECTS:
         return False
     return ctx.uses.once_in(value, ctx.here)
 
 
 def let(ctx: Context, value: ir.Value, text: Text) -> None:
     """Emit a named constant for the value."""
-    name = ctx.names.new(ctx.wanted.get(value, _plain_name(ctx, value)))
+    name = ctx.names.new(ctx.source_names.get(value, _plain_name(ctx, value)))
     typed = ctx.dialect.value_type(ctx, value)
     ctx.write_line(ctx.dialect.constant.format(name=name, type=typed, value=text.code), value.line)
     ctx.texts[value] = Text(name)
@@ -181,6 +181,15 @@ def atomic(ctx: Context, value: ir.Value) -> Text:
     given, at = operands(ctx, value.args[:count]), linear(ctx, array, value.args[count:])
     flush(ctx, frozenset({array}))
     return ctx.dialect.atomic(ctx, value, at, given)
+
+
+def atomic_cell(ctx: Context, value: ir.Value) -> str:
+    """Return the dialect's cell of an atomic."""
+    array, kind = value.attr
+    cell = ATOMICS[kind].column(ctx.dialect.column)[array.dtype.kind]
+    if isinstance(cell, Absent):
+        raise ctx.fail(value.line, cell.reason)
+    return cell
 
 
 def linear(ctx: Context, array: ir.Array, indices: Sequence[ir.Value]) -> Text:

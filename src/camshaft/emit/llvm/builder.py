@@ -1,13 +1,14 @@
-"""Builds functions in LLVM's IR: typed values, variables, and `if_`, `else_`, `loop` and `for_` as blocks of Python.
+"""Builds functions in LLVM IR: typed values, variables, and `if_`, `else_`, `loop` and `for_` as blocks of Python.
 
-It writes text: LLVM parses it faster than an IR of Python objects is made. Variables are allocas at the function's entry, which
-LLVM's passes turn into registers, so nothing here writes a phi.
+It writes text, which LLVM parses faster than Python can build an IR of objects. Variables are allocas at the function's entry;
+LLVM's passes turn them into registers, so no function here writes a phi.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from camshaft.errors import KernelError
@@ -21,7 +22,7 @@ def _operator(opcode: str) -> Callable[[Value, Operand], Value]:
 
 
 class Value:
-    """An operand: LLVM's type and name or literal. Integers wrap; `//`, `%` and `>>` take them as unsigned."""
+    """An operand: LLVM's type, and a name or literal. Integers wrap; `//`, `%` and `>>` are unsigned."""
 
     __slots__ = ("builder", "name", "type")
     __add__, __sub__, __mul__ = _operator("add"), _operator("sub"), _operator("mul")
@@ -74,12 +75,12 @@ class Module:
         self._functions: list[str] = []
 
     def declare(self, name: str, result: str, *types: str) -> None:
-        """A function of LLVM or of another module."""
+        """Declare a function of LLVM or of another module."""
         self.results[name] = result
         self.declarations[name] = f"declare {result} @{name}({', '.join(types)})"
 
     def global_(self, name: str, kind: str, start: str) -> None:
-        """A variable of the module, reached as `Builder.address(name)`."""
+        """Add a variable of the module; its address is `Builder.address(name)`."""
         self.declarations[name] = f"@{name} = internal global {kind} {start}"
 
     def define(
@@ -91,7 +92,7 @@ class Module:
         linkage: str = "",
         attributes: str = "",
     ) -> None:
-        """The function that `body(builder, *parameters)` writes, named like `body` or `name`. A void one need not return."""
+        """Add the function that `body(builder, *parameters)` writes, named `name` or like `body`. A void one need not return."""
         name = name or body.__name__
         self.results[name] = result
         builder = Builder(self)
@@ -105,32 +106,41 @@ class Module:
         return "\n".join([*self.declarations.values(), *self._functions])
 
 
-class Builder:
+@dataclass(kw_only=True, eq=False)
+class FunctionText:
+    """The text of one function while it is written: `allocas` at its entry, then `lines`."""
+
+    lines: list[str] = field(default_factory=list)
+    allocas: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def fresh(self, prefix: str = "v") -> str:
+        """A new name of a value."""
+        self.count += 1
+        return f"%{prefix}.{self.count}"
+
+    def label(self, prefix: str) -> str:
+        """A new name of a basic block, to jump to and to `open` once."""
+        self.count += 1
+        return f"{prefix}.{self.count}"
+
+    def write(self, text: str) -> None:
+        """Write an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+
+class Builder(FunctionText):
     """Writes one function, block after block. Python integers become constants of the required type."""
 
     def __init__(self, module: Module) -> None:
+        super().__init__()
         self.module = module
-        self.lines: list[str] = []
-        self.allocas: list[str] = []
-        self._count = 0
         self._closed = False  # the last block ends with a jump or a return
-        self._if: tuple[str, int] | None = None  # that ended last: its `done`, and how many lines there were
+        self._if: tuple[str, int] | None = None  # the `done` label of the last if_, and the number of lines at its end
 
     # --- text --------------------------------------------------------------------------------------------------------
-    def fresh(self) -> str:
-        self._count += 1
-        return f"%v.{self._count}"
-
-    def label(self, prefix: str) -> str:
-        """A name for a block, to jump to and to `open` once."""
-        self._count += 1
-        return f"{prefix}.{self._count}"
-
-    def write(self, text: str) -> None:
-        self.lines.append(f"  {text}")
-
     def line(self, kind: str, text: str) -> Value:
-        """Writes an instruction and gives its result."""
+        """Write an instruction and return its result."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
         return Value(self, kind, name)
@@ -154,7 +164,7 @@ class Builder:
         return self.line(a.type, f"{opcode} {a}, {self.lift(b, a.type).name}")
 
     def cast(self, opcode: str, value: Value, kind: str) -> Value:
-        """`opcode` is LLVM's: zext, sext, trunc, sitofp, fptrunc, ptrtoint ..."""
+        """Convert a value. `opcode`: zext, sext, trunc, sitofp, fptrunc, ptrtoint ..."""
         return self.line(kind, f"{opcode} {value} to {kind}")
 
     eq, ne = _comparison("eq"), _comparison("ne")
@@ -187,7 +197,7 @@ class Builder:
         return made
 
     def address(self, name: str) -> Value:
-        """Of a variable of the module."""
+        """The address of a variable of the module."""
         return Value(self, PTR, f"@{name}")
 
     def element(self, pointer: Value, index: Operand, kind: str = I64) -> Value:
@@ -195,7 +205,7 @@ class Builder:
         return self.line(PTR, f"getelementptr {kind}, {pointer}, {self.lift(index, I64)}")
 
     def load(self, kind: str, pointer: Value, atomic: str = "") -> Value:
-        """`atomic` is an ordering of LLVM's, or empty for an ordinary load."""
+        """Load a value. `atomic`: LLVM's memory ordering, or empty for an ordinary load."""
         return self.line(kind, f"load {_access(f'{kind}, {pointer}', kind, atomic)}")
 
     def store(self, value: Value, pointer: Value, atomic: str = "") -> None:
@@ -217,15 +227,15 @@ class Builder:
 
     # --- calls -------------------------------------------------------------------------------------------------------
     def call(self, name: str, *arguments: Value) -> Value:
-        """A function that the module defines or declares."""
+        """Call a function that the module defines or declares."""
         return self._call(self.module.results[name], f"@{name}", arguments)
 
     def call_at(self, function: Value, result: str, *arguments: Value, variadic: str = "") -> Value:
-        """A function by its address. `variadic`: the types that C declares before `...`."""
+        """Call a function by its address. `variadic`: the types that C declares before `...`."""
         return self._call(result, function.name, arguments, f" ({variadic}, ...)" if variadic else "")
 
     def intrinsic(self, name: str, result: str, *arguments: Value) -> Value:
-        """A function of LLVM, declared for these types."""
+        """Declare and call a function of LLVM."""
         self.module.declare(name, result, *(a.type for a in arguments))
         return self.call(name, *arguments)
 

@@ -1,19 +1,19 @@
-"""Index arithmetic in LLVM IR: affine analysis, so that x[row, c // 32] becomes scalars repeated, not a gather."""
+"""Index arithmetic in LLVM IR. It tracks affine indexes, so that x[row, c // 32] becomes repeated scalars, not a gather."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import gcd
 
 from camshaft.emit.llvm.context import Context
-from camshaft.emit.llvm.values import Affine, Rep, common_multiple, integer
-from camshaft.emit.llvm.vectors import by_lane, index_type
+from camshaft.emit.llvm.values import Affine, Rep, integer
 from camshaft.lang import ir
 
-# --- any lanes -------------------------------------------------------------------------------------------------------
+# --- any index -------------------------------------------------------------------------------------------------------
 
 
 def linear(ctx: Context, array: ir.Array, indices: Sequence[ir.Value]) -> Rep:
-    """The element offset of array[indices]; a Rep of `lanes` i64 where the lanes go anywhere."""
+    """The element offset of array[indices]; a vector of i64 if it is not affine in the lane."""
     total = integer(0)
     for index, stride in zip(indices, array.strides, strict=True):
         total = plus(ctx, total, times(ctx, ctx.reps[index], stride))
@@ -25,15 +25,15 @@ def plus(ctx: Context, a: Rep, b: Rep, sign: int = 1) -> Rep:
     exact = add(ctx, a, b, sign)
     if exact is not None:
         return exact
-    opcode, left, right = "add" if sign == 1 else "sub", by_lane(ctx, a), by_lane(ctx, b)
-    return Rep(ctx.line(f"{opcode} nsw {index_type(ctx)} {left}, {right}"), ctx.lanes)
+    opcode, left, right = "add" if sign == 1 else "sub", ctx.index_vector(a), ctx.index_vector(b)
+    return Rep(ctx.line(f"{opcode} nsw {ctx.index_type} {left}, {right}"), ctx.lanes)
 
 
 def times(ctx: Context, a: Rep, factor: int) -> Rep:
     exact = multiply(ctx, a, integer(factor))
     if exact is not None:
         return exact
-    return Rep(ctx.line(f"mul nsw {index_type(ctx)} {by_lane(ctx, a)}, splat (i64 {factor})"), ctx.lanes)
+    return Rep(ctx.line(f"mul nsw {ctx.index_type} {ctx.index_vector(a)}, splat (i64 {factor})"), ctx.lanes)
 
 
 # --- scalars ---------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def _scalar_add(ctx: Context, a: Rep, b: Rep, sign: int) -> Rep:
     if a.constant == 0 and sign == 1:
         return b
     name = ctx.line(f"{'add' if sign == 1 else 'sub'} nsw i64 {a.name}, {b.name}")
-    return Rep(name, multiple=common_multiple(a.multiple, b.multiple))
+    return Rep(name, multiple=gcd(a.multiple, b.multiple))
 
 
 def _scalar_multiply(ctx: Context, a: Rep, b: Rep) -> Rep:
@@ -59,7 +59,7 @@ def _scalar_multiply(ctx: Context, a: Rep, b: Rep) -> Rep:
 
 
 def _scalar_divide(ctx: Context, a: Rep, n: int) -> Rep:
-    """Rounds down for negative numbers too: a shift for powers of two."""
+    """a // n, rounded down for negative numbers too."""
     if a.constant is not None:
         return integer(a.constant // n)
     multiple = a.multiple // n if a.multiple % n == 0 else 1
@@ -70,7 +70,7 @@ def _scalar_divide(ctx: Context, a: Rep, n: int) -> Rep:
 
 
 def _scalar_remainder(ctx: Context, a: Rep, n: int) -> Rep:
-    """Takes the sign of n."""
+    """a % n, with the sign of n."""
     if a.constant is not None:
         return integer(a.constant % n)
     if a.multiple % n == 0:
@@ -82,14 +82,14 @@ def _scalar_remainder(ctx: Context, a: Rep, n: int) -> Rep:
     return Rep(ctx.line(f"add nsw i64 {rest}, {ctx.line(f'and i64 {below}, {n}')}"))
 
 
-# --- lanes in a pattern: None where it is lost -----------------------------------------------------------------------
+# --- affine indexes: None if the result is not affine -----------------------------------------------------------------------
 
 
 def add(ctx: Context, a: Rep, b: Rep, sign: int = 1) -> Rep | None:
     """a + sign * b."""
     if a.affine is None and b.affine is None:
         return _scalar_add(ctx, a, b, sign) if a.is_scalar and b.is_scalar else None
-    left, right = _pattern(a), _pattern(b)
+    left, right = _as_affine(a), _as_affine(b)
     if left is None or right is None:
         return None
     if left.coefficient and right.coefficient and left.divisor != right.divisor:
@@ -100,7 +100,7 @@ def add(ctx: Context, a: Rep, b: Rep, sign: int = 1) -> Rep | None:
     return Rep("", affine=Affine(base, coefficient, divisor)) if coefficient else base
 
 
-def _pattern(a: Rep) -> Affine | None:
+def _as_affine(a: Rep) -> Affine | None:
     return a.affine or (Affine(a, 0) if a.is_scalar else None)
 
 
@@ -109,7 +109,7 @@ def subtract(ctx: Context, a: Rep, b: Rep) -> Rep | None:
 
 
 def multiply(ctx: Context, a: Rep, b: Rep) -> Rep | None:
-    """a * b; a product of two that vary, or by an unknown factor, has no pattern."""
+    """a * b. Only a product of two scalars, or with a constant, is affine."""
     if a.constant is not None and b.constant is None:
         a, b = b, a
     if a.affine is not None and b.constant is not None:
@@ -122,38 +122,40 @@ def multiply(ctx: Context, a: Rep, b: Rep) -> Rep | None:
 def divide(ctx: Context, a: Rep, b: Rep) -> Rep | None:
     """a // b for a constant b > 0, rounded down."""
     n = b.constant or 0
-    if n <= 0:
-        return None
-    if a.is_scalar:
+    if n > 0 and a.is_scalar:
         return _scalar_divide(ctx, a, n)
-    base = _of_neighbours(a)
-    if base is not None and n % ctx.lanes == 0 and base.multiple % ctx.lanes == 0:
+    base = _contiguous_base(a)
+    if n <= 0 or base is None:
+        return None
+    if _is_one_block(ctx, base, n):
         return _scalar_divide(ctx, base, n)
-    if base is not None and ctx.lanes % n == 0 and base.multiple % n == 0:
-        return Rep("", affine=Affine(_scalar_divide(ctx, base, n), 1, n))
-    return None
+    repeats = ctx.lanes % n == 0 and base.multiple % n == 0
+    return Rep("", affine=Affine(_scalar_divide(ctx, base, n), 1, n)) if repeats else None
 
 
 def remainder(ctx: Context, a: Rep, b: Rep) -> Rep | None:
     """a % b for a constant b > 0."""
     n = b.constant or 0
-    if n <= 0:
-        return None
-    if a.is_scalar:
+    if n > 0 and a.is_scalar:
         return _scalar_remainder(ctx, a, n)
-    base = _of_neighbours(a)
-    if base is not None and n % ctx.lanes == 0 and base.multiple % ctx.lanes == 0:
-        return Rep("", affine=Affine(_scalar_remainder(ctx, base, n), 1))
-    return None
+    base = _contiguous_base(a)
+    if n <= 0 or base is None or not _is_one_block(ctx, base, n):
+        return None
+    return Rep("", affine=Affine(_scalar_remainder(ctx, base, n), 1))
 
 
-def _of_neighbours(a: Rep) -> Rep | None:
-    """The first lane's index, where each lane's is one more."""
+def _contiguous_base(a: Rep) -> Rep | None:
+    """The first lane's index if the index grows by one from lane to lane."""
     return a.affine.base if a.affine is not None and a.affine.is_contiguous else None
 
 
-# The instructions that keep a pattern, of i64.
-PATTERNS: dict[str, Callable[[Context, Rep, Rep], Rep | None]] = {
+def _is_one_block(ctx: Context, base: Rep, n: int) -> bool:
+    """Whether the indexes of all lanes have the same quotient by n."""
+    return n % ctx.lanes == 0 and base.multiple % ctx.lanes == 0
+
+
+# Instructions on i64 whose result may be affine.
+AFFINE_RULES: dict[str, Callable[[Context, Rep, Rep], Rep | None]] = {
     "add": add,
     "subtract": subtract,
     "multiply": multiply,

@@ -1,18 +1,14 @@
-"""Values in LLVM IR: the rows of the instruction table, and values without one that need no other module."""
+"""Values in LLVM IR: the rows of the instruction table, constants, variables and elements of vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from camshaft.dtypes import i64
-from camshaft.emit.llvm import index
-from camshaft.emit.llvm.context import Context
-from camshaft.emit.llvm.dots import dot4 as dots
-from camshaft.emit.llvm.dots.lookup import shuffled
-from camshaft.emit.llvm.math import table
-from camshaft.emit.llvm.typed import Typed
+from camshaft.emit.llvm import dots, expansions, index
+from camshaft.emit.llvm.context import Context, Typed
 from camshaft.emit.llvm.values import Affine, Rep, integer, literal, scalar_type, vector_type
-from camshaft.emit.llvm.vectors import mask_type, splat, var_width, widened, width_of
 from camshaft.lang import ir
 from camshaft.lang.instructions import INSTRUCTIONS
 
@@ -26,25 +22,25 @@ def instruction(ctx: Context, value: ir.Value) -> Rep:
 
 
 def arithmetic(ctx: Context, value: ir.Value) -> Rep:
-    """An operation that keeps the pattern of the lanes' indexes where they have one."""
-    return _in_pattern(ctx, value) or instruction(ctx, value)
+    """Lower an operation whose result is affine for affine operands."""
+    return _affine(ctx, value) or instruction(ctx, value)
 
 
 def division(ctx: Context, value: ir.Value) -> Rep:
     """Divide, with divisor 1 in inactive lanes: their divisor may be 0, and an integer division by 0 traps."""
-    found = _in_pattern(ctx, value)
+    found = _affine(ctx, value)
     if found is not None:
         return found
     typed, names = _operands(ctx, value)
     if ctx.mask is not None and ctx.reps[value.args[1]].n and not value.width:
-        typ, ones = typed.type_of(), splat(ctx, "1", value.dtype, typed.n)
-        names[1] = ctx.line(f"select {mask_type(ctx)} {ctx.mask}, {typ} {names[1]}, {typ} {ones}")
+        typ, ones = typed.typ, ctx.splat("1", value.dtype, typed.n)
+        names[1] = ctx.line(f"select {ctx.mask_type} {ctx.mask}, {typ} {names[1]}, {typ} {ones}")
     return Rep(_lowered(ctx, value, typed, names), typed.n)
 
 
 def cast(ctx: Context, value: ir.Value) -> Rep:
     typed, (name,) = _operands(ctx, value)
-    return Rep(table.cast(typed, name, value.dtype), typed.n)
+    return Rep(expansions.cast(typed, name, value.dtype), typed.n)
 
 
 def bitcast(ctx: Context, value: ir.Value) -> Rep:
@@ -56,36 +52,41 @@ def bitcast(ctx: Context, value: ir.Value) -> Rep:
 
 def select(ctx: Context, value: ir.Value) -> Rep:
     condition, *chosen = reps = [ctx.reps[arg] for arg in value.args]
-    n = width_of(ctx, reps)
+    n = ctx.width_of(reps)
     mask = f"<{n} x i1>" if condition.n > 1 else "i1"
-    a, b = (f"{vector_type(value.dtype, n)} {widened(ctx, rep, value.dtype, n)}" for rep in chosen)
+    a, b = (f"{vector_type(value.dtype, n)} {ctx.as_vector(rep, value.dtype, n)}" for rep in chosen)
     return Rep(ctx.line(f"select {mask} {condition.name}, {a}, {b}"), n)
 
 
 def _operands(ctx: Context, value: ir.Value) -> tuple[Typed, list[str]]:
     """The operands' names, all as wide as the widest of them, and a writer of the first one's dtype."""
     reps = [ctx.reps[arg] for arg in value.args]
-    n = width_of(ctx, reps)
-    names = [widened(ctx, rep, arg.dtype, n) for rep, arg in zip(reps, value.args, strict=True)]
+    n = ctx.width_of(reps)
+    names = [ctx.as_vector(rep, arg.dtype, n) for rep, arg in zip(reps, value.args, strict=True)]
     return ctx.typed(value.args[0].dtype, n), names
 
 
-def _in_pattern(ctx: Context, value: ir.Value) -> Rep | None:
+def _affine(ctx: Context, value: ir.Value) -> Rep | None:
     if value.dtype != i64 or value.width:
         return None
     a, b = value.args
-    return index.PATTERNS[value.op](ctx, ctx.reps[a], ctx.reps[b])
+    return index.AFFINE_RULES[value.op](ctx, ctx.reps[a], ctx.reps[b])
 
 
 def _lowered(ctx: Context, value: ir.Value, typed: Typed, names: list[str]) -> str:
-    lowering = str(INSTRUCTIONS[value.op].column(ctx.target.column)[value.args[0].dtype.kind])
+    lowering = _cell(value.op, ctx.target.column, value.args[0].dtype.kind)
     if lowering.startswith("expand:"):
         name = lowering.removeprefix("expand:")
         known = _BY_OPERANDS.get(name)
-        return known(typed, value, names) if known is not None else table.EXPANSIONS[name](typed, *names)
+        return known(typed, value, names) if known is not None else expansions.EXPANSIONS[name](typed, *names)
     if lowering.startswith("llvm."):
         return typed.call(lowering, *names)
     return typed.op(lowering.removesuffix(" contract") if value.attr == ir.EXACT else lowering, *names)
+
+
+@cache
+def _cell(op: str, column: str, kind: str) -> str:
+    return str(INSTRUCTIONS[op].column(column)[kind])
 
 
 def _dot4(t: Typed, value: ir.Value, names: list[str]) -> str:
@@ -101,11 +102,11 @@ def _bytes_below_128(value: ir.Value) -> bool:
 
 
 def _byte_lookup(t: Typed, value: ir.Value, names: list[str]) -> str:
-    """A table that is known is an operand of a shuffle, where the target has one."""
+    """Look up in a constant table by a shuffle if the target has one."""
     words, found = value.args[1:], None
     if all(word.op == "const" for word in words):
-        found = shuffled(t, names[0], [int(word.attr) for word in words])
-    return table.EXPANSIONS["byte_lookup"](t, *names) if found is None else found
+        found = dots.table_lookup(t, names[0], [int(word.attr) for word in words])
+    return expansions.EXPANSIONS["byte_lookup"](t, *names) if found is None else found
 
 
 # Expansions that use known properties of their operands.
@@ -124,12 +125,12 @@ def lane(ctx: Context, value: ir.Value) -> Rep:
 
 
 def var_get(ctx: Context, value: ir.Value) -> Rep:
-    n = var_width(ctx, value.attr)
+    n = ctx.var_width(value.attr)
     return Rep(ctx.line(f"load {vector_type(value.dtype, n)}, ptr {ctx.slots[value.attr]}"), n)
 
 
-def splat_value(ctx: Context, value: ir.Value) -> Rep:
-    return Rep(splat(ctx, ctx.reps[value.args[0]].name, value.dtype, value.width), value.width)
+def splat(ctx: Context, value: ir.Value) -> Rep:
+    return Rep(ctx.splat(ctx.reps[value.args[0]].name, value.dtype, value.width), value.width)
 
 
 def element(ctx: Context, value: ir.Value) -> Rep:

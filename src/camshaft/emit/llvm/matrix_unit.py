@@ -1,8 +1,8 @@
 """Tiles on the matrix units of CPUs: AMX's 16 x 16 tiles and NEON's 2 x 2 products.
 
-LLVM configures AMX's tiles itself: it takes their shapes from the calls, and keeps vectors that are only cast to tiles and back
-in tile registers (the pass X86LowerAMXType of its code generation). Both units multiply a word of a row
-with a word of a column, four bytes (a's signed) or two bf16. NEON takes two words a time, so a product is 2 x 8 bytes by 8 x 2.
+LLVM configures AMX's tiles: it takes their shapes from the calls, and keeps vectors that are only cast to tiles and back in tile
+registers (its pass X86LowerAMXType). Both units multiply a word of a row by a word of a column: four bytes (a's are signed) or
+two bf16. NEON takes two words at a time, so its product is 2 x 8 bytes by 8 x 2.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from camshaft.emit.llvm.control import counted_loop
 from camshaft.emit.llvm.memory import pointer
 from camshaft.emit.llvm.values import Rep, integer
 from camshaft.emit.target import CpuTarget
-from camshaft.emit.tile_spread import products_by_tile
+from camshaft.emit.tiles import products_by_tile
 from camshaft.lang import ir
 
-# Words of a deeper product are a loop.
+# Products of more words than this become a loop.
 MOST_UNROLLED = 64
 Slots = list[list[str]]
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A matrix unit: the features it needs by a tile's dtype, its piece (rows, columns, words) and `typ` of a piece's sums.
+    """A matrix unit: the features it needs by a tile's dtype, its piece (rows, columns, words), and `typ`, the type of its sums.
 
-    `zero`: a piece of zeros; `step`: all pieces `words` deep from word p on; `put`: the tile's rows to memory at a pointer.
+    `needed(down, across, shapes)`: registers for so many pieces and shapes of operands. `zero`: a piece of zeros. `step`:
+    multiply all pieces, `words` deep, from word p on. `put`: store the tile's rows at a pointer.
     """
 
     features: dict[str, frozenset[str]]
@@ -42,16 +43,16 @@ class Unit:
     put: Callable[[Context, ir.TileStore, Slots, str], None]
 
     def grid(self, tile: ir.Tile) -> tuple[int, int]:
-        """Pieces down and across."""
+        """The number of pieces down and across."""
         return -(-tile.rows // self.piece[0]), -(-tile.columns // self.piece[1])
 
     def takes(self, tile: ir.Tile) -> bool:
-        """Whether it cuts into equal pieces."""
+        """Whether the tile divides into equal pieces."""
         sides = zip((tile.rows, tile.columns), self.piece, strict=False)
         return all(side <= most or side % most == 0 for side, most in sides)
 
-    def wanted(self, tile: ir.Tile, products: list[ir.TileMma]) -> int:
-        """Registers for a tile's sums and its operands, which of AMX's have one shape each in all of a kernel."""
+    def registers_for(self, tile: ir.Tile, products: list[ir.TileMma]) -> int:
+        """Registers for a tile's sums and operands. An AMX register has one shape in the whole kernel."""
         deep = self.piece[2]
         shapes = {min(deep, item.depth - p) for item in products for p in range(0, item.depth, deep)}
         return self.needed(*self.grid(tile), len(shapes))
@@ -63,22 +64,18 @@ class Unit:
 
 def unit_of(target: CpuTarget, tile: ir.Tile) -> Unit | None:
     """The target's unit for a tile's words, or None."""
-    if not tile.is_words:
-        return None
-    there = (u for u in UNITS if u.features[tile.dtype.name] <= target.features)
-    return next((u for u in there if u.takes(tile)), None)
+    units = (u for u in UNITS if u.features[tile.dtype.name] <= target.features and u.takes(tile))
+    return next(units, None) if tile.is_words else None
 
 
 def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[ir.Tile]:
-    """The kernel's tiles that become matrix instructions: one after the other as long as all fit the unit's registers.
-
-    LLVM ends the process where AMX's do not suffice.
-    """
+    """The kernel's tiles that become matrix instructions: in order, while they fit the unit's registers."""
+    # LLVM ends the process if it runs out of AMX registers
     found, taken = set(), 0
     for tile, products in products_by_tile(kernel).items():
         unit = unit_of(target, tile)
-        if unit is not None and taken + unit.wanted(tile, products) <= unit.registers:
-            taken += unit.wanted(tile, products)
+        if unit is not None and (more := taken + unit.registers_for(tile, products)) <= unit.registers:
+            taken = more
             found.add(tile)
     return frozenset(found)
 
@@ -87,17 +84,17 @@ def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[ir.Tile]:
 
 
 def new(ctx: Context, item: ir.TileNew) -> None:
-    """A variable a piece, zero."""
+    """Make a variable per piece, set to zero."""
     unit = _unit(ctx, item.tile)
     (down, across), typ = unit.grid(item.tile), unit.typed(item.tile)
     ctx.tiles[item.tile] = slots = [[ctx.slot("tile", typ, ", align 64") for _ in range(across)] for _ in range(down)]
     zero = unit.zero(ctx, item.tile)
-    for _, _, slot in _places(slots):
+    for _, _, slot in _pieces(slots):
         ctx.write(f"store {typ} {zero}, ptr {slot}")
 
 
 def mma(ctx: Context, item: ir.TileMma) -> None:
-    """Unrolled where it is not deep; else a loop of whole steps, and what is left."""
+    """Multiply: unrolled if it is not deep, else a loop of whole steps and the remainder."""
     unit, slots = _unit(ctx, item.tile), ctx.tiles[item.tile]
     deep, whole = unit.piece[2], 0
     if item.depth > MOST_UNROLLED:
@@ -119,27 +116,25 @@ def _unit(ctx: Context, tile: ir.Tile) -> Unit:
 
 
 def _start(ctx: Context, array: ir.Array, at: tuple[ir.Value, ...], more: Rep, step: int) -> str:
-    """The address of array[at], `more` times `step` elements on."""
+    """The address `more` times `step` elements after array[at]."""
     start = pointer(ctx, array, index.linear(ctx, array, at).name)
-    return _on(ctx, start, ctx.line(f"mul i64 {more.name}, {step}"))
+    return _words_after(ctx, start, ctx.line(f"mul i64 {more.name}, {step}"))
 
 
-def _on(ctx: Context, pointer: str, words: int | str) -> str:
-    """The address so many words of 4 bytes on."""
+def _words_after(ctx: Context, pointer: str, words: int | str) -> str:
+    """The address `words` words of 4 bytes after a pointer."""
     return pointer if words == 0 else ctx.line(f"getelementptr inbounds i32, ptr {pointer}, i64 {words}")
 
 
 # --- AMX -------------------------------------------------------------------------------------------------------------
 def _amx_sides(tile: ir.Tile) -> tuple[int, int]:
-    """Rows and bytes of a row of each piece: all pieces of a tile are alike."""
+    """Rows, and bytes of a row, of every piece of a tile."""
     return min(tile.rows, 16), 4 * min(tile.columns, 16)
 
 
-def _amx_tile(ctx: Context, call: str, *types: str) -> str:
-    """A call that gives a tile: `NAME(arguments)`."""
-    name = f"llvm.x86.{call.split('(')[0]}"
-    ctx.declare(name, f"declare x86_amx @{name}({', '.join(types)})")
-    return ctx.line(f"call x86_amx @llvm.x86.{call}")
+def _i16(*numbers: int) -> list[tuple[str, str]]:
+    """Arguments of an AMX call: rows, bytes of a row."""
+    return [("i16", str(n)) for n in numbers]
 
 
 def _amx_vector(tile: ir.Tile) -> tuple[str, str]:
@@ -149,56 +144,54 @@ def _amx_vector(tile: ir.Tile) -> tuple[str, str]:
 
 def _as_vector(ctx: Context, tile: ir.Tile, amx: str) -> str:
     typ, suffix = _amx_vector(tile)
-    name = f"llvm.x86.cast.tile.to.vector.{suffix}"
-    ctx.declare(name, f"declare {typ} @{name}(x86_amx)")
-    return ctx.line(f"call {typ} @{name}(x86_amx {amx})")
+    return ctx.call(f"llvm.x86.cast.tile.to.vector.{suffix}", typ, ("x86_amx", amx))
 
 
 def _as_tile(ctx: Context, tile: ir.Tile, slot: str) -> str:
     typ, suffix = _amx_vector(tile)
     vector = ctx.line(f"load {typ}, ptr {slot}")
-    return _amx_tile(ctx, f"cast.vector.to.tile.{suffix}({typ} {vector})", typ)
+    return ctx.call(f"llvm.x86.cast.vector.to.tile.{suffix}", "x86_amx", (typ, vector))
 
 
 def _amx_zero(ctx: Context, tile: ir.Tile) -> str:
-    rows, nbytes = _amx_sides(tile)
-    return _as_vector(ctx, tile, _amx_tile(ctx, f"tilezero.internal(i16 {rows}, i16 {nbytes})", "i16", "i16"))
+    return _as_vector(ctx, tile, ctx.call("llvm.x86.tilezero.internal", "x86_amx", *_i16(*_amx_sides(tile))))
 
 
 def _amx_load(ctx: Context, rows: int, nbytes: int, pointer: str, stride: int) -> str:
-    given = f"i16 {rows}, i16 {nbytes}, ptr {pointer}, i64 {4 * stride}"
-    return _amx_tile(ctx, f"tileloadd64.internal({given})", "i16", "i16", "ptr", "i64")
+    memory = ("ptr", pointer), ("i64", str(4 * stride))
+    return ctx.call("llvm.x86.tileloadd64.internal", "x86_amx", *_i16(rows, nbytes), *memory)
 
 
 def _amx_step(ctx: Context, item: ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
-    """Loads each operand's tiles once, and multiplies all pairs."""
+    """Load each operand's tiles once and multiply all pairs."""
     tile, (rows, nbytes) = item.tile, _amx_sides(item.tile)
     a_stride, b_stride = item.a.strides[-2], item.b.strides[-2]
     a_start, b_start = _start(ctx, item.a, item.a_at, p, 1), _start(ctx, item.b, item.b_at, p, b_stride)
     left = [
-        _amx_load(ctx, rows, 4 * words, _on(ctx, a_start, i * rows * a_stride), a_stride) for i in range(len(slots))
+        _amx_load(ctx, rows, 4 * words, _words_after(ctx, a_start, i * rows * a_stride), a_stride)
+        for i in range(len(slots))
     ]
-    right = [_amx_load(ctx, words, nbytes, _on(ctx, b_start, j * nbytes // 4), b_stride) for j in range(len(slots[0]))]
-    name = "tdpbsud" if tile.dtype == i32 else "tdpbf16ps"
-    for i, j, slot in _places(slots):
-        given = f"i16 {rows}, i16 {nbytes}, i16 {4 * words}, x86_amx {_as_tile(ctx, tile, slot)}"
-        call = f"{name}.internal({given}, x86_amx {left[i]}, x86_amx {right[j]})"
-        done = _as_vector(ctx, tile, _amx_tile(ctx, call, *["i16"] * 3, *["x86_amx"] * 3))
-        ctx.write(f"store {_amx_vector(tile)[0]} {done}, ptr {slot}")
+    right = [
+        _amx_load(ctx, words, nbytes, _words_after(ctx, b_start, j * nbytes // 4), b_stride)
+        for j in range(len(slots[0]))
+    ]
+    name = f"llvm.x86.{'tdpbsud' if tile.dtype == i32 else 'tdpbf16ps'}.internal"
+    for i, j, slot in _pieces(slots):
+        operands = [("x86_amx", x) for x in (_as_tile(ctx, tile, slot), left[i], right[j])]
+        sums = ctx.call(name, "x86_amx", *_i16(rows, nbytes, 4 * words), *operands)
+        ctx.write(f"store {_amx_vector(tile)[0]} {_as_vector(ctx, tile, sums)}, ptr {slot}")
 
 
-def _places(slots: Slots) -> Iterator[tuple[int, int, str]]:
+def _pieces(slots: Slots) -> Iterator[tuple[int, int, str]]:
     return ((i, j, slot) for i, line in enumerate(slots) for j, slot in enumerate(line))
 
 
 def _amx_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> None:
     (rows, nbytes), stride = _amx_sides(item.tile), item.array.strides[-2]
-    name = "llvm.x86.tilestored64.internal"
-    ctx.declare(name, f"declare void @{name}(i16, i16, ptr, i64, x86_amx)")
-    for i, j, slot in _places(slots):
-        at = _on(ctx, start, i * rows * stride + j * nbytes // 4)
-        amx = _as_tile(ctx, item.tile, slot)
-        ctx.write(f"call void @{name}(i16 {rows}, i16 {nbytes}, ptr {at}, i64 {4 * stride}, x86_amx {amx})")
+    for i, j, slot in _pieces(slots):
+        memory = ("ptr", _words_after(ctx, start, i * rows * stride + j * nbytes // 4)), ("i64", str(4 * stride))
+        amx = ("x86_amx", _as_tile(ctx, item.tile, slot))
+        ctx.call("llvm.x86.tilestored64.internal", "void", *_i16(rows, nbytes), *memory, amx)
 
 
 # --- NEON ------------------------------------------------------------------------------------------------------------
@@ -209,7 +202,6 @@ def _neon_step(ctx: Context, item: ir.TileMma, slots: Slots, p: Rep, words: int)
     tile = item.tile
     octets, sums = ("<16 x i8>", "<4 x i32>") if tile.dtype == i32 else ("<8 x bfloat>", "<4 x float>")
     name = "llvm.aarch64.neon.usmmla.v4i32.v16i8" if tile.dtype == i32 else "llvm.aarch64.neon.bfmmla"
-    ctx.declare(name, f"declare {sums} @{name}({sums}, {octets}, {octets})")
     a_start, b_start = _start(ctx, item.a, item.a_at, p, 1), _start(ctx, item.b, item.b_at, p, item.b.strides[-2])
     left = [_pair_of_rows(ctx, a_start, 2 * i, item.a.strides[-2], octets) for i in range(len(slots))]
     right = [
@@ -217,46 +209,42 @@ def _neon_step(ctx: Context, item: ir.TileMma, slots: Slots, p: Rep, words: int)
         for j in range(0, len(slots[0]), 2)
         for q in _pairs_of_columns(ctx, b_start, 2 * j, item.b.strides[-2], octets)
     ]
-    for i, j, slot in _places(slots):
+    for i, j, slot in _pieces(slots):
         before = ctx.line(f"load {sums}, ptr {slot}")
-        done = ctx.line(f"call {sums} @{name}({sums} {before}, {octets} {right[j]}, {octets} {left[i]})")
-        ctx.write(f"store {sums} {done}, ptr {slot}")
+        after = ctx.call(name, sums, (sums, before), (octets, right[j]), (octets, left[i]))
+        ctx.write(f"store {sums} {after}, ptr {slot}")
 
 
 def _pair_of_rows(ctx: Context, start: str, row: int, stride: int, typ: str) -> str:
     pair = "poison"
     for n in range(2):
-        words = ctx.line(f"load i64, ptr {_on(ctx, start, (row + n) * stride)}, align 4")
+        words = ctx.line(f"load i64, ptr {_words_after(ctx, start, (row + n) * stride)}, align 4")
         pair = ctx.line(f"insertelement <2 x i64> {pair}, i64 {words}, i64 {n}")
     return ctx.line(f"bitcast <2 x i64> {pair} to {typ}")
 
 
 def _pairs_of_columns(ctx: Context, start: str, column: int, stride: int, typ: str) -> list[str]:
-    rows = [ctx.line(f"load <4 x i32>, ptr {_on(ctx, start, n * stride + column)}, align 4") for n in range(2)]
+    rows = [ctx.line(f"load <4 x i32>, ptr {_words_after(ctx, start, n * stride + column)}, align 4") for n in range(2)]
     return [
-        ctx.line(f"bitcast <4 x i32> {_shuffled(ctx, '<4 x i32>', rows, order)} to {typ}")
+        ctx.line(f"bitcast <4 x i32> {ctx.shuffled('<4 x i32>', rows[0], order, rows[1])} to {typ}")
         for order in ((0, 4, 1, 5), (2, 6, 3, 7))
     ]
 
 
-def _shuffled(ctx: Context, typ: str, pair: list[str], order: tuple[int, ...]) -> str:
-    indices = ", ".join(f"i32 {i}" for i in order)
-    return ctx.line(f"shufflevector {typ} {pair[0]}, {typ} {pair[1]}, <4 x i32> <{indices}>")
-
-
 def _neon_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> None:
-    """A piece holds (column, row): of two of them the even sums are one row's, the odd ones the next one's."""
+    """Store pairs of pieces. A piece has its sums by column and row; of two pieces, the even sums are one row, the odd ones the
+    next."""
     typ = "<4 x i32>" if item.tile.dtype == i32 else "<4 x float>"
     for i, line in enumerate(slots):
         for j in range(0, len(line), 2):
             pair = [ctx.line(f"load {typ}, ptr {slot}") for slot in line[j : j + 2]]
             for n in range(2):
-                row = _shuffled(ctx, typ, pair, (n, n + 2, n + 4, n + 6))
-                at = _on(ctx, start, (2 * i + n) * item.array.strides[-2] + 2 * j)
+                row = ctx.shuffled(typ, pair[0], (n, n + 2, n + 4, n + 6), pair[1])
+                at = _words_after(ctx, start, (2 * i + n) * item.array.strides[-2] + 2 * j)
                 ctx.write(f"store {typ} {row}, ptr {at}, align 4")
 
 
-# Of AMX's 8 tiles, those of the operands are live beside the sums; of NEON's 32 vectors, 20 are for sums, and sums alone counted.
+# AMX has 8 tiles, for sums and operands. NEON has 32 vectors, of which 20 may be sums; its operands are not counted.
 UNITS = (
     Unit(
         {"i32": frozenset({"amx-tile", "amx-int8"}), "f32": frozenset({"amx-tile", "amx-bf16"})},

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from camshaft.dtypes import DType
+from camshaft.dtypes import DType, i64
 from camshaft.emit.llvm import index
-from camshaft.emit.llvm.context import Context
-from camshaft.emit.llvm.math.table import cast
-from camshaft.emit.llvm.typed import Typed
-from camshaft.emit.llvm.values import Rep, array_name, memory_dtype, scalar_type, vector_type
-from camshaft.emit.llvm.vectors import (
-    active,
-    as_mask,
-    by_lane,
-    count_mask,
-    first_lane,
-    group_mask,
-    index_type,
-    mask_type,
-    shuffled,
-    unknown_mask,
-    widened,
-    width_of,
-)
+from camshaft.emit.llvm.context import Context, Typed
+from camshaft.emit.llvm.expansions import cast
+from camshaft.emit.llvm.values import Rep, array_name, iota, memory_dtype, scalar_type, suffix, vector_type
 from camshaft.lang import ir
 
 
@@ -32,14 +17,9 @@ def pointer(ctx: Context, array: ir.Array, at: str, inbounds: bool = True) -> st
 
 
 def pointers(ctx: Context, array: ir.Array, at: Rep) -> str:
-    """Each lane's address."""
-    places, element = f"{index_type(ctx)} {by_lane(ctx, at)}", scalar_type(memory_dtype(array.dtype))
-    return ctx.line(f"getelementptr inbounds {element}, ptr {array_name(array.name)}, {places}")
-
-
-def suffix(dtype: DType) -> str:
-    """A dtype in an intrinsic's name."""
-    return dtype.name.replace("u", "i")
+    """The address of each lane's element."""
+    indexes, element = f"{ctx.index_type} {ctx.index_vector(at)}", scalar_type(memory_dtype(array.dtype))
+    return ctx.line(f"getelementptr inbounds {element}, ptr {array_name(array.name)}, {indexes}")
 
 
 # --- loads -----------------------------------------------------------------------------------------------------------
@@ -58,60 +38,61 @@ def load(ctx: Context, value: ir.Value) -> Rep:
 
 def _load_stored(ctx: Context, value: ir.Value, array: ir.Array, at: Rep, gathered: bool, count: Rep | None) -> Rep:
     if value.width:
-        return load_vector(ctx, array, at, value.width, count_mask(ctx, count, value.width))
+        return load_vector(ctx, array, at, value.width, _count_mask(ctx, count, value.width))
     if at.is_scalar:
         return load_vector(ctx, array, at, 0, None)
-    pattern = at.affine
-    if pattern is not None and pattern.is_contiguous:
-        return load_vector(ctx, array, pattern.base, ctx.lanes, ctx.mask)
-    if pattern is not None and pattern.coefficient == 1:
-        return _load_repeated(ctx, array, pattern.base, pattern.divisor)
+    affine = at.affine
+    if affine is not None and affine.is_contiguous:
+        return load_vector(ctx, array, affine.base, ctx.lanes, ctx.mask)
+    if affine is not None and affine.coefficient == 1:
+        return _load_repeated(ctx, array, affine.base, affine.divisor)
     if not gathered:
         raise ctx.fail(value.line, f"lanes of {array.name} are not contiguous; ask for k.gather")
-    return Rep(gather(ctx, memory_dtype(array.dtype), pointers(ctx, array, at), active(ctx)), ctx.lanes)
+    return Rep(gather(ctx, memory_dtype(array.dtype), pointers(ctx, array, at), _active(ctx)), ctx.lanes)
 
 
 def load_vector(ctx: Context, array: ir.Array, at: Rep, n: int, mask: str | None) -> Rep:
-    """n elements from `at` on (0: a scalar); those off the mask are 0."""
+    """n elements from `at` on (0: a scalar); 0 where the mask is off."""
     dtype = memory_dtype(array.dtype)
-    place, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
+    address, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
     if mask is None:
-        return Rep(ctx.line(f"load {typ}, ptr {place}, align {dtype.nbytes}"), n)
+        return Rep(ctx.line(f"load {typ}, ptr {address}, align {dtype.nbytes}"), n)
     wide = f"<{n} x {scalar_type(dtype)}>"
-    name = f"llvm.masked.load.v{n}{suffix(dtype)}.p0"
-    ctx.declare(name, f"declare {wide} @{name}(ptr, i32, <{n} x i1>, {wide})")
-    arguments = f"ptr {place}, i32 {dtype.nbytes}, {as_mask(ctx, mask, n)}, {wide} zeroinitializer"
-    loaded = ctx.line(f"call {wide} @{name}({arguments})")
+    start = ("ptr", address), ("i32", str(dtype.nbytes))
+    name, others = f"llvm.masked.load.{suffix(dtype, n)}.p0", (wide, "zeroinitializer")
+    loaded = ctx.call(name, wide, *start, _mask_operand(ctx, mask, n), others)
     return Rep(loaded if n > 1 else ctx.line(f"extractelement {wide} {loaded}, i64 0"), n)
 
 
 def _load_repeated(ctx: Context, array: ir.Array, base: Rep, each: int) -> Rep:
-    """lanes // each: fewer elements, each repeated."""
+    """Load lanes // each elements and repeat each of them."""
     n = ctx.lanes // each
-    # one element is wanted by every lane, and code under a mask runs only where some lane is active
-    mask = group_mask(ctx, ctx.mask, n, each) if ctx.mask is not None and n > 1 else None
+    # a single element needs no mask: code under a mask runs only if some lane is active
+    mask = _group_mask(ctx, ctx.mask, n, each) if ctx.mask is not None and n > 1 else None
     few = load_vector(ctx, array, base, n, mask)
     if n == 1:
         return Rep(few.name)
     order = [i // each for i in range(ctx.lanes)]
-    return Rep(shuffled(ctx, vector_type(memory_dtype(array.dtype), n), few.name, order), ctx.lanes)
+    return Rep(ctx.shuffled(vector_type(memory_dtype(array.dtype), n), few.name, order), ctx.lanes)
 
 
-def gather(ctx: Context, dtype: DType, places: str, mask: str, rest: str = "zeroinitializer") -> str:
-    """The element at each lane's address; `rest` where the mask is off."""
+def gather(ctx: Context, dtype: DType, addresses: str, mask: str, others: str = "zeroinitializer") -> str:
+    """The element at each lane's address; `others` where the mask is off."""
     n, typ = ctx.lanes, vector_type(dtype, ctx.lanes)
-    name = f"llvm.masked.gather.v{n}{suffix(dtype)}.v{n}p0"
-    ctx.declare(name, f"declare {typ} @{name}(<{n} x ptr>, i32, <{n} x i1>, {typ})")
-    arguments = f"<{n} x ptr> {places}, i32 {dtype.nbytes}, {mask_type(ctx)} {mask}"
-    return ctx.line(f"call {typ} @{name}({arguments}, {typ} {rest})")
+    start = (f"<{n} x ptr>", addresses), ("i32", str(dtype.nbytes))
+    return ctx.call(f"llvm.masked.gather.{suffix(dtype, n)}.v{n}p0", typ, *start, (ctx.mask_type, mask), (typ, others))
 
 
 def prefetch(ctx: Context, item: ir.Prefetch) -> None:
-    """Emit a prefetch; its address may be past the end, so the pointer is not `inbounds`."""
-    place = first_lane(ctx, index.linear(ctx, item.array, item.indices))
-    address = pointer(ctx, item.array, place, inbounds=False)
-    ctx.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    ctx.write(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")
+    """Prefetch the first lane's element. It may be past the end, so the pointer is not `inbounds`."""
+    at = index.linear(ctx, item.array, item.indices)
+    if at.affine is not None:
+        first = at.affine.base.name
+    else:
+        first = at.name if at.n <= 1 else ctx.line(f"extractelement {ctx.index_type} {at.name}, i64 0")
+    address = pointer(ctx, item.array, first, inbounds=False)
+    for_reading, keep_cached, data = (("i32", number) for number in "031")
+    ctx.call("llvm.prefetch.p0", "void", ("ptr", address), for_reading, keep_cached, data)
 
 
 # --- stores ----------------------------------------------------------------------------------------------------------
@@ -120,19 +101,18 @@ def prefetch(ctx: Context, item: ir.Prefetch) -> None:
 def store(ctx: Context, item: ir.Store) -> None:
     array, rep, width = item.array, ctx.reps[item.value], item.value.width
     at = index.linear(ctx, array, item.indices)
-    if at.is_scalar and not width and width_of(ctx, (rep,)):
+    if at.is_scalar and not width and ctx.width_of((rep,)):
         raise ctx.fail(item.line, f"every lane stores another value to one element of {array.name}")
     n = width or (ctx.lanes if ctx.lanes > 1 and not at.is_scalar else 0)
-    name = widened(ctx, rep, item.value.dtype, n)
+    name = ctx.as_vector(rep, item.value.dtype, n)
     name = stored_form(ctx.typed(item.value.dtype, n), name, array.dtype)
     if width:
-        mask = count_mask(ctx, ctx.reps[item.count] if item.count is not None else None, n)
+        mask = _count_mask(ctx, ctx.reps[item.count] if item.count is not None else None, n)
         store_vector(ctx, array, at, name, n, mask)
     elif at.is_scalar:
         store_vector(ctx, array, at, name, 0, None)
     elif at.affine is not None and at.affine.is_contiguous:
-        streams = item.streamed and _may_stream(ctx, array, at.affine.base, n)
-        if streams:
+        if item.streamed and _may_stream(ctx, array, at.affine.base, n):
             _store_streamed(ctx, array, at.affine.base, name, n)
         else:
             store_vector(ctx, array, at.affine.base, name, n, ctx.mask)
@@ -151,24 +131,23 @@ def stored_form(t: Typed, name: str, dtype: DType) -> str:
 
 
 def store_vector(ctx: Context, array: ir.Array, at: Rep, value: str, n: int, mask: str | None) -> None:
-    """n elements from `at` on (0: a scalar), those on the mask."""
+    """Store n elements from `at` on (0: a scalar), those on the mask."""
     dtype = memory_dtype(array.dtype)
-    place, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
+    address, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
     if mask is None:
-        ctx.write(f"store {typ} {value}, ptr {place}, align {dtype.nbytes}")
+        ctx.write(f"store {typ} {value}, ptr {address}, align {dtype.nbytes}")
         return
     wide = f"<{n} x {scalar_type(dtype)}>"
     if n == 1:
         value = ctx.line(f"insertelement {wide} poison, {typ} {value}, i64 0")
     if n > 1 and not dtype.is_float and dtype.nbytes < 8 and "avx512f" in ctx.target.features:
-        mask = unknown_mask(ctx, mask, n)
-    name = f"llvm.masked.store.v{n}{suffix(dtype)}.p0"
-    ctx.declare(name, f"declare void @{name}({wide}, ptr, i32, <{n} x i1>)")
-    ctx.write(f"call void @{name}({wide} {value}, ptr {place}, i32 {dtype.nbytes}, {as_mask(ctx, mask, n)})")
+        mask = _opaque_mask(ctx, mask, n)
+    start, name = (("ptr", address), ("i32", str(dtype.nbytes))), f"llvm.masked.store.{suffix(dtype, n)}.p0"
+    ctx.call(name, "void", (wide, value), *start, _mask_operand(ctx, mask, n))
 
 
 def _may_stream(ctx: Context, array: ir.Array, at: Rep, n: int) -> bool:
-    """Whether whole cache lines are written, where the array starts at one."""
+    """Whether the store writes whole cache lines, if the array starts at one."""
     nbytes, line = memory_dtype(array.dtype).nbytes, ctx.target.stream_nbytes
     return line > 0 and ctx.mask is None and n * nbytes % line == 0 and at.multiple * nbytes % line == 0
 
@@ -180,14 +159,14 @@ def _store_streamed(ctx: Context, array: ir.Array, at: Rep, value: str, n: int) 
     with nontemporal stores ends with a fence (`fences`).
     """
     dtype, line = memory_dtype(array.dtype), ctx.target.stream_nbytes
-    place, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
+    address, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
     start = ctx.line(f"ptrtoint ptr {array_name(array.name)} to i64")
     aligned = ctx.line(f"icmp eq i64 {ctx.line(f'and i64 {start}, {line - 1}')}, 0")
     around, through, done = ctx.label("around"), ctx.label("through"), ctx.label("done")
     ctx.write(f"br i1 {aligned}, label %{around}, label %{through}")
     for label, how in ((around, f"align {line}, !nontemporal !0"), (through, f"align {dtype.nbytes}")):
         ctx.open(label)
-        ctx.write(f"store {typ} {value}, ptr {place}, {how}")
+        ctx.write(f"store {typ} {value}, ptr {address}, {how}")
         ctx.write(f"br label %{done}")
     ctx.open(done)
     ctx.fences = True
@@ -195,7 +174,48 @@ def _store_streamed(ctx: Context, array: ir.Array, at: Rep, value: str, n: int) 
 
 def _scatter(ctx: Context, array: ir.Array, at: Rep, value: str) -> None:
     n, dtype = ctx.lanes, memory_dtype(array.dtype)
-    typ, name = vector_type(dtype, n), f"llvm.masked.scatter.v{n}{suffix(dtype)}.v{n}p0"
-    ctx.declare(name, f"declare void @{name}({typ}, <{n} x ptr>, i32, <{n} x i1>)")
-    arguments = f"{typ} {value}, <{n} x ptr> {pointers(ctx, array, at)}, i32 {dtype.nbytes}"
-    ctx.write(f"call void @{name}({arguments}, {mask_type(ctx)} {active(ctx)})")
+    start = (f"<{n} x ptr>", pointers(ctx, array, at)), ("i32", str(dtype.nbytes))
+    name = f"llvm.masked.scatter.{suffix(dtype, n)}.v{n}p0"
+    ctx.call(name, "void", (vector_type(dtype, n), value), *start, (ctx.mask_type, _active(ctx)))
+
+
+# --- masks -----------------------------------------------------------------------------------------------------------
+
+
+def _active(ctx: Context) -> str:
+    """The mask of active lanes as an operand."""
+    return ctx.mask or "splat (i1 true)"
+
+
+def _count_mask(ctx: Context, count: Rep | None, n: int) -> str | None:
+    """The elements below `count` (none if it is negative)."""
+    if count is None:
+        return None
+    return ctx.line(f"icmp slt {vector_type(i64, n)} {iota(n)}, {ctx.splat(count.name, i64, n)}")
+
+
+def _mask_operand(ctx: Context, mask: str, n: int) -> tuple[str, str]:
+    """A mask as an argument: a scalar becomes a vector of one element."""
+    return f"<{n} x i1>", mask if n > 1 else ctx.line(f"insertelement <1 x i1> poison, i1 {mask}, i64 0")
+
+
+def _group_mask(ctx: Context, mask: str, n: int, each: int) -> str:
+    """Whether any lane of each group is active. If the mask is a prefix, the first lane of a group decides."""
+    starts = range(1 if ctx.mask_is_prefix else each)
+    first, *rest = [ctx.shuffled(ctx.mask_type, mask, [i * each + start for i in range(n)]) for start in starts]
+    for part in rest:
+        first = ctx.line(f"or <{n} x i1> {first}, {part}")
+    return first
+
+
+def _opaque_mask(ctx: Context, mask: str, n: int) -> str:
+    """The mask through inline assembly, so that LLVM knows nothing of it.
+
+    To store only the first lane of a vector whose elements were truncated, LLVM 22 stores an element of before the truncation
+    with AVX-512: 4 bytes for an i8.
+    """
+    bits = ctx.line(f"bitcast <{n} x i1> {mask} to i{n}")
+    wide = bits if n == 64 else ctx.line(f"zext i{n} {bits} to i64")
+    opaque = ctx.line(f'call i64 asm "", "=r,0"(i64 {wide})')
+    back = opaque if n == 64 else ctx.line(f"trunc i64 {opaque} to i{n}")
+    return ctx.line(f"bitcast i{n} {back} to <{n} x i1>")

@@ -1,8 +1,8 @@
 """Kernel IR to LLVM IR text for a CPU, at any lane width.
 
 A varying value is a vector of `lanes` elements, a uniform one a scalar. A lanes loop becomes an unmasked main loop, then its body
-once more under a mask. An emitted kernel is `void NAME(ptr args, i64 first, i64 last)`: programs first..last of the grid; args
-holds the arrays' addresses, then for each run-time scalar the address of its i64.
+once more under a mask. A kernel becomes `void NAME(ptr args, i64 first, i64 last)`, which runs programs first..last of the grid.
+`args` has the arrays' addresses, then for each run-time scalar the address of its i64.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from math import prod
 from typing import Any
 
 from camshaft.emit.llvm import control, instructions, lanes, matrix_unit, memory
-from camshaft.emit.llvm.atomics import atomic
 from camshaft.emit.llvm.context import Context, Rules
-from camshaft.emit.llvm.values import Rep, array_name, integer, memory_dtype, scalar_type
-from camshaft.emit.llvm.vectors import iota
+from camshaft.emit.llvm.values import Rep, array_name, integer, iota, memory_dtype, scalar_type
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.instructions import INSTRUCTIONS
+from camshaft.lang.simt.form import SimtKernel
 from camshaft.lang.uniformity import varying
 
-# Values that are lowered the same way for a vector of lanes and for a GPU thread.
+# Values that are lowered alike for a vector of lanes and for a GPU thread.
 COMMON_VALUES: dict[str, Callable[[Context, ir.Value], Rep]] = {
     **dict.fromkeys(INSTRUCTIONS, instructions.instruction),
     **dict.fromkeys(("add", "subtract", "multiply"), instructions.arithmetic),
@@ -36,7 +35,7 @@ COMMON_VALUES: dict[str, Callable[[Context, ir.Value], Rep]] = {
     "scalar": lambda ctx, value: Rep(f"%scalar{value.attr}"),
     "load": memory.load,
     "var_get": instructions.var_get,
-    "atomic": atomic,
+    "atomic": lanes.atomic,
 }
 COMMON_STATEMENTS: dict[type[ir.Statement], Callable[[Context, Any], None]] = {
     ir.VarNew: control.var_new,
@@ -55,7 +54,7 @@ CPU_RULES: Rules[Context] = Rules(
         "subgroup_reduce": lanes.reduce,
         "scan": lanes.scan,
         "shuffle": lanes.shuffle,
-        "splat": instructions.splat_value,
+        "splat": instructions.splat,
         "iota": lambda ctx, value: Rep(iota(value.width, value.dtype), value.width),
         "element": instructions.element,
         "vector_sum": lanes.vector_reduce,
@@ -74,7 +73,7 @@ CPU_RULES: Rules[Context] = Rules(
 
 
 def stack_array(array: ir.Array) -> str:
-    """The instruction that makes an array on the stack."""
+    """The instruction that allocates an array on the stack."""
     return f"{array_name(array.name)} = alloca [{prod(array.shape)} x {scalar_type(memory_dtype(array.dtype))}]"
 
 
@@ -96,7 +95,7 @@ def size_lines(grid: Sequence[ir.GridDim], scalars: Sequence[str]) -> tuple[list
 
 
 def program_lines(sizes: Sequence[str], linear: str) -> list[str]:
-    """%program0.. of program number `linear` (i64); the last axis runs fastest."""
+    """Instructions that compute %program0.. from the program number `linear` (i64). The last axis runs fastest."""
     lines, rest = [], linear
     for axis in range(len(sizes) - 1, 0, -1):
         lines += [
@@ -108,7 +107,7 @@ def program_lines(sizes: Sequence[str], linear: str) -> list[str]:
 
 
 def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
-    """The number of programs: the instructions that multiply the sizes, and its name."""
+    """The instructions that multiply the sizes, and the name of the number of programs."""
     lines, total = [], sizes[0]
     for axis, size in enumerate(sizes[1:], 1):
         lines.append(f"  %total{axis} = mul nuw nsw i64 {total}, {size}")
@@ -117,7 +116,7 @@ def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
 
 
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
-    """The LLVM module of a kernel: one exported function `symbol`."""
+    """Return the LLVM module of a kernel: one exported function `symbol`."""
     kernel = expand_tiles(kernel, target.lanes, keep=matrix_unit.native_tiles(kernel, target))
     kernel = expand_functions(kernel, target.column, target.lacks)
     ctx = Context(kernel.name, target, CPU_RULES, *varying(kernel))
@@ -127,7 +126,7 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     scalars = [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
     programs = [f"i64 %program{i}" for i in range(len(kernel.grid))]
     lines = [
-        # inlined before all other passes, which then see one function and not its body twice
+        # inlined before all other passes, so that they do not optimize the body twice
         f"define internal void @program({', '.join(arrays + scalars + programs)}) alwaysinline #0 {{",
         "entry:",
         *[f"  {line}" for line in ctx.allocas],
@@ -143,37 +142,41 @@ def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
-    """The exported function: unpacks the argument block, then loops over its programs; the last grid axis runs fastest. With
-    nontemporal stores, a fence precedes the return."""
-    lines = [f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{", "entry:"]
+def argument_lines(kernel: ir.KernelIR | SimtKernel) -> list[str]:
+    """Instructions that load the arrays' pointers and the run-time scalars from the argument block %args."""
+    lines, n = [], len(kernel.arrays)
     for i, array in enumerate(kernel.arrays):
         lines += [
             f"  %at{i} = getelementptr i64, ptr %args, i64 {i}",
             f"  {array_name(array.name)} = load ptr, ptr %at{i}",
         ]
     for i, _ in enumerate(kernel.scalars):
-        at = len(kernel.arrays) + i
         lines += [
-            f"  %at{at} = getelementptr i64, ptr %args, i64 {at}",
-            f"  %where{i} = load ptr, ptr %at{at}",
+            f"  %at{n + i} = getelementptr i64, ptr %args, i64 {n + i}",
+            f"  %where{i} = load ptr, ptr %at{n + i}",
             f"  %scalar{i} = load i64, ptr %where{i}",
         ]
+    return lines
+
+
+def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
+    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis runs fastest. With
+    nontemporal stores, a fence precedes the return."""
+    arguments = [f"ptr {array_name(array.name)}" for array in kernel.arrays]
+    arguments += [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]
+    arguments += [f"i64 %program{i}" for i in range(len(kernel.grid))]
     found, sizes = size_lines(kernel.grid, kernel.scalars)
-    lines += found
-    lines += [
+    return [
+        f"define void @{symbol}(ptr %args, i64 %first, i64 %last) #0 {{",
+        "entry:",
+        *argument_lines(kernel),
+        *found,
         "  %any = icmp slt i64 %first, %last",
         "  br i1 %any, label %loop, label %done",
         "loop:",
         "  %linear = phi i64 [ %first, %entry ], [ %next, %loop ]",
-    ]
-    lines += program_lines(sizes, "%linear")
-    passed = [f"ptr {array_name(a.name)}" for a in kernel.arrays] + [
-        f"i64 %scalar{i}" for i in range(len(kernel.scalars))
-    ]
-    passed += [f"i64 %program{i}" for i in range(len(kernel.grid))]
-    lines += [
-        f"  call void @program({', '.join(passed)})",
+        *program_lines(sizes, "%linear"),
+        f"  call void @program({', '.join(arguments)})",
         "  %next = add nsw i64 %linear, 1",
         "  %more = icmp slt i64 %next, %last",
         "  br i1 %more, label %loop, label %done",
@@ -182,4 +185,3 @@ def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
         "  ret void",
         "}",
     ]
-    return lines

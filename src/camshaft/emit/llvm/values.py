@@ -1,14 +1,14 @@
-"""How the LLVM emitter holds a value: its name, its form, and what is known of an index."""
+"""LLVM's types and literals, and Rep: the form of a value, with the known pattern of an index."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, f16, f32, u8, u16
+from camshaft.dtypes import DType, bf16, f16, f32, i64, u8, u16
 
 _TYPES = {
     "f16": "half",
@@ -28,32 +28,37 @@ _TYPES = {
 
 
 def scalar_type(dtype: DType) -> str:
-    """LLVM's name of an element type."""
+    """LLVM's type of one element."""
     return _TYPES[dtype.name]
 
 
 def vector_type(dtype: DType, n: int) -> str:
-    """LLVM's name of a vector of n, or of the element itself where n is 0 or 1."""
+    """LLVM's type of a vector of n elements, or of one element if n is 0 or 1."""
     return f"<{n} x {_TYPES[dtype.name]}>" if n > 1 else _TYPES[dtype.name]
 
 
 def memory_dtype(dtype: DType) -> DType:
-    """Return the type of an array's elements in memory: i8 for booleans (i1 as values); the bits of f16 and bf16.
+    """Return the dtype of an array's elements in memory: i8 for booleans (i1 as values); the bits of f16 and bf16.
 
-    (LLVM would keep a half in an f32 where the CPU has no such type, and call functions to narrow it again.)
+    (On a CPU without half, LLVM would keep one in an f32 and call functions to narrow it again.)
     """
     if dtype in (f16, bf16):
         return u16
     return u8 if dtype.kind == "b" else dtype
 
 
+def suffix(dtype: DType, n: int = 0) -> str:
+    """A type in an intrinsic's name: f32, v8i16."""
+    return (f"v{n}" if n else "") + dtype.name.replace("u", "i")
+
+
 def array_name(name: str) -> str:
-    """An array's pointer in LLVM: a prefix of its own, so that no parameter is mistaken for another value."""
+    """The name of an array's pointer. The prefix keeps it apart from other values."""
     return f"%array.{name}"
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
-    """A constant as LLVM spells it: floats by their bits as a double."""
+    """An LLVM constant. Floats are given by their bits as a double."""
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.is_float:
@@ -62,9 +67,17 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     return str(int(value))
 
 
+def iota(n: int, dtype: DType = i64) -> str:
+    """The constant 0, 1, ..., n - 1."""
+    if n == 1:
+        return literal(0, dtype)
+    element = scalar_type(dtype)
+    return "<" + ", ".join(f"{element} {literal(i, dtype)}" for i in range(n)) + ">"
+
+
 @dataclass(frozen=True)
 class Affine:
-    """An index by lane: base + coefficient * (lane // divisor)."""
+    """An index per lane: base + coefficient * (lane // divisor)."""
 
     base: Rep
     coefficient: int
@@ -72,13 +85,12 @@ class Affine:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether each lane's index is one more than the last one's."""
+        """Whether the index grows by one from lane to lane."""
         return self.coefficient == 1 and self.divisor == 1
 
 
-@dataclass(frozen=True)
-class Rep:
-    """A value in LLVM. `n` elements (0: scalar); `multiple`: the integer is known to be a multiple of it (0: it is zero)."""
+class Rep(NamedTuple):
+    """A value in LLVM IR. `n`: number of elements (0: a scalar). An integer is a multiple of `multiple` (0: it is zero)."""
 
     name: str
     n: int = 0
@@ -94,8 +106,3 @@ class Rep:
 def integer(value: int) -> Rep:
     """A constant i64."""
     return Rep(str(value), multiple=abs(value), constant=value)
-
-
-def common_multiple(a: int, b: int) -> int:
-    """Return a number that divides the sum of a multiple of a and a multiple of b (0 represents zero itself)."""
-    return gcd(a, b)

@@ -1,4 +1,4 @@
-"""Functions of MSL in which the threads of a threadgroup meet: reductions, scans, shuffles.
+"""MSL functions for collectives of a threadgroup: reductions, scans, shuffles.
 
 Values are exchanged in a SIMD-group if it contains all participants, else through `room`, threadgroup memory with one element
 per thread. A barrier follows each function's last read of `room`, so that the next function can reuse it.
@@ -16,15 +16,12 @@ _SYNC = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 
 
 def combined(kind: str, is_float: bool, a: str, b: str) -> str:
-    """Two values combined, as an expression."""
+    """Return the expression that combines two values."""
     return _COMBINE[kind][0 if is_float else 1].format(a=a, b=b)
 
 
 def reduction(name: str, kind: str, type_name: str, is_float: bool, n: int, simd_width: int) -> str:
-    """A function (x, room, lane): lanes 0..n-1 combined, the first half with the second until one is left, for all.
-
-    Every thread has its value of x; `room` has an element per thread.
-    """
+    """A function (x, room, lane) that combines lanes 0..n-1 for all threads: the first half with the second until one is left."""
     head = f"inline {type_name} {name}({type_name} x, threadgroup {type_name}* room, int lane) {{"
     if n <= simd_width:
         body = [*_butterfly(kind, is_float, n), "return x;"]
@@ -36,13 +33,13 @@ def reduction(name: str, kind: str, type_name: str, is_float: bool, n: int, simd
 
 
 def _butterfly(kind: str, is_float: bool, n: int) -> list[str]:
-    """Within a SIMD-group. Both partners combine the same two values, so all threads end with the same bits."""
+    """Within a SIMD-group. Both partners combine the same two values, so all threads get the same bits."""
     other = combined(kind, is_float, "x", "simd_shuffle_xor(x, step)")
     return [f"for (ushort step = {n // 2}; step > 0; step /= 2) {{", f"    x = {other};", "}"]
 
 
 def _two_levels(kind: str, type_name: str, is_float: bool, n: int, simd_width: int) -> list[str]:
-    """Each SIMD-group combines what lies a SIMD-group apart, then itself: the order of halving over all n."""
+    """Each thread combines values that are a SIMD-group apart, then the SIMD-group its own: the order of halving over all n."""
     parts = n // simd_width
     return [
         "room[lane] = x;",
@@ -64,7 +61,7 @@ def _two_levels(kind: str, type_name: str, is_float: bool, n: int, simd_width: i
 
 
 def _tree(kind: str, type_name: str, is_float: bool, n: int) -> list[str]:
-    """In threadgroup memory alone."""
+    """In threadgroup memory only."""
     return [
         "room[lane] = x;",
         _SYNC,
@@ -81,7 +78,7 @@ def _tree(kind: str, type_name: str, is_float: bool, n: int) -> list[str]:
 
 
 def shuffling(name: str, type_name: str) -> str:
-    """A function (x, from, room, lane): lane `from`'s x."""
+    """A function (x, from, room, lane) that returns lane `from`'s x."""
     return "\n".join(
         [
             f"inline {type_name} {name}({type_name} x, int from, threadgroup {type_name}* room, int lane) {{",
@@ -96,7 +93,7 @@ def shuffling(name: str, type_name: str) -> str:
 
 
 def scanning(name: str, kind: str, type_name: str, is_float: bool, lanes: int, start: str | None) -> str:
-    """A function (x, room, lane): lane i with i - 1, then i - 2, i - 4 and so on; `start` comes in below lane 0 if exclusive."""
+    """A function (x, room, lane) that combines lane i with i - 1, then i - 2, i - 4 and so on. `start`: lane 0's if exclusive."""
     head = f"inline {type_name} {name}({type_name} x, threadgroup {type_name}* room, int lane) {{"
     moved = ["room[lane] = x;", _SYNC, f"x = lane > 0 ? room[lane - 1] : {start};", _SYNC]
     body = [
@@ -113,7 +110,7 @@ def scanning(name: str, kind: str, type_name: str, is_float: bool, lanes: int, s
 
 
 def broadcasting(name: str, type_name: str) -> str:
-    """A function (x, from, room, lane): lane `from`'s x for all."""
+    """A function (x, from, room, lane) that returns lane `from`'s x to all threads."""
     return "\n".join(
         [
             f"inline {type_name} {name}({type_name} x, int from, threadgroup {type_name}* room, int lane) {{",

@@ -1,4 +1,9 @@
-"""MslContext: a kernel's MSL while it is written. Types, literals and conversions."""
+"""MslTarget: what a Metal device has. MslModule: the text of a kernel and its bindings. MslContext: the text while it is written.
+
+The contract with backends/metal: array i is buffer i, at an offset that is a multiple of its dtype's size. Buffer `run_index`,
+after the arrays, has the launch's run-time scalars in the kernel's order, an int each; a kernel without scalars has it too, one
+word long. A launch of P programs is P threadgroups along x, of `lanes` threads each.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,45 @@ from camshaft.emit.c_family import values
 from camshaft.emit.c_family.context import Context, type_name
 from camshaft.emit.c_family.text import LOOSE, Text, call, integer
 from camshaft.emit.msl.functions import integer_literal
-from camshaft.emit.msl.layout import MslTarget
 from camshaft.lang import ir
 from camshaft.lang.simt.form import SimtKernel
+
+# Buffers of a kernel and threads of a threadgroup that every Metal device allows.
+MAX_BUFFERS = 31
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class MslTarget:
+    """`simd_width`: threads of a SIMD-group; 0 emits no SIMD-group functions. `max_threadgroup_nbytes`: of threadgroup memory.
+    `has_matrices`: SIMD-group matrices, which Apple's GPUs have from the M1 on."""
+
+    simd_width: int = 32
+    max_threads: int = MAX_THREADS
+    max_threadgroup_nbytes: int = 32_768
+    has_matrices: bool = False
+
+    def key(self) -> str:
+        """A text for cache keys."""
+        return f"msl/{self.simd_width}/{self.max_threads}/{self.max_threadgroup_nbytes}/{self.has_matrices:d}"
+
+
+@dataclass(frozen=True)
+class MslModule:
+    """The text of one kernel. `threadgroup_nbytes`: bytes of threadgroup memory that it declares."""
+
+    text: str
+    entry: str
+    lanes: int
+    n_arrays: int
+    n_scalars: int
+    threadgroup_nbytes: int
+
+    @property
+    def run_index(self) -> int:
+        """The buffer of the run-time scalars."""
+        return self.n_arrays
+
 
 _LARGEST_INDEX = 2**31 - 1
 _TEMPLATES = {"floor_divide": "floor_divide", "remainder": "remainder_of"}
@@ -23,7 +64,7 @@ _TEMPLATES = {"floor_divide": "floor_divide", "remainder": "remainder_of"}
 
 @dataclass(kw_only=True)
 class MslContext(Context):
-    """`rooms`: threadgroup memory to exchange values through, by type; `collectives`: functions that the body calls."""
+    """`rooms`: threadgroup memory through which values are exchanged, by type. `collectives`: functions that the body calls."""
 
     simt: SimtKernel
     target: MslTarget
@@ -35,7 +76,7 @@ class MslContext(Context):
 
 
 def indexes_fit(kernel: SimtKernel) -> bool:
-    """Whether every i64 value can only be an index or a size: none is loaded, made of 32 unsigned bits or of a float."""
+    """Whether every i64 value is an index or a size: none is loaded or converted from a u32 or a float."""
     arrays = (*kernel.arrays, *kernel.shared, *kernel.private)
     if any(a.dtype in (i64, u64) or prod(a.shape) > _LARGEST_INDEX for a in arrays):
         return False
@@ -85,7 +126,7 @@ def helper(ctx: MslContext, name: str, value: ir.Value) -> str:
 
 
 def cast(ctx: MslContext, value: ir.Value, text: Text) -> Text:
-    """16-bit floats are reached and left by way of f32."""
+    """A conversion by value. 16-bit floats are converted through f32."""
     source, to = value.args[0].dtype, value.dtype
     if source in (f16, bf16):
         text = call("float", text) if source == f16 else text

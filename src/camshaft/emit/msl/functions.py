@@ -6,7 +6,7 @@ import numpy as np
 
 from camshaft.dtypes import DTYPES, DType
 
-# Metal's names of element types; a bf16 is its bits there (bfloat came with Metal 3.1 and is not on every device)
+# Metal's element types. A bf16 is its bits: bfloat came with Metal 3.1, and not every device has it.
 STORAGE = {
     "f16": "half", "bf16": "ushort", "f32": "float", "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort",
     "i32": "int", "u32": "uint", "i64": "long", "u64": "ulong", "bool": "bool",
@@ -80,7 +80,7 @@ inline float cast_f32_bf16(float x) {
 
 
 def integer_literal(value: int, dtype: DType) -> str:
-    """A whole number of that dtype: the least of a signed type is no literal in C."""
+    """An integer constant. The least of a signed type is no literal in C."""
     if dtype.nbytes < 4:
         return f"{STORAGE[dtype.name]}({value})"
     suffix = {"i32": "", "u32": "u", "i64": "L", "u64": "UL"}[dtype.name]
@@ -90,7 +90,7 @@ def integer_literal(value: int, dtype: DType) -> str:
 
 
 def _saturating(dtype: DType) -> str:
-    """f32 to an integer: towards zero, capped, NaN gives 0."""
+    """f32 to an integer: truncates and saturates; NaN gives 0."""
     info, name = np.iinfo(dtype.numpy), STORAGE[dtype.name]
     low, high = integer_literal(int(info.min), dtype), integer_literal(int(info.max), dtype)
     return (
@@ -100,7 +100,7 @@ def _saturating(dtype: DType) -> str:
     )
 
 
-# `P` is a pointer to an atomic, in device or threadgroup memory; the weak form may fail without cause
+# P: a pointer to an atomic in device or threadgroup memory. The weak form may fail spuriously.
 _ATOMIC_ADD = """\
 template <typename P> inline float atomic_add_f32(P at, float x) {
     uint old = atomic_load_explicit(at, memory_order_relaxed);

@@ -1,8 +1,8 @@
 """SIMT form to the Metal Shading Language: a dialect of emit/c_family/context.py.
 
-Device pointers have the arrays' own types, so 8 and 16-bit elements are stored natively; a bf16 is its bits. An i64 value is an
-`int` where it can only be an index, which fits since no array has 2^31 elements (64-bit arithmetic is slow there), else a
-`long`. Text assumes that fast math is off.
+Device pointers have the types of the arrays, so 8 and 16-bit elements are stored natively; a bf16 is its bits. 64-bit arithmetic
+is slow on Metal's GPUs: if all i64 values of a kernel are indexes, they are `int`, which suffices as no array has 2^31 elements.
+Else they are `long`. The text must be compiled without fast math.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from math import prod
 
 from camshaft.emit.c_family.statements import write_body
 from camshaft.emit.msl.body import context
-from camshaft.emit.msl.context import MslContext
+from camshaft.emit.msl.context import MAX_BUFFERS, MslContext, MslModule, MslTarget
 from camshaft.emit.msl.functions import STORAGE
-from camshaft.emit.msl.layout import MAX_BUFFERS, MslModule, MslTarget
 from camshaft.emit.msl.tiles import SIMD_WIDTH, native_tiles
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
@@ -27,12 +26,12 @@ def simt_form(kernel: ir.KernelIR, lanes: int, target: MslTarget) -> SimtKernel:
 
 
 def _tile_nbytes(kernel: SimtKernel) -> int:
-    """Bytes that tiles leave through: 64 floats a SIMD-group."""
+    """Bytes through which tiles are stored: 64 floats per SIMD-group."""
     return 8 * kernel.lanes if any(isinstance(item, ir.TileStore) for item in ir.walk(kernel.body)) else 0
 
 
 def emit(kernel: SimtKernel, target: MslTarget) -> MslModule:
-    """The MSL of a kernel. KernelError for what Metal lacks (`refusal` says so beforehand)."""
+    """Return the MSL of a kernel. KernelError for what Metal lacks; emit/refusal.py reports it before."""
     return _module(context(expand_functions(kernel, "msl"), target))
 
 
@@ -68,7 +67,7 @@ def _parameter(ctx: MslContext, index: int, array: ir.Array) -> str:
 
 
 def _prologue(ctx: MslContext) -> list[str]:
-    """Memory, this thread, the run-time scalars, and the program's place in the grid: the last axis runs fastest."""
+    """Declare memory, the lane, the run-time scalars and the program's indexes; the last axis runs fastest."""
     lines = [
         f"{space} {STORAGE[a.dtype.name]} {ctx.array_names[a]}[{prod(a.shape)}];"
         for space, arrays in (("threadgroup", ctx.simt.shared), ("thread", ctx.simt.private))
@@ -80,22 +79,15 @@ def _prologue(ctx: MslContext) -> list[str]:
     index = ctx.index_type
     lines.append(f"const {index} lane = {index}(thread_index);")
     lines += [f"const {index} {name} = run[{i}];" for i, name in enumerate(ctx.scalar_names)]
-    rest = f"{index}(group)"
-    for axis in range(len(ctx.program_names) - 1, 0, -1):
-        size = _grid_size(ctx, ctx.kernel.grid[axis])
+    rest, sizes = f"{index}(group)", ctx.grid_sizes()
+    for axis in range(len(sizes) - 1, 0, -1):
+        size = sizes[axis]
         lines.append(f"const {index} {ctx.program_names[axis]} = {rest} % {size};")
         lines.append(f"const {index} rest{axis} = {rest} / {size};")
         rest = f"rest{axis}"
     if ctx.program_names:
         lines.append(f"const {index} {ctx.program_names[0]} = {rest};")
     return lines
-
-
-def _grid_size(ctx: MslContext, dim: ir.GridDim) -> str:
-    if dim.scalar is None:
-        return str(dim.size)
-    name = ctx.scalar_names[ctx.kernel.scalars.index(dim.scalar)]
-    return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"
 
 
 def _threadgroup_nbytes(ctx: MslContext) -> int:

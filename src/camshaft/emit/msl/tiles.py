@@ -1,17 +1,19 @@
 """Tiles on Metal's SIMD-group matrices.
 
 A tile is divided into pieces of 8 x 8 floats, and each SIMD-group owns a rectangle of them. Metal does not specify which elements
-a thread holds, so accumulators are stored through threadgroup memory and cannot be scaled in place.
+a thread has, so accumulators are stored through threadgroup memory and cannot be scaled in place.
 """
 
 from __future__ import annotations
 
-from camshaft.emit.tile_spread import Spread, products_by_tile, spread_of
+from camshaft.emit.c_family.statements import stable
+from camshaft.emit.c_family.text import PRODUCT, SUM, Text, add, multiply
+from camshaft.emit.c_family.values import flush, linear
+from camshaft.emit.msl.context import MslContext
+from camshaft.emit.tiles import GroupUnit
 from camshaft.lang import ir
 
 SIDE, SIMD_WIDTH = 8, 32
-# Pieces of a SIMD-group: each takes 2 registers of every thread.
-MOST_PIECES = 32
 _WORDS = """
 simdgroup_float8x8 simdgroup_load simdgroup_store simdgroup_multiply_accumulate simdgroup_barrier make_filled_simdgroup_matrix
 clear_tile multiply_tile ulong2 piece_row piece_column piece_element
@@ -26,7 +28,7 @@ template <int R, int C> inline void clear_tile(thread simdgroup_float8x8 (&tile)
         }
     }
 }"""
-# A and B are pointers to a SIMD-group's first row, and column, of the operands, in either address space.
+# A and B are pointers to a SIMD-group's first row and column of the operands, in either address space.
 MULTIPLY = """\
 template <bool TRANSPOSED, int R, int C, typename A, typename B>
 inline void multiply_tile(thread simdgroup_float8x8 (&tile)[R][C], A a, int a_stride, B b, int b_stride, int depth) {
@@ -49,49 +51,75 @@ inline void multiply_tile(thread simdgroup_float8x8 (&tile)[R][C], A a, int a_st
 }"""
 
 
-def spread(tile: ir.Tile, lanes: int) -> Spread:
-    """How SIMD-groups share a tile."""
-    return spread_of(tile, lanes // SIMD_WIDTH, (SIDE, SIDE))
+def _takes(products: list[ir.TileMma]) -> bool:
+    """Whether the operands are f32: Metal multiplies matrices of one type."""
+    return all(item.a.dtype.name == item.b.dtype.name == "f32" for item in products)
+
+
+# A piece takes 2 registers of every thread.
+UNIT = GroupUnit(SIMD_WIDTH, (SIDE, SIDE), 32, _takes)
 
 
 def native_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
-    """The tiles that become SIMD-group matrices: whole SIMD-groups, operands of f32 (Metal multiplies matrices of one type), and
-    never scaled: a product with a diagonal matrix would make NaN of infinities."""
-    scaled = {item.tile for item in ir.walk(kernel.body) if isinstance(item, ir.TileScale)}
-    return frozenset(
-        tile
-        for tile, items in products_by_tile(kernel).items()
-        if tile not in scaled and lanes % SIMD_WIDTH == 0 and _fits(tile, lanes) and all(map(_is_f32, items))
-    )
+    """The tiles that become SIMD-group matrices. Tiles that are scaled do not: a product with a diagonal matrix would make NaN of
+    infinities."""
+    return UNIT.native_tiles(kernel, lanes) - {i.tile for i in ir.walk(kernel.body) if isinstance(i, ir.TileScale)}
 
 
-def _fits(tile: ir.Tile, lanes: int) -> bool:
-    found = spread(tile, lanes)
-    return found.rows * found.columns <= MOST_PIECES
+# --- statements ------------------------------------------------------------------------------------------------------
 
 
-def _is_f32(item: ir.TileMma) -> bool:
-    return item.a.dtype.name == item.b.dtype.name == "f32"
+def new(ctx: MslContext, item: ir.TileNew) -> None:
+    found, name = UNIT.spread(item.tile, ctx.simt.lanes), ctx.names.new("tile")
+    ctx.tiles[item.tile] = name
+    ctx.collectives["clear_tile"], ctx.collectives["multiply_tile"] = CLEAR, MULTIPLY
+    ctx.write_line(f"simdgroup_float8x8 {name}[{found.rows}][{found.columns}];", item.line)
+    ctx.write_line(f"clear_tile({name});", item.line)
 
 
-def place(tile: ir.Tile, lanes: int) -> tuple[str, str]:
+def mma(ctx: MslContext, item: ir.TileMma) -> None:
+    row, column = (Text(text, PRODUCT) for text in _first_row_and_column(item.tile, ctx.simt.lanes))
+    down, across = multiply(row, item.a.strides[-2]), column
+    if item.transposed:
+        across = multiply(column, item.b.strides[-2])
+    operands = [
+        f"{add(add(Text(ctx.array_names[array]), linear(ctx, array, at)), first).code}, {array.strides[-2]}"
+        for array, at, first in ((item.a, item.a_at, down), (item.b, item.b_at, across))
+    ]
+    flush(ctx, frozenset({item.a, item.b}))
+    function = f"multiply_tile<{'true' if item.transposed else 'false'}>"
+    ctx.write_line(f"{function}({ctx.tiles[item.tile]}, {', '.join(operands)}, {item.depth});", item.line)
+
+
+def store(ctx: MslContext, item: ir.TileStore) -> None:
+    """Store a tile piece by piece through `tile_room`, 64 floats per SIMD-group."""
+    array, at = item.array, linear(ctx, item.array, item.indices).at_least(SUM)
+    limits = [None if v is None else stable(ctx, v).at_least(SUM) for v in (item.rows, item.columns)]
+    flush(ctx)
+    if ctx.tile_room is None:
+        ctx.tile_room = ctx.names.new("tile_room", everywhere=True)
+    value = f"{ctx.tile_room}[lane / {SIMD_WIDTH} * 64 + piece_element]"
+    if array.dtype.name in ("f16", "bf16"):
+        value = f"half({value})" if array.dtype.name == "f16" else f"{ctx.use('f32_to_bf16')}({value})"
+    target = f"{ctx.array_names[array]}[{at} + piece_row * {array.strides[-2]} + piece_column]"
+    for line in _store_lines(ctx, item.tile, limits, f"{target} = {value};"):
+        ctx.write_line(line, item.line)
+
+
+def _first_row_and_column(tile: ir.Tile, lanes: int) -> tuple[str, str]:
     """A SIMD-group's first row and column of a tile, as expressions of `lane`."""
-    found = spread(tile, lanes)
+    found = UNIT.spread(tile, lanes)
     number = f"lane / {SIMD_WIDTH} % {found.used}"
     return f"{number} / {found.across} * {found.rows * SIDE}", f"{number} % {found.across} * {found.columns * SIDE}"
 
 
-def stored(
-    tile: ir.Tile, lanes: int, name: str, room: str, limits: tuple[str | None, str | None], write: str
-) -> list[str]:
-    """Lines that store a tile: piece by piece through `room`, 64 floats a SIMD-group. `write` is a statement of {row} {column}
-    and {value}."""
-    found, (first_row, first_column) = spread(tile, lanes), place(tile, lanes)
-    own = f"{room}[lane / {SIMD_WIDTH} * 64 + piece_element]"
+def _store_lines(ctx: MslContext, tile: ir.Tile, limits: list[str | None], write: str) -> list[str]:
+    """The loops over a tile's pieces around the statement `write`, which uses piece_row, piece_column and piece_element."""
+    lanes, name, room = ctx.simt.lanes, ctx.tiles[tile], ctx.tile_room
+    found, (first_row, first_column) = UNIT.spread(tile, lanes), _first_row_and_column(tile, lanes)
     conditions = [f"lane / {SIMD_WIDTH} < {found.used}"] if found.used < lanes // SIMD_WIDTH else []
     conditions += [f"{n} < {limit}" for n, limit in zip(("piece_row", "piece_column"), limits, strict=True) if limit]
-    text = write.format(row="piece_row", column="piece_column", value=own)
-    body = [f"if ({' && '.join(conditions)}) {{", f"    {text}", "}"] if conditions else [text]
+    body = [f"if ({' && '.join(conditions)}) {{", f"    {write}", "}"] if conditions else [write]
     return [
         f"for (int r = 0; r < {found.rows}; ++r) {{",
         f"    for (int c = 0; c < {found.columns}; ++c) {{",

@@ -1,8 +1,8 @@
-"""Collectives of a workgroup in LLVM IR: through workgroup memory from warp to warp, by shuffles within one.
+"""Collectives of a workgroup in LLVM IR: through workgroup memory between warps, by shuffles within one.
 
-A reduction keeps the order of the CPU's (the first half with the second until one is left), so that
-its bits are the same: across warps every thread combines the same elements in that order, then the warp does by exchanging
-neighbours; the operations commute, so that all threads get the same bits and none has to send them on.
+A reduction has the order of the CPU's (the first half with the second until one is left), so it has the same bits: each thread
+combines the elements of other warps in that order, then exchanges values within its warp. The operations commute, so all
+threads get the same bits.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from camshaft.lang.instructions import identity
 
 
 def reduce(ctx: SimtContext, value: ir.Value) -> Rep:
-    """Lanes 0..n-1 into one, for all lanes."""
+    """Reduce lanes 0..n-1; all lanes get the result."""
     kind, n = value.attr
     x, dtype, within = ctx.reps[value.args[0]].name, value.dtype, min(n, WARP)
     own = "%lane" if n == ctx.threads <= WARP else ctx.line(f"and i64 %lane, {within - 1}")
     if ctx.threads > WARP:
         sources = [own] + [ctx.line(f"add nuw nsw i64 {own}, {start}") for start in range(WARP, n, WARP)]
-        parts = _passed(ctx, x, dtype, sources)
+        parts = _through_memory(ctx, x, dtype, sources)
     elif n < ctx.threads:
-        parts = [_words_shuffled(ctx, x, dtype, _place_in_warp(ctx, own))]
+        parts = [_words_shuffled(ctx, x, dtype, _lane_in_warp(ctx, own))]
     else:
         parts = [x]
     while len(parts) > 1:
@@ -36,65 +36,65 @@ def reduce(ctx: SimtContext, value: ir.Value) -> Rep:
 
 
 def _exchanged(ctx: SimtContext, x: str, dtype: DType, kind: str, n: int) -> str:
-    """The n threads' values combined, each with that of the thread n/2, n/4, ..., 1 away."""
+    """Combine n threads' values, each with that of the thread n/2, n/4, ..., 1 away."""
     stride = n // 2
     while stride:
-        partner = _place_in_warp(ctx, ctx.line(f"xor i64 {ctx.line('and i64 %lane, 31')}, {stride}"))
+        partner = _lane_in_warp(ctx, ctx.line(f"xor i64 {ctx.line('and i64 %lane, 31')}, {stride}"))
         x = combine(ctx, dtype, 0, kind, x, _words_shuffled(ctx, x, dtype, partner))
         stride //= 2
     return x
 
 
 def broadcast(ctx: SimtContext, value: ir.Value) -> Rep:
-    """The value of lane number `attr`, for all."""
-    return Rep(_taken(ctx, ctx.reps[value.args[0]].name, value.dtype, str(value.attr)))
+    """The value of lane number `attr`, for all lanes."""
+    return Rep(_from_lane(ctx, ctx.reps[value.args[0]].name, value.dtype, str(value.attr)))
 
 
 def shuffle(ctx: SimtContext, value: ir.Value) -> Rep:
-    """Each lane's value from the lane that its second operand (i64) names."""
+    """The value of the lane that the second operand (i64) gives."""
     x, source = (ctx.reps[arg].name for arg in value.args)
-    return Rep(_taken(ctx, x, value.dtype, source))
+    return Rep(_from_lane(ctx, x, value.dtype, source))
 
 
 def scan(ctx: SimtContext, value: ir.Value) -> Rep:
-    """Lane i's value with those of the lanes below it: with that of the lane 1 below, then 2, 4 and so on."""
+    """Combine each lane's value with those of the lanes below: 1 below, then 2, 4 and so on."""
     kind, exclusive = value.attr
     x, dtype = ctx.reps[value.args[0]].name, value.dtype
-    nothing = literal(identity(kind, dtype.numpy), dtype)
+    start = literal(identity(kind, dtype.numpy), dtype)
     if exclusive:
-        x = _from_below(ctx, x, dtype, 1, nothing)
+        x = _from_below(ctx, x, dtype, 1, start)
     stride = 1
     while stride < ctx.threads:
-        below = _from_below(ctx, x, dtype, stride, nothing)
+        below = _from_below(ctx, x, dtype, stride, start)
         x = combine(ctx, dtype, 0, kind, below, x)
         stride *= 2
     return Rep(x)
 
 
-def _from_below(ctx: SimtContext, x: str, dtype: DType, stride: int, nothing: str) -> str:
-    """The value of the lane `stride` below, `nothing` where there is none."""
+def _from_below(ctx: SimtContext, x: str, dtype: DType, stride: int, start: str) -> str:
+    """The value of the lane `stride` below, `start` if there is none."""
     outside = ctx.line(f"icmp slt i64 %lane, {stride}")
     source = ctx.line(f"select i1 {outside}, i64 %lane, i64 {ctx.line(f'sub nsw i64 %lane, {stride}')}")
     typ = scalar_type(dtype)
-    return ctx.line(f"select i1 {outside}, {typ} {nothing}, {typ} {_taken(ctx, x, dtype, source)}")
+    return ctx.line(f"select i1 {outside}, {typ} {start}, {typ} {_from_lane(ctx, x, dtype, source)}")
 
 
-def _taken(ctx: SimtContext, x: str, dtype: DType, source: str) -> str:
+def _from_lane(ctx: SimtContext, x: str, dtype: DType, source: str) -> str:
     if ctx.threads > WARP:
-        return _passed(ctx, x, dtype, [source])[0]
-    return _words_shuffled(ctx, x, dtype, _place_in_warp(ctx, source))
+        return _through_memory(ctx, x, dtype, [source])[0]
+    return _words_shuffled(ctx, x, dtype, _lane_in_warp(ctx, source))
 
 
-def _passed(ctx: SimtContext, x: str, dtype: DType, sources: Sequence[str]) -> list[str]:
-    """The values of the lanes `sources` (i64), through workgroup memory, which is free for the next collective afterwards."""
+def _through_memory(ctx: SimtContext, x: str, dtype: DType, sources: Sequence[str]) -> list[str]:
+    """The values of the lanes `sources` (i64), through workgroup memory, which the next collective may use again."""
     typ, memory = scalar_type(dtype), scalar_type(memory_dtype(dtype))
     ctx.exchange_nbytes = max(ctx.exchange_nbytes, dtype.nbytes * ctx.threads)  # all collectives share it
     stored = ctx.line(f"zext i1 {x} to i8") if dtype.kind == "b" else x
     own = ctx.line(f"getelementptr inbounds {memory}, ptr %exchange, i64 %lane")
     ctx.write(f"store {memory} {stored}, ptr {own}, align {dtype.nbytes}")
     ctx.machine.wait_for_all(ctx)
-    places = [ctx.line(f"getelementptr inbounds {memory}, ptr %exchange, i64 {source}") for source in sources]
-    got = [ctx.line(f"load {memory}, ptr {place}, align {dtype.nbytes}") for place in places]
+    addresses = [ctx.line(f"getelementptr inbounds {memory}, ptr %exchange, i64 {source}") for source in sources]
+    got = [ctx.line(f"load {memory}, ptr {address}, align {dtype.nbytes}") for address in addresses]
     ctx.machine.wait_for_all(ctx)
     return [ctx.line(f"trunc i8 {name} to {typ}") for name in got] if dtype.kind == "b" else got
 
@@ -124,6 +124,6 @@ def _halves_shuffled(ctx: SimtContext, name: str, dtype: DType, source: str) -> 
     return joined if typ == "i64" else ctx.line(f"bitcast i64 {joined} to {typ}")
 
 
-def _place_in_warp(ctx: SimtContext, index: str) -> str:
+def _lane_in_warp(ctx: SimtContext, index: str) -> str:
     """An i64 lane index as the i32 that a shuffle takes."""
     return ctx.line(f"trunc i64 {index} to i32")

@@ -1,7 +1,7 @@
-"""Asynchronous copies to workgroup memory in LLVM IR, chunk by chunk.
+"""Asynchronous copies to workgroup memory in LLVM IR.
 
-The hardware copies 16, 8 or 4 bytes at once and fills missing elements with zeros. A copy whose addresses are not known to be
-multiples of 4 bytes is synchronous, element by element.
+The hardware copies chunks of 16, 8 or 4 bytes and fills missing elements with zeros. If the addresses are not known to be
+multiples of 4 bytes, the copy is synchronous, element by element.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNKS = (16, 8, 4)
 
 
 def copy(ctx: SimtContext, item: ir.AsyncCopy) -> None:
-    """Each thread takes every lanes-th chunk of the destination."""
+    """Copy: each thread takes every `threads`-th chunk of the destination."""
     columns = item.destination.shape[-1]
     rows = item.destination.shape[0] if len(item.destination.shape) == 2 else 1
     base = index.linear(ctx, item.source, item.indices)
@@ -25,17 +25,19 @@ def copy(ctx: SimtContext, item: ir.AsyncCopy) -> None:
     each = nbytes // memory_dtype(item.source.dtype).nbytes if nbytes else 1
     in_row = columns // each
 
-    def one(number: str) -> None:
+    def copy_chunk(number: str) -> None:
         row = ctx.line(f"udiv i64 {number}, {in_row}")
         column = ctx.line(f"mul nuw nsw i64 {ctx.line(f'urem i64 {number}, {in_row}')}, {each}")
         stride = item.source.strides[-2] if rows > 1 else 0
         offset = ctx.line(f"add nsw i64 {ctx.line(f'mul nsw i64 {row}, {stride}')}, {column}")
         source = pointer(ctx, item.source, ctx.line(f"add nsw i64 {base.name}, {offset}"), inbounds=False)
         to = ctx.line(f"add nsw i64 {ctx.line(f'mul nsw i64 {row}, {columns}')}, {column}")
-        there = _elements_there(ctx, item, row, column, each)
-        (_begin if nbytes else _at_once)(ctx, item, source, pointer(ctx, item.destination, to), there, each)
+        present = _present_elements(ctx, item, row, column, each)
+        (_start_chunk if nbytes else _copy_element)(
+            ctx, item, source, pointer(ctx, item.destination, to), present, each
+        )
 
-    counted_loop(ctx, "%lane", str(rows * in_row), ctx.threads, one)
+    counted_loop(ctx, "%lane", str(rows * in_row), ctx.threads, copy_chunk)
 
 
 def wait(ctx: SimtContext, item: ir.AsyncWait) -> None:
@@ -45,36 +47,35 @@ def wait(ctx: SimtContext, item: ir.AsyncWait) -> None:
 
 
 def _chunk_nbytes(item: ir.AsyncCopy, base: Rep, rows: int, columns: int) -> int:
-    """The largest chunk that never crosses a row's end and lies aligned on both sides; 0 where there is none."""
+    """The largest chunk that crosses no row's end and is aligned on both sides; 0 if there is none."""
     size = memory_dtype(item.source.dtype).nbytes
     counts = [base.multiple, columns, *([item.source.strides[-2]] if rows > 1 else [])]
-    if item.source.scratch:  # the machine copies from the device's memory
+    if item.source.scratch:  # the hardware copies from the device's memory only
         return 0
     return next((n for n in CHUNKS if n >= size and all(count * size % n == 0 for count in counts)), 0)
 
 
-def _elements_there(ctx: SimtContext, item: ir.AsyncCopy, row: str, column: str, each: int) -> str:
-    """How many elements of a chunk are before the limits (i64, 0 to `each`)."""
-    there = str(each)
+def _present_elements(ctx: SimtContext, item: ir.AsyncCopy, row: str, column: str, each: int) -> str:
+    """The number of elements of a chunk that are within the limits (i64, 0 to `each`)."""
+    present = str(each)
     if item.columns is not None:
         left = ctx.line(f"sub nsw i64 {ctx.reps[item.columns].name}, {column}")
         for name, bound in (("smin", each), ("smax", 0)):
-            ctx.declare(f"llvm.{name}.i64", f"declare i64 @llvm.{name}.i64(i64, i64)")
-            left = ctx.line(f"call i64 @llvm.{name}.i64(i64 {left}, i64 {bound})")
-        there = left
+            left = ctx.call(f"llvm.{name}.i64", "i64", ("i64", left), ("i64", str(bound)))
+        present = left
     if item.rows is None:
-        return there
+        return present
     inside = ctx.line(f"icmp slt i64 {row}, {ctx.reps[item.rows].name}")
-    return ctx.line(f"select i1 {inside}, i64 {there}, i64 0")
+    return ctx.line(f"select i1 {inside}, i64 {present}, i64 0")
 
 
-def _begin(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, there: str, each: int) -> None:
+def _start_chunk(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, present: str, each: int) -> None:
     size = memory_dtype(item.source.dtype).nbytes
-    present = ctx.line(f"trunc i64 {ctx.line(f'mul nuw nsw i64 {there}, {size}')} to i32")
-    ctx.machine.begin_copy(ctx, to, source, each * size, present)
+    nbytes = ctx.line(f"trunc i64 {ctx.line(f'mul nuw nsw i64 {present}, {size}')} to i32")
+    ctx.machine.begin_copy(ctx, to, source, each * size, nbytes)
 
 
-def _at_once(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, there: str, each: int) -> None:
+def _copy_element(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, present: str, each: int) -> None:
     dtype = memory_dtype(item.source.dtype)
     typ = scalar_type(dtype)
     slot = ctx.slot("element", typ)
@@ -83,5 +84,5 @@ def _at_once(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, there: 
     def read() -> None:
         ctx.write(f"store {typ} {ctx.line(f'load {typ}, ptr {source}, align {dtype.nbytes}')}, ptr {slot}")
 
-    guarded(ctx, [ctx.line(f"icmp sgt i64 {there}, 0")], read)
+    guarded(ctx, [ctx.line(f"icmp sgt i64 {present}, 0")], read)
     ctx.write(f"store {typ} {ctx.line(f'load {typ}, ptr {slot}')}, ptr {to}, align {dtype.nbytes}")

@@ -1,43 +1,34 @@
 """The SIMT form of a kernel to LLVM IR for NVIDIA GPUs.
 
-A kernel's parameters are the addresses of its arrays, then for each run-time scalar the address of its i64 in the GPU's memory;
-a workgroup of `lanes` threads runs the program of its block index, and does nothing where there are fewer programs than blocks.
-Pointers are made generic at the entry; LLVM finds their address spaces again, and a test holds it to that.
+A kernel's parameters are the addresses of its arrays, then for each run-time scalar the address of its i64 in the GPU's memory.
+A workgroup of `lanes` threads runs the program of its block index; blocks past the last program do nothing. Pointers become
+generic at the entry; LLVM infers their address spaces again, which a test checks.
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from camshaft.emit.llvm import module as cpu
 from camshaft.emit.llvm.context import Rules
 from camshaft.emit.llvm.control import write_block
-from camshaft.emit.llvm.module import (
-    COMMON_STATEMENTS,
-    COMMON_VALUES,
-    program_lines,
-    size_lines,
-    stack_array,
-    total_lines,
-)
 from camshaft.emit.llvm.values import Rep, array_name, memory_dtype
 from camshaft.emit.nvptx import collectives, copies, tiles
-from camshaft.emit.nvptx.nvvm import NVVM
-from camshaft.emit.nvptx.simt import WARP, Machine, SimtContext
-from camshaft.emit.nvptx.tiles import native_tiles
+from camshaft.emit.nvptx.simt import NVVM, WARP, Machine, SimtContext
 from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, to_simt
 
-# Arrays start at multiples of this many bytes: a device's `alignment` is larger.
+# Bytes. A device's `alignment` is larger.
 ARRAY_ALIGNMENT = 16
-# Workgroup memory that a kernel may have without asking the driver for more, on every GPU.
+# Workgroup memory that a kernel may have on every GPU without a special launch attribute.
 MOST_SHARED_NBYTES = 48 * 1024
 
 
 SIMT_RULES: Rules[SimtContext] = Rules(
     {
-        **COMMON_VALUES,
+        **cpu.COMMON_VALUES,
         "lane": lambda ctx, value: Rep("%lane"),
         "reduce": collectives.reduce,
         "broadcast": collectives.broadcast,
@@ -45,7 +36,7 @@ SIMT_RULES: Rules[SimtContext] = Rules(
         "scan": collectives.scan,
     },
     {
-        **COMMON_STATEMENTS,
+        **cpu.COMMON_STATEMENTS,
         ir.Barrier: lambda ctx, item: ctx.machine.wait_for_all(ctx),
         ir.TileNew: tiles.new,
         ir.TileMma: tiles.mma,
@@ -59,11 +50,11 @@ SIMT_RULES: Rules[SimtContext] = Rules(
 
 def simt_form(kernel: ir.KernelIR, lanes: int) -> SimtKernel:
     """Return the SIMT form that `emit` takes; tiles for matrix units and asynchronous copies stay."""
-    return to_simt(kernel, lanes, WARP, native_tiles, keep_copies=True)
+    return to_simt(kernel, lanes, WARP, tiles.UNIT.native_tiles, keep_copies=True)
 
 
 def shared_nbytes(kernel: SimtKernel) -> int:
-    """Bytes of the workgroup's arrays, without what collectives pass values in."""
+    """Bytes of the workgroup's arrays, without the memory of the collectives."""
     return sum(_aligned(prod(a.shape) * memory_dtype(a.dtype).nbytes) for a in kernel.shared)
 
 
@@ -72,9 +63,9 @@ def _aligned(nbytes: int) -> int:
 
 
 def thread(kernel: SimtKernel, target: CpuTarget, machine: Machine) -> SimtContext:
-    """The body of one thread; %lane, %program0.. and the arrays' pointers are given, %exchange where anything is exchanged."""
+    """The body of one thread. It uses %lane, %program0.., the arrays' pointers, and %exchange if `exchange_nbytes` is not 0."""
     ctx = SimtContext(kernel.name, target, SIMT_RULES, machine=machine, threads=kernel.lanes)
-    ctx.allocas += [f"{stack_array(array)}, align 16" for array in kernel.private]
+    ctx.allocas += [f"{cpu.stack_array(array)}, align 16" for array in kernel.private]
     write_block(ctx, expand_functions(kernel, target.column, target.lacks).body)
     return ctx
 
@@ -121,7 +112,7 @@ def _parameters(kernel: SimtKernel) -> list[str]:
 
 
 def _arguments(kernel: SimtKernel, ctx: SimtContext, symbol: str) -> list[str]:
-    """Arrays as generic pointers, run-time scalars by value."""
+    """Make the arrays generic pointers and load the run-time scalars."""
     lines = [
         f"  {array_name(a.name)} = addrspacecast ptr addrspace(1) %array{i} to ptr" for i, a in enumerate(kernel.arrays)
     ]
@@ -137,8 +128,8 @@ def _arguments(kernel: SimtKernel, ctx: SimtContext, symbol: str) -> list[str]:
 
 def _place(kernel: SimtKernel) -> list[str]:
     """%lane and %program0..; blocks past the last program go to %nothing."""
-    found, sizes = size_lines(kernel.grid, kernel.scalars)
-    product, total = total_lines(sizes)
+    found, sizes = cpu.size_lines(kernel.grid, kernel.scalars)
+    product, total = cpu.total_lines(sizes)
     return [
         "  %thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
         "  %lane = zext i32 %thread to i64",
@@ -149,5 +140,5 @@ def _place(kernel: SimtKernel) -> list[str]:
         f"  %inside = icmp slt i64 %linear, {total}",
         "  br i1 %inside, label %program, label %nothing",
         "program:",
-        *program_lines(sizes, "%linear"),
+        *cpu.program_lines(sizes, "%linear"),
     ]

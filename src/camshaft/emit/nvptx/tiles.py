@@ -1,8 +1,8 @@
-"""Tiles on the matrix units of NVIDIA GPUs, distributed as warps hold them.
+"""Tiles on the matrix units of NVIDIA GPUs.
 
 A tile is divided into pieces of 16 x 8 accumulators, four per thread, and each warp owns a rectangle of them. A piece's product
 is 16 x 16 times 16 x 8 of 16-bit floats (PTX ISA, "Matrix fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4 of a
-warp, a thread holds of the left matrix the pairs (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), of the right one, by column
+warp, a thread has of the left matrix the pairs (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), of the right matrix, in column
 g, the pairs of rows 2t and 2t + 8, and of the piece the pairs (g, 2t), (g + 8, 2t).
 """
 
@@ -17,39 +17,29 @@ from camshaft.emit.llvm.control import counted_loop
 from camshaft.emit.llvm.memory import pointer, store_vector, stored_form
 from camshaft.emit.llvm.values import Rep, integer
 from camshaft.emit.nvptx.simt import WARP, SimtContext, guarded
-from camshaft.emit.tile_spread import Spread, products_by_tile, spread_of
+from camshaft.emit.tiles import GroupUnit
 from camshaft.lang import ir
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16
-# Accumulators of a thread: of 255 registers, more would leave too few for the operands.
-MOST_ACCUMULATORS = 128
-# A deeper product is a loop over steps of 16.
+# Deeper products become a loop over steps of 16.
 MOST_UNROLLED = 64
 
 
-def spread(tile: ir.Tile, lanes: int) -> Spread:
-    """How warps share a tile."""
-    return spread_of(tile, lanes // WARP, (ROWS, COLUMNS))
+def _takes(products: list[ir.TileMma]) -> bool:
+    """Whether operands have one 16-bit float dtype. (tf32 would round f32 operands.)"""
+    return all(item.a.dtype == item.b.dtype and item.a.dtype.name in ("f16", "bf16") for item in products)
 
 
-def native_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
-    """The tiles that become matrix instructions: whole warps, operands of one 16-bit float. (tf32 would round f32's away.)"""
-    return frozenset(tile for tile, items in products_by_tile(kernel).items() if _is_native(tile, items, lanes))
-
-
-def _is_native(tile: ir.Tile, items: list[ir.TileMma], lanes: int) -> bool:
-    if lanes % WARP or any(item.a.dtype != item.b.dtype or item.a.dtype.name not in ("f16", "bf16") for item in items):
-        return False
-    found = spread(tile, lanes)
-    return 4 * found.rows * found.columns <= MOST_ACCUMULATORS
+# 32 pieces are 128 accumulators per thread. A thread has 255 registers; more accumulators would leave too few for the operands.
+UNIT = GroupUnit(WARP, (ROWS, COLUMNS), 32, _takes)
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
 def new(ctx: SimtContext, item: ir.TileNew) -> None:
-    """Four variables a piece."""
-    found = spread(item.tile, ctx.threads)
+    """Make four variables per piece."""
+    found = UNIT.spread(item.tile, ctx.threads)
     ctx.tiles[item.tile] = pieces = [
         [[ctx.slot("tile", "float") for _ in range(4)] for _ in range(found.columns)] for _ in range(found.rows)
     ]
@@ -77,11 +67,11 @@ def mma(ctx: SimtContext, item: ir.TileMma) -> None:
 
 
 def _step(ctx: SimtContext, item: ir.TileMma, p: Rep) -> None:
-    """All of a warp's pieces, 16 deep: each operand is read once."""
-    place, pieces = _place(ctx, item.tile), ctx.tiles[item.tile]
+    """Multiply all pieces of a warp, 16 deep. Each operand is read once."""
+    position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
     x, y = _operand(ctx, item.a, item.a_at), _operand(ctx, item.b, item.b_at)
-    lines = [_left(ctx, x, _plus(ctx, place.row, r * ROWS), p) for r in range(len(pieces))]
-    starts = (_plus(ctx, place.column, c * COLUMNS) for c in range(len(pieces[0])))
+    lines = [_left(ctx, x, _sum(ctx, position.row, r * ROWS), p) for r in range(len(pieces))]
+    starts = (_sum(ctx, position.column, c * COLUMNS) for c in range(len(pieces[0])))
     columns = [_right(ctx, y, start, p, item.transposed) for start in starts]
     for line, a in zip(pieces, lines, strict=True):
         for slots, b in zip(line, columns, strict=True):
@@ -91,22 +81,22 @@ def _step(ctx: SimtContext, item: ir.TileMma, p: Rep) -> None:
 
 
 def store(ctx: SimtContext, item: ir.TileStore) -> None:
-    place, pieces = _place(ctx, item.tile), ctx.tiles[item.tile]
+    position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
     base = index.linear(ctx, item.array, item.indices)
     for r, line in enumerate(pieces):
         for c, slots in enumerate(line):
             for n, slot in enumerate(slots):
-                row = _plus(ctx, place.row, place.thread.group, r * ROWS + n // 2 * 8)
-                column = _plus(ctx, place.column, place.thread.pair, c * COLUMNS + n % 2)
-                at = _plus(ctx, base, _plus(ctx, index.times(ctx, row, item.array.strides[-2]), column))
-                _store_one(ctx, item, (row, column), at, slot, place.is_first)
+                row = _sum(ctx, position.row, position.thread.group, r * ROWS + n // 2 * 8)
+                column = _sum(ctx, position.column, position.thread.pair, c * COLUMNS + n % 2)
+                at = _sum(ctx, base, _sum(ctx, index.times(ctx, row, item.array.strides[-2]), column))
+                _store_one(ctx, item, (row, column), at, slot, position.is_first)
 
 
 def _store_one(
-    ctx: SimtContext, item: ir.TileStore, place: tuple[Rep, Rep], at: Rep, slot: str, is_first: str | None
+    ctx: SimtContext, item: ir.TileStore, position: tuple[Rep, Rep], at: Rep, slot: str, is_first: str | None
 ) -> None:
     conditions = [is_first] if is_first is not None else []
-    for number, limit in zip(place, (item.rows, item.columns), strict=True):
+    for number, limit in zip(position, (item.rows, item.columns), strict=True):
         if limit is not None:
             conditions.append(ctx.line(f"icmp slt i64 {number.name}, {ctx.reps[limit].name}"))
 
@@ -117,10 +107,10 @@ def _store_one(
     guarded(ctx, conditions, write)
 
 
-# --- places ----------------------------------------------------------------------------------------------------------
+# --- positions ----------------------------------------------------------------------------------------------------------
 
 
-def _plus(ctx: SimtContext, a: Rep, *more: Rep | int) -> Rep:
+def _sum(ctx: SimtContext, a: Rep, *more: Rep | int) -> Rep:
     for b in more:
         a = index.plus(ctx, a, b if isinstance(b, Rep) else integer(b))
     return a
@@ -128,7 +118,7 @@ def _plus(ctx: SimtContext, a: Rep, *more: Rep | int) -> Rep:
 
 @dataclass(frozen=True)
 class _InWarp:
-    """A thread's place in its warp: number, number / 4, and 2 (number % 4)."""
+    """A thread's position in its warp: number, number / 4, and 2 (number % 4)."""
 
     number: str
     group: Rep
@@ -142,8 +132,8 @@ def _in_warp(ctx: SimtContext) -> _InWarp:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a thread's warp is in a tile; `is_first`: whether the warp repeats no other, None where none does."""
+class _WarpPosition:
+    """The position of a thread's warp in a tile. `is_first`: whether the warp repeats no other; None if no warp does."""
 
     row: Rep
     column: Rep
@@ -151,8 +141,8 @@ class _Place:
     thread: _InWarp
 
 
-def _place(ctx: SimtContext, tile: ir.Tile) -> _Place:
-    found = spread(tile, ctx.threads)
+def _warp_position(ctx: SimtContext, tile: ir.Tile) -> _WarpPosition:
+    found = UNIT.spread(tile, ctx.threads)
     used, warps = found.used, ctx.threads // WARP
     warp = ctx.line(f"lshr i64 %lane, {WARP.bit_length() - 1}")
     is_first = ctx.line(f"icmp ult i64 {warp}, {used}") if used < warps else None
@@ -160,7 +150,7 @@ def _place(ctx: SimtContext, tile: ir.Tile) -> _Place:
     down, across = (ctx.line(f"{op} i64 {number}, {found.across}") for op in ("udiv", "urem"))
     row = index.times(ctx, Rep(down), found.rows * ROWS)
     column = index.times(ctx, Rep(across), found.columns * COLUMNS)
-    return _Place(row, column, is_first, _in_warp(ctx))
+    return _WarpPosition(row, column, is_first, _in_warp(ctx))
 
 
 # --- operands: pairs of 16-bit floats, each in an i32 ----------------------------------------------------------------
@@ -168,7 +158,7 @@ def _place(ctx: SimtContext, tile: ir.Tile) -> _Place:
 
 @dataclass(frozen=True)
 class _Operand:
-    """A matrix of a product, from element `base` of an array on, and a thread's place in its pieces."""
+    """A matrix of a product, from element `base` of an array on, and the thread's position in its pieces."""
 
     array: ir.Array
     base: Rep
@@ -180,12 +170,12 @@ class _Operand:
 
     @property
     def in_eights(self) -> bool:
-        """Whether rows of 8 lie in workgroup memory at multiples of 16 bytes, as loads of whole matrices want them."""
+        """Whether rows of 8 are in workgroup memory at multiples of 16 bytes, as loads of whole matrices require."""
         return self.array.scratch and self.base.multiple % 8 == 0 and self.stride % 8 == 0
 
     @property
     def in_pairs(self) -> bool:
-        """Whether two neighbours of a row are an aligned word."""
+        """Whether two adjacent elements of a row are an aligned word."""
         return self.base.multiple % 2 == 0 and self.stride % 2 == 0
 
 
@@ -194,35 +184,35 @@ def _operand(ctx: SimtContext, array: ir.Array, at: tuple[ir.Value, ...]) -> _Op
 
 
 def _left(ctx: SimtContext, x: _Operand, row: Rep, p: Rep) -> list[str]:
-    """Four pairs of rows `row`.. and columns p.. ."""
+    """Four pairs in rows `row`.. and columns p.. ."""
     if x.in_eights:
         return _matrices(ctx, x, row, p, 4, False)
-    places = [(_plus(ctx, row, r), _plus(ctx, p, c)) for c in (0, 8) for r in (0, 8)]
-    return [_words(ctx, x, _plus(ctx, r, x.thread.group), _plus(ctx, c, x.thread.pair)) for r, c in places]
+    positions = [(_sum(ctx, row, r), _sum(ctx, p, c)) for c in (0, 8) for r in (0, 8)]
+    return [_words(ctx, x, _sum(ctx, r, x.thread.group), _sum(ctx, c, x.thread.pair)) for r, c in positions]
 
 
 def _right(ctx: SimtContext, x: _Operand, column: Rep, p: Rep, transposed: bool) -> list[str]:
-    """Two pairs along p.. for columns `column`..; `transposed`: the array's rows are the product's columns."""
+    """Two pairs along p.. in columns `column`.. . `transposed`: the array's rows are the product's columns."""
     if x.in_eights:
         return _matrices(ctx, x, *((column, p) if transposed else (p, column)), 2, not transposed)
-    steps = [_plus(ctx, p, n, x.thread.pair) for n in (0, 8)]
-    at = _plus(ctx, column, x.thread.group)
+    steps = [_sum(ctx, p, n, x.thread.pair) for n in (0, 8)]
+    at = _sum(ctx, column, x.thread.group)
     if transposed:
         return [_words(ctx, x, at, step) for step in steps]
-    return [_joined(ctx, x, *(_element(ctx, x, _plus(ctx, step, n), at) for n in (0, 1))) for step in steps]
+    return [_joined(ctx, x, *(_element(ctx, x, _sum(ctx, step, n), at) for n in (0, 1))) for step in steps]
 
 
 def _element(ctx: SimtContext, x: _Operand, row: Rep, column: Rep) -> Rep:
     """The number of an element of the array."""
-    return _plus(ctx, x.base, _plus(ctx, index.times(ctx, row, x.stride), column))
+    return _sum(ctx, x.base, _sum(ctx, index.times(ctx, row, x.stride), column))
 
 
 def _words(ctx: SimtContext, x: _Operand, row: Rep, column: Rep) -> str:
-    """Two neighbours of a row: one word, where that is known to be aligned."""
+    """Two adjacent elements of a row: one load if they are known to be an aligned word."""
     at = _element(ctx, x, row, column)
     if x.in_pairs:
         return ctx.line(f"load i32, ptr {pointer(ctx, x.array, at.name)}, align 4")
-    return _joined(ctx, x, at, _plus(ctx, at, 1))
+    return _joined(ctx, x, at, _sum(ctx, at, 1))
 
 
 def _joined(ctx: SimtContext, x: _Operand, first: Rep, second: Rep) -> str:
@@ -232,12 +222,15 @@ def _joined(ctx: SimtContext, x: _Operand, first: Rep, second: Rep) -> str:
 
 
 def _matrices(ctx: SimtContext, x: _Operand, row: Rep, column: Rep, count: int, across: bool) -> list[str]:
-    """`count` matrices of 8 x 8 at once, thread n giving the place of row n % 8 of matrix n / 8: the second is below the first,
-    the third and fourth to the right of these; of two, the second is below if `across`, else to the right."""
+    """Load `count` matrices of 8 x 8; thread n gives the address of row n % 8 of matrix n / 8.
+
+    Of four, the second is below the first, the others to the right of these. Of two, the second is below if `across`, else to the
+    right.
+    """
     row_in, matrix = (Rep(ctx.line(f"{op} i64 {x.thread.number}, {n}")) for op, n in (("and", 7), ("lshr", 3)))
     first, second = (Rep(ctx.line(f"and i64 {ctx.line(f'lshr i64 {matrix.name}, {n}')}, 1")) for n in (0, 1))
     none = integer(0)
     down, right = (first, second) if count == 4 else (first, none) if across else (none, first)
-    rows = _plus(ctx, _plus(ctx, row, row_in), index.times(ctx, down, 8))
-    at = _element(ctx, x, rows, _plus(ctx, column, index.times(ctx, right, 8)))
+    rows = _sum(ctx, _sum(ctx, row, row_in), index.times(ctx, down, 8))
+    at = _element(ctx, x, rows, _sum(ctx, column, index.times(ctx, right, 8)))
     return ctx.machine.matrices(ctx, pointer(ctx, x.array, at.name), count, across)

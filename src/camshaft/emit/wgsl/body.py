@@ -1,4 +1,4 @@
-"""The body of a kernel in WGSL, from SIMT form: memory, flow that threads meet in, collectives."""
+"""The body of a kernel in WGSL, from SIMT form: memory, control flow around barriers, collectives, atomics."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Callable, Sequence
 
 from camshaft.dtypes import DType, boolean
 from camshaft.emit.c_family import statements
-from camshaft.emit.c_family.context import Dialect, type_name
+from camshaft.emit.c_family.context import Dialect
 from camshaft.emit.c_family.text import Text, add, call
-from camshaft.emit.c_family.values import COMMON_VALUES, flush, operand, operands
+from camshaft.emit.c_family.values import COMMON_VALUES, atomic_cell, flush, operand, operands
 from camshaft.emit.wgsl import lanes as wgsl_lanes
 from camshaft.emit.wgsl.context import WgslContext, cast, cut, helper, literal, lowered
 from camshaft.emit.wgsl.functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl.layout import SPECIAL_WORDS, WgslTarget
 from camshaft.emit.wgsl.storage import WgslArray, WgslScratch
-from camshaft.emit.wgsl.uniform import Doubt
+from camshaft.emit.wgsl.uniform import NonUniform
 from camshaft.lang import ir
-from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import Absent
 from camshaft.lang.instructions import COMBINERS, identity
 from camshaft.lang.simt.form import SimtKernel
@@ -24,7 +23,7 @@ from camshaft.lang.storage import ELEMENTS
 
 
 def context(kernel: SimtKernel, target: WgslTarget) -> WgslContext:
-    """Before anything is written."""
+    """Return the context of a kernel before its text is written."""
     ctx = WgslContext(kernel, WGSL, (*kernel.shared, *kernel.private), simt=kernel, target=target)
     stored = {item.array for item in ir.walk(kernel.body) if isinstance(item, ir.Store)}
     atomic = {item.attr[0] for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.op == "atomic"}
@@ -32,7 +31,7 @@ def context(kernel: SimtKernel, target: WgslTarget) -> WgslContext:
     ctx.storage = {a: _storage(ctx, a, i, a in stored, a in atomic) for i, a in enumerate(kernel.arrays)}
     ctx.scratch = {a: _scratch(ctx, a, a in atomic) for a in (*kernel.shared, *kernel.private)}
     read_only = frozenset(a for a, s in ctx.storage.items() if s.read_only)
-    ctx.doubt = Doubt(kernel.body, read_only, ctx.one_subgroup)
+    ctx.non_uniform = NonUniform(kernel.body, read_only, ctx.one_subgroup)
     return ctx
 
 
@@ -62,27 +61,27 @@ def read(ctx: WgslContext, array: ir.Array, at: Text, value: ir.Value) -> Text:
         return Text(ctx.scratch[array].element(at.code))
     storage = ctx.storage[array]
     if storage.is_direct:
-        place = add(Text(ctx.starts[array]), at)
-        return Text(storage.element(f"{storage.name}[{place.code}]"))
+        index = add(Text(ctx.starts[array]), at)
+        return Text(storage.element(f"{storage.name}[{index.code}]"))
     return call(accessor(ctx, f"read_{storage.name}", storage.read_function, storage), at)
 
 
 def write(ctx: WgslContext, array: ir.Array, at: Text, value: Text, item: ir.Store) -> None:
     if array in ctx.scratch:
-        held = cut(ctx, value, ir.arithmetic_dtype(array.dtype), array.dtype)
-        ctx.write_line(ctx.scratch[array].stored_element(at.code, held.code), item.line)
+        rounded = cut(ctx, value, ir.arithmetic_dtype(array.dtype), array.dtype)
+        ctx.write_line(ctx.scratch[array].stored_element(at.code, rounded.code), item.line)
         return
     storage = ctx.storage[array]
     if storage.is_direct:
-        place = add(Text(ctx.starts[array]), at)
-        ctx.write_line(storage.stored_element(f"{storage.name}[{place.code}]", value.code), item.line)
+        index = add(Text(ctx.starts[array]), at)
+        ctx.write_line(storage.stored_element(f"{storage.name}[{index.code}]", value.code), item.line)
     else:
         name = accessor(ctx, f"write_{storage.name}", storage.write_function, storage)
         ctx.write_line(f"{call(name, at, value).code};", item.line)
 
 
 def accessor(ctx: WgslContext, name: str, function: Callable[[], str], storage: WgslArray) -> str:
-    """Notes a function of an array's elements."""
+    """Record the use of a function that reads or writes an array's elements; return its name."""
     if name not in ctx.accessors:
         ctx.accessors[name] = function()
         if name.startswith("write_") and storage.helper is not None:
@@ -92,19 +91,19 @@ def accessor(ctx: WgslContext, name: str, function: Callable[[], str], storage: 
 
 def atomic(ctx: WgslContext, value: ir.Value, at: Text, operands: Sequence[Text]) -> Text:
     array, kind = value.attr
-    name, held = f"atomic_{kind}_{ctx.array_names[array]}", ctx.type_name(value.dtype)
-    place: WgslArray | WgslScratch = ctx.storage[array] if array in ctx.storage else ctx.scratch[array]
-    index = f"i + {place.start}" if isinstance(place, WgslArray) else "i"
-    ctx.accessors[name] = wgsl_lanes.function(name, ATOMICS[kind], array.dtype.kind, held, index, place.choose)
+    name, typed = f"atomic_{kind}_{ctx.array_names[array]}", ctx.type_name(value.dtype)
+    memory: WgslArray | WgslScratch = ctx.storage[array] if array in ctx.storage else ctx.scratch[array]
+    index = f"i + {memory.start}" if isinstance(memory, WgslArray) else "i"
+    ctx.accessors[name] = wgsl_lanes.atomic(name, atomic_cell(ctx, value), len(operands), typed, index, memory.choose)
     return call(name, at, *operands)
 
 
-# --- flow that threads meet in -----------------------------------------------------------------------------------
+# --- control flow around barriers -----------------------------------------------------------------------------------
 
 
 def bound(ctx: WgslContext, item: ir.Range | ir.Lanes, value: ir.Value) -> Text:
     text = statements.bound(ctx, item, value)
-    if not isinstance(item, ir.Range) or not ctx.doubt.wants_proof(item, value):
+    if not isinstance(item, ir.Range) or not ctx.non_uniform.must_be_proved(item, value):
         return text
     name = ctx.names.new("start" if value is item.start else "stop")
     same = from_lane(ctx, text, value.dtype, 0)
@@ -114,76 +113,78 @@ def bound(ctx: WgslContext, item: ir.Range | ir.Lanes, value: ir.Value) -> Text:
 
 def condition(ctx: WgslContext, item: ir.When) -> Text:
     text = statements.condition(ctx, item)
-    return from_lane(ctx, text, boolean, 0) if ctx.doubt.wants_proof(item, item.condition) else text
+    return from_lane(ctx, text, boolean, 0) if ctx.non_uniform.must_be_proved(item, item.condition) else text
 
 
 # --- collectives -------------------------------------------------------------------------------------------------
 
 
-def meet(ctx: WgslContext, value: ir.Value, name: str, text: Callable[[str, str], str]) -> Text:
-    """Calls a function of emit/wgsl/lanes.py on the value's operands; `text` makes it of its name and type."""
-    given, held = operands(ctx, value.args), ctx.type_name(value.dtype)
+def called_by_all(ctx: WgslContext, value: ir.Value, name: str, text: Callable[[str, str], str]) -> Text:
+    """Call a function of emit/wgsl/lanes.py with the value's operands. `text` makes the function from its name and type."""
+    given, typed = operands(ctx, value.args), ctx.type_name(value.dtype)
     flush(ctx)
-    full = f"{name}_{held}"
-    ctx.collectives[full] = text(full, held)
+    full = f"{name}_{typed}"
+    ctx.collectives[full] = text(full, typed)
     return call(full, *given, Text("lane"))
 
 
-def through(ctx: WgslContext, dtype: DType, n: int) -> str:
-    """The workgroup array, of at least n elements, by which lanes exchange values of a dtype."""
-    held = ctx.type_name(dtype)
-    if held not in ctx.exchange:
-        ctx.exchange[held] = (ctx.names.new(f"exchange_{held}", everywhere=True), n)
-    name, size = ctx.exchange[held]
-    ctx.exchange[held] = (name, max(size, n))
+def exchange(ctx: WgslContext, dtype: DType, n: int) -> str:
+    """The workgroup array, of at least n elements, through which lanes exchange values of a dtype."""
+    typed = ctx.type_name(dtype)
+    if typed not in ctx.exchange:
+        ctx.exchange[typed] = (ctx.names.new(f"exchange_{typed}", everywhere=True), n)
+    name, size = ctx.exchange[typed]
+    ctx.exchange[typed] = (name, max(size, n))
     return name
 
 
 def combined(ctx: WgslContext, kind: str, value: ir.Value, a: str, b: str) -> str:
-    """The text of a combiner."""
+    """The expression that combines two accumulators."""
     pair = ir.Value(COMBINERS[kind], value.dtype, (value, value), line=value.line)
     return lowered(ctx, pair.op, pair, (Text(a), Text(b))).code
 
 
 def reduce(ctx: WgslContext, value: ir.Value) -> Text:
-    """Lanes 0..n-1 by halving, the first half with the second; each thread gets the result."""
+    """Reduce lanes 0..n-1 by halving, the first half with the second; all threads get the result."""
     kind, n = value.attr
     lanes = ctx.simt.lanes
     if ctx.one_subgroup:
         both = combined(ctx, kind, value, "total", "theirs")
-        return meet(ctx, value, f"reduce_{kind}_{n}", lambda f, t: wgsl_lanes.subgroup_reduce(f, t, n, lanes, both))
-    array = through(ctx, value.dtype, lanes)
+        return called_by_all(
+            ctx, value, f"reduce_{kind}_{n}", lambda f, t: wgsl_lanes.subgroup_reduce(f, t, n, lanes, both)
+        )
+    array = exchange(ctx, value.dtype, lanes)
     both = combined(ctx, kind, value, f"{array}[lane]", f"{array}[lane + half]")
-    return meet(ctx, value, f"reduce_{kind}_{n}", lambda f, t: wgsl_lanes.reduce(f, t, array, n, both))
+    return called_by_all(ctx, value, f"reduce_{kind}_{n}", lambda f, t: wgsl_lanes.reduce(f, t, array, n, both))
 
 
 def broadcast(ctx: WgslContext, value: ir.Value) -> Text:
-    """Lane i's value for each thread."""
+    """Lane `attr`'s value, for all threads."""
     return from_lane(ctx, operand(ctx, value.args[0]), value.dtype, value.attr)
 
 
 def from_lane(ctx: WgslContext, value: Text, dtype: DType, lane: int) -> Text:
-    """One lane's value of an expression, for all."""
+    """One lane's value of an expression, for all threads."""
     flush(ctx)
     name = f"broadcast_{ctx.type_name(dtype)}"
-    ctx.collectives[name] = wgsl_lanes.broadcast(name, ctx.type_name(dtype), through(ctx, dtype, 1))
+    ctx.collectives[name] = wgsl_lanes.broadcast(name, ctx.type_name(dtype), exchange(ctx, dtype, 1))
     return call(name, value, Text(str(lane)), Text("lane"))
 
 
 def shuffle(ctx: WgslContext, value: ir.Value) -> Text:
-    """The value of the lane that each thread names."""
-    array = through(ctx, value.dtype, ctx.simt.lanes)
-    return meet(ctx, value, "shuffle", lambda f, t: wgsl_lanes.shuffle(f, t, array))
+    """The value of the lane that the second operand gives."""
+    array = exchange(ctx, value.dtype, ctx.simt.lanes)
+    return called_by_all(ctx, value, "shuffle", lambda f, t: wgsl_lanes.shuffle(f, t, array))
 
 
 def scan(ctx: WgslContext, value: ir.Value) -> Text:
-    """Each lane's value with those of the lanes below it."""
+    """Combine each lane's value with those of the lanes below."""
     kind, exclusive = value.attr
     start = ctx.literal(identity(kind, value.dtype.numpy), value.dtype).code if exclusive else None
     both = combined(ctx, kind, value, "below", "total")
     name = f"scan_{kind}_exclusive" if exclusive else f"scan_{kind}"
-    array, lanes = through(ctx, value.dtype, ctx.simt.lanes), ctx.simt.lanes
-    return meet(ctx, value, name, lambda f, t: wgsl_lanes.scan(f, t, array, lanes, both, start))
+    array, lanes = exchange(ctx, value.dtype, ctx.simt.lanes), ctx.simt.lanes
+    return called_by_all(ctx, value, name, lambda f, t: wgsl_lanes.scan(f, t, array, lanes, both, start))
 
 
 WGSL: Dialect[WgslContext] = Dialect(
@@ -194,8 +195,6 @@ WGSL: Dialect[WgslContext] = Dialect(
     barrier=("workgroupBarrier();", "storageBarrier();"),
     reserved=RESERVED,
     functions=FUNCTIONS,
-    type_name=type_name,
-    value_type=lambda ctx, value: ctx.type_name(value.dtype),
     literal=literal,
     read=read,
     write=write,

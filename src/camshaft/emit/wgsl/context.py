@@ -14,30 +14,31 @@ from camshaft.emit.c_family.context import Context
 from camshaft.emit.c_family.text import ATOM, LOOSE, Text, call, fill
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.emit.wgsl.storage import WgslArray, WgslScratch
-from camshaft.emit.wgsl.uniform import Doubt, below_half
+from camshaft.emit.wgsl.uniform import NonUniform, below_half
 from camshaft.lang import ir
 from camshaft.lang.simt.form import SimtKernel
 
-# Dtypes that others stand for in names of helpers.
-_HELD_AS = {"i64": "i32", "f16": "f32", "bf16": "f32"}
-# Integers narrower than a word: a value of theirs is a word that was cut to their bits.
+# Dtypes that have another dtype's type in WGSL, for names of helpers.
+_TYPED_AS = {"i64": "i32", "f16": "f32", "bf16": "f32"}
+# Integers narrower than a word: their values are words, cut to their bits.
 _CUT = {"i8": "extractBits({0}, 0u, 8u)", "i16": "extractBits({0}, 0u, 16u)", "u8": "{0} & 255u", "u16": "{0} & 65535u"}
 
-# The ends of i64 (what accumulators of indexes start at) are those of i32 here.
+# The extremes of i64, at which accumulators of indexes start, become those of i32.
 _EXTREMES = {-(1 << 63): -(1 << 31), (1 << 63) - 1: (1 << 31) - 1}
 
 
 @dataclass(kw_only=True)
 class WgslContext(Context):
-    """`starts`: the names of direct arrays' first words; `storage`: each array parameter as the text sees it; `exchange`: the
-    arrays through which lanes meet, with their sizes, by type; `collectives` and `accessors`: functions that the body calls."""
+    """`starts`: the variables with the first words of directly indexed arrays. `storage` and `scratch`: the arrays in the text.
+    `exchange`: the workgroup arrays of collectives and their sizes, by type. `collectives`, `accessors`: functions that the body
+    calls."""
 
     simt: SimtKernel
     target: WgslTarget
     starts: dict[ir.Array, str] = field(default_factory=dict)
     storage: dict[ir.Array, WgslArray] = field(default_factory=dict)
     scratch: dict[ir.Array, WgslScratch] = field(default_factory=dict)
-    doubt: Doubt = field(init=False)
+    non_uniform: NonUniform = field(init=False)
     exchange: dict[str, tuple[str, int]] = field(default_factory=dict)
     collectives: dict[str, str] = field(default_factory=dict)
     accessors: dict[str, str] = field(default_factory=dict)
@@ -75,7 +76,7 @@ def literal(ctx: WgslContext, value: float | int | bool, dtype: DType) -> Text:
 
 
 def helper(ctx: WgslContext, name: str, value: ir.Value) -> str:
-    """The function of an expansion, noted as called."""
+    """Return the function of an expansion and record its use."""
     return ctx.use(_helper_name(ctx, name, value))
 
 
@@ -83,8 +84,8 @@ def _helper_name(ctx: WgslContext, name: str, value: ir.Value) -> str:
     if name == "dot4":
         return "dot4_packed_i32" if "packed-dot" in ctx.target.features else "dot4_i32"
     source = value.args[1 if name == "select" else 0].dtype.name
-    held = _HELD_AS.get(source, source)
-    return f"cast_{held}_{_HELD_AS.get(value.dtype.name, value.dtype.name)}" if name == "cast" else f"{name}_{held}"
+    typed = _TYPED_AS.get(source, source)
+    return f"cast_{typed}_{_TYPED_AS.get(value.dtype.name, value.dtype.name)}" if name == "cast" else f"{name}_{typed}"
 
 
 def lowered(ctx: WgslContext, op: str, value: ir.Value, operands: Sequence[Text]) -> Text:
@@ -104,13 +105,13 @@ def cast(ctx: WgslContext, value: ir.Value, operand: Text) -> Text:
         )
     if source.is_float and to.is_integer:
         return call(helper(ctx, "cast", value), operand)
-    held = ctx.type_name(to)
-    moved = operand if ctx.type_name(source) == held else fill(f"{held}({{0}})", (operand,))
-    return cut(ctx, moved, source, to)
+    typed = ctx.type_name(to)
+    converted = operand if ctx.type_name(source) == typed else fill(f"{typed}({{0}})", (operand,))
+    return cut(ctx, converted, source, to)
 
 
 def cut(ctx: WgslContext, value: Text, source: DType, to: DType) -> Text:
-    """A value of the type that holds `to`, made one that `to` has: rounded to 16 bits, or cut to its bits."""
+    """Round a value to f16 or bf16, or cut it to the bits of a narrow integer; other dtypes stay as they are."""
     if source == to or source.kind == "b":
         return value
     if to.name in ("f16", "bf16"):

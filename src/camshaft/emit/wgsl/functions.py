@@ -1,6 +1,6 @@
-"""WGSL's words that no name may be, and the helper functions that the instruction table's "expand:NAME" stands for.
+"""Reserved words of WGSL, and helper functions: "expand:NAME" of the instruction table, and conversions.
 
-NaN is tested on bits: WGSL may assume that none occurs. i64 is i32 here, and 16-bit floats are f32 rounded to them.
+NaN is tested on bits: WGSL may assume that none occurs. An i64 is an i32 here, and 16-bit floats are f32 rounded to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HIGH_PRODUCT = """fn high_product(a: u32, b: u32) -> u32 {
     let middle = (low >> 16u) + (first & 0xffffu) + (second & 0xffffu);
     return (a >> 16u) * (b >> 16u) + (first >> 16u) + (second >> 16u) + (middle >> 16u);
 }"""
-# the rest within a quarter of pi, and the number of quarter turns, for a finite x
+# for a finite x: the remainder within a quarter of pi, and the number of quarter turns
 CUT = f"""fn cut_f32(x: f32) -> vec2<f32> {{
     let bits = bitcast<u32>(x) & 0x7fffffffu;
     if (bits < 0x3f490fdbu) {{ return vec2<f32>(x, 0.0); }}
@@ -88,14 +88,14 @@ resource restrict self set shared sizeof smooth snorm static static_assert stati
 thread_local throw trait try type typedef typeid typename typeof union unless unorm unsafe unsized use using varying virtual
 volatile wgsl where with writeonly yield
 """
-# Types and functions that emitted text uses: a local of that name would hide them.
+# Types and functions that the text uses: a local variable of that name would hide them.
 _BUILTINS = """
 i32 u32 f32 f16 bool vec2 vec3 vec4 array atomic ptr bitcast select min max clamp abs sqrt inverseSqrt floor round exp log tanh
 fma sin cos ceil trunc extractBits unpack2x16float pack2x16float dot4I8Packed dot4U8Packed workgroupBarrier storageBarrier
 workgroupUniformLoad atomicLoad atomicStore atomicAnd atomicOr atomicXor atomicAdd atomicMin atomicMax atomicExchange
 atomicCompareExchangeWeak subgroupAdd subgroupShuffle subgroupBroadcast
 """
-# Names of the module's own frame: emit/wgsl/module.py.
+# Names in the text of emit/wgsl/module.py.
 _FRAME = "run fixed lane group groups thread program total"
 
 RESERVED = frozenset((_KEYWORDS + _BUILTINS + _FRAME).split())
@@ -109,7 +109,7 @@ def _extreme(name: str, function: str) -> str:
 
 
 def _saturated(to: str, low: str, high: str, type_: str, least: str, most: str) -> str:
-    """f32 to an integer of `to`: by value from `low` to `high`, the ends beyond; NaN gives 0."""
+    """f32 to an integer of `to`: by value from `low` to `high`, saturated outside; NaN gives 0."""
     suffix = "u" if type_ == "u32" else ""
     return f"""fn cast_f32_{to}(x: f32) -> {type_} {{
     let inside = {type_}(clamp(x, {low}, {high}));
@@ -162,7 +162,7 @@ FUNCTIONS: dict[str, str] = {
     }
     return y;
 }""",
-    # u s = (u - 128) s + 128 s, and u - 128 in a signed byte is u with its top bit turned
+    # u s = (u - 128) s + 128 s, and u - 128 in a signed byte is u with its top bit flipped
     "dot4_packed_i32": """fn dot4_packed_i32(sum: i32, a: u32, b: u32) -> i32 {
     return sum + dot4I8Packed(a ^ 0x80808080u, b) + 128 * dot4I8Packed(0x01010101u, b);
 }""",

@@ -1,25 +1,23 @@
-"""Functions of WGSL in which the lanes of a workgroup meet: reductions, scans, shuffles, atomics.
+"""WGSL functions for collectives of a workgroup (reductions, scans, shuffles), and for atomics.
 
-Where a workgroup is no larger than the least subgroup, a reduction is a butterfly of subgroup shuffles: lane i is invocation i
-there, as drivers number a workgroup of one dimension. The other functions use workgroup memory: all lanes call them in uniform
+If a workgroup fits the smallest subgroup, a reduction is a butterfly of subgroup shuffles: lane i is invocation i there, as
+drivers number a workgroup of one dimension. The other collectives use workgroup memory: all lanes call them in uniform control
 flow, they write `array` (one element per lane) and end with a barrier, so that the next function can reuse it
-(workgroupUniformLoad includes one).
+(workgroupUniformLoad includes a barrier).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from camshaft.lang.atomics import Atomic
-
 _SWAP = """loop {{
-        let swap = atomicCompareExchangeWeak(&{place}, expected, value);
+        let swap = atomicCompareExchangeWeak(&{variable}, expected, value);
         old = swap.old_value;
         if (swap.exchanged || old != expected) {{ break; }}
     }}"""
-_ADD_F32 = """var bits = atomicLoad(&{place});
+_ADD_F32 = """var bits = atomicLoad(&{variable});
     loop {{
-        let swap = atomicCompareExchangeWeak(&{place}, bits, bitcast<u32>(bitcast<f32>(bits) + value));
+        let swap = atomicCompareExchangeWeak(&{variable}, bits, bitcast<u32>(bitcast<f32>(bits) + value));
         if (swap.exchanged) {{ break; }}
         bits = swap.old_value;
     }}
@@ -28,25 +26,23 @@ _ADD_F32 = """var bits = atomicLoad(&{place});
 _EXPANSIONS = {"compare_exchange": _SWAP, "atomic_add": _ADD_F32}
 
 
-def function(name: str, row: Atomic, kind: str, held: str, index: str, choose: Callable[..., list[str]]) -> str:
-    """`name`(i, operands): changes an element and gives the old one. `choose` writes statements on the element's place."""
-    cell = row.wgsl[kind]
-    assert isinstance(cell, str), f"atomic_{row.name} of kind {kind} was refused before"
+def atomic(name: str, cell: str, n_operands: int, typed: str, index: str, choose: Callable[..., list[str]]) -> str:
+    """A function (i, operands) that changes an element and returns the old one. `choose` writes statements on the element."""
 
-    def change(place: str) -> str:
+    def change(variable: str) -> str:
         if cell.startswith("expand:"):
-            return _EXPANSIONS[cell.removeprefix("expand:")].format(place=place)
-        return f"old = {cell.format(f'&{place}', 'value')};"
+            return _EXPANSIONS[cell.removeprefix("expand:")].format(variable=variable)
+        return f"old = {cell.format(f'&{variable}', 'value')};"
 
-    operands = ["expected", "value"][-row.operands :]
-    parameters = ", ".join(["i: i32", *(f"{o}: {held}" for o in operands)])
-    lines = [f"fn {name}({parameters}) -> {held} {{", f"    let at = u32({index});", f"    var old: {held};"]
+    operands = ["expected", "value"][-n_operands:]
+    parameters = ", ".join(["i: i32", *(f"{o}: {typed}" for o in operands)])
+    lines = [f"fn {name}({parameters}) -> {typed} {{", f"    let at = u32({index});", f"    var old: {typed};"]
     return "\n".join([*lines, *choose("at", change), "    return old;", "}"])
 
 
-def reduce(name: str, held: str, array: str, n: int, both: str) -> str:
-    """Lanes 0..n-1, the first half with the second until one is left. `both` combines array[lane] and array[lane + half]."""
-    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+def reduce(name: str, typed: str, array: str, n: int, both: str) -> str:
+    """Lanes 0..n-1: the first half with the second until one is left. `both` combines array[lane] and array[lane + half]."""
+    return f"""fn {name}(x: {typed}, lane: i32) -> {typed} {{
     {array}[lane] = x;
     for (var half = {n // 2}; half > 0; half /= 2) {{
         workgroupBarrier();
@@ -56,10 +52,10 @@ def reduce(name: str, held: str, array: str, n: int, both: str) -> str:
 }}"""
 
 
-def subgroup_reduce(name: str, held: str, n: int, lanes: int, both: str) -> str:
+def subgroup_reduce(name: str, typed: str, n: int, lanes: int, both: str) -> str:
     """The same pairs as `reduce`, within one subgroup of `lanes`. `both` combines `total` and `theirs`."""
     result = "total" if n == lanes else "subgroupBroadcast(total, 0u)"
-    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    return f"""fn {name}(x: {typed}, lane: i32) -> {typed} {{
     var total = x;
     for (var half = {n // 2}u; half > 0u; half /= 2u) {{
         let theirs = subgroupShuffleXor(total, half);
@@ -69,17 +65,17 @@ def subgroup_reduce(name: str, held: str, n: int, lanes: int, both: str) -> str:
 }}"""
 
 
-def broadcast(name: str, held: str, array: str) -> str:
-    """One lane's value, for all."""
-    return f"""fn {name}(x: {held}, from_lane: i32, lane: i32) -> {held} {{
+def broadcast(name: str, typed: str, array: str) -> str:
+    """One lane's value, for all lanes."""
+    return f"""fn {name}(x: {typed}, from_lane: i32, lane: i32) -> {typed} {{
     if (lane == from_lane) {{ {array}[0] = x; }}
     return workgroupUniformLoad(&{array}[0]);
 }}"""
 
 
-def shuffle(name: str, held: str, array: str) -> str:
-    """The value of the lane that each asks for."""
-    return f"""fn {name}(x: {held}, from_lane: i32, lane: i32) -> {held} {{
+def shuffle(name: str, typed: str, array: str) -> str:
+    """The value of lane `from_lane`, which may differ per lane."""
+    return f"""fn {name}(x: {typed}, from_lane: i32, lane: i32) -> {typed} {{
     {array}[lane] = x;
     workgroupBarrier();
     let theirs = {array}[from_lane];
@@ -88,10 +84,10 @@ def shuffle(name: str, held: str, array: str) -> str:
 }}"""
 
 
-def scan(name: str, held: str, array: str, lanes: int, both: str, start: str | None) -> str:
-    """Each lane's value with those below it, by doubling. `both` combines `below` and `total`; `start`: lane 0's if exclusive."""
+def scan(name: str, typed: str, array: str, lanes: int, both: str, start: str | None) -> str:
+    """Each lane's value with those below, by doubling. `both` combines `below` and `total`. `start`: lane 0's, if exclusive."""
     result = "total" if start is None else f"select({array}[max(lane - 1, 0)], {start}, lane == 0)"
-    return f"""fn {name}(x: {held}, lane: i32) -> {held} {{
+    return f"""fn {name}(x: {typed}, lane: i32) -> {typed} {{
     var total = x;
     {array}[lane] = total;
     workgroupBarrier();

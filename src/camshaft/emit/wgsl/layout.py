@@ -1,22 +1,22 @@
-"""What emitted WGSL and its runtime agree on: WgslTarget (what an adapter has) and WgslModule (text, and its bindings as data).
+"""WgslTarget: what an adapter has. WgslModule: the text of a kernel and its bindings.
 
-Made by emit/wgsl/module.py, read by backends/webgpu. The contract, all in group 0:
+The contract between emit/wgsl/module.py and backends/webgpu, all in group 0:
 
 - binding 0, `run: array<i32>`, storage, read-only: the run's active extents, an i32 each, in the order of the plan.
-- binding 1, `fixed: array<vec4<i32>, n>`, uniform: `n_fixed` words of one launch, which `fixed_words` makes when it is bound.
+- binding 1, `fixed: array<vec4<i32>, n>`, uniform: `n_fixed` words of one launch, made by `fixed_words` when it is bound.
 - bindings 2 and up, storage: the arrays, in the kernel's order, each in one piece or more (`WgslModule.bindings`). All
-  are read-write, even those that a kernel only reads: WebGPU forbids to bind one buffer both read-only and writable in a
+  are read-write, even those that a kernel only reads: WebGPU forbids binding one buffer as read-only and as writable in a
   dispatch, and inputs and outputs are slices of one arena. `WgslTarget.read_only` names the arrays whose buffer nothing
   writes in that dispatch.
 
 A binding's offset must be a multiple of the adapter's alignment, an array's address need not: bind from the address rounded down
-(`aligned`, bytes), and give the bytes that were cut off to `fixed_words`. An array's address is a multiple of its dtype's size.
-Piece p starts at aligned + its `offset_nbytes` and ends `nbytes` later or where the array ends, rounded up to 4 bytes, whichever
-comes first; a piece that would start at or past the end (there is one byte of slack for the rounding) is never read: any legal
-range will do for it. An allocation is therefore a multiple of 4 bytes.
+(`aligned`, bytes), and pass the bytes that were cut off to `fixed_words`. An array's address is a multiple of its dtype's size.
+Piece p starts at aligned + its `offset_nbytes` and ends `nbytes` later or at the array's end, rounded up to 4 bytes, whichever
+comes first. A piece that would start at or past the end (there is one byte of slack for the rounding) is never read; bind any
+legal range for it. An allocation is therefore a multiple of 4 bytes.
 
-A launch of P programs is `dispatch(P)` workgroups; the kernel computes P from the run's extents and returns past it. No P, no
-dispatch.
+A launch of P programs is `dispatch(P)` workgroups, none if P is 0. The kernel computes P from the run's extents, and workgroups
+past it return.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ import numpy as np
 
 from camshaft.errors import KernelError
 
-# Words that WGSL cannot spell as literals: infinity and a quiet NaN; two words of room.
+# Words without a literal in WGSL: infinity and a quiet NaN; and two unused words.
 SPECIAL_WORDS = (0x7F800000, 0x7FC00000, 0, 0)
 RUN_BINDING, FIXED_BINDING, FIRST_ARRAY_BINDING = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class WgslTarget:
-    """What the emitter may assume of an adapter. `features`: 'shader-f16', 'subgroups', 'packed-dot' (dot4U8Packed and its kin).
+    """What the emitter may assume of an adapter. `features`: 'shader-f16', 'subgroups', 'packed-dot' (dot4I8Packed).
 
-    `subgroup_size`: the least that a subgroup has (0: not known). `max_binding_nbytes`: of one storage binding.
+    `subgroup_size`: the smallest size of a subgroup (0: not known). `max_binding_nbytes`: of one storage binding.
     `max_bindings`: storage bindings of one stage. `alignment`: bytes, of a binding's offset. `read_only`: arrays, by name,
-    whose buffers nothing writes in the same dispatch. `enables_subgroups`: whether the text says so, as a browser wants and naga
-    refuses (wgpu issue 5555).
+    whose buffers nothing writes in the same dispatch. `enables_subgroups`: whether the text has `enable subgroups`, which
+    browsers require and naga refuses (wgpu issue 5555).
     """
 
     features: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class WgslTarget:
     enables_subgroups: bool = False
 
     def key(self) -> str:
-        """A spelling for cache keys."""
+        """A text for cache keys."""
         numbers = (self.subgroup_size, self.max_binding_nbytes, self.max_workgroups, self.alignment)
         names = (",".join(sorted(self.features)), ",".join(sorted(self.read_only)), str(self.enables_subgroups))
         return "/".join(("wgsl", *map(str, numbers), *names))
@@ -75,7 +75,7 @@ class WgslBinding:
 
 @dataclass(frozen=True)
 class WgslModule:
-    """The text of one kernel. `requires`: device features that it enables. `workgroup_nbytes`: of memory that it declares."""
+    """The text of one kernel. `requires`: device features that it uses. `workgroup_nbytes`: of workgroup memory."""
 
     text: str
     entry: str
@@ -93,7 +93,7 @@ class WgslModule:
         return n_fixed(self.n_scalars, len(self.itemsizes))
 
     def fixed_words(self, scalars: Sequence[int], cut_nbytes: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The words of binding 1: `scalars` index the run's extents, `cut_nbytes` has each array's address less its aligned."""
+        """The words of binding 1. `scalars`: indexes of the run's extents; `cut_nbytes`: each array's address minus `aligned`."""
         if len(scalars) != self.n_scalars or len(cut_nbytes) != len(self.itemsizes):
             raise KernelError(
                 f"{self.entry}: {len(scalars)} scalars and {len(cut_nbytes)} arrays; "
@@ -113,17 +113,17 @@ class WgslModule:
 
 
 def n_fixed(n_scalars: int, n_arrays: int) -> int:
-    """Words of binding 1 for a kernel: the special ones, an index per scalar, an offset per array, filled up to vectors."""
+    """Words of binding 1: the special ones, an index per scalar, an offset per array, rounded up to vectors."""
     return -(-(len(SPECIAL_WORDS) + n_scalars + n_arrays) // 4) * 4
 
 
 def piece_nbytes(target: WgslTarget) -> int:
-    """Bytes of one piece of an array that passes the limit of a binding: a power of two, so that an index splits by shifts."""
+    """Bytes of one piece of an array that exceeds a binding's limit: a power of two, so that shifts split an index."""
     return 1 << (target.max_binding_nbytes.bit_length() - 1)
 
 
 def pieces(nbytes: int, target: WgslTarget) -> tuple[tuple[int, int], ...]:
-    """(offset, size) in bytes of the pieces of an array, whose address may lie up to an alignment past its aligned one."""
+    """(offset, size) in bytes of an array's pieces. Its address may be up to one alignment past the aligned address."""
     whole = -(-nbytes // 4) * 4 + target.alignment
     if whole <= target.max_binding_nbytes:
         return ((0, whole),)

@@ -1,6 +1,6 @@
-"""SIMT form to WGSL: one compute shader, a workgroup per program. Its bindings are described in emit/wgsl/layout.py.
+"""SIMT form to WGSL: one compute shader, a workgroup per program. emit/wgsl/layout.py describes its bindings.
 
-The module: the run's words, the arrays, workgroup memory, helper functions, then the kernel, whose body emit/wgsl/body.py writes.
+The text has the run's words, the arrays, workgroup memory, helper functions, then the kernel, whose body is by body.py.
 Programs are numbered along x, then y, of the dispatch; the last axis of the kernel's grid runs fastest.
 """
 
@@ -9,48 +9,30 @@ from __future__ import annotations
 from math import prod
 
 from camshaft.emit.c_family.statements import write_body
+from camshaft.emit.wgsl import layout
 from camshaft.emit.wgsl.body import context, fixed_word
 from camshaft.emit.wgsl.context import WgslContext
-from camshaft.emit.wgsl.layout import (
-    FIRST_ARRAY_BINDING,
-    FIXED_BINDING,
-    RUN_BINDING,
-    SPECIAL_WORDS,
-    WgslBinding,
-    WgslModule,
-    WgslTarget,
-    n_fixed,
-)
+from camshaft.emit.wgsl.layout import WgslBinding, WgslModule, WgslTarget
 from camshaft.errors import KernelError
-from camshaft.lang import ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel
 
 
 def emit(kernel: SimtKernel, target: WgslTarget) -> WgslModule:
-    """The WGSL of a kernel. KernelError where a limit of the target is passed or WGSL lacks what the kernel uses."""
+    """Return the WGSL of a kernel. KernelError if it exceeds a limit of the target or uses what WGSL lacks."""
     body = context(expand_functions(kernel, "wgsl"), target)
     lines = write_body(body)
     bindings, declarations = _arrays(body)
     shared, shared_nbytes = _shared(body)
     _check(kernel, target, len(bindings), shared_nbytes)
     requires = _requires(body)
-    parts = [
-        *(["enable f16;"] if "shader-f16" in requires else []),
-        *(["enable subgroups;"] if "subgroups" in requires and target.enables_subgroups else []),
-        *_run_words(kernel),
-        *declarations,
-        *shared,
-        "",
-        *[line for text in body.all_functions() for line in (text, "")],
-        *body.heading(),
-        *_signature(kernel, body.entry),
-        *_entry(kernel, body),
-        *lines,
-        "}",
-    ]
+    enabled = ["f16"] if "shader-f16" in requires else []
+    enabled += ["subgroups"] if "subgroups" in requires and target.enables_subgroups else []
+    frame = [*(f"enable {name};" for name in enabled), *_run_words(kernel), *declarations, *shared, ""]
+    functions = [line for text in body.all_functions() for line in (text, "")]
+    entry = [*body.heading(), *_signature(kernel, body.entry), *_entry(kernel, body), *lines, "}"]
     return WgslModule(
-        text="\n".join(parts) + "\n",
+        text="\n".join([*frame, *functions, *entry]) + "\n",
         entry=body.entry,
         lanes=kernel.lanes,
         bindings=bindings,
@@ -71,10 +53,10 @@ def _requires(body: WgslContext) -> frozenset[str]:
 
 def _run_words(kernel: SimtKernel) -> list[str]:
     """The declarations of bindings 0 and 1."""
-    vectors = n_fixed(len(kernel.scalars), len(kernel.arrays)) // 4
+    vectors = layout.n_fixed(len(kernel.scalars), len(kernel.arrays)) // 4
     return [
-        f"@group(0) @binding({RUN_BINDING}) var<storage, read> run: array<i32>;",
-        f"@group(0) @binding({FIXED_BINDING}) var<uniform> fixed: array<vec4<i32>, {vectors}>;",
+        f"@group(0) @binding({layout.RUN_BINDING}) var<storage, read> run: array<i32>;",
+        f"@group(0) @binding({layout.FIXED_BINDING}) var<uniform> fixed: array<vec4<i32>, {vectors}>;",
     ]
 
 
@@ -94,7 +76,7 @@ def _arrays(body: WgslContext) -> tuple[tuple[WgslBinding, ...], list[str]]:
     bindings: list[WgslBinding] = []
     declarations: list[str] = []
     for index, storage in enumerate(body.storage.values()):
-        first = FIRST_ARRAY_BINDING + len(bindings)
+        first = layout.FIRST_ARRAY_BINDING + len(bindings)
         declarations += storage.declarations(first)
         bindings += [
             WgslBinding(first + i, index, start, nbytes, storage.read_only)
@@ -104,15 +86,15 @@ def _arrays(body: WgslContext) -> tuple[tuple[WgslBinding, ...], list[str]]:
 
 
 def _shared(body: WgslContext) -> tuple[list[str], int]:
-    """Workgroup memory: the kernel's scratch and what lanes meet through; with its bytes, 4 an element."""
+    """Workgroup memory: the kernel's scratch and the memory of collectives; and its bytes, 4 per element."""
     types = {body.array_names[a]: (body.scratch[a].type, prod(a.shape)) for a in body.simt.shared}
-    types |= {name: (f"array<{held}, {n}>", n) for held, (name, n) in body.exchange.items()}
+    types |= {name: (f"array<{typed}, {n}>", n) for typed, (name, n) in body.exchange.items()}
     lines = [f"var<workgroup> {name}: {typed};" for name, (typed, _) in types.items()]
     return lines, sum(4 * count for _, count in types.values())
 
 
 def _check(kernel: SimtKernel, target: WgslTarget, n_arrays: int, shared_nbytes: int) -> None:
-    """Fails where the kernel passes a limit of the adapter."""
+    """Raise KernelError if the kernel exceeds a limit of the adapter."""
     for what, has, most in (
         ("storage bindings", n_arrays + 1, target.max_bindings),
         ("bytes of workgroup memory", shared_nbytes, target.max_workgroup_nbytes),
@@ -123,14 +105,14 @@ def _check(kernel: SimtKernel, target: WgslTarget, n_arrays: int, shared_nbytes:
 
 
 def _entry(kernel: SimtKernel, body: WgslContext) -> list[str]:
-    """Which thread and program this is; threads past the last program return."""
+    """Compute the lane and the program's indexes; workgroups past the last program return."""
     lines = ["let lane = i32(thread);"]
     for i, name in enumerate(body.scalar_names):
-        lines.append(f"let {name} = run[{fixed_word(len(SPECIAL_WORDS) + i)}];")
+        lines.append(f"let {name} = run[{fixed_word(len(layout.SPECIAL_WORDS) + i)}];")
     for array, storage in body.storage.items():
         if storage.is_direct:
             lines.append(f"let {body.starts[array]} = {storage.start};")
-    sizes = [_size(kernel, body, dim) for dim in kernel.grid]
+    sizes = body.grid_sizes()
     number = str(prod(d.size for d in kernel.grid if d.scalar is None))
     total = " * ".join([*([number] if number != "1" else []), *[s for s in sizes if not s.isdigit()]]) or number
     lines += [
@@ -146,11 +128,3 @@ def _entry(kernel: SimtKernel, body: WgslContext) -> list[str]:
     for array in kernel.private:
         lines.append(f"var {body.array_names[array]}: {body.scratch[array].type};")
     return [f"    {line}" for line in lines]
-
-
-def _size(kernel: SimtKernel, body: WgslContext, dim: ir.GridDim) -> str:
-    """Programs along an axis."""
-    if dim.scalar is None:
-        return str(dim.size)
-    name = body.scalar_names[kernel.scalars.index(dim.scalar)]
-    return name if dim.divisor == 1 else f"(({name} + {dim.divisor - 1}) / {dim.divisor})"

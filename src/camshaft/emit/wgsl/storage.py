@@ -1,6 +1,6 @@
-"""Arrays in WGSL: declarations, and functions that read and write elements that are packed in words or lie in several bindings.
+"""Arrays in WGSL: declarations, and functions for elements that are packed in words or divided over several bindings.
 
-A native array in one binding needs no function: it is indexed where it is used. Everything else gets read_NAME and write_NAME.
+An array of a native type in one binding is indexed directly. Other arrays have the functions read_NAME and write_NAME.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import prod
 from camshaft.emit.wgsl.layout import WgslTarget, piece_nbytes, pieces
 from camshaft.lang import ir
 
-# 16-bit and 8-bit elements: (how bits of a word at `shift` give a value, how a value gives bits of an element)
+# 16-bit and 8-bit elements: (the value from a word's bits at `shift`, the element's bits from a value)
 _PACKED: dict[str, tuple[str, str]] = {
     "f16": ("unpack2x16float(extractBits(word, shift, 16u)).x", "f16_bits(value)"),
     "bf16": ("bitcast<f32>(extractBits(word, shift, 16u) << 16u)", "bf16_bits(value)"),
@@ -26,7 +26,7 @@ _PACKED: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class WgslScratch:
-    """Scratch of a workgroup or a thread: elements are values, native or (where the kernel asks for atomics) atomics."""
+    """Scratch of a workgroup or a thread. Its elements are native values, or atomics if the kernel has atomics on it."""
 
     array: ir.Array
     name: str
@@ -35,7 +35,7 @@ class WgslScratch:
 
     @property
     def holds_bits(self) -> bool:
-        """Whether its elements are f32 by their bits: WGSL has atomics of integers only."""
+        """Whether its elements are the bits of f32: WGSL has atomics of integers only."""
         return self.atomic and self.value == "f32"
 
     @property
@@ -57,13 +57,13 @@ class WgslScratch:
         return f"atomicStore(&{self.name}[{at}], {f'bitcast<u32>({value})' if self.holds_bits else value});"
 
     def choose(self, index: str, use: Callable[[str], str]) -> list[str]:
-        """A statement on the element `index`."""
+        """The statement that `use` makes for the element `index`."""
         return [f"    {use(f'{self.name}[{index}]')}"]
 
 
 @dataclass(frozen=True)
 class WgslArray:
-    """An array parameter. `name` in the text, `value` its type as a value; `start`: the word with its first element."""
+    """An array parameter. `name`: in the text; `value`: its elements as values; `start`: the word with the first element."""
 
     array: ir.Array
     name: str
@@ -75,7 +75,7 @@ class WgslArray:
 
     @property
     def has_f16(self) -> bool:
-        """Whether the elements are of WGSL's own f16."""
+        """Whether the elements have WGSL's type f16."""
         return self.array.dtype.name == "f16" and "shader-f16" in self.target.features
 
     @property
@@ -84,12 +84,12 @@ class WgslArray:
 
     @property
     def is_atomic(self) -> bool:
-        """Whether its words are atomics: threads write other parts of a word, or the kernel asks for atomics."""
+        """Whether its words are atomics: threads write parts of one word, or the kernel has atomics on it."""
         return self.atomic or (self.stored and self.is_packed)
 
     @property
     def holds_bits(self) -> bool:
-        """Whether its elements are f32 by their bits: WGSL has atomics of integers only."""
+        """Whether its elements are the bits of f32: WGSL has atomics of integers only."""
         return self.atomic and self.value == "f32"
 
     @property
@@ -120,17 +120,17 @@ class WgslArray:
             for i, name in enumerate(self.names)
         ]
 
-    def element(self, place: str) -> str:
-        """The value of a native element at that place."""
+    def element(self, variable: str) -> str:
+        """The value of a native element in `variable`."""
         if self.is_atomic:
-            return f"bitcast<f32>(atomicLoad(&{place}))" if self.holds_bits else f"atomicLoad(&{place})"
-        return f"f32({place})" if self.has_f16 else place
+            return f"bitcast<f32>(atomicLoad(&{variable}))" if self.holds_bits else f"atomicLoad(&{variable})"
+        return f"f32({variable})" if self.has_f16 else variable
 
-    def stored_element(self, place: str, value: str) -> str:
-        """A statement that stores a native element."""
+    def stored_element(self, variable: str, value: str) -> str:
+        """A statement that stores a native element in `variable`."""
         if self.is_atomic:
-            return f"atomicStore(&{place}, {f'bitcast<u32>({value})' if self.holds_bits else value});"
-        return f"{place} = f16({value});" if self.has_f16 else f"{place} = {value};"
+            return f"atomicStore(&{variable}, {f'bitcast<u32>({value})' if self.holds_bits else value});"
+        return f"{variable} = f16({value});" if self.has_f16 else f"{variable} = {value};"
 
     # --- functions ---------------------------------------------------------------------------------------------------
     def read_function(self) -> str:
@@ -142,13 +142,13 @@ class WgslArray:
             lines += self._word(f"at >> {per.bit_length() - 1}u")
             lines += [f"    return {_PACKED[self.array.dtype.name][0]};"]
         else:
-            lines += self.choose("at", lambda place: f"return {self.element(place)};")
+            lines += self.choose("at", lambda variable: f"return {self.element(variable)};")
         return "\n".join([*lines, "}"])
 
     def _word(self, index: str) -> list[str]:
         lines = ["    var word: u32;"] if len(self.pieces) > 1 else []
         first = "word" if lines else "let word"
-        return lines + self.choose(index, lambda place: f"{first} = {self.element(place)};")
+        return lines + self.choose(index, lambda variable: f"{first} = {self.element(variable)};")
 
     def write_function(self) -> str:
         """write_NAME(i, value)."""
@@ -157,7 +157,7 @@ class WgslArray:
             f"    let at = u32(i + {self.start});",
         ]
         if not self.is_packed:
-            return "\n".join([*lines, *self.choose("at", lambda place: self.stored_element(place, "value")), "}"])
+            return "\n".join([*lines, *self.choose("at", lambda variable: self.stored_element(variable, "value")), "}"])
         bits = self.array.dtype.bits
         per, mask = 32 // bits, f"0x{(1 << bits) - 1:x}u"
         lines += [
@@ -167,12 +167,12 @@ class WgslArray:
         # other threads own the word's other elements
         lines += self.choose(
             f"at >> {per.bit_length() - 1}u",
-            lambda place: f"atomicAnd(&{place}, ~({mask} << shift)); atomicOr(&{place}, bits);",
+            lambda variable: f"atomicAnd(&{variable}, ~({mask} << shift)); atomicOr(&{variable}, bits);",
         )
         return "\n".join([*lines, "}"])
 
     def choose(self, index: str, use: Callable[[str], str]) -> list[str]:
-        """Statements on the element or word `index`, in whichever binding it lies."""
+        """Statements on the element or word `index`: a switch over the bindings if there are several."""
         if len(self.pieces) == 1:
             return [f"    {use(f'{self.name}[{index}]')}"]
         count = piece_nbytes(self.target) // (2 if self.has_f16 else 4)

@@ -1,14 +1,14 @@
-"""What a browser's compiler cannot prove to be uniform: conditions around barriers that must go through workgroup memory.
+"""Finds conditions and loop bounds around barriers that a browser's compiler cannot prove to be uniform.
 
-The verifier has a more precise analysis (lang/uniformity.py), but WGSL treats every read of writable memory as non-uniform and
-rejects a barrier that depends on it. The emitter sends such a condition or bound through workgroupUniformLoad.
+The verifier's analysis (lang/uniformity.py) is more precise, but WGSL treats every read of writable memory as non-uniform and
+rejects a barrier that depends on one. The emitter passes such a condition or bound through workgroupUniformLoad.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from camshaft.emit.c_family.uses import COLLECTIVES
+from camshaft.emit.c_family.analysis import COLLECTIVES
 from camshaft.lang import ir
 
 HALF = 1 << 31
@@ -52,10 +52,10 @@ _RULES: dict[str, Callable[[ir.Value], bool]] = {
 _VARYING = frozenset({"lane", "scan", "shuffle", "atomic"})
 
 
-class Doubt:
-    """`values` and `vars` that are not provably uniform. `read_only`: arrays bound so, whose elements are.
+class NonUniform:
+    """`values` and `vars` that WGSL does not accept as uniform. It accepts elements of arrays bound as `read_only`.
 
-    `one_subgroup`: reductions are shuffles, not workgroupUniformLoad, whose results are.
+    It accepts the results of reductions, except with `one_subgroup`, when these are shuffles and not workgroupUniformLoad.
     """
 
     def __init__(self, body: ir.Block, read_only: frozenset[ir.Array], one_subgroup: bool) -> None:
@@ -63,15 +63,17 @@ class Doubt:
         self.uniform = frozenset({"broadcast"} if one_subgroup else {"broadcast", "reduce"})
         self.values: set[ir.Value] = set()
         self.vars: set[ir.Var] = set()
-        self.synced = {id(s) for s in ir.walk(body) if isinstance(s, (ir.Range, ir.When)) and _meets(s.body)}
+        self.with_barrier = {
+            id(s) for s in ir.walk(body) if isinstance(s, (ir.Range, ir.When)) and _has_barrier(s.body)
+        }
         before = -1
         while before != len(self.vars):
             before = len(self.vars)
             self._visit(body, False)
 
-    def wants_proof(self, item: ir.Range | ir.When, value: ir.Value) -> bool:
+    def must_be_proved(self, item: ir.Range | ir.When, value: ir.Value) -> bool:
         """Return whether the item's body has a barrier or collective while its condition or bound is not provably uniform."""
-        return id(item) in self.synced and value in self.values
+        return id(item) in self.with_barrier and value in self.values
 
     def _visit(self, block: ir.Block, flow: bool) -> None:
         """Visit a block. `flow`: the control flow is not provably uniform."""
@@ -86,10 +88,10 @@ class Doubt:
                 if flow or item.value in self.values:
                     self.vars.add(item.var)
             elif isinstance(item, (ir.Range, ir.When)):
-                doubted = id(item) not in self.synced and bool(self.values.intersection(ir.operands(item)))
-                if doubted and isinstance(item, ir.Range):
+                diverges = id(item) not in self.with_barrier and bool(self.values.intersection(ir.operands(item)))
+                if diverges and isinstance(item, ir.Range):
                     self.values.add(item.index)
-                self._visit(item.body, flow or doubted)
+                self._visit(item.body, flow or diverges)
 
     def _value(self, value: ir.Value) -> bool:
         if value.op in self.uniform:
@@ -101,7 +103,7 @@ class Doubt:
         return bool(self.values.intersection(value.args))
 
 
-def _meets(block: ir.Block) -> bool:
+def _has_barrier(block: ir.Block) -> bool:
     """Return whether a barrier or collective is inside."""
     return any(
         isinstance(item, ir.Barrier) or (isinstance(item, ir.Value) and item.op in COLLECTIVES)
