@@ -25,14 +25,14 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("CAMSHAFT_CACHE_SIZE", "16M")
     made = store()
     for key in KEYS[:3]:
-        made.kernels.put_object(key, b"machine code")
+        made.kernels.objects.put(key, b"machine code")
     for i, key in enumerate(KEYS):
-        made.kernels.link(key, KEYS[i % 3])
+        made.kernels.keys.put(key, KEYS[i % 3].encode())
     made.evidence.put(KEYS[0], {"verdicts": {}})
     made.kernels.object(KEYS[0])
     made.kernels.object("f" * 64)
     made.flush_counters()
-    (made.make_models_dir() / "hf").mkdir()
+    (made.models_dir / "hf").mkdir(parents=True)
     (made.models_dir / "hf" / "a.gguf").write_bytes(bytes(1000))
     pull = made.models_dir / ".unfinished"
     pull.mkdir()

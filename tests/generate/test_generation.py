@@ -9,7 +9,7 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.generate.generation import Generation, StopStrings
-from camshaft.text.stream import Detokenizer
+from camshaft.text.tokenizer import Detokenizer
 
 GREEDY = Sampling(greedy=True)
 PROMPT = [40, 7, 81, 200, 13]

@@ -18,8 +18,8 @@ from camshaft.errors import PlanError
 from camshaft.generate import plan_cache
 from camshaft.generate.sampling import Sampling
 from camshaft.models.quantize import quantize
-from camshaft.plan.cached.cached_plan import CachedPlan, from_bytes, to_bytes
-from camshaft.plan.runtime import native_plan
+from camshaft.plan.cached_plan import CachedPlan, from_bytes, to_bytes
+from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
 
@@ -96,7 +96,7 @@ def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path)
 
 def test_a_plan_that_cannot_be_kept_says_why(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.schedules.clear()
-    monkeypatch.setattr("camshaft.plan.cached.serialize.MOST_ALONG_NBYTES", 0)
+    monkeypatch.setattr("camshaft.plan.serialize.MAX_COMPUTED_NBYTES", 0)
     with opened(path) as lm:
         lm.logits(IDS)
         assert lm.plans.origins["prompt"].startswith("compiled; cannot be cached: the const")
@@ -117,8 +117,8 @@ def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path
         key = entry.path.parent.name + entry.path.name
         data = kept.schedules.get(key)
         assert data is not None
-        kept.schedules.put(key, data.replace(b'"format": 1', b'"format": 0'))
-    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a kept plan of format 0; wanted 1"):
+        kept.schedules.put(key, data.replace(b'"format": 2', b'"format": 0'))
+    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a cached plan of format 0; wanted 2"):
         assert not runs_cached(path)
     kept.schedules.clear()
 
@@ -185,7 +185,7 @@ def test_a_kept_plan_is_not_run_by_a_function_that_its_workers_wait_for(
     kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(path) as lm:
-        monkeypatch.setattr(native_plan, "inside_host_thunk", lambda: True)
+        monkeypatch.setattr(runnable, "inside_host_thunk", lambda: True)
         with pytest.raises(PlanError, match="needs the workers it is called by"):
             lm.logits(IDS)
 
@@ -239,7 +239,7 @@ NOT_IMPORTED = (
         "camshaft.emit.llvm.module",
         "camshaft.ops.op",
         "camshaft.plan.compile",
-        "camshaft.plan.cached.serialize",
+        "camshaft.plan.serialize",
         "camshaft.plan.schedule",
         "camshaft.backends.device",
         "camshaft.backends.registry",

@@ -17,8 +17,7 @@ from camshaft.backends.registry import device as device_named
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.graph import functions as f
-from camshaft.graph.chain_groups import MOST_STEPS, MOST_TENSORS
-from camshaft.graph.chains import fuse_chains
+from camshaft.graph.chains import MOST_STEPS, MOST_TENSORS, fuse_chains
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.ops.elementwise import chain
 from camshaft.ops.elementwise.chain_text import parse
@@ -205,7 +204,7 @@ def lines_run(graph: Graph) -> int:
 
     def count(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         nonlocal n_lines
-        if not frame.f_code.co_filename.endswith(("chains.py", "chain_groups.py")):
+        if not frame.f_code.co_filename.endswith("chains.py"):
             return None
         n_lines += event == "line"
         return count

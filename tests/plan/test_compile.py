@@ -20,7 +20,7 @@ from camshaft.errors import BackendError, CamshaftError, PlanError, ShapeError
 from camshaft.generate.language_model import LanguageModel
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.schedule import Lifetime, programs_for
+from camshaft.plan.schedule import Lifetime
 from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
 
@@ -62,7 +62,7 @@ def test_an_extent_costs_what_is_active_and_gives_what_is_right(threads: int) ->
             assert results["heads"].shape == (n, 4, DIM // 4)
             np.testing.assert_allclose(results["y"], wanted(X[:n]), atol=1e-4)
             assert np.shares_memory(results["heads"], results["y"]) or n == 0
-        few, many = ([programs_for(t, {TOKENS: n}) for t in thunks] for n in (7, 512))
+        few, many = ([t.programs.count({TOKENS: n}) for t in thunks] for n in (7, 512))
         assert sum(few) * 8 < sum(many), "7 tokens of 512 run a fraction of the programs"
         by_row = [(a, b) for a, b, t in zip(few, many, thunks, strict=True) if t.op == "rms_norm"]
         assert by_row == [(7, 512)]
@@ -122,7 +122,7 @@ def test_the_callers_memory_is_used_for_what_it_names_and_for_temporaries() -> N
     arena = align(np.zeros(need, np.uint8))
     x, y = align(np.zeros(X.size, np.float32)).reshape(X.shape), align(np.zeros(X.size, np.float32)).reshape(X.shape)
     with cs.compile(block(), threads=1, arena=arena, memory={"x": x, "y": y}) as plan:
-        assert np.shares_memory(plan.bound.arena, arena)
+        assert np.shares_memory(plan.bound.memory.arena, arena)
         x[:] = X
         plan.run()
         np.testing.assert_allclose(y, wanted(X), atol=1e-4)
@@ -365,11 +365,11 @@ def test_seven_tokens_of_512_cost_seven_tokens_programs_in_a_model(tmp_path: Pat
         active = lm.plans.prompt.bound.active
         assert active == {plans.prompt_tokens: 7, plans.length: 7}
         for thunk in thunks:
-            few, all_of_it = programs_for(thunk, active), thunk.programs.bound
+            few, all_of_it = thunk.programs.count(active), thunk.programs.bound
             by_token = [divisor for _, divisor in thunk.programs.factors]
             if by_token:
                 assert few * -(-512 // max(by_token)) <= all_of_it * -(-7 // max(by_token)), thunk.name
-        assert sum(programs_for(t, active) for t in thunks) * 5 < sum(t.programs.bound for t in thunks)
+        assert sum(t.programs.count(active) for t in thunks) * 5 < sum(t.programs.bound for t in thunks)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
@@ -391,7 +391,7 @@ def test_weights_do_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         def madvise(self, *advice: int) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr("camshaft.plan.memory.huge_pages.mmap.mmap", Refusing)
+    monkeypatch.setattr("camshaft.plan.memory.allocate.mmap.mmap", Refusing)
     with cs.compile(block(), threads=1) as plan:
         assert np.isfinite(next(iter(plan.run(x=X[:3]).values()))).all()
 

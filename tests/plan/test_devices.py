@@ -14,9 +14,9 @@ from camshaft.dtypes import f32, i32
 from camshaft.errors import BackendError, PlanError
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.spaces import leading_extent
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.workers import aligned_bytes
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult
 from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
@@ -250,7 +250,7 @@ def test_inputs_and_outputs_may_stay_on_the_device(fakes: Fakes) -> None:
         wanted = run_block((None,) * 4, 40)
         assert y.read().tobytes() == wanted.tobytes()
         with pytest.raises(
-            PlanError, match=r"input 'h' lies on fake:0; wanted its bytes there \(plan.away\['h'\].write\)"
+            PlanError, match=r"input 'h' is on fake:0; wanted its bytes there \(plan.away\['h'\].write\)"
         ):
             then.run(h=wanted)
         assert first.away["y"].read(3).tobytes() == wanted[:3].tobytes()

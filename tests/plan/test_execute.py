@@ -14,7 +14,7 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.schedule import Lifetime, Programs, copy_thunk, programs_for
+from camshaft.plan.schedule import Lifetime, Programs, copy_thunk
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -56,12 +56,12 @@ def test_active_extents_run_only_their_programs(threads: int) -> None:
         for index, item in enumerate(thunks[:-1]):
             memory_of[counts][:] = 0
             plan.run(index, index + 1)
-            n = programs_for(item, plan.active)
+            n = item.programs.count(plan.active)
             assert memory_of[counts][:n].tolist() == [1] * n
             assert memory_of[counts].sum() == n
         plan.run(3)
         assert memory_of[seen][0] == n_tokens
-    assert programs_for(thunks[0], {tokens: 7, rows: 1}) == 7
+    assert thunks[0].programs.count({tokens: 7, rows: 1}) == 7
 
 
 def test_extents_are_checked_against_their_bound() -> None:
@@ -278,10 +278,14 @@ def test_the_callers_arena_is_used_and_checked() -> None:
     plan.run()
     assert set(memory_of[y]) == {4.0}
     assert set(arena.view(np.float32)) == {2.0, 3.0}
-    assert np.shares_memory(plan.arena, arena)
+    assert np.shares_memory(plan.memory.arena, arena)
     read_only = arena.copy()
     read_only.flags.writeable = False
-    for bad, words in ((arena[:-64], "wanted 256"), (arena[1:], "bytes; wanted|steps"), (read_only, "read-only|steps")):
+    for bad, words in (
+        (arena[:-64], "wanted 256"),
+        (arena[1:], "bytes; wanted|alignment"),
+        (read_only, "read-only|alignment"),
+    ):
         with pytest.raises(PlanError, match=words):
             bind(schedule, memory, arena=bad, buffers=memory_of)
 
@@ -306,10 +310,10 @@ def test_bad_memory_is_refused() -> None:
     frozen.flags.writeable = False
     cases = {
         "no memory for": {x: good[x], step: good[step]},
-        "some for": good | {buffer("stranger", 8): np.zeros(1)},
+        "which it does not take": good | {buffer("stranger", 8): np.zeros(1)},
         "wanted 128": good | {x: good[x][:31]},
         "contiguous": good | {x: align(np.zeros(64, np.float32))[::2]},
-        "steps": good | {x: align(np.zeros(33, np.float32))[1:]},
+        "alignment": good | {x: align(np.zeros(33, np.float32))[1:]},
         "read-only": good | {y: frozen},
         "overlaps": good | {y: good[x]},
     }

@@ -80,9 +80,9 @@ def test_every_weight_is_loaded_whole(file: MappedFile, threads: int) -> None:
 def test_what_was_interrupted_is_loaded_anew(
     file: MappedFile, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """A kept plan is bound to the memory before it is filled: it must not run over what a lost piece left."""
-    weights, wanted = Weights(), loading.wanted(tensor(file, "F16", (3000, 999), 64))
-    weights.begin_wanted([wanted], 1)
+    """A cached plan is bound before its memory is filled, so it must not run after a piece was lost."""
+    weights, wanted = Weights(), loading.load_request(tensor(file, "F16", (3000, 999), 64))
+    weights.begin_requests([wanted], 1)
     with monkeypatch.context() as patch:
 
         def lost(piece: loading.Piece) -> None:
@@ -103,7 +103,7 @@ def test_large_plain_weights_leave_the_file_and_small_ones_stay(file: MappedFile
 
 def test_pieces_are_every_byte_once_and_turns_are_bounded(file: MappedFile) -> None:
     tensors = shapes(file)
-    todo = [p for t in tensors for p in loading.pieces(loading.wanted(t), np.zeros(t.spec.nbytes, np.uint8))]
+    todo = [p for t in tensors for p in loading.pieces(loading.load_request(t), np.zeros(t.spec.nbytes, np.uint8))]
     for t in tensors:
         mine = [(p.first, p.last) for p in todo if p.source is t.source]
         assert [first for first, _ in mine] == [0, *(last for _, last in mine[:-1])]

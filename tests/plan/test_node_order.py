@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_graphs import interpret, memory_for, thunk_lists
 
 from camshaft.errors import CamshaftError
-from camshaft.plan.lowering.node_order import SYNCS, order_nodes
+from camshaft.plan.lowering.sync import SYNCS, order_nodes
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.hazards import hazards
 from camshaft.plan.schedule import Lifetime, Thunk

@@ -20,11 +20,18 @@ from camshaft.plan.runtime import workers
 from camshaft.plan.runtime.native import os_wait
 from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.library import NativeExecutor, build_executor, native_executor
-from camshaft.plan.runtime.native.os_wait import FUTEX_NUMBERS, WAKE_ROWS, WaitAddresses, WaitRow, futex_row, wake_row
+from camshaft.plan.runtime.native.os_wait import (
+    FUTEX_NUMBERS,
+    WAIT_ROWS,
+    WaitAddresses,
+    WaitRow,
+    find_wait_row,
+    futex_row,
+)
 from camshaft.plan.runtime.workers import WorkerPool
 
 I32, I64, AT = ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32)
-ROWS = {row.name: row for row in WAKE_ROWS}
+ROWS = {row.name: row for row in WAIT_ROWS}
 calls: list[tuple[int, ...]] = []
 
 
@@ -116,7 +123,7 @@ def test_the_yield_row_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_this_system_sleeps_in_its_kernel() -> None:
-    row, addresses = wake_row()
+    row, addresses = find_wait_row()
     if platform.system() in ("Linux", "Darwin", "Windows"):
         assert row.name != "yield"
     assert addresses.wait
@@ -125,11 +132,9 @@ def test_this_system_sleeps_in_its_kernel() -> None:
 
 
 def test_a_system_without_a_row_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        os_wait, "WAKE_ROWS", tuple(WaitRow(r.name, r.meaning, lambda: None, "", "") for r in WAKE_ROWS)
-    )
+    monkeypatch.setattr(os_wait, "WAIT_ROWS", tuple(WaitRow(r.name, lambda: None, "", "") for r in WAIT_ROWS))
     with pytest.raises(PlanError, match=r"no way to let workers sleep.*futex.*yield"):
-        wake_row()
+        find_wait_row()
 
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-macosx14", "riscv64-unknown-linux-gnu"])

@@ -12,7 +12,7 @@ from plan_kernels import add, buffer, kernel, thunk
 from camshaft.errors import CamshaftError, PlanError
 from camshaft.extent import Extent
 from camshaft.plan.memory.arena import make_schedule
-from camshaft.plan.runtime.records import homes
+from camshaft.plan.runtime.execute import homes
 from camshaft.plan.schedule import BufferSlice, BufferUse, Lifetime, Programs, Schedule, Thunk, copy_thunk
 
 A, B = buffer("a", 128, Lifetime.IO), buffer("b", 128, Lifetime.IO)

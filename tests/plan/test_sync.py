@@ -17,7 +17,7 @@ from camshaft import ops
 from camshaft.backends import registry
 from camshaft.dtypes import f32, i64
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.lowering.node_order import SYNCS
+from camshaft.plan.lowering.sync import SYNCS
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.run import GUARD_BYTE

@@ -76,16 +76,16 @@ REFUSED: dict[str, Callable[[], object]] = {
     "'silu' got after the value 'a1' .* of another graph": compiled(
         lambda g, x: g.node("silu", x, after=[branches()[1]["a1"]])
     ),
-    "'silu' runs on fake:0, but its input 0, x lies on host; wanted a copy there": compiled(
+    "'silu' runs on fake:0, but its input 0, x is on host; wanted a copy there": compiled(
         lambda g, x: g.node("silu", x, on="fake:0")
     ),
-    "'silu' runs on host, but its input 0, copy lies on fake:0": compiled(
+    "'silu' runs on host, but its input 0, copy is on fake:0": compiled(
         lambda g, x: g.node("silu", g.copy(x, "fake:0"))
     ),
-    "'silu' runs on host, but its output there lies on fake:0": compiled(
+    "'silu' runs on host, but its output there is on fake:0": compiled(
         lambda g, x: g.node("silu", x, into=[g.buffer("there", (4, DIM), "f32", "fake:0")])
     ),
-    "'copy' goes from fake:0 to fake:1; wanted two copies, by way of the cpu": compiled(
+    "'copy' goes from fake:0 to fake:1; wanted two copies, through the cpu": compiled(
         lambda g, x: g.copy(g.copy(x, "fake:0"), "fake:1")
     ),
     "got h\\[1:3\\] at byte 96; wanted a multiple of 256": compiled(
@@ -138,7 +138,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "memory for 'x' came as NoneType; wanted an array": compiled(lambda g, x: None, memory={"x": None}),
     "goes to a device or into a tensor": compiled(lambda g, x: g.copy(x)),
     "'silu' reads b, which no node before it writes": compiled(lambda g, x: g.node("silu", g.buffer("b", (4,), "f32"))),
-    "memory for 'x' lies on fake:0; wanted it on host": given_elsewhere,
+    "memory for 'x' is on fake:0; wanted it on host": given_elsewhere,
     "memory for z, which the graph does not name": compiled(lambda g, x: None, memory={"z": X}),
 }
 

@@ -17,14 +17,14 @@ from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
 from camshaft.plan.runtime.native.clock import clock_of
 from camshaft.plan.runtime.native.executor import executor_ir
-from camshaft.plan.runtime.native.os_wait import wake_row
+from camshaft.plan.runtime.native.os_wait import find_wait_row
 from camshaft.plan.runtime.timed import SLACK_NS, clock
 from camshaft.plan.schedule import Lifetime, Programs
 from tests.support.fake_device import FakeDevice, Fakes
 
 pytestmark = pytest.mark.usefixtures("thunk_per_op")
 
-ROW = wake_row()[0]
+ROW = find_wait_row()[0]
 
 
 def function(name: str, text: str) -> list[str]:

@@ -33,19 +33,10 @@ def test_the_cache_folder_of_the_moment_is_used(tmp_path: Path, monkeypatch: pyt
     assert store().objects.get(KEY) is None
 
 
-def test_the_folder_of_models_is_made_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_models_is_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
     assert store().models_dir == tmp_path / "cache" / "models"
     assert not store().models_dir.exists()
-    assert store().make_models_dir().is_dir()
-    assert store().make_models_dir().is_dir()
-
-
-def test_a_folder_of_models_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(StoreError, match="models: the folder cannot be created: "):
-        store().make_models_dir()
 
 
 def test_documents_come_back_as_they_were(documents: DocumentStore) -> None:

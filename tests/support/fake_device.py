@@ -18,7 +18,7 @@ from camshaft.backends.cpu.device import CpuDevice, CpuKernel, cpu_device
 from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
 from camshaft.backends.registry import Backend
 from camshaft.errors import BackendError
-from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.selection.select import Choice, choose
 
 POISON = 0xCD
@@ -230,8 +230,8 @@ class Fakes:
 
     def install(self, patch: Any) -> Fakes:
         """Puts them where plans look devices up; `patch` is pytest's monkeypatch."""
-        patch.setattr("camshaft.plan.lowering.choose_devices.choose", self.choose)
-        patch.setattr("camshaft.plan.lowering.choose_devices.check_override", self.check)
-        patch.setattr("camshaft.plan.lowering.choose_devices.device_of", self.device_of)
+        patch.setattr("camshaft.plan.lowering.lower.choose", self.choose)
+        patch.setattr("camshaft.plan.lowering.lower.check_override", self.check)
+        patch.setattr("camshaft.plan.lowering.lower.device_of", self.device_of)
         patch.setattr("camshaft.plan.compile.check_override", self.check)
         return self

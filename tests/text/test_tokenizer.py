@@ -94,9 +94,7 @@ def test_control_tokens_are_not_shown_unless_asked_for() -> None:
     tokenizer = Tokenizer.from_gguf(byte_level())
     assert tokenizer.decode([1, 263, 3, 0]) == "hello[tool]"
     assert tokenizer.decode([1, 263, 0], special=True) == "<|start|>hello<|end|>"
-    assert tokenizer.token_bytes(0) == b"<|end|>"
-    assert tokenizer.is_control(0)
-    assert not tokenizer.is_control(3)
+    assert [tokenizer.decode_bytes([i]) for i in (0, 3)] == [b"", b"[tool]"]
 
 
 def test_a_token_outside_the_vocabulary_is_an_error() -> None:

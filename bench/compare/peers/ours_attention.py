@@ -14,7 +14,7 @@ from camshaft.graph.graph import Graph
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile as compile_graph
-from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.memory.allocate import aligned_bytes
 
 
 def sdpa(threads: int, given: Mapping[str, Array]) -> Call:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.cpu.compile import NativeLibrary, compile_module, load_object
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.runtime.workers import aligned_bytes
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
 
 ADD = """

@@ -9,8 +9,9 @@ import numpy as np
 
 from camshaft.backends.cpu.compile import NativeLibrary, load_object
 from camshaft.backends.cpu.device import object_code
-from camshaft.plan.runtime.native import dynamic_chunks, layout
-from camshaft.plan.runtime.workers import Words, aligned_bytes, inside_host_thunk, runner_for
+from camshaft.plan.memory.allocate import aligned_bytes
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.workers import Words, inside_host_thunk, runner_for
 from camshaft.settings import thread_count
 
 # A launch is three words: the entry, the address of its argument block, the number of programs.
@@ -19,12 +20,14 @@ LAUNCH_WORDS = 3
 MOST_LAUNCHES = 16
 # Parts of a launch for each worker: small ones even out what disturbs one worker, large ones cost fewer atomics.
 PARTS_PER_WORKER = 16
-_LAUNCH_NBYTES, _TURN_NBYTES = 8 * LAUNCH_WORDS, 8 * dynamic_chunks.TURN_WORDS
+_LAUNCH_NBYTES, _TURN_NBYTES = 8 * LAUNCH_WORDS, 8 * layout.DYNAMIC_WORDS
 
 
 @functools.cache
 def _take() -> NativeLibrary:
-    text = dynamic_chunks.turns_ir()
+    from camshaft.plan.runtime.native.executor import dynamic_ir  # only large calls need it
+
+    text = dynamic_ir()
     return load_object(object_code(f"turns|{text}", lambda: text))
 
 
@@ -35,7 +38,7 @@ class _Launcher:
         self._runner = runner_for(threads)
         turns: Words = aligned_bytes(MOST_LAUNCHES * _TURN_NBYTES, 128).view(np.int64)
         self._turns = turns.reshape(MOST_LAUNCHES, -1)
-        self._turns[:, dynamic_chunks.PARTS] = PARTS_PER_WORKER * threads
+        self._turns[:, layout.DYNAMIC_PARTS] = PARTS_PER_WORKER * threads
         words: Words = aligned_bytes((MOST_LAUNCHES * layout.RECORD_WORDS + 1) * 8, 128).view(np.int64)
         records = words[:-1].reshape(MOST_LAUNCHES, -1)
         records[:, layout.WAIT] = 1
@@ -51,8 +54,8 @@ class _Launcher:
             for first in range(0, n, MOST_LAUNCHES):
                 count = min(n - first, MOST_LAUNCHES)
                 for i in range(count):
-                    self._turns[i, dynamic_chunks.LAUNCH] = address + (first + i) * _LAUNCH_NBYTES
-                    self._turns[i, dynamic_chunks.TAKEN] = 0
+                    self._turns[i, layout.DYNAMIC_LAUNCH] = address + (first + i) * _LAUNCH_NBYTES
+                    self._turns[i, layout.DYNAMIC_NEXT] = 0
                 runner.launch(self._records, 0, count, self._failed)
 
 

@@ -21,6 +21,14 @@ def packed(*fields: tuple[Any, ...]) -> np.dtype[np.void]:
     return np.dtype(list(fields), align=False)
 
 
+def records(layout: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
+    """Returns one record per block with these fields, each [n, ...]."""
+    made = np.empty(len(next(iter(fields.values()))), layout)
+    for name, values in fields.items():
+        made[name] = values
+    return made
+
+
 def bit_fields(data: Bytes, n_bits: int) -> Bytes:
     """uint8 [..., m] to uint8 [..., 8 / n_bits, m]: the fields of n_bits (1, 2 or 4) of each byte, lowest first."""
     shifts = np.arange(0, 8, n_bits, dtype=np.uint8)[:, None]

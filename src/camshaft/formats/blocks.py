@@ -12,7 +12,7 @@ from camshaft import dtypes
 from camshaft.dtypes import DType
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes, Floats, Records
-from camshaft.formats.quants import k_encode, simple_encode
+from camshaft.formats.quants import k_encode
 from camshaft.formats.quants import k_quants as k
 from camshaft.formats.quants import simple as small
 
@@ -131,11 +131,11 @@ def _blocks(
 _ROWS = (
     _plain("F32", 0, dtypes.f32),
     _plain("F16", 1, dtypes.f16),
-    _blocks("Q4_0", 2, 32, small.Q4_0, small.decode_q4_0, simple_encode.encode_q4_0),
-    _blocks("Q4_1", 3, 32, small.Q4_1, small.decode_q4_1, simple_encode.encode_q4_1),
-    _blocks("Q5_0", 6, 32, small.Q5_0, small.decode_q5_0, simple_encode.encode_q5_0),
-    _blocks("Q5_1", 7, 32, small.Q5_1, small.decode_q5_1, simple_encode.encode_q5_1),
-    _blocks("Q8_0", 8, 32, small.Q8_0, small.decode_q8_0, simple_encode.encode_q8_0),
+    _blocks("Q4_0", 2, 32, small.Q4_0, small.decode_q4_0, small.encode_q4_0),
+    _blocks("Q4_1", 3, 32, small.Q4_1, small.decode_q4_1, small.encode_q4_1),
+    _blocks("Q5_0", 6, 32, small.Q5_0, small.decode_q5_0, small.encode_q5_0),
+    _blocks("Q5_1", 7, 32, small.Q5_1, small.decode_q5_1, small.encode_q5_1),
+    _blocks("Q8_0", 8, 32, small.Q8_0, small.decode_q8_0, small.encode_q8_0),
     BlockFormat("Q8_1", 9, 32, 40),
     _blocks("Q2_K", 10, 256, k.Q2_K, k.decode_q2_k, k_encode.encode_q2_k),
     _blocks("Q3_K", 11, 256, k.Q3_K, k.decode_q3_k, k_encode.encode_q3_k),
@@ -147,7 +147,7 @@ _ROWS = (
     BlockFormat("IQ2_XS", 17, 256, 74),
     BlockFormat("IQ3_XXS", 18, 256, 98),
     BlockFormat("IQ1_S", 19, 256, 50),
-    _blocks("IQ4_NL", 20, 32, small.IQ4_NL, small.decode_iq4_nl, simple_encode.encode_iq4_nl),
+    _blocks("IQ4_NL", 20, 32, small.IQ4_NL, small.decode_iq4_nl, small.encode_iq4_nl),
     BlockFormat("IQ3_S", 21, 256, 110),
     BlockFormat("IQ2_S", 22, 256, 82),
     _blocks("IQ4_XS", 23, 256, k.IQ4_XS, k.decode_iq4_xs, k_encode.encode_iq4_xs),
@@ -160,7 +160,7 @@ _ROWS = (
     _plain("BF16", 30, dtypes.bf16),
     BlockFormat("TQ1_0", 34, 256, 54),
     BlockFormat("TQ2_0", 35, 256, 66),
-    _blocks("MXFP4", 39, 32, small.MXFP4, small.decode_mxfp4, simple_encode.encode_mxfp4),
+    _blocks("MXFP4", 39, 32, small.MXFP4, small.decode_mxfp4, small.encode_mxfp4),
     BlockFormat("NVFP4", 40, 64, 36),
     BlockFormat("Q1_0", 41, 128, 18),
 )

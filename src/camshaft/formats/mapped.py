@@ -81,11 +81,11 @@ class MappedFile:
         return self._map
 
     def bytes(self, offset: int, nbytes: int) -> bytes:
-        """Copy a range. The caller has checked that it lies in the file."""
+        """Copy a range. The caller has checked that it is in the file."""
         return self.mapping()[offset : offset + nbytes]
 
     def view(self, offset: int, nbytes: int) -> Bytes:
-        """A range as read-only uint8 [nbytes] without a copy. The caller has checked that it lies in the file."""
+        """A range as read-only uint8 [nbytes] without a copy. The caller has checked that it is in the file."""
         return np.frombuffer(self.mapping(), np.uint8, nbytes, offset)
 
     def prefetch(self, offset: int, nbytes: int) -> None:

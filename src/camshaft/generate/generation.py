@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from camshaft.errors import SettingError
-from camshaft.text.stream import Detokenizer
+from camshaft.text.tokenizer import Detokenizer
 
 FinishReason = Literal["stop", "length"]
 

@@ -16,8 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from camshaft.errors import StoreError
-from camshaft.formats.gguf.file import GGUFFile, read_header
-from camshaft.formats.gguf.index import HeaderIndex, header_digest, known_header, open_known, probe
+from camshaft.formats.gguf.file import (
+    GGUFFile,
+    HeaderIndex,
+    header_digest,
+    known_header,
+    open_known,
+    probe,
+    read_header,
+)
 from camshaft.formats.mapped import MappedFile
 from camshaft.generate.plan_cache import program_digest
 from camshaft.store.store import store

@@ -16,8 +16,7 @@ from camshaft.dtypes import DType, i32
 from camshaft.errors import ContextError, SettingError
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.memory.huge_pages import late_huge_pages
-from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device

@@ -6,9 +6,9 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
 from camshaft.graph.graph import Graph
+from camshaft.models.architectures import architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.families.table import architecture
 from camshaft.models.rope_scaling import Rotations
 from camshaft.models.transformer import LayerCache, token_inputs
 from camshaft.ops.spec import Dim

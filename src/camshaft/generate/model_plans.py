@@ -27,9 +27,9 @@ from camshaft.generate.sampler import kind_of, sampling_graph
 from camshaft.generate.sampling import Sampling
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
-from camshaft.plan.cached.cached_plan import CachedPlan
+from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.workers import aligned_bytes
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
@@ -108,11 +108,11 @@ class ModelPlans:
         return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
-        from camshaft.plan.compile import compile_all
+        from camshaft.plan.compile import compile
 
         memory = self._memory()
-        (plan,) = compile_all(
-            [graph],
+        plan = compile(
+            graph,
             backend=self._backend,
             threads=self.threads,
             activations=self._activations,

@@ -20,7 +20,7 @@ import numpy as np
 from camshaft.backends.cpu.compile import host_target
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile
-from camshaft.plan.cached.cached_plan import FORMAT, CachedPlan, from_bytes, revive, to_bytes
+from camshaft.plan.cached_plan import FORMAT, CachedPlan, bind_cached, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import settings
 from camshaft.store.store import store
@@ -58,7 +58,7 @@ class PlanCache:
         if data is None:
             return None
         try:
-            plan = revive(from_bytes(data), memory(), self._weights, self._file.tensors)
+            plan = bind_cached(from_bytes(data), memory(), self._weights, self._file.tensors)
         except PlanError as error:
             warnings.warn(f"the cached plan {name!r} is rebuilt: {error}", stacklevel=2)
             return None
@@ -70,9 +70,9 @@ class PlanCache:
         """Remember a compiled plan until `flush`."""
         if not self._is_valid():
             return
-        from camshaft.plan.cached.serialize import kept_of  # not needed if all plans are cached
+        from camshaft.plan.serialize import serialize_plan  # not needed if all plans are cached
 
-        serialized = kept_of(plan, memory, self._weights)
+        serialized = serialize_plan(plan, memory, self._weights)
         if isinstance(serialized, str):
             self.refused[name] = serialized
             return

@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.extent import Extent
 from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
 from camshaft.ops.spec import Dim
-from camshaft.plan.cached.cached_plan import CachedPlan
+from camshaft.plan.cached_plan import CachedPlan
 
 if TYPE_CHECKING:
     from camshaft.generate.plan_cache import PlanCache

@@ -1,4 +1,4 @@
-"""What an op's function on tensors is given, as the op takes it: arrays and numbers as constants, dtypes promoted."""
+"""Convert the arguments of a graph op to what the op takes: arrays and numbers to constants, dtypes promoted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import ArrayOverflowError, ShapeError
-from camshaft.graph.tensor import Array, Tensor
+from camshaft.errors import ArrayOverflowError, PlanError, ShapeError
+from camshaft.graph.tensor import Array, Tensor, root
 from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.parameters import AXES
@@ -144,3 +144,28 @@ def _product(graph: Graph, op: Op, given: Sequence[Given], attrs: Attrs) -> Form
         computed, returned = product_dtypes(_plain(a), _plain(b))
         a, b = (x if computed is None else cast(graph, x, computed) for x in (a, b))
     return Form(graph, (a, b), attrs, returned, shape)
+
+
+def checked_list(graph: Graph, label: str, what: str, given: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    """Returns a list argument of a node as a tuple. Raises PlanError for a single item and for another graph's tensor."""
+    wanted = " or names of nodes" if str in kinds else ""
+    if not isinstance(given, (list, tuple)) or not all(isinstance(item, kinds) for item in given):
+        raise PlanError(f"graph: {label!r} got {what}={given!r}; wanted a list of tensors{wanted}")
+    for item in given:
+        if isinstance(item, Tensor) and item.graph is not graph:
+            raise PlanError(f"graph: {label!r} got {what} {item!r} of another graph; wanted one of this")
+    return tuple(given)
+
+
+def views_of_memory(
+    graph: Graph, label: str, specs: Sequence[TensorSpec], into: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Returns a node's outputs as views of the `into` memory. Raises ShapeError for other specs, PlanError for other kinds."""
+    if [t.spec for t in into] != list(specs):
+        came, wanted = (", ".join(map(str, found)) or "nothing" for found in ([t.spec for t in into], specs))
+        raise ShapeError(f"{label}: got memory for {came}; wanted it for {wanted}")
+    for tensor in into:
+        if root(tensor).kind not in ("state", "buffer"):
+            kind = root(tensor).kind
+            raise PlanError(f"graph: {label!r} writes {tensor.name}; wanted a state or a buffer, no {kind}")
+    return tuple(Tensor(t.spec, t.name, "view", base=t, graph=graph) for t in into)

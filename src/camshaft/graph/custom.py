@@ -1,4 +1,4 @@
-"""A user's own function as a node: Python over NumPy views, or native code by address."""
+"""Nodes that run the caller's own function: Python over NumPy views, or native code by address."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ import numpy as np
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
+from camshaft.graph.tensor import Array, Tensor, root
 from camshaft.ops.op import Attrs, Build, HostCall, KernelVariant, NodeSpec, Op, Target, expect
 from camshaft.ops.spec import Dim, TensorSpec, dims
 
-Array = np.ndarray[Any, Any]
 Spec = TensorSpec | tuple[Sequence[Dim], object]
-# What functions of ctypes libraries and of CFUNCTYPE are.
+# The base class of ctypes functions.
 _NATIVE: type = ctypes.CFUNCTYPE(None).__mro__[1]
 
 
 @dataclass(frozen=True)
 class PointerCall:
-    """Native code from elsewhere: `void entry(const int64_t* args, int64_t first, int64_t last)`, called for ranges of
-    `programs`, by several threads at once where there are several programs.
+    """The caller's native code: `void entry(const int64_t* args, int64_t first, int64_t last)`.
 
-    args: the addresses of inputs, of outputs, and for each Extent of their shapes, in the order of appearance, of its active
-    value (int64). `keep` holds on to the code.
+    It is called for ranges of `programs`, concurrently if there are several. `args` are the addresses of the inputs, of the
+    outputs, and of the active value (int64) of each Extent in their shapes, in order of first appearance. `keep` keeps the code
+    alive.
     """
 
+    name: str
     address: int
     programs: Dim
     keep: object
@@ -38,7 +39,7 @@ class PointerCall:
 
 @dataclass(frozen=True)
 class CustomOp(Op):
-    """An op of one graph, which no pass knows: its node stays as it is, and runs on the host."""
+    """An op of one graph that runs the caller's function on the host. No pass changes its node."""
 
     call: HostCall | PointerCall = field(kw_only=True)
 
@@ -46,18 +47,25 @@ class CustomOp(Op):
 def custom_op(
     name: str,
     function: object,
-    specs: tuple[TensorSpec, ...],
+    inputs: Sequence[Tensor],
     outputs: Sequence[Spec],
     updates: Sequence[int],
     programs: Dim,
 ) -> CustomOp:
-    """The op of a function over inputs of these specs. ShapeError for what cannot be one, naming it."""
+    """Returns the op of a function over these inputs. Raises ShapeError for invalid arguments."""
+    if not all(isinstance(t, Tensor) for t in inputs):
+        came = ", ".join(type(t).__name__ for t in inputs)
+        raise ShapeError(f"{name}: got inputs {came}; wanted tensors of this graph (g.constant makes one of an array)")
+    specs = tuple(t.spec for t in inputs)
     made = tuple(_spec(name, spec) for spec in outputs)
     for spec in (*specs, *made):
         if not spec.is_plain:
             raise ShapeError(f"{name}: got {spec}; wanted plain tensors")
     if any(not 0 <= i < len(specs) for i in updates):
         raise ShapeError(f"{name}: got updates {list(updates)}; wanted indexes of its {len(specs)} inputs")
+    for index in updates:
+        if root(inputs[index]).kind not in ("state", "buffer"):
+            raise ShapeError(f"{name}: updates input {index}, {inputs[index].name}, in place; wanted a state there")
 
     def infer(given: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
         if given != specs:
@@ -86,7 +94,7 @@ def _copied(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     return (inputs[0].copy(),)
 
 
-# No device has a kernel of it: lowering makes a copy thunk.
+# No device has a kernel for it: lowering makes a copy thunk.
 MEMCPY = KernelVariant("memcpy", frozenset(), _never_built)
 COPY = Op("copy", "y = x, byte by byte", _infer_copy, _copied, (), tuple, tuple, {})
 
@@ -108,7 +116,7 @@ def _call(name: str, function: object, programs: Dim) -> HostCall | PointerCall:
     if address is not None:
         if address <= 0 or (isinstance(programs, int) and programs < 1):
             raise ShapeError(f"{name}: got address {address:#x} with {programs} programs; wanted both above 0")
-        return PointerCall(address, programs, function)
+        return PointerCall(name, address, programs, function)
     if not callable(function):
         raise ShapeError(
             f"{name}: got {function!r}; wanted a function, or native code as an address or a ctypes function"
@@ -119,7 +127,7 @@ def _call(name: str, function: object, programs: Dim) -> HostCall | PointerCall:
 
 
 def _address(function: object) -> int | None:
-    """Where native code starts; None for Python. A function of ctypes that calls back into Python is native code too."""
+    """Returns the address of native code, including ctypes callbacks; None for a Python function."""
     if isinstance(function, bool):
         return None
     if isinstance(function, int):
@@ -130,7 +138,7 @@ def _address(function: object) -> int | None:
 
 
 def _cffi_address(function: object) -> int | None:
-    """Where a function pointer of cffi leads, which is callable too; its module is there if there is such a pointer."""
+    """Returns the address of a cffi function pointer, else None. Such a pointer exists only if cffi is imported."""
     cffi = sys.modules.get("_cffi_backend")
     if cffi is None or not isinstance(function, cffi._CDataBase) or cffi.typeof(function).kind != "function":
         return None
@@ -139,13 +147,13 @@ def _cffi_address(function: object) -> int | None:
 
 def _python(name: str, function: Callable[..., object]) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
     def run(node: NodeSpec, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        _refuse_lost(name, function(*inputs, *outputs), (*inputs, *outputs))
+        _refuse_new_values(name, function(*inputs, *outputs), (*inputs, *outputs))
 
     return run
 
 
-def _refuse_lost(name: str, returned: object, given: Sequence[Array]) -> None:
-    """PlanError if a function returned values of its own, which nobody would read. (NumPy's `out=` returns what it wrote.)"""
+def _refuse_new_values(name: str, returned: object, given: Sequence[Array]) -> None:
+    """Raises PlanError if a function returned new values, which would be lost. (NumPy functions with `out=` return `out`.)"""
     for value in returned if isinstance(returned, (tuple, list)) else (returned,):
         new = isinstance(value, np.ndarray) and not any(np.may_share_memory(value, array) for array in given)
         if new or isinstance(value, np.generic):

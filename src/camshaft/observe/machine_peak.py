@@ -20,10 +20,9 @@ from camshaft.lang import ir
 from camshaft.lang.kernel import Constant, Kernel, kernel
 from camshaft.lang.tracing.tracer import Array as KernelArray
 from camshaft.lang.tracing.tracer import Tracer
+from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
 from camshaft.plan.memory.arena import make_schedule
-from camshaft.plan.memory.huge_pages import huge_pages
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.runtime.workers import aligned_bytes
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
 from camshaft.settings import thread_count
 from camshaft.store.store import store

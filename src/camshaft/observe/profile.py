@@ -15,7 +15,7 @@ from camshaft.observe.machine_peak import MachinePeak, machine_peak
 from camshaft.observe.rows import GROUPS, Row, grouped
 from camshaft.observe.work import Work, layer_and_part, work_of
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.lowering.node_range import NodeRange
+from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.runtime.timed import Floats, TimedRun
 from camshaft.plan.schedule import Lifetime
 

@@ -15,8 +15,7 @@ from camshaft.graph.graph import Tensor, root
 from camshaft.observe.work import active_node
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.lowering.node_range import NodeRange
-from camshaft.plan.lowering.node_thunks import Piece
+from camshaft.plan.lowering.node_thunks import NodeRange, Piece
 from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.validation.validate import by_numbers, error_between, tolerance_of
 

@@ -14,7 +14,7 @@ from camshaft.observe.machine_peak import MachinePeak
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantize.quantize_activations import LAYOUTS
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.lowering.node_range import NodeRange
+from camshaft.plan.lowering.node_thunks import NodeRange
 
 Active = Mapping[Extent, int]
 _NUMBER = re.compile("[0-9]+")

@@ -16,18 +16,15 @@ from camshaft.graph.rewrite import pack_weights, prepare
 from camshaft.ops.kernels.target import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
-from camshaft.plan.instrument import watch_built, watch_lowered
-from camshaft.plan.lowering.choose_devices import choose_placed, places_of
 from camshaft.plan.lowering.constant_thunks import run_constant_thunks, take_constant_thunks
-from camshaft.plan.lowering.lower import Lowered, lower
-from camshaft.plan.lowering.replicate_small import run_everywhere
+from camshaft.plan.lowering.lower import Lowered, choose_variants, lower, tensor_devices
+from camshaft.plan.lowering.replicate_small import replicate_small
 from camshaft.plan.lowering.sync import as_written, check_sync, order_lowered
 from camshaft.plan.memory.arena import MemoryPlan, make_schedule
-from camshaft.plan.memory.buffer_memory import Held, given_memory, hold
+from camshaft.plan.memory.buffer_memory import BufferMemory, allocate_buffers, given_memory
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.runtime.multi_device import bind_mixed
 from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.schedule import Schedule, Thunk
 from camshaft.selection.kernel_dispatch import KernelDispatch, check_dispatcher
@@ -51,6 +48,7 @@ def compile(
     dispatcher: KernelDispatch | None = None,
     tune: bool | None = None,
     sync: str | None = None,
+    foreseen: Callable[[], Sequence[Graph]] = tuple,
 ) -> ExecutionPlan:
     """Compiles a graph into an ExecutionPlan.
 
@@ -60,7 +58,8 @@ def compile(
     among plans; `arena` is caller-owned memory for host temporaries. A node without a kernel on its device runs on the CPU, with
     copies, unless `strict`. A `dispatcher` computes the ops that it supports; fusion and activation quantization are then
     off. `tune` (default: CAMSHAFT_TUNE) measures kernels for shapes without stored timings, searches their tunables (seconds
-    per shape) and stores the timings.
+    per shape) and stores the timings. If a variant must be proved, those of the graphs that `foreseen` returns, which will be
+    compiled soon, are proved in the same batch.
 
     With `sync` the graph runs exactly as written: no fusion, no copies, no fallback to another device. 'hazards': a node waits
     for the nodes in its `after` and for earlier nodes that access the same bytes. 'each': it also waits for the previous node.
@@ -70,77 +69,38 @@ def compile(
     Raises BackendError when no proved variant supports a node, PlanError for invalid memory and for a tensor or an order that
     `sync` requires and the graph lacks.
     """
-    (plan,) = compile_all(
-        (graph,),
-        backend=backend,
-        threads=threads,
-        activations=activations,
-        weights=weights,
-        memory=memory,
-        arena=arena,
-        strict=strict,
-        dispatcher=dispatcher,
-        tune=tune,
-        sync=sync,
-    )
-    return plan
-
-
-def compile_all(
-    graphs: Sequence[Graph],
-    *,
-    backend: str | None = None,
-    threads: int | None = None,
-    activations: str = "f32",
-    weights: Weights | None = None,
-    memory: Mapping[str, Array | DeviceArray] | None = None,
-    arena: Array | None = None,
-    strict: bool = False,
-    dispatcher: KernelDispatch | None = None,
-    tune: bool | None = None,
-    sync: str | None = None,
-    foreseen: Callable[[], Sequence[Graph]] = tuple,
-) -> list[ExecutionPlan]:
-    """Compiles several graphs like `compile` and proves all their variants in one batch; `memory` applies to each graph by name.
-
-    `foreseen` returns graphs that will be compiled soon. If anything needs proving, their variants join the same batch.
-    """
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
     if sync is not None and activations != "f32":
         raise PlanError(f"compile: activations {activations!r} with sync {sync!r}; wanted f32, as it was written")
-    check_sync(graphs, sync)
-    unknown = sorted(set(memory or ()) - {n for g in graphs for n in (*g.inputs, *g.states, *g.outputs)})
+    check_sync(graph, sync)
+    unknown = sorted(set(memory or ()) - {*graph.inputs, *graph.states, *graph.outputs})
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
     override = check_override(backend) if backend is not None else get_backend_override()
     if dispatcher is not None:
         check_dispatcher(dispatcher)
     if sync is not None:
-        ready = [as_written(graph) for graph in graphs]
+        graph = as_written(graph)
     else:
-        ready = [prepare(graph, activations) if dispatcher is None else pack_weights(graph) for graph in graphs]
+        graph = prepare(graph, activations) if dispatcher is None else pack_weights(graph)
+    workers = thread_count(threads)
     if (settings().tune if tune is None else tune) and dispatcher is None:
-        hook("tune_graphs")(ready, override, thread_count(threads))
+        hook("tune_graphs")([graph], override, workers)
 
-    def soon() -> list[Node]:
-        return [node for graph in foreseen() for node in prepare(graph, activations).nodes]
+    def foreseen_nodes() -> list[Node]:
+        return [node for other in foreseen() for node in prepare(other, activations).nodes]
 
-    nodes = [node for graph in ready for node in graph.nodes]
-    weights = weights or Weights()
-    with for_workers(thread_count(threads)):
-        later = soon if dispatcher is None and sync is None else tuple
-        choices = iter(choose_placed(nodes, override, strict or sync is not None, dispatcher, later))
-        return [
-            _grind(graph, [next(choices) for _ in graph.nodes], threads, weights, memory or {}, arena, sync)
-            for graph in ready
-        ]
+    with for_workers(workers):
+        later = foreseen_nodes if dispatcher is None and sync is None else tuple
+        choices = choose_variants(graph.nodes, override, strict or sync is not None, dispatcher, later)
+        return _lower_and_bind(graph, choices, workers, weights or Weights(), memory or {}, arena, sync)
 
 
-def _grind(
+def _lower_and_bind(
     graph: Graph,
     choices: Sequence[Choice],
-    threads: int | None,
+    workers: int,
     weights: Weights,
     memory: Mapping[str, Array | DeviceArray],
     arena: Array | None,
@@ -149,20 +109,19 @@ def _grind(
     """Lowers a graph with one choice per node, plans memory, loads weights and binds."""
     started = time.perf_counter()
     given, extents = given_memory(graph, memory), extents_of_graph(graph)
-    there = {t: held.device if isinstance(held, DeviceArray) else device("cpu") for t, held in given.items()}
-    lowered = lower(graph, choices, places_of(graph, there), as_written=sync is not None)
+    devices = {t: m.device if isinstance(m, DeviceArray) else device("cpu") for t, m in given.items()}
+    lowered = lower(graph, choices, tensor_devices(graph, devices), as_written=sync is not None)
+    order = order_lowered(graph, lowered, sync) if sync is not None else None
+    if settings().watched:  # CAMSHAFT_OVERRIDE and CAMSHAFT_INTERPRET replace thunks
+        hook("lowered")(lowered)
     once: Sequence[Thunk] = ()
-    if sync is not None:
-        order = order_lowered(graph, lowered, sync)
-        watch_lowered(lowered)
+    if order is not None:
         made = make_schedule(lowered.thunks, extents, order.after, order.before)
     else:
-        watch_lowered(lowered)
         # An overridden kernel is compared with its op's reference in the first run, so constant thunks stay in it.
         once = take_constant_thunks(lowered) if setting("override") is None else ()
-        workers = thread_count(threads)
-        made = make_schedule(run_everywhere(lowered, workers), extents, workers=workers)
-    return bind_lowered(graph, lowered, choices, made, threads, weights, given, arena, started, once)
+        made = make_schedule(replicate_small(lowered, workers), extents, workers=workers)
+    return bind_lowered(graph, lowered, choices, made, workers, weights, given, arena, started, once)
 
 
 def bind_lowered(
@@ -170,7 +129,7 @@ def bind_lowered(
     lowered: Lowered,
     choices: Sequence[Choice],
     made: tuple[Schedule, MemoryPlan],
-    threads: int | None,
+    workers: int,
     weights: Weights,
     given: Mapping[Tensor, Array | DeviceArray],
     arena: Array | None,
@@ -182,28 +141,30 @@ def bind_lowered(
     `started` is the perf_counter value at the start of compilation.
     """
     schedule, memory_plan = made
-    workers = thread_count(threads)
-    held = hold(lowered, weights, given, workers)
-    held.arrays.update(run_constant_thunks(once, held.arrays, workers))
+    memory = allocate_buffers(lowered, weights, given, workers)
+    memory.arrays.update(run_constant_thunks(once, memory.arrays, workers))
     needed = set(schedule.buffers)
-    buffers = {buffer: array for buffer, array in held.arrays.items() if buffer in needed}
+    arrays = {buffer: array for buffer, array in memory.arrays.items() if buffer in needed}
     bound: RunnableSchedule
     if lowered.devices:
-        away = {buffer: memory for buffer, memory in held.memories.items() if buffer in needed}
+        from camshaft.plan.runtime.multi_device import bind_mixed  # most plans are on the host only
+
         bound = bind_mixed(
             schedule,
             memory_plan,
             tuple(lowered.devices.values()),
             arena=arena,
-            buffers=buffers,
-            device_buffers=away,
-            own=held.own,
+            buffers=arrays,
+            device_buffers={buffer: m for buffer, m in memory.memories.items() if buffer in needed},
+            own=memory.own,
             threads=workers,
         )
     else:
-        bound = bind(schedule, memory_plan, arena=arena, buffers=buffers, threads=workers)
-    plan = _plan(graph, lowered, choices, bound, held, time.perf_counter() - started)
-    return watch_built(plan)
+        bound = bind(schedule, memory_plan, arena=arena, buffers=arrays, threads=workers)
+    plan = _plan(graph, lowered, choices, bound, memory, time.perf_counter() - started)
+    if settings().watched:
+        plan = hook("built")(plan)
+    return plan
 
 
 def _limits(graph: Graph) -> dict[str, int]:
@@ -219,7 +180,7 @@ def _limits(graph: Graph) -> dict[str, int]:
 
 
 def extents_of_graph(graph: Graph) -> list[Extent]:
-    """Returns every Extent in the graph's shapes and attributes, whether or not a thunk reads it."""
+    """Returns every Extent in the graph's shapes and attributes, even if no thunk reads it."""
     specs = [t.spec for t in (*graph.inputs.values(), *graph.states.values())]
     found = [d for spec in specs for d in spec.shape] + [v for node in graph.nodes for v in node.attrs.values()]
     return list(dict.fromkeys(d for d in found if isinstance(d, Extent)))
@@ -230,11 +191,11 @@ def _plan(
     lowered: Lowered,
     choices: Sequence[Choice],
     bound: RunnableSchedule,
-    held: Held,
+    memory: BufferMemory,
     seconds: float,
 ) -> ExecutionPlan:
     def views(tensors: Mapping[str, Tensor]) -> dict[str, Array | DeviceArray]:
-        return {name: held.view(lowered.home(t), t.spec, lowered.devices) for name, t in tensors.items()}
+        return {name: memory.view(lowered.home(t), t.spec, lowered.devices) for name, t in tensors.items()}
 
     named = {**views(graph.inputs), **views(graph.outputs)}
     specs = {name: tensor.spec for name, tensor in {**graph.inputs, **graph.outputs}.items()}

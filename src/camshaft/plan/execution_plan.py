@@ -1,12 +1,13 @@
-"""ExecutionPlan: a graph bound and ready to run, with named inputs and outputs."""
+"""ExecutionPlan: a graph bound and ready to run, with named inputs and outputs; Submission: a queued run."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -17,13 +18,15 @@ from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.hooks import hook
-from camshaft.plan.lowering.node_range import NodeRange
+from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.runtime.runnable import RunnableSchedule
-from camshaft.plan.runtime.submission import Submission, Submitter
+from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import Schedule, Thunk
 from camshaft.selection.select import Choice
+
+Array = np.ndarray[Any, Any]
 
 
 def explain(schedule: Schedule, memory: MemoryPlan, threads: int, choices: Iterable[Choice]) -> str:
@@ -54,7 +57,59 @@ def _arenas(memory: MemoryPlan) -> list[str]:
     return lines
 
 
-Array = np.ndarray[Any, Any]
+class Submission:
+    """A run that is queued, in progress or done."""
+
+    def __init__(self, future: Future[dict[str, Array]]) -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        """Whether the run has ended, successfully or not."""
+        return self._future.done()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the run has ended. Raises what it raised, or TimeoutError after `timeout` seconds."""
+        self.result(timeout)
+
+    def result(self, timeout: float | None = None) -> dict[str, Array]:
+        """Returns copies of the outputs by name. Raises like `wait`.
+
+        Raises PlanError in a host thunk without a timeout: the run may need the workers that run the thunk.
+        """
+        if timeout is None and inside_host_thunk() and not self._future.done():
+            raise PlanError(
+                "a host thunk's function waited, without a timeout, for a run that may need its own workers"
+            )
+        try:
+            return self._future.result(timeout)
+        except TimeoutError:
+            if self._future.done():
+                raise
+            raise TimeoutError(f"the run has not ended after {timeout:g} s") from None
+
+
+class Submitter:
+    """The thread that executes a plan's submitted runs in order, started by the first one. A forked child starts its own."""
+
+    def __init__(self) -> None:
+        self._threads: dict[int, ThreadPoolExecutor] = {}  # by process
+
+    def submit(self, run: Callable[[], dict[str, Array]]) -> Submission:
+        """Queues a run. Raises PlanError if the plan is closed."""
+        process = os.getpid()
+        thread = self._threads.get(process)
+        if thread is None:  # of concurrent callers the first wins; the executors of the others never start a thread
+            thread = self._threads.setdefault(process, ThreadPoolExecutor(1, "camshaft-submit"))
+        try:
+            return Submission(thread.submit(run))
+        except RuntimeError as error:
+            raise PlanError("the plan is closed") from error
+
+    def close(self) -> None:
+        """Stops the thread after all queued runs."""
+        thread = self._threads.get(os.getpid())
+        if thread is not None:
+            thread.shutdown()
 
 
 @dataclass(frozen=True)
@@ -102,7 +157,7 @@ class ExecutionPlan:
 
     @contextmanager
     def _alone(self, *, wait: bool = False) -> Iterator[None]:
-        """Locks the plan for one run. Raises PlanError if another run holds the lock, unless `wait`."""
+        """Locks the plan for one run. Raises PlanError if another run has locked it, unless `wait`."""
         if not self._turn.acquire(blocking=wait):
             raise PlanError("run: the plan is running already; wanted one run at a time (submit() queues them)")
         try:
@@ -125,7 +180,7 @@ class ExecutionPlan:
         """Checks one input and adds the extents that its shape sets to `active`. Raises PlanError for an invalid input."""
         if name in self.away:
             there = self.away[name].device.name
-            raise PlanError(f"run: input {name!r} lies on {there}; wanted its bytes there (plan.away[{name!r}].write)")
+            raise PlanError(f"run: input {name!r} is on {there}; wanted its bytes there (plan.away[{name!r}].write)")
         if name not in self.inputs:
             raise PlanError(f"run: no input {name!r}; this plan has {', '.join(self.inputs) or 'none'}")
         memory, spec = self.inputs[name], self.specs[name]
@@ -144,7 +199,7 @@ class ExecutionPlan:
         limit = self.limits.get(name)
         if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
             raise PlanError(
-                f"run: input {name!r} holds indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
+                f"run: input {name!r} has indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
             )
 
     def _active(self, name: str, array: Array) -> Array:
@@ -194,7 +249,5 @@ class ExecutionPlan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

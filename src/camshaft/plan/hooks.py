@@ -1,8 +1,8 @@
-"""Functions of observe/ and tune/ that plans call, by name; their modules are imported when they are first called.
+"""Functions of observe/ and tune/ that plans call by name; each module is imported when its function is first called.
 
-`profile` is ExecutionPlan.profile; `tune_graphs` measures kernels before they are chosen; `lowered` may replace thunks before
-memory is planned, and `built` a bound plan, where settings ask for instrumented runs (instrument.py). camshaft/__init__.py fills
-the table, so this module imports next to nothing.
+`profile` is ExecutionPlan.profile. `tune_graphs` measures kernels before they are chosen. If settings ask for instrumented runs,
+`lowered` may replace thunks before memory is planned, and `built` a bound plan. camshaft/__init__.py fills the table: plan/
+cannot import modules that come after it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-_homes: dict[str, str] = {}
+_modules: dict[str, str] = {}
 
 
-def provide(homes: dict[str, str]) -> None:
-    """Says in which module the function of each name is."""
-    _homes.update(homes)
+def provide(modules: dict[str, str]) -> None:
+    """Sets the module of each function name."""
+    _modules.update(modules)
 
 
 def hook(name: str) -> Callable[..., Any]:
-    """The function of that name."""
-    found: Callable[..., Any] = getattr(import_module(_homes[name]), name)
+    """Returns the function of that name."""
+    found: Callable[..., Any] = getattr(import_module(_modules[name]), name)
     return found

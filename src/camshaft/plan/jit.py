@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import array
+import copy
 import functools
 import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.tree import leaves, paths, with_leaves
 from camshaft.ops.arguments import operand
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
@@ -159,3 +159,76 @@ def _input(graph: Graph, label: str, name: str, value: Array) -> Tensor:
         return graph.input(name, value.shape, as_dtype(value.dtype))
     except ShapeError as error:
         raise ShapeError(f"{label}: {name}: {error}") from error
+
+
+# Trees: dicts, tuples, lists, named tuples and dataclasses of leaves.
+# The children of a container with their path steps, and a function that makes a container of other children.
+_Parts: TypeAlias = tuple[list[tuple[str, Any]], Callable[[list[Any]], Any]]
+# Types of most leaves, checked first.
+_LEAVES = frozenset((np.ndarray, Tensor, int, float, bool, str, type(None)))
+
+
+def leaves(tree: Any) -> tuple[list[Any], Hashable]:
+    """Returns a tree's leaves in order, and its structure, which is equal for trees that differ only in their leaves."""
+    found: list[Any] = []
+    return found, _collect(tree, found)
+
+
+def _collect(tree: Any, found: list[Any]) -> Hashable:
+    parts = _parts(tree)
+    if parts is None:
+        found.append(tree)
+        return None
+    return type(tree), tuple((step, _collect(child, found)) for step, child in parts[0])
+
+
+def paths(structure: Any, name: str) -> Iterator[str]:
+    """Yields the path of each leaf in a tree of that name, such as `params['w'][0]`."""
+    if structure is None:
+        yield name
+        return
+    for step, child in structure[1]:
+        yield from paths(child, f"{name}{step}")
+
+
+def with_leaves(tree: Any, values: Iterator[Any]) -> Any:
+    """Returns a tree of the same structure with other leaves."""
+    parts = _parts(tree)
+    if parts is None:
+        return next(values)
+    children, made = parts
+    return made([with_leaves(child, values) for _, child in children])
+
+
+def _parts(tree: Any) -> _Parts | None:
+    """Returns None for a leaf."""
+    if type(tree) in _LEAVES:
+        return None
+    if isinstance(tree, dict):
+        return [(f"[{key!r}]", child) for key, child in tree.items()], lambda made: _dict(tree, made)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        named = zip(tree._fields, tree, strict=True)
+        return [(f".{name}", child) for name, child in named], lambda made: type(tree)(*made)
+    if isinstance(tree, (tuple, list)):
+        return [(f"[{i}]", child) for i, child in enumerate(tree)], lambda made: type(tree)(made)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        children = [(f".{field.name}", getattr(tree, field.name)) for field in fields(tree)]
+        return children, lambda made: _dataclass(tree, made)
+    return None
+
+
+def _dict(tree: Any, made: list[Any]) -> Any:
+    new = copy.copy(tree)
+    new.update(zip(tree, made, strict=True))
+    return new
+
+
+def _dataclass(tree: Any, made: list[Any]) -> Any:
+    """Copies a dataclass without its __init__, which may take other arguments. Returns `tree` itself if nothing changed."""
+    named = {field.name: value for field, value in zip(fields(tree), made, strict=True)}
+    if all(value is getattr(tree, name) for name, value in named.items()):
+        return tree
+    new = copy.copy(tree)
+    for name, value in named.items():
+        object.__setattr__(new, name, value)
+    return new

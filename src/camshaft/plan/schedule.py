@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -152,53 +152,48 @@ class Thunk:
             raise PlanError(f"host thunk {self.name!r} is placed on {self.device}; Python runs on the host only")
         if self.kind == "kernel" and not hasattr(self.entry, "address" if self.device == HOST else "name"):
             raise PlanError(f"kernel thunk {self.name!r} got the entry {self.entry!r}; wanted a compiled kernel")
-        if self.kind == "copy" and self.entry is None:
-            self._check_copy()
+        if self.kind == "copy" and self.entry is None and not self._is_copy():
+            raise PlanError(
+                f"copy thunk {self.name!r}: wanted two slices of equal size that do not overlap (see copy_thunk)"
+            )
         if self.device != HOST:
             self._check_spaces()
         if self.replicated:
             self._check_everywhere()
 
     def _check_everywhere(self) -> None:
-        written = (use.slice.buffer for use in self.uses if use.access == "write")
-        if (self.kind, self.device) != ("kernel", HOST) or any(b.lifetime is not Lifetime.TEMP for b in written):
+        temporary = all(buffer.lifetime is Lifetime.TEMP for buffer in self.written)
+        if (self.kind, self.device) != ("kernel", HOST) or not temporary:
             raise PlanError(f"thunk {self.name!r} runs everywhere; wanted a kernel on the host that writes temporaries")
 
     def _check_spaces(self) -> None:
         allowed = {HOST, self.device} if self.kind == "copy" else {self.device}
         for use in self.uses:
             if use.slice.buffer.space not in allowed:
-                where = f"buffer {use.slice.buffer.name!r} lies in {use.slice.buffer.space}"
+                where = f"buffer {use.slice.buffer.name!r} is in {use.slice.buffer.space}"
                 raise PlanError(f"thunk {self.name!r} runs on {self.device}, but {where}; wanted a copy there")
 
-    def _check_copy(self) -> None:
+    def _is_copy(self) -> bool:
+        """Whether this is a valid copy without a kernel, as copy_thunk makes it."""
         match self.args:
-            case (BufferSlice() as source, BufferSlice() as destination, *extent) if (
-                source.nbytes == destination.nbytes
-            ):
-                wanted = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
-                if (
-                    self.programs == wanted
-                    and not source.overlaps(destination)
-                    and self._is_spread(source.nbytes, extent)
-                ):
-                    return
-        raise PlanError(
-            f"copy thunk {self.name!r}: wanted two slices of equal size that do not overlap (see copy_thunk)"
-        )
-
-    def _is_spread(self, nbytes: int, extent: Sequence[object]) -> bool:
-        """Whether there is no extent, or one on a device whose bound divides the bytes."""
-        match extent:
-            case []:
-                return True
-            case [Extent() as spread]:
-                return self.device != HOST and nbytes % spread.bound == 0
-        return False
+            case (BufferSlice() as source, BufferSlice() as destination):
+                pass
+            case (BufferSlice() as source, BufferSlice() as destination, Extent() as extent):
+                if self.device == HOST or source.nbytes % extent.bound:
+                    return False
+            case _:
+                return False
+        disjoint = source.nbytes == destination.nbytes and not source.overlaps(destination)
+        return disjoint and self.programs == _copy_programs(source)
 
     def writes(self, target: BufferSlice) -> bool:
         """Whether a write use overlaps `target`."""
         return any(use.access == "write" and use.slice.overlaps(target) for use in self.uses)
+
+    @property
+    def written(self) -> tuple[Buffer, ...]:
+        """Returns the buffer of every write use."""
+        return tuple(use.slice.buffer for use in self.uses if use.access == "write")
 
     @property
     def extents(self) -> tuple[Extent, ...]:
@@ -211,7 +206,7 @@ def copy_thunk(
     name: str,
     source: BufferSlice,
     destination: BufferSlice,
-    reason: str = "asked for",
+    reason: str = "explicit copy",
     extent: Extent | None = None,
 ) -> Thunk:
     """Returns a thunk that copies `source` to `destination` (equal sizes, no overlap).
@@ -220,16 +215,14 @@ def copy_thunk(
     copies only the active part. Raises PlanError for slices of two devices: that takes two copies, through the host.
     """
     uses = (BufferUse(source, "read"), BufferUse(destination, "write"))
-    programs = Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
     device = destination.buffer.space if source.buffer.space == HOST else source.buffer.space
     how = "memmove" if device == HOST else device
     args = (source, destination) if extent is None or device == HOST else (source, destination, extent)
-    return Thunk(name, "copy", how, reason, "copy", None, args, uses, programs, device)
+    return Thunk(name, "copy", how, reason, "copy", None, args, uses, _copy_programs(source), device)
 
 
-def programs_for(thunk: Thunk, active: Mapping[Extent, int]) -> int:
-    """Returns the number of programs of `thunk` at these active extents."""
-    return thunk.programs.count(active)
+def _copy_programs(source: BufferSlice) -> Programs:
+    return Programs(-(-source.nbytes // COPY_NBYTES_PER_PROGRAM))
 
 
 @dataclass(frozen=True)
@@ -270,19 +263,6 @@ class Schedule:
 def buffers_of(thunks: Iterable[Thunk]) -> tuple[Buffer, ...]:
     """Returns every buffer that the thunks use, in order of first use."""
     return tuple(dict.fromkeys(use.slice.buffer for thunk in thunks for use in thunk.uses))
-
-
-def own_buffers(thunks: Iterable[Thunk]) -> frozenset[Buffer]:
-    """Returns the per-worker temporaries, which replicated thunks write. Raises PlanError if another thunk writes one too."""
-    writers: dict[Buffer, set[bool]] = {}
-    for thunk in thunks:
-        for use in thunk.uses:
-            if use.access == "write":
-                writers.setdefault(use.slice.buffer, set()).add(thunk.replicated)
-    for buffer, kinds in writers.items():
-        if len(kinds) > 1:
-            raise PlanError(f"temporary {buffer.name!r} is written everywhere and by one worker; wanted one of both")
-    return frozenset(buffer for buffer, kinds in writers.items() if True in kinds)
 
 
 def extents_of(thunks: Iterable[Thunk]) -> tuple[Extent, ...]:

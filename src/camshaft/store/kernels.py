@@ -55,8 +55,8 @@ class KernelCache:
         built = data is None
         if data is None:
             data = build(text.replace(UNNAMED, symbol_of(second)))
-            self.put_object(second, data)
-        self.link(first, second)
+            self.objects.put(second, data)
+        self.keys.put(first, second.encode())
         return CachedKernel(second, data, built)
 
     def second(self, first: str) -> str | None:
@@ -67,11 +67,3 @@ class KernelCache:
     def object(self, second: str) -> bytes | None:
         """The object of a second key, or None if it is missing, damaged or evicted."""
         return self.objects.get(second)
-
-    def put_object(self, second: str, data: bytes) -> None:
-        """Store an object. Raises StoreError if it cannot be written."""
-        self.objects.put(second, data)
-
-    def link(self, first: str, second: str) -> None:
-        """Map the first key to the second. Raises StoreError if it cannot be written."""
-        self.keys.put(first, second.encode())

@@ -14,7 +14,7 @@ from typing import Any
 from camshaft.errors import StoreError
 from camshaft.settings import setting
 from camshaft.store.counters import Counters
-from camshaft.store.files import naming, private_folder
+from camshaft.store.files import private_folder
 from camshaft.store.kernels import KernelCache
 from camshaft.store.objects import Counts, ObjectStore
 from camshaft.store.process_lock import ProcessLeases, locked
@@ -78,12 +78,6 @@ class Store:
         kernels = {"objects": self.kernels.objects, "keys": self.kernels.keys}
         documents = {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
         return kernels | documents | {"schedules": self.schedules, "headers": self.headers}
-
-    def make_models_dir(self) -> Path:
-        """Create the folder of models if missing and return it. Raises StoreError if that fails."""
-        with naming(self.models_dir, "the folder cannot be created"):
-            self.models_dir.mkdir(parents=True, exist_ok=True)
-        return self.models_dir
 
     def locked(self, what: str) -> AbstractContextManager[None]:
         """Hold the named lock against other processes that use the store. Raises StoreError if it cannot be created."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from tokenizers import Tokenizer as Merger
 from tokenizers import models, pre_tokenizers
 
 from camshaft.errors import ModelError
-from camshaft.text.merges import SHORT_TEXT, SHORT_WORD, Ranks, merged, read_ranks
 from camshaft.text.pretokenizers import pretokenizer
 from camshaft.text.vocabulary import Vocabulary, as_dict
 
@@ -74,6 +75,34 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _STAND_IN = "\ue000"
 # Token for bytes missing from the vocabulary: prevents merges across them and is removed afterwards.
 _ABSENT = "\x00absent"
+
+
+# Texts above these lengths use the library's merge table, which takes 50 ms to build for 49k merges; ranks take 15 ms.
+SHORT_TEXT, SHORT_WORD = 2000, 100
+Ranks = Mapping[str, int]
+
+
+def read_ranks(merges: Sequence[str], ids: Mapping[str, int]) -> Ranks:
+    """Returns the rank of each merge, for duplicates the last one's. Raises ModelError for a merge whose result is not a token.
+
+    The halves need no check: words start as single-byte tokens, and every merge gives a token."""
+    results = [merge.replace(" ", "") for merge in merges]
+    if not ids.keys() >= set(results):
+        merge = next(m for m, text in zip(merges, results, strict=True) if text not in ids)
+        raise ModelError(f"tokenizer.ggml.merges: the result of {merge!r} is not a token")
+    return dict(zip(merges, range(len(merges)), strict=True))
+
+
+def merged(word: str, ranks: Ranks) -> list[str]:
+    """Split a byte-level word into tokens: repeatedly join the adjacent pair of lowest rank, leftmost first."""
+    parts = list(word)
+    while len(parts) > 1:
+        ranked = [(ranks[pair], i) for i, pair in enumerate(map(" ".join, pairwise(parts))) if pair in ranks]
+        if not ranked:
+            break
+        _, at = min(ranked)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return parts
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -10,7 +11,6 @@ import numpy as np
 from camshaft.errors import ModelError
 from camshaft.text.byte_level import ByteLevel
 from camshaft.text.sentencepiece import SentencePiece
-from camshaft.text.stream import Detokenizer
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
 
 
@@ -111,14 +111,6 @@ class Tokenizer:
         piece = self._spelled if special else self._shown
         return Detokenizer(piece, drop_space=at_start and self.vocabulary.add_space_prefix)
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token, control tokens included. Raises ModelError for an unknown id."""
-        return self._spelled(token_id)
-
-    def is_control(self, token_id: int) -> bool:
-        """Whether text output hides the token."""
-        return token_id in self._hidden
-
     def _type(self, token_id: int) -> int:
         if not 0 <= token_id < self.n_vocab:
             raise ModelError(f"no token {token_id}: the vocabulary has {self.n_vocab}")
@@ -133,3 +125,30 @@ class Tokenizer:
 
     def _shown(self, token_id: int) -> bytes:
         return b"" if token_id in self._hidden else self._spelled(token_id)
+
+
+class Detokenizer:
+    """Converts tokens to text one by one; a character that spans tokens is emitted once it is complete."""
+
+    def __init__(self, piece: Callable[[int], bytes], *, drop_space: bool = False) -> None:
+        """`piece` returns a token's bytes; `drop_space` removes one space at the very start."""
+        self._piece = piece
+        self._drop_space = drop_space
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The text completed by `token_id`: empty inside a character, U+FFFD for invalid bytes."""
+        return self._decoder.decode(self._bytes(token_id))
+
+    def flush(self) -> str:
+        """The buffered bytes of an incomplete character, as U+FFFD. Resets the decoder."""
+        text = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return text
+
+    def _bytes(self, token_id: int) -> bytes:
+        data = self._piece(token_id)
+        if self._drop_space and data:
+            self._drop_space = False
+            return data.removeprefix(b" ")
+        return data

@@ -8,7 +8,7 @@ import numpy as np
 
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.spec import Part, TensorSpec
-from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.memory.allocate import aligned_bytes
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Array = np.ndarray[Any, Any]

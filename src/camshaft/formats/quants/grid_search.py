@@ -13,7 +13,7 @@ import numpy.typing as npt
 from camshaft.formats.bits import IQ4_VALUES, Bytes, Floats
 
 TINY = np.float32(1e-15)  # groups of smaller magnitude are zero
-# All middles between neighbours of IQ4_VALUES are halves: floor(2 x) tells on which side of each x lies. From -256 to 255.
+# Midpoints between neighbors in IQ4_VALUES are multiples of 1/2, so floor(2 x), -256 to 255, decides the nearest value of x.
 _HALVES = np.arange(-256, 256)
 _NEAREST = np.searchsorted(IQ4_VALUES[1:] + IQ4_VALUES[:-1], _HALVES, side="right").astype(np.uint8)
 _NEAREST_VALUES = IQ4_VALUES[_NEAREST]
@@ -26,7 +26,7 @@ def divide(a: Floats, b: Floats) -> Floats:
 
 
 def nearest_values(scaled: Floats) -> Bytes:
-    """For every element the index of the nearest IQ4 value; the upper one of two that are equally near."""
+    """Returns the index of the nearest IQ4 value for every element, the upper one of two that are equally near."""
     return _NEAREST[_half_index(scaled)]
 
 
@@ -36,7 +36,7 @@ def _half_index(scaled: Floats) -> npt.NDArray[np.intp]:
 
 
 def _at_peak(x: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """The value of greatest magnitude of every column, the first of equals, and whether the column is not just zeros."""
+    """Returns the value of greatest magnitude in every column (the first of equals), and whether the column is not all zeros."""
     peak = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
     alive = np.abs(peak) >= TINY
     return np.where(alive, peak, np.float32(1)), alive
@@ -106,7 +106,7 @@ def fit_signed(x: Floats, half: int) -> tuple[Floats, Bytes]:
 
 
 def _signed_try(x: Floats, weights: Floats, inverse: Floats, half: int) -> tuple[Floats, Floats, Floats]:
-    """sum of w l x, the best scale for the codes l of this inverse scale, and the codes."""
+    """Returns sum(w l x), the best scale for the codes l of this inverse scale, and the codes."""
     codes = np.rint(inverse * x).clip(-half, half - 1)
     weighted = weights * codes
     sum_lx = (weighted * x).sum(axis=0)
@@ -114,7 +114,7 @@ def _signed_try(x: Floats, weights: Floats, inverse: Floats, half: int) -> tuple
 
 
 def fit_signed_descent(x: Floats, half: int) -> tuple[Floats, Bytes]:
-    """As fit_signed, from one scale, then changing one code after the other while that helps, five rounds at most."""
+    """Like fit_signed, from one scale: changes single codes while that reduces the error, in at most five rounds."""
     peak, alive = _at_peak(x)
     weights = x * x
     codes = np.rint(np.float32(-half) / peak * x).clip(-half, half - 1)
@@ -138,7 +138,7 @@ def fit_signed_descent(x: Floats, half: int) -> tuple[Floats, Bytes]:
 
 
 def fit_values(x: Floats) -> Floats:
-    """The scale [n] for which scale * IQ4_VALUES[nearest] loses least, weighted by x squared: 16 scales are tried."""
+    """Returns the scale [n] with the least error of scale * IQ4_VALUES[nearest], weighted by x squared; 16 scales are tried."""
     peak, alive = _at_peak(x)
     weights = x * x
     sum_qx, scale = _values_try(x, weights, np.float32(1) / (-peak / IQ4_VALUES[0]))

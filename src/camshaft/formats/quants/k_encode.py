@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from camshaft.formats.bits import Bytes, Floats, Records
+from camshaft.formats.bits import Bytes, Floats, Records, records
 from camshaft.formats.quants import k_quants as k
 from camshaft.formats.quants.grid_search import (
     TINY,
@@ -38,32 +38,25 @@ def _from_columns(codes: Bytes, n_blocks: int) -> Bytes:
 
 
 def _half(values: Floats) -> Floats:
-    """What float16 keeps of the values, as the decoder will see them."""
+    """Rounds values to float16, as the decoder sees them."""
     return values.astype(np.float16).astype(np.float32)
 
 
 def _at_peak(scales: Floats) -> Floats:
-    """Of every block the scale of greatest magnitude, the first of equals: [n, groups] to [n]."""
+    """Returns each block's scale of greatest magnitude, the first of equals: [n, groups] to [n]."""
     peaks: Floats = np.take_along_axis(scales, np.abs(scales).argmax(axis=-1)[:, None], axis=-1)[:, 0]
     return peaks
 
 
 def _rounded(columns: Floats, step: Floats, shift: Floats, low: int, high: int, codes: Bytes) -> Bytes:
-    """Codes of (x + shift) / step within low .. high, less low; those found before where step is 0. One step a column."""
+    """Returns codes rint((x + shift) / step) in low .. high, minus low; `codes` where step is 0. One step per column."""
     flat, shift = step.reshape(-1), shift.reshape(-1)
-    fresh = np.rint(divide(columns + shift, np.broadcast_to(flat, columns.shape))).clip(low, high) - low
-    return np.where(flat == 0, codes, fresh).astype(np.uint8)
-
-
-def _records(layout: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
-    made = np.empty(len(fields["d"]), layout)
-    for name, value in fields.items():
-        made[name] = value
-    return made
+    rounded = np.rint(divide(columns + shift, np.broadcast_to(flat, columns.shape))).clip(low, high) - low
+    return np.where(flat == 0, codes, rounded).astype(np.uint8)
 
 
 def _packed_bits(codes: Bytes, n_bits: int, run: int) -> Bytes:
-    """[n, 256] codes to bytes: each run of `run` bytes holds 8 / n_bits runs of codes, the first in the lowest bits."""
+    """[n, 256] codes to bytes: each run of `run` bytes has 8 / n_bits runs of codes, the first in the lowest bits."""
     parts = codes.reshape(len(codes), -1, 8 // n_bits, run) & np.uint8((1 << n_bits) - 1)
     shifts = np.arange(0, 8, n_bits, dtype=np.uint8)[:, None]
     packed: Bytes = np.bitwise_or.reduce(parts << shifts, axis=2).reshape(len(codes), -1)
@@ -81,7 +74,7 @@ def _affine(
     *,
     absolute: bool,
 ) -> tuple[Floats, Floats, Bytes, Bytes, Bytes]:
-    """d, dmin [n], the groups' scales and minima [n, groups], codes [n, 256]."""
+    """Returns d and dmin [n], the groups' scales and minima [n, groups], and codes [n, 256]."""
     columns, n = _columns(values, group_size), len(values)
     scale, minimum, codes = fit_affine(columns, weights, most, first, n_steps, absolute=absolute)
     scales, minima = _by_block(scale, n), _by_block(minimum, n)
@@ -98,7 +91,7 @@ def _affine(
     return d, dmin, scale_codes, minimum_codes, _from_columns(codes, n)
 
 
-def _loud(columns: Floats) -> Floats:
+def _magnitude_weights(columns: Floats) -> Floats:
     """Weights of Q4_K and Q5_K: the group's root mean square + |x|."""
     weights: Floats = np.sqrt((columns * columns).sum(axis=0) / np.float32(len(columns))) + np.abs(columns)
     return weights
@@ -108,7 +101,7 @@ def encode_q2_k(values: Floats) -> Records:
     """16 groups of 16: codes of 2 bits, scales and minima of 4; errors are magnitudes weighted by |x|."""
     weights = np.abs(_columns(values, 16))
     d, dmin, scales, minima, codes = _affine(values, 16, 15, weights, 3, -0.5, 15, absolute=True)
-    return _records(k.Q2_K, d=d, dmin=dmin, scales=scales | (minima << np.uint8(4)), qs=_packed_bits(codes, 2, 32))
+    return records(k.Q2_K, d=d, dmin=dmin, scales=scales | (minima << np.uint8(4)), qs=_packed_bits(codes, 2, 32))
 
 
 def encode_q3_k(values: Floats) -> Records:
@@ -123,7 +116,7 @@ def encode_q3_k(values: Floats) -> Records:
     step = _half(d)[:, None] * (scale_codes.astype(np.float32) - 32)
     final = _from_columns(_rounded(columns, step, np.zeros_like(step), -4, 3, codes), n)
     high = np.packbits(final.reshape(n, 8, 32) >> np.uint8(2), axis=1, bitorder="little").reshape(n, 32)
-    return _records(k.Q3_K, d=d, hmask=high, qs=_packed_bits(final, 2, 32), scales=_q3_scale_bytes(scale_codes))
+    return records(k.Q3_K, d=d, hmask=high, qs=_packed_bits(final, 2, 32), scales=_q3_scale_bytes(scale_codes))
 
 
 def _q3_scale_bytes(scales: Bytes) -> Bytes:
@@ -144,15 +137,19 @@ def _k_scale_bytes(scales: Bytes, minima: Bytes) -> Bytes:
 
 def encode_q4_k(values: Floats) -> Records:
     """8 groups of 32: codes of 4 bits, scales and minima of 6."""
-    d, dmin, scales, minima, codes = _affine(values, 32, 63, _loud(_columns(values, 32)), 15, -1.0, 20, absolute=False)
-    return _records(k.Q4_K, d=d, dmin=dmin, scales=_k_scale_bytes(scales, minima), qs=_packed_bits(codes, 4, 32))
+    d, dmin, scales, minima, codes = _affine(
+        values, 32, 63, _magnitude_weights(_columns(values, 32)), 15, -1.0, 20, absolute=False
+    )
+    return records(k.Q4_K, d=d, dmin=dmin, scales=_k_scale_bytes(scales, minima), qs=_packed_bits(codes, 4, 32))
 
 
 def encode_q5_k(values: Floats) -> Records:
     """8 groups of 32: codes of 5 bits, scales and minima of 6."""
-    d, dmin, scales, minima, codes = _affine(values, 32, 63, _loud(_columns(values, 32)), 31, -0.5, 15, absolute=False)
+    d, dmin, scales, minima, codes = _affine(
+        values, 32, 63, _magnitude_weights(_columns(values, 32)), 31, -0.5, 15, absolute=False
+    )
     high = np.packbits(codes.reshape(-1, 8, 32) >> np.uint8(4), axis=1, bitorder="little").reshape(-1, 32)
-    return _records(
+    return records(
         k.Q5_K, d=d, dmin=dmin, scales=_k_scale_bytes(scales, minima), qh=high, qs=_packed_bits(codes, 4, 32)
     )
 
@@ -163,17 +160,17 @@ def encode_q6_k(values: Floats) -> Records:
     scale, codes = fit_signed(columns, 32)
     scales = _by_block(scale, n)
     peak = _at_peak(scales)
-    silent = np.abs(peak) < TINY
-    inverse = divide(np.full(n, -128, np.float32), np.where(silent, np.float32(0), peak))
+    is_zero = np.abs(peak) < TINY
+    inverse = divide(np.full(n, -128, np.float32), np.where(is_zero, np.float32(0), peak))
     scale_codes = np.minimum(np.rint(inverse[:, None] * scales), 127).astype(np.int8)
     d = divide(np.ones(n, np.float32), inverse)
     step = _half(d)[:, None] * scale_codes
     final = _from_columns(_rounded(columns, step, np.zeros_like(step), -32, 31, codes), n)
-    final[silent] = 0
+    final[is_zero] = 0
     halves = final.reshape(n, 2, 4, 32)
     low = (halves[:, :, :2] & np.uint8(15)) | (halves[:, :, 2:] << np.uint8(4))
     high = _packed_bits(final >> np.uint8(4), 2, 32)
-    return _records(k.Q6_K, d=d, ql=low.reshape(n, 128), qh=high, scales=scale_codes)
+    return records(k.Q6_K, d=d, ql=low.reshape(n, 128), qh=high, scales=scale_codes)
 
 
 def encode_iq4_xs(values: Floats) -> Records:
@@ -187,4 +184,4 @@ def encode_iq4_xs(values: Floats) -> Records:
     six = (scale_codes + 32).astype(np.uint8)
     low = (six[:, 0::2] & np.uint8(15)) | (six[:, 1::2] << np.uint8(4))
     high = np.bitwise_or.reduce((six >> np.uint8(4)).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16), axis=-1)
-    return _records(k.IQ4_XS, d=d, scales_h=high, scales_l=low, qs=_packed_bits(codes, 4, 16))
+    return records(k.IQ4_XS, d=d, scales_h=high, scales_l=low, qs=_packed_bits(codes, 4, 16))

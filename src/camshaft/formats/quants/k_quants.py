@@ -27,7 +27,7 @@ def _in_groups(values: npt.NDArray[np.generic], group_size: int) -> Floats:
 def k_scales(scales: Bytes) -> tuple[Bytes, Bytes]:
     """The 8 six-bit scales and 8 six-bit minima, [n, 8] each, that Q4_K and Q5_K pack into 12 bytes, [n, 12].
 
-    Bytes 0..3 hold scales 0..3 and bytes 4..7 minima 0..3 in their low six bits; bytes 8..11 the low nibbles of scales
+    Bytes 0..3 have scales 0..3 and bytes 4..7 minima 0..3 in their low six bits; bytes 8..11 the low nibbles of scales
     (low) and minima (high) 4..7, whose top two bits are the top two bits of bytes 0..3 and 4..7.
     """
     first, second, third = scales[:, 0:4], scales[:, 4:8], scales[:, 8:12]
@@ -56,13 +56,13 @@ def _scaled_less_minimum(blocks: Records, quants: Floats, scales: Bytes, minima:
 
 
 def decode_q2_k(blocks: Records) -> Floats:
-    """16 groups of 16, two bits each: 32 bytes hold 128 elements, 32 per pair of bits."""
+    """16 groups of 16, two bits each: 32 bytes have 128 elements, 32 per pair of bits."""
     quants = _in_groups(bit_fields(blocks["qs"].reshape(-1, 2, 32), 2), 16)
     return _scaled_less_minimum(blocks, quants, blocks["scales"] & np.uint8(15), blocks["scales"] >> np.uint8(4))
 
 
 def decode_q3_k(blocks: Records) -> Floats:
-    """16 groups of 16, two bits as in Q2_K; a clear bit in hmask (bit e // 32 of byte e % 32) takes 4 off."""
+    """16 groups of 16, two bits as in Q2_K; a clear bit in hmask (bit e // 32 of byte e % 32) subtracts 4."""
     low = bit_fields(blocks["qs"].reshape(-1, 2, 32), 2).reshape(-1, 256)
     high = bit_fields(blocks["hmask"], 1).reshape(-1, 256)
     quants = (low | (high << np.uint8(2))).astype(np.float32) - np.float32(4)
@@ -70,13 +70,13 @@ def decode_q3_k(blocks: Records) -> Floats:
 
 
 def decode_q4_k(blocks: Records) -> Floats:
-    """8 groups of 32; 32 bytes hold two groups, the first in the low nibbles."""
+    """8 groups of 32; 32 bytes have two groups, the first in the low nibbles."""
     quants = _in_groups(bit_fields(blocks["qs"].reshape(-1, 4, 32), 4), 32)
     return _scaled_less_minimum(blocks, quants, *k_scales(blocks["scales"]))
 
 
 def decode_q5_k(blocks: Records) -> Floats:
-    """As Q4_K, with the fifth bit of group g in bit g of qh."""
+    """Like Q4_K, with the fifth bit of group g in bit g of qh."""
     low = bit_fields(blocks["qs"].reshape(-1, 4, 32), 4).reshape(-1, 256)
     high = bit_fields(blocks["qh"], 1).reshape(-1, 256)
     return _scaled_less_minimum(blocks, _in_groups(low | (high << np.uint8(4)), 32), *k_scales(blocks["scales"]))
@@ -91,7 +91,7 @@ def decode_q6_k(blocks: Records) -> Floats:
 
 
 def decode_q8_k(blocks: Records) -> Floats:
-    """y = d q; the sums of every 16 quants (bsums) serve dot products only."""
+    """y = d q; the sums of every 16 quants (bsums) are for dot products only."""
     return as_float(blocks["d"]) * as_float(blocks["qs"])
 
 

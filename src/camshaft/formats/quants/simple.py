@@ -1,14 +1,26 @@
-"""Layouts and decoders of blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4.
+"""Blocks of 32 elements: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4.
 
-A decoder takes one record per block, [n], and returns float32 [n, 32]. Element j < 16 is the low nibble of byte j, element
-16 + j the high nibble. Operations are in llama.cpp's order, so results are bit-equal.
+A decoder takes one record per block, [n], and returns float32 [n, 32]; an encoder does the reverse. Element j < 16 is the low
+nibble of byte j, element 16 + j the high nibble. Operations are in llama.cpp's order: decoded values are bit-equal to its own,
+encoded bytes equal those of the `gguf` package, except for IQ4_NL, which follows llama.cpp.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from camshaft.formats.bits import E2M1_DOUBLED, IQ4_VALUES, Bytes, Floats, Records, as_float, bit_fields, packed
+from camshaft.formats.bits import (
+    E2M1_DOUBLED,
+    IQ4_VALUES,
+    Bytes,
+    Floats,
+    Records,
+    as_float,
+    bit_fields,
+    packed,
+    records,
+)
+from camshaft.formats.quants.grid_search import fit_values, nearest_values
 
 Q4_0 = packed(("d", "<f2"), ("qs", "u1", 16))
 Q4_1 = packed(("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16))
@@ -69,3 +81,84 @@ def e8m0_half(exponents: Bytes) -> Floats:
 def decode_mxfp4(blocks: Records) -> Floats:
     """y = 2^(e - 127) / 2 * doubled[q]"""
     return e8m0_half(blocks["e"])[:, None] * E2M1_DOUBLED[_nibbles(blocks)]
+
+
+def _inverse(d: Floats) -> Floats:
+    """1 / d, and 0 for 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(d == 0, np.float32(0), np.float32(1) / d)
+
+
+def _packed_nibbles(codes: Bytes) -> Bytes:
+    return (codes[:, :16] & np.uint8(15)) | (codes[:, 16:] << np.uint8(4))
+
+
+def _packed_fifth_bits(codes: Bytes) -> Bytes:
+    return np.packbits(codes >> np.uint8(4), axis=-1, bitorder="little")
+
+
+def _signed(values: Floats, half: int) -> tuple[Floats, Bytes]:
+    """d and codes 0 .. 2 half - 1 with value = d (code - half), where the greatest magnitude has code 0."""
+    at = np.abs(values).argmax(axis=-1)[:, None]
+    d = np.take_along_axis(values, at, axis=-1) / np.float32(-half)
+    codes = np.trunc(values * _inverse(d) + np.float32(half + 0.5)).clip(0, 2 * half - 1)
+    return d[:, 0], codes.astype(np.uint8)
+
+
+def _affine(values: Floats, most: int) -> tuple[Floats, Floats, Bytes]:
+    """d, m and codes 0 .. most with value = d code + m, from the least to the greatest value."""
+    low, high = values.min(axis=-1, keepdims=True), values.max(axis=-1, keepdims=True)
+    d = (high - low) / np.float32(most)
+    codes = np.trunc((values - low) * _inverse(d) + np.float32(0.5)).clip(0, most)
+    return d[:, 0], low[:, 0], codes.astype(np.uint8)
+
+
+def encode_q4_0(values: Floats) -> Records:
+    """d = the value of greatest magnitude / -8; q = floor(x / d + 8.5), at most 15."""
+    d, codes = _signed(values, 8)
+    return records(Q4_0, d=d, qs=_packed_nibbles(codes))
+
+
+def encode_q4_1(values: Floats) -> Records:
+    """d = (max - min) / 15, m = min; q = floor((x - m) / d + 0.5)."""
+    d, m, codes = _affine(values, 15)
+    return records(Q4_1, d=d, m=m, qs=_packed_nibbles(codes))
+
+
+def encode_q5_0(values: Floats) -> Records:
+    """As Q4_0 with 32 steps."""
+    d, codes = _signed(values, 16)
+    return records(Q5_0, d=d, qh=_packed_fifth_bits(codes), qs=_packed_nibbles(codes))
+
+
+def encode_q5_1(values: Floats) -> Records:
+    """As Q4_1 with 32 steps."""
+    d, m, codes = _affine(values, 31)
+    return records(Q5_1, d=d, m=m, qh=_packed_fifth_bits(codes), qs=_packed_nibbles(codes))
+
+
+def encode_q8_0(values: Floats) -> Records:
+    """d = max |x| / 127; q = x / d, halves rounded away from zero."""
+    d = np.abs(values).max(axis=-1, keepdims=True) / np.float32(127)
+    scaled = values * _inverse(d)
+    whole = np.floor(np.abs(scaled))
+    codes = np.sign(scaled) * (whole + np.floor(2 * (np.abs(scaled) - whole)))
+    return records(Q8_0, d=d[:, 0], qs=codes.astype(np.int8))
+
+
+def encode_iq4_nl(values: Floats) -> Records:
+    """The best scale by search, then the nearest of the 16 values for every element."""
+    columns = np.ascontiguousarray(values.T)
+    d = fit_values(columns)
+    codes = nearest_values(columns * _inverse(d)).T
+    return records(IQ4_NL, d=d, qs=_packed_nibbles(codes))
+
+
+def encode_mxfp4(values: Floats) -> Records:
+    """e = floor(log2 max |x|) - 2 + 127; q the nearest E2M1 value, the first of two equally near ones."""
+    most = np.abs(values).max(axis=-1)
+    with np.errstate(divide="ignore"):
+        e = np.where(most > 0, np.floor(np.log2(most)) - 2 + 127, 0).astype(np.uint8)
+    scaled = e8m0_half(e)[:, None, None] * E2M1_DOUBLED
+    codes = np.abs(scaled - values[:, :, None]).argmin(axis=-1).astype(np.uint8)
+    return records(MXFP4, e=e, qs=_packed_nibbles(codes))

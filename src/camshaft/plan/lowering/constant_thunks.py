@@ -1,7 +1,7 @@
-"""Find thunks that read only constants, such as packing; they run once, when a plan is bound.
+"""Run thunks that read only constants, such as packing, once when a plan is bound.
 
-Between lower.py and memory.py. What they leave is memory of the plan's own beside the constant, so a file's weights, which are
-mapped and given back, are packed by each run as ever.
+Their results use memory of the plan in addition to the constant's. So thunks that read weights of a mapped file stay in each
+run.
 """
 
 from __future__ import annotations
@@ -15,72 +15,67 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.graph.graph import ArraySource
 from camshaft.plan.lowering.lower import Lowered
+from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.runtime.workers import host_memory
 from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Thunk
 
 Array = np.ndarray[Any, Any]
-# Bytes that may be kept a byte of the constant: f16 widened to f32 is 2, columns up to a whole panel come on top.
+# Result bytes per byte of the constant: f16 widened to f32 has 2, and columns are padded to a whole panel.
 MOST_GROWTH = 3.0
 
 
 def take_constant_thunks(lowered: Lowered) -> list[Thunk]:
-    """Takes them out of the thunks: kernels on the host that read constants at hand alone, and write scratch that nobody else
-    writes. The scratch is a constant from then on; where two would leave the same bytes, one is enough."""
+    """Removes and returns the constant thunks: host kernels that read only constants in arrays and are the only writers of their
+    scratch buffers. Those buffers become constants. Of thunks with the same result only the first is returned."""
     taken = _found(lowered)
     if not taken:
         return []
-    kept: dict[object, Thunk] = {}
+    once: dict[object, Thunk] = {}
     renamed: dict[Buffer, Buffer] = {}
     for thunk in (lowered.thunks[i] for i in sorted(taken)):
-        own = {use.slice.buffer: replace(use.slice.buffer, lifetime=Lifetime.CONSTANT) for use in _uses(thunk, "write")}
-        first = kept.setdefault(_meaning(thunk), _over(thunk, own))
-        renamed |= dict(zip(own, (use.slice.buffer for use in _uses(first, "write")), strict=True))
-    rest = [_over(thunk, renamed) for i, thunk in enumerate(lowered.thunks) if i not in taken]
+        own = {buffer: replace(buffer, lifetime=Lifetime.CONSTANT) for buffer in thunk.written}
+        first = once.setdefault(_result_key(thunk), _with_buffers(thunk, own))
+        renamed |= dict(zip(own, dict.fromkeys(first.written), strict=True))
+    rest = [_with_buffers(thunk, renamed) for i, thunk in enumerate(lowered.thunks) if i not in taken]
     before = np.cumsum([0, *(i in taken for i in range(len(lowered.thunks)))])
     lowered.origins[:] = [
         replace(o, first=int(o.first - before[o.first]), last=int(o.last - before[o.last])) for o in lowered.origins
     ]
     lowered.thunks[:] = rest
-    return list(kept.values())
+    return list(once.values())
 
 
-def run_constant_thunks(thunks: Sequence[Thunk], held: Mapping[Buffer, Array], workers: int) -> dict[Buffer, Array]:
-    """Runs them over the constants' memory; the memory that they filled."""
+def run_constant_thunks(
+    thunks: Sequence[Thunk], constants: Mapping[Buffer, Array], workers: int
+) -> dict[Buffer, Array]:
+    """Runs the thunks over the constants' memory and returns the memory that they wrote."""
     if not thunks:
         return {}
-    made = {
-        u.slice.buffer: host_memory(u.slice.buffer.name, u.slice.buffer.nbytes, 64)
-        for t in thunks
-        for u in _uses(t, "write")
-    }
+    made = {buffer: host_memory(buffer.name, buffer.nbytes, 64) for thunk in thunks for buffer in thunk.written}
     schedule, memory = make_schedule(thunks)
-    given = {buffer: made[buffer] if buffer in made else held[buffer] for buffer in schedule.buffers}
-    bound = bind(schedule, memory, buffers=given, threads=workers)
-    try:
+    given = {buffer: made[buffer] if buffer in made else constants[buffer] for buffer in schedule.buffers}
+    with bind(schedule, memory, buffers=given, threads=workers) as bound:
         bound.run()
-    finally:
-        bound.close()
     return made
 
 
 def _found(lowered: Lowered) -> set[int]:
-    """The numbers of such thunks."""
-    tensors = lowered.versions.buffers
-    at_hand = {b for (t, space), b in tensors.items() if space == HOST and isinstance(t.source, ArraySource)}
+    """Returns the indices of the constant thunks."""
+    tensors = lowered.residency.buffers
+    in_arrays = {b for (t, space), b in tensors.items() if space == HOST and isinstance(t.source, ArraySource)}
     named = set(tensors.values())
     writers: dict[Buffer, set[int]] = {}
     for i, thunk in enumerate(lowered.thunks):
-        for use in _uses(thunk, "write"):
-            writers.setdefault(use.slice.buffer, set()).add(i)
+        for buffer in thunk.written:
+            writers.setdefault(buffer, set()).add(i)
     found = set()
     for i, thunk in enumerate(lowered.thunks):
-        read, written = ({use.slice.buffer for use in _uses(thunk, access)} for access in ("read", "write"))
+        read, written = {use.slice.buffer for use in _uses(thunk, "read")}, set(thunk.written)
         alone = all(b.lifetime is Lifetime.TEMP and b not in named and len(writers[b]) == 1 for b in written)
         grown = sum(b.nbytes for b in written) <= MOST_GROWTH * sum(b.nbytes for b in read)
         plain = (thunk.kind, thunk.device, thunk.extents) == ("kernel", HOST, ())
-        if plain and read and read <= at_hand and written and alone and grown:
+        if plain and read and read <= in_arrays and written and alone and grown:
             found.add(i)
     return found
 
@@ -89,15 +84,15 @@ def _uses(thunk: Thunk, access: str) -> list[BufferUse]:
     return [use for use in thunk.uses if use.access == access]
 
 
-def _meaning(thunk: Thunk) -> object:
-    """Equal for thunks that leave the same bytes: one kernel over the same slices, into scratch of the same size."""
+def _result_key(thunk: Thunk) -> object:
+    """Returns a key that is equal for thunks with the same result: same kernel, same slices, same scratch sizes."""
     read = tuple(use.slice for use in _uses(thunk, "read"))
     written = tuple((use.slice.offset, use.slice.nbytes, use.slice.buffer.nbytes) for use in _uses(thunk, "write"))
     return id(thunk.entry), read, written, thunk.programs
 
 
-def _over(thunk: Thunk, renamed: Mapping[Buffer, Buffer]) -> Thunk:
-    """The thunk with other buffers in the place of some."""
+def _with_buffers(thunk: Thunk, renamed: Mapping[Buffer, Buffer]) -> Thunk:
+    """Returns the thunk with buffers replaced."""
     if not any(use.slice.buffer in renamed for use in thunk.uses):
         return thunk
 

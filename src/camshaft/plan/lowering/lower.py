@@ -1,83 +1,136 @@
-"""Lower a graph to thunks: choose and build a variant for each node; its launches become thunks over buffers.
+"""Lower a graph to thunks: choose a device and variant for each node, build it, and make its launches thunks over buffers.
 
-Views and packed constants share their root's buffer and make no thunk. Where nodes run
-on several devices, spaces.py adds the copies.
+Views and packed constants share their root's buffer and add no thunk. Where nodes run on several devices, spaces.py adds copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.device import HOST, Device
-from camshaft.graph.custom import COPY
+from camshaft.backends.registry import device
+from camshaft.errors import PlanError
+from camshaft.graph.custom import COPY, MEMCPY, CustomOp
 from camshaft.graph.graph import Graph, Node, Tensor, root
-from camshaft.plan.lowering.node_range import NodeRange
-from camshaft.plan.lowering.node_thunks import Built, Use, built, space_of, thunks_of
+from camshaft.plan.lowering.node_thunks import Built, NodeRange, build_variant, space_of, thunks_of
 from camshaft.plan.lowering.spaces import Residency, is_unified, place
 from camshaft.plan.schedule import Buffer, BufferSlice, Thunk
-from camshaft.selection.select import Choice
+from camshaft.selection.kernel_dispatch import KernelDispatch, dispatched
+from camshaft.selection.override import check_override
+from camshaft.selection.select import Choice, choose
+
+
+def choose_variants(
+    nodes: Sequence[Node],
+    override: str | None,
+    strict: bool,
+    dispatcher: KernelDispatch | None = None,
+    foreseen: Callable[[], Sequence[Node]] = tuple,
+) -> list[Choice]:
+    """Returns a Choice per node, on its own device or by the override.
+
+    The caller's functions and the ops that the dispatcher supports need no choice. The variants of all other nodes on a device
+    are proved together, along with those of the nodes that `foreseen` returns for the override's device. Raises BackendError
+    like `choose`, and for an unavailable device.
+    """
+    wanted = {name: check_override(name) for name in {n.device for n in nodes} if name is not None}
+    names = [override if node.device is None else wanted[node.device] for node in nodes]
+    found = [_given_choice(node, dispatcher) for node in nodes]
+    for name in dict.fromkeys(names):
+        indexes = [i for i, other in enumerate(names) if other == name and found[i] is None]
+        uses = [(nodes[i].op, nodes[i].spec) for i in indexes]
+        later = (lambda: [(node.op, node.spec) for node in foreseen()]) if name == override else tuple
+        chosen = choose(uses, name, strict=strict, foreseen=later)
+        for i, choice in zip(indexes, chosen, strict=True):
+            found[i] = choice
+    return [choice for choice in found if choice is not None]
+
+
+def _given_choice(node: Node, dispatcher: KernelDispatch | None) -> Choice | None:
+    """Returns the choice for a caller's function, a copy, or an op that the dispatcher supports."""
+    if isinstance(node.op, CustomOp):
+        return Choice(node.op, node.op.variants[0], "simd", device("cpu"), "the caller's own function", ())
+    if node.op is COPY:
+        return Choice(node.op, MEMCPY, "simd", device_of(node.device or "cpu"), "the caller's copy", ())
+    return None if dispatcher is None else dispatched(dispatcher, node.op, node.spec)
+
+
+def device_of(name: str) -> Device:
+    """Returns the device of that name. Raises BackendError if it is not available."""
+    return device(check_override(name))
+
+
+def tensor_devices(graph: Graph, given: Mapping[Tensor, Device]) -> dict[Tensor, Device]:
+    """Returns the device of each root tensor that the graph places or whose memory is `given`. PlanError if they differ."""
+    named = (*graph.inputs.values(), *graph.states.values(), *(t for n in graph.nodes for t in (*n.inputs, *n.outputs)))
+    placed = {base: device_of(base.device) for base in map(root, named) if base.device is not None}
+    for tensor, there in given.items():
+        if tensor in placed and placed[tensor].space != there.space:
+            wanted = placed[tensor].space
+            raise PlanError(f"compile: memory for {tensor.name!r} is on {there.space}; wanted it on {wanted}")
+    return {**given, **placed}
 
 
 @dataclass
 class Lowered:
     """Thunks, the residency of root tensors, the devices outside the host's space, and constants that lowering created."""
 
-    versions: Residency
+    residency: Residency
     devices: Mapping[str, Device]
     made: dict[Buffer, np.ndarray[Any, Any]] = field(default_factory=dict)
     origins: list[NodeRange] = field(default_factory=list)
 
     @property
     def thunks(self) -> list[Thunk]:
-        return self.versions.thunks
+        return self.residency.thunks
 
     def home(self, tensor: Tensor) -> Buffer:
         """Returns the buffer in the root's home space, which callers provide or read."""
         base = root(tensor)
-        return self.versions.buffer(base, self.versions.homes[base])
+        return self.residency.buffer(base, self.residency.homes[base])
 
 
 def lower(
     graph: Graph, choices: Sequence[Choice], places: Mapping[Tensor, Device] | None = None, *, as_written: bool = False
 ) -> Lowered:
-    """Every node's thunks, in order, with the node's choice, and the copies between spaces.
+    """Returns the thunks of every node with its choice, in order, and the copies between spaces.
 
-    Outputs of the graph are IO: a caller reads them after the run. `places` says where the memory of a root tensor is that the
-    caller brings or places. A graph `as_written` has its own copies: PlanError for a tensor that lies elsewhere than its
-    reader runs, and outputs stay where they are made.
+    Outputs of the graph are IO: a caller reads them after the run. `places` maps root tensors to the device of their memory. In
+    a graph `as_written` the caller makes the copies: PlanError for a tensor that is not in its reader's space, and outputs stay
+    where they are computed.
     """
     devices: dict[str, Device] = {}
-    for device in (*(choice.device for choice in choices), *(places or {}).values()):
-        if device.space != HOST:
-            devices.setdefault(device.space, device)
+    for used in (*(choice.device for choice in choices), *(places or {}).values()):
+        if used.space != HOST:
+            devices.setdefault(used.space, used)
     results = frozenset(root(t) for t in graph.outputs.values())
     builds: dict[Hashable, Built] = {}
-    uses = [Use(n.name, n.spec, choice) for n, choice in zip(graph.nodes, choices, strict=True)]
-    made = [None if use.choice.op is COPY else built(use, builds) for use in uses]
+    chosen = list(zip(graph.nodes, choices, strict=True))
+    made = [None if node.op is COPY else build_variant(node.spec, choice, builds) for node, choice in chosen]
     spaces = [
         choice.device.space if m is None else space_of(m, choice) for m, choice in zip(made, choices, strict=True)
     ]
     homes = _homes(graph, spaces, devices, () if as_written else graph.outputs.values())
-    homes |= {tensor: device.space for tensor, device in (places or {}).items()}
+    homes |= {tensor: there.space for tensor, there in (places or {}).items()}
     lowered = Lowered(Residency(devices, homes, results, []), devices)
     for tensor in (*graph.inputs.values(), *graph.states.values(), *graph.outputs.values()):
         if root(tensor).kind != "constant" or root(tensor) in results:
             lowered.home(tensor)
-    for node, use, space, build in zip(graph.nodes, uses, spaces, made, strict=True):
+    for (node, choice), space, build in zip(chosen, spaces, made, strict=True):
         if build is None:
-            lowered.thunks.append(lowered.versions.transfer(node))
+            lowered.thunks.append(lowered.residency.transfer(node))
             continue
         if as_written:
-            lowered.versions.check_at_home(node, space)
-        memory = _node_memory(node, space, lowered.versions)
+            lowered.residency.check_at_home(node, space)
+        memory = _node_memory(node, space, lowered.residency)
         first = len(lowered.thunks)
-        lowered.thunks.extend(thunks_of(use, build, *memory, lowered.made))
-        lowered.origins.append(NodeRange(node, use.choice, first, len(lowered.thunks), *map(tuple, memory)))
-    lowered.versions.settle()
+        lowered.thunks.extend(thunks_of(node, choice, build, *memory, lowered.made))
+        lowered.origins.append(NodeRange(node, choice, first, len(lowered.thunks), *map(tuple, memory)))
+    lowered.residency.copy_home()
     return lowered
 
 
@@ -106,9 +159,9 @@ def _homes(
     return homes | states | shared
 
 
-def _node_memory(node: Node, space: str, versions: Residency) -> tuple[list[BufferSlice], list[BufferSlice]]:
+def _node_memory(node: Node, space: str, residency: Residency) -> tuple[list[BufferSlice], list[BufferSlice]]:
     """Returns the node's inputs and outputs in a space; copies inputs there and marks written tensors as newest there."""
-    inputs = [place(versions.read(root(t), space), t) for t in node.inputs]
+    inputs = [place(residency.read(root(t), space), t) for t in node.inputs]
     for index in node.op.updates:
-        versions.write(root(node.inputs[index]), space)
-    return inputs, [place(versions.write(root(t), space), t) for t in node.outputs]
+        residency.write(root(node.inputs[index]), space)
+    return inputs, [place(residency.write(root(t), space), t) for t in node.outputs]

@@ -1,4 +1,4 @@
-"""Residency: which memory space holds the newest value of each tensor, and the copies that bring it elsewhere."""
+"""Residency: which memory spaces have the newest value of each tensor, and the copies to other spaces."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _ALIGNMENT = 64
 
 @dataclass
 class Residency:
-    """Root tensors in spaces. `homes` is where each one's own memory lies; `results` are the graph's outputs, which a caller
-    reads at home after the run. A copy is made once per value: writing in one space makes the others' versions stale.
+    """The spaces that have the newest value of each root tensor, and the copy thunks added so far.
 
-    On a device with unified memory, a tensor whose home is that device has one buffer, shared with the host.
+    `homes` maps a tensor to the space of its own memory; `results` are the graph's outputs, which a caller reads there after the
+    run. A value is copied to a space once; a write in one space invalidates the other copies. On a device with unified memory, a
+    tensor whose home is that device has one buffer, shared with the host.
     """
 
     devices: Mapping[str, Device]
@@ -40,17 +41,17 @@ class Residency:
 
     def read(self, tensor: Tensor, space: str) -> Buffer:
         """Returns the buffer with the tensor's newest value in a space; adds the copies that it needs."""
-        seat = self._seat(tensor, space)
-        valid = self._valid.setdefault(tensor, {self._seat(tensor, self.homes[tensor])})
-        if tensor.kind != "constant" and seat not in valid:
-            self._copy(tensor, seat)
-        return self.buffer(tensor, seat)
+        there = self._memory_space(tensor, space)
+        valid = self._valid.setdefault(tensor, {self._memory_space(tensor, self.homes[tensor])})
+        if tensor.kind != "constant" and there not in valid:
+            self._copy(tensor, there)
+        return self.buffer(tensor, there)
 
     def write(self, tensor: Tensor, space: str) -> Buffer:
         """Returns the buffer for a new value and invalidates the tensor's other copies."""
-        seat = self._seat(tensor, space)
-        self._valid[tensor] = {seat}
-        return self.buffer(tensor, seat)
+        there = self._memory_space(tensor, space)
+        self._valid[tensor] = {there}
+        return self.buffer(tensor, there)
 
     def transfer(self, node: Node) -> Thunk:
         """Returns the thunk of an explicit copy node, between the homes of two tensors."""
@@ -58,11 +59,11 @@ class Residency:
         spaces = source.buffer.space, destination.buffer.space
         if HOST not in spaces and spaces[0] != spaces[1]:
             raise PlanError(
-                f"compile: {node.name!r} goes from {spaces[0]} to {spaces[1]}; wanted two copies, by way of the cpu"
+                f"compile: {node.name!r} goes from {spaces[0]} to {spaces[1]}; wanted two copies, through the cpu"
             )
-        kept = any(root(tensor).kind == "state" for tensor in (*node.inputs, *node.outputs))
-        spread = None if kept else leading_extent(node.inputs[0].spec)
-        return copy_thunk(node.name, source, destination, "the caller's copy", spread)
+        is_state = any(root(tensor).kind == "state" for tensor in (*node.inputs, *node.outputs))
+        extent = None if is_state else leading_extent(node.inputs[0].spec)
+        return copy_thunk(node.name, source, destination, "the caller's copy", extent)
 
     def check_at_home(self, node: Node, space: str) -> None:
         """Raises PlanError if a node's tensor is in another space than the node, or at an offset that kernels don't accept."""
@@ -70,9 +71,9 @@ class Residency:
         for name, tensor in zip(names, (*node.inputs, *node.outputs), strict=True):
             base, at = root(tensor), offset_nbytes(tensor)
             home = space if base.kind == "constant" else self.homes[base]
-            if home != space and self._seat(base, space) != home:
+            if home != space and self._memory_space(base, space) != home:
                 raise PlanError(
-                    f"compile: {node.name!r} runs on {space}, but {name} {tensor.name} lies on {home}; wanted a copy there"
+                    f"compile: {node.name!r} runs on {space}, but {name} {tensor.name} is on {home}; wanted a copy there"
                 )
             if space != HOST and at % alignment_of(self.devices[space]):
                 wanted = alignment_of(self.devices[space])
@@ -80,43 +81,44 @@ class Residency:
                     f"compile: {node.name!r} got {tensor.name} at byte {at}; wanted a multiple of {wanted} there"
                 )
 
-    def settle(self) -> None:
+    def copy_home(self) -> None:
         """Copies outputs and states to their home spaces, where callers read them after the run."""
         for tensor in list(self._valid):
             if tensor in self.results or tensor.kind == "state":
                 self.read(tensor, self.homes[tensor])
 
-    def buffer(self, tensor: Tensor, seat: str) -> Buffer:
+    def buffer(self, tensor: Tensor, space: str) -> Buffer:
         """Returns the tensor's buffer in a space, created on first use."""
-        found = self.buffers.get((tensor, seat))
+        found = self.buffers.get((tensor, space))
         if found is None:
-            at_home = seat == self.homes[tensor]
-            alignment = _ALIGNMENT if seat == HOST else alignment_of(self.devices[seat])
-            name = tensor.name if at_home else f"{tensor.name}@{seat}"
+            at_home = space == self.homes[tensor]
+            alignment = _ALIGNMENT if space == HOST else alignment_of(self.devices[space])
+            name = tensor.name if at_home else f"{tensor.name}@{space}"
             lifetime = self._lifetime(tensor) if at_home or tensor.kind == "constant" else Lifetime.TEMP
-            found = self.buffers[tensor, seat] = Buffer(name, tensor.spec.nbytes, lifetime, alignment, seat)
+            found = self.buffers[tensor, space] = Buffer(name, tensor.spec.nbytes, lifetime, alignment, space)
         return found
 
     def _lifetime(self, tensor: Tensor) -> Lifetime:
         made = tensor.kind in ("value", "buffer")
         return Lifetime.IO if tensor in self.results and made else LIFETIMES[tensor.kind]
 
-    def _seat(self, tensor: Tensor, space: str) -> str:
+    def _memory_space(self, tensor: Tensor, space: str) -> str:
+        """Returns the space of the memory that `space` uses for the tensor: its home if the host can address that."""
         home = self.homes[tensor]
         return home if space == HOST and home != HOST and is_unified(self.devices[home]) else space
 
-    def _copy(self, tensor: Tensor, seat: str) -> None:
+    def _copy(self, tensor: Tensor, space: str) -> None:
         valid = self._valid[tensor]
         source = HOST if HOST in valid else min(valid)
-        if source != HOST and seat != HOST:  # device to device goes through the host
+        if source != HOST and space != HOST:  # device to device goes through the host
             self._copy(tensor, HOST)
             source = HOST
-        pieces = self.buffer(tensor, source).slice(), self.buffer(tensor, seat).slice()
-        why = f"{tensor.name} is in {source}, wanted in {seat}"
-        # a state's inactive part may hold values of an earlier run
-        spread = None if tensor.kind == "state" else leading_extent(tensor.spec)
-        self.thunks.append(copy_thunk(f"{tensor.name} → {seat}", *pieces, reason=why, extent=spread))
-        valid.add(seat)
+        pieces = self.buffer(tensor, source).slice(), self.buffer(tensor, space).slice()
+        why = f"{tensor.name} is in {source}, wanted in {space}"
+        # the inactive part of a state may have values of an earlier run
+        extent = None if tensor.kind == "state" else leading_extent(tensor.spec)
+        self.thunks.append(copy_thunk(f"{tensor.name} → {space}", *pieces, reason=why, extent=extent))
+        valid.add(space)
 
 
 def place(buffer: Buffer, tensor: Tensor) -> BufferSlice:

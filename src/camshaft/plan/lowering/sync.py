@@ -1,31 +1,39 @@
-"""Graphs that are computed as they were written: compile's `sync`, by which the caller places, copies and orders the nodes."""
+"""Compile's `sync`: graphs computed as written, whose caller places, copies and orders the nodes.
+
+The order comes from the nodes' `after` and, except in 'explicit' mode, from hazards between nodes.
+"""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY
 from camshaft.graph.graph import Graph, Node, Tensor, offset_nbytes, root
 from camshaft.graph.rewrite import packed_spec
 from camshaft.plan.lowering.lower import Lowered
-from camshaft.plan.lowering.node_order import SYNCS, NodeOrder, order_nodes
-from camshaft.plan.schedule import Thunk
+from camshaft.plan.memory.hazards import Hazard, hazards
+from camshaft.plan.schedule import BufferSlice, Order, Thunk
+
+SYNCS = ("hazards", "each", "explicit")
+_VERBS = {"read": "reads", "write": "writes"}
 
 
-def check_sync(graphs: Iterable[Graph], sync: str | None) -> None:
+def check_sync(graph: Graph, sync: str | None) -> None:
     """Raises PlanError for an unknown strategy, and for a graph that requires `sync` compiled without it."""
     wanted = ", ".join(SYNCS)
     if sync is not None and sync not in SYNCS:
         raise PlanError(f"compile: got sync {sync!r}; wanted one of {wanted}")
-    for node in (node for graph in graphs for node in graph.nodes if sync is None):
-        stated = _stated(node)
-        if stated is not None:
-            raise PlanError(f"compile: {node.name!r} {stated}, and there is no sync; wanted one of {wanted}")
+    for node in graph.nodes if sync is None else ():
+        feature = _feature_of_sync(node)
+        if feature is not None:
+            raise PlanError(f"compile: {node.name!r} {feature}, and there is no sync; wanted one of {wanted}")
 
 
-def _stated(node: Node) -> str | None:
+def _feature_of_sync(node: Node) -> str | None:
     """Returns the feature of a node that requires `sync`, if any."""
     if node.op is COPY:
         return "is a copy"
@@ -121,3 +129,124 @@ def _check_made(nodes: Sequence[Node], graph: Graph) -> None:
     for name, tensor in graph.outputs.items():
         if root(tensor).kind in ("value", "buffer") and root(tensor) not in made:
             raise PlanError(f"compile: output {name!r} is {tensor.name}, which no node writes")
+
+
+@dataclass(frozen=True)
+class NodeOrder:
+    """The order of a graph's nodes (`numbers`) and of their thunks.
+
+    `after` lists the thunks that must finish before each thunk, by the nodes' `after`. `before`, in 'explicit' mode only, has a
+    bit for every thunk that has finished before each thunk.
+    """
+
+    numbers: tuple[int, ...]
+    after: Order
+    before: tuple[int, ...] | None
+
+
+def order_nodes(
+    names: Sequence[str], after: Sequence[Iterable[int]], thunks: Sequence[Sequence[Thunk]], sync: str
+) -> NodeOrder:
+    """Orders nodes, given by name, the indices of the nodes that each comes `after`, and thunks. Otherwise keeps their order.
+
+    Raises PlanError for a circular order, and in 'explicit' mode for two unordered nodes that access the same bytes, at least
+    one of them writing.
+    """
+    wanted = [set(earlier) for earlier in after]
+    found = list(hazards([[use for thunk in item for use in thunk.uses] for item in thunks]))
+    needs = [set(earlier) for earlier in wanted]
+    if sync != "explicit":
+        for hazard in found:
+            needs[hazard.second].add(hazard.first)
+    numbers = _sorted(names, needs)
+    ancestors = _ancestors(numbers, wanted)
+    if sync == "explicit":
+        _refuse_unordered(names, found, ancestors)
+    if sync == "each":
+        for earlier, number in itertools.pairwise(numbers):
+            wanted[number].add(earlier)
+    places = _places(numbers, thunks)
+    before = _thunks_before(numbers, ancestors, places) if sync == "explicit" else None
+    return NodeOrder(numbers, _thunks_after(numbers, wanted, places), before)
+
+
+def _sorted(names: Sequence[str], needs: Sequence[set[int]]) -> tuple[int, ...]:
+    """Returns a topological order that otherwise keeps the order of the nodes."""
+    left = [len(earlier) for earlier in needs]
+    readers: list[list[int]] = [[] for _ in names]
+    for number, earlier in enumerate(needs):
+        for other in earlier:
+            readers[other].append(number)
+    ready = [number for number, count in enumerate(left) if not count]
+    done: list[int] = []
+    while ready:
+        done.append(heapq.heappop(ready))
+        for number in readers[done[-1]]:
+            left[number] -= 1
+            if not left[number]:
+                heapq.heappush(ready, number)
+    if len(done) < len(names):
+        raise PlanError(f"compile: the order goes in a circle: {_circle(names, needs, set(done))}")
+    return tuple(done)
+
+
+def _circle(names: Sequence[str], needs: Sequence[set[int]], done: set[int]) -> str:
+    """Describes a cycle among the nodes that are not done, each of which needs another one."""
+    path = [min(set(range(len(names))) - done)]
+    while path[-1] not in path[:-1]:
+        path.append(min(needs[path[-1]] - done))
+    return " after ".join(repr(names[number]) for number in path[path.index(path[-1]) :])
+
+
+def _ancestors(numbers: Iterable[int], after: Sequence[set[int]]) -> list[int]:
+    """Returns, for each node, a bit for every node that it comes after, directly or not."""
+    found = [0] * len(after)
+    for number in numbers:
+        for earlier in after[number]:
+            found[number] |= found[earlier] | 1 << earlier
+    return found
+
+
+def _refuse_unordered(names: Sequence[str], found: Iterable[Hazard], ancestors: Sequence[int]) -> None:
+    for h in found:
+        if not ancestors[h.second] >> h.first & 1 and not ancestors[h.first] >> h.second & 1:
+            raise PlanError(
+                f"compile: {names[h.second]!r} {_VERBS[h.second_access]} {_bytes(h.piece)}, which {names[h.first]!r} "
+                f"{_VERBS[h.first_access]}, and nothing orders them; wanted one after the other"
+            )
+
+
+def _bytes(piece: BufferSlice) -> str:
+    return f"bytes [{piece.offset}, {piece.end}) of {piece.buffer.name!r}"
+
+
+def _places(numbers: Iterable[int], thunks: Sequence[Sequence[Thunk]]) -> dict[int, range]:
+    """Returns the range of each node's thunks in the new order."""
+    places, end = {}, 0
+    for number in numbers:
+        places[number] = range(end, end + len(thunks[number]))
+        end = places[number].stop
+    return places
+
+
+def _thunks_after(numbers: Iterable[int], wanted: Sequence[set[int]], places: dict[int, range]) -> Order:
+    """Returns the thunks that each thunk follows: a node's first thunk follows all thunks of the nodes that it comes after.
+
+    The node's other thunks need no entry: they come later, so a wait before the first one precedes them too.
+    """
+    after: list[tuple[int, ...]] = []
+    ends: dict[int, set[int]] = {}  # a node's thunks; for a node without thunks, those that it follows
+    for number in numbers:
+        follows = {thunk for earlier in wanted[number] for thunk in ends[earlier]}
+        ends[number] = set(places[number]) or follows
+        after += [tuple(sorted(follows))] + [()] * (len(places[number]) - 1) if places[number] else []
+    return tuple(after) if any(after) else ()
+
+
+def _thunks_before(numbers: Iterable[int], ancestors: Sequence[int], places: dict[int, range]) -> tuple[int, ...]:
+    bits = {number: sum(1 << thunk for thunk in place) for number, place in places.items()}
+    found = []
+    for number in numbers:
+        earlier = sum(bits[other] for other in places if ancestors[number] >> other & 1)
+        found += [earlier] * len(places[number])
+    return tuple(found)

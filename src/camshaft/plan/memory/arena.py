@@ -1,4 +1,4 @@
-"""Plan the arenas: an offset for each temporary, from its lifetime; one arena per memory space."""
+"""Plan the arenas: one per memory space, with an offset for each temporary, by its lifetime."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.plan.memory.hazards import insert_waits, steps
-from camshaft.plan.schedule import Buffer, Lifetime, Order, Schedule, Thunk, buffers_of, extents_of, own_buffers
+from camshaft.plan.memory.hazards import insert_waits, own_buffers, steps
+from camshaft.plan.schedule import Buffer, Lifetime, Order, Schedule, Thunk, buffers_of, extents_of
 
 ALIGNMENT = 64
-OWN_ALIGNMENT = 128  # no line of a worker's own, nor its neighbour that is prefetched along with it, is another's
+OWN_ALIGNMENT = 128  # two cache lines: workers share none, not even by prefetch of the neighbor
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Arena offsets of the TEMP buffers; the host arena's size and alignment; the sum of all temporaries, unshared; the
-    sizes of the arenas in other spaces. Of the buffers that each of `workers` workers has for itself the offset is that of
-    worker 0's; those of the next worker lie `own_nbytes` further."""
+    """Arena offsets of the TEMP buffers, and the sizes of the arenas.
+
+    `temp_nbytes_sum` is the size of all temporaries if none shared memory; `device_nbytes` the arena size of each other space.
+    Each of `workers` workers has a copy of the `own` buffers: worker w's is at offset + w * own_nbytes.
+    """
 
     offsets: Mapping[Buffer, int]
     arena_nbytes: int
@@ -56,7 +58,7 @@ def _unshared(temporaries: Iterable[Buffer]) -> dict[Buffer, int]:
 def _refuse_unwritten(thunks: Sequence[Thunk]) -> None:
     written: set[Buffer] = set()
     for thunk in thunks:
-        written.update(use.slice.buffer for use in thunk.uses if use.access == "write")
+        written.update(thunk.written)
         for use in thunk.uses:
             if use.slice.nbytes and use.slice.buffer.lifetime is Lifetime.TEMP and use.slice.buffer not in written:
                 raise PlanError(
@@ -71,8 +73,10 @@ def unshared_steps(thunks: Sequence[Thunk], after: Order = ()) -> list[int]:
 
 
 def _liveness(thunks: Sequence[Thunk], temporaries: Sequence[Buffer], numbers: Sequence[int]) -> list[_Live]:
-    """`numbers` are the thunks' steps. Those of unshared memory: sharing then never makes two thunks conflict that could run
-    side by side."""
+    """Returns the temporaries' lifetimes; `numbers` are the thunks' steps.
+
+    With the steps of unshared memory, sharing adds no conflict between thunks that can run concurrently.
+    """
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for step, thunk in zip(numbers, thunks, strict=True):
@@ -94,7 +98,7 @@ def _lowest_free(buffer: Buffer, taken: Iterable[tuple[int, int]]) -> int:
 
 
 def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
-    """Offsets, given in this order: each is clear of every buffer of its space placed before that lives at one of its steps."""
+    """Returns offsets, assigned in order: each avoids the buffers placed before it that share its space and one of its steps."""
     offsets: dict[Buffer, int] = {}
     taken: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for live in lives:
@@ -107,9 +111,9 @@ def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
 
 
 def _place_by_order(temporaries: Iterable[Buffer], thunks: Sequence[Thunk], before: Sequence[int]) -> dict[Buffer, int]:
-    """Offsets such that two buffers share bytes only where every thunk of one is before every thunk of the other."""
+    """Returns offsets such that two buffers share bytes only if every thunk of one is before every thunk of the other."""
     users = dict.fromkeys(temporaries, 0)
-    earlier = dict.fromkeys(users, -1)  # what is before all of a buffer's thunks, as bits
+    earlier = dict.fromkeys(users, -1)  # a bit for every thunk that is before all of a buffer's thunks
     for index, thunk in enumerate(thunks):
         for buffer in {use.slice.buffer for use in thunk.uses} & users.keys():
             users[buffer] |= 1 << index
@@ -134,9 +138,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Assigns every TEMP buffer an offset: largest first, at the lowest free offset; live buffers never overlap.
 
-    `after` as a Schedule's. With `before`, whose bits say which thunks have ended before each one, buffers share memory only
-    where that orders their thunks. Each of `workers` workers has what thunks that run everywhere write, behind all else.
-    PlanError when a temporary is read before any thunk writes to it.
+    `after` is as in Schedule. `before` has, for each thunk, a bit for every thunk that has finished before it; buffers then share
+    memory only if it orders their thunks. The outputs of replicated thunks are last, one copy for each of `workers` workers.
+    Raises PlanError if a temporary is read before any thunk writes to it.
     """
     _refuse_unwritten(thunks)
     own = own_buffers(thunks)
@@ -149,7 +153,7 @@ def plan_memory(
     ends: dict[str, int] = {HOST: 0}
     for buffer, offset in offsets.items():
         ends[buffer.space] = max(ends.get(buffer.space, 0), _round_up(offset + buffer.nbytes, ALIGNMENT))
-    # a worker goes through its own in the order of the thunks
+    # a worker accesses its copies in the order of the thunks
     mine = _place(_largest_first(_liveness(thunks, apart, range(len(thunks)))))
     own_nbytes = max((_round_up(offset + b.nbytes, OWN_ALIGNMENT) for b, offset in mine.items()), default=0)
     start = _round_up(ends.pop(HOST), OWN_ALIGNMENT if own else ALIGNMENT)

@@ -1,4 +1,4 @@
-"""Bind a schedule's buffers to real memory, with checks."""
+"""Bind a schedule's host buffers to memory, with checks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
+from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.arena import MemoryPlan
-from camshaft.plan.runtime.workers import host_memory
 from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -21,8 +21,10 @@ Memory = np.ndarray[Any, np.dtype[Any]] | memoryview | bytearray | bytes | int
 
 @dataclass(frozen=True)
 class BoundMemory:
-    """Every buffer of the host's space as bytes at their final addresses. Holds on to the memory that was given as arrays.
-    Of `own` buffers each worker has one, `own_nbytes` after the last worker's; here are worker 0's."""
+    """Every host buffer as bytes at its final address; keeps memory that was given as arrays alive.
+
+    Each worker has a copy of the `own` buffers: worker w's is at address + w * own_nbytes.
+    """
 
     arena: Bytes
     pieces: Mapping[Buffer, Bytes]
@@ -31,17 +33,17 @@ class BoundMemory:
     own_nbytes: int = 0
 
     def address(self, piece: BufferSlice, worker: int = 0) -> int:
-        """The address of the slice's first byte, as the worker sees it."""
+        """Returns the address of the slice's first byte in the worker's copy."""
         mine = worker * self.own_nbytes if piece.buffer in self.own else 0
         return self.addresses[piece.buffer] + mine + piece.offset
 
     def bytes_of(self, piece: BufferSlice) -> Bytes:
-        """The slice itself as a uint8 array [nbytes], no copy."""
+        """Returns the slice as uint8 [nbytes], without a copy."""
         return self.pieces[piece.buffer][piece.offset : piece.end]
 
 
 def _as_bytes(buffer: Buffer, given: Memory, written: bool) -> Bytes:
-    """The first `buffer.nbytes` of the given memory. PlanError when it is too small, misaligned or read-only."""
+    """Returns the first `buffer.nbytes` of the given memory. Raises PlanError if it is too small, misaligned or read-only."""
     if isinstance(given, int):
         piece: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * buffer.nbytes).from_address(given))
     elif isinstance(given, np.ndarray):
@@ -54,7 +56,7 @@ def _as_bytes(buffer: Buffer, given: Memory, written: bool) -> Bytes:
         raise PlanError(f"buffer {buffer.name!r} got {piece.nbytes} bytes; wanted {buffer.nbytes}")
     if buffer.nbytes and piece.ctypes.data % buffer.alignment:
         raise PlanError(
-            f"buffer {buffer.name!r} got address {piece.ctypes.data:#x}; wanted {buffer.alignment}-byte steps"
+            f"buffer {buffer.name!r} got address {piece.ctypes.data:#x}; wanted {buffer.alignment}-byte alignment"
         )
     if written and not piece.flags.writeable:
         raise PlanError(f"buffer {buffer.name!r} is written by a thunk but got read-only memory")
@@ -85,17 +87,17 @@ def _given(
     missing = [buffer.name for buffer in wanted if buffer not in buffers]
     unknown = [buffer.name for buffer in buffers if buffer not in wanted]
     if missing or unknown:
-        raise PlanError(f"a plan got no memory for {missing} and some for {unknown}, which is not its to give")
+        raise PlanError(f"a plan got no memory for {missing}, and memory for {unknown}, which it does not take")
     for buffer in wanted:
         yield buffer, _as_bytes(buffer, buffers[buffer], buffer in written)
 
 
 def _refuse_overlap(pieces: Mapping[Buffer, Bytes], arena: Bytes, written: set[Buffer]) -> None:
-    """Hazards are found with each buffer apart; one that is written must not lie over another."""
+    """Raises PlanError if a written buffer overlaps another one: hazards are found as if no given buffers share memory."""
     named = [(b.name, b in written, p) for b, p in pieces.items() if b.lifetime is not Lifetime.TEMP]
     named.append(("the arena", True, arena))
     spans = sorted((p.ctypes.data, p.nbytes, name, is_written) for name, is_written, p in named if p.nbytes)
-    # By start, so that only the one that reaches furthest, of all and of the written ones, can lie over the next.
+    # Sorted by start: the next span can overlap an earlier one only if it overlaps the one with the largest end.
     furthest: dict[bool, tuple[int, str]] = {False: (0, ""), True: (0, "")}
     for start, nbytes, name, is_written in spans:
         end, other = furthest[not is_written]
@@ -113,13 +115,12 @@ def bind_memory(
     arena: np.ndarray[Any, np.dtype[Any]] | None,
     buffers: Mapping[Buffer, Memory],
 ) -> BoundMemory:
-    """Gives every buffer of the host's space its bytes: TEMP from the arena (the caller's or one of its own), all others from
-    `buffers`.
+    """Gives every host buffer its bytes: temporaries from the arena (the caller's or a new one), all others from `buffers`.
 
-    An int is an address that the caller keeps valid. PlanError for memory that is missing, too small, misaligned,
-    read-only but written, or that overlaps other memory of which one is written.
+    An int is an address that the caller keeps valid. Raises PlanError for memory that is missing, too small, misaligned,
+    read-only but written, or overlapping with one of the two written.
     """
-    written = {use.slice.buffer for thunk in schedule.thunks for use in thunk.uses if use.access == "write"}
+    written = {buffer for thunk in schedule.thunks for buffer in thunk.written}
     own = _bind_arena(memory, arena)
     pieces = dict(_placed(schedule, memory, own)) | dict(_given(schedule, buffers, written))
     _refuse_overlap(pieces, own, written)

@@ -1,4 +1,4 @@
-"""The memory of a plan's named tensors and constants: the caller's, the weights', or the plan's own."""
+"""The memory of a plan's named tensors and constants: the caller's, shared weights, or allocated by the plan."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.lowering.spaces import is_unified
+from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.runtime.workers import host_memory
 from camshaft.plan.schedule import Buffer, Lifetime
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass
-class Held:
-    """The memory of buffers that are no temporaries: `arrays` on the host, `memories` elsewhere, of which `own` is the plan's."""
+class BufferMemory:
+    """The memory of all buffers but temporaries: `arrays` on the host, `memories` on devices, of which the plan owns `own`."""
 
     arrays: dict[Buffer, Array] = field(default_factory=dict)
     memories: dict[Buffer, Memory] = field(default_factory=dict)
     own: list[Memory] = field(default_factory=list)
 
     def view(self, buffer: Buffer, spec: TensorSpec, devices: Mapping[str, Device]) -> Array | DeviceArray:
-        """A tensor in the buffer as a caller sees it: an array where the host has the bytes."""
+        """Returns a tensor in the buffer as an array if the host can address it, else as a DeviceArray."""
         if buffer.space == HOST:
             return _elements(self.arrays[buffer], spec)
         device, memory = devices[buffer.space], self.memories[buffer]
@@ -48,13 +48,13 @@ def _elements(memory: Array, spec: TensorSpec) -> Array:
 
 
 def given_memory(graph: Graph, memory: Mapping[str, Array | DeviceArray]) -> dict[Tensor, Array | DeviceArray]:
-    """The caller's memory by root tensor, for the names that this graph has. PlanError where it cannot be that tensor's."""
+    """Returns the caller's memory by root tensor, for names of this graph. Raises PlanError for memory that does not fit."""
     named = {**graph.inputs, **graph.states, **graph.outputs}
     return {root(named[name]): _checked(named[name], name, given) for name, given in memory.items() if name in named}
 
 
 def _checked(tensor: Tensor, name: str, given: Array | DeviceArray) -> Array | DeviceArray:
-    """The memory itself, which may be larger than the tensor."""
+    """Returns `given`, which may be larger than the tensor."""
     spec = tensor.spec
     if isinstance(given, DeviceArray):
         if given.spec.dtype != spec.dtype or given.nbytes < spec.nbytes:
@@ -73,43 +73,38 @@ def _checked(tensor: Tensor, name: str, given: Array | DeviceArray) -> Array | D
     return given
 
 
-def hold(lowered: Lowered, weights: Weights, given: Mapping[Tensor, Array | DeviceArray], threads: int) -> Held:
-    """Memory for every buffer that is no temporary, constants loaded. BackendError when a device has too little."""
+def allocate_buffers(
+    lowered: Lowered, weights: Weights, given: Mapping[Tensor, Array | DeviceArray], threads: int
+) -> BufferMemory:
+    """Returns memory for every buffer but temporaries, constants loaded. Raises BackendError if a device has too little."""
     _load_constants(lowered, weights, threads)
-    held = Held(dict(lowered.made))
-    for (tensor, space), buffer in lowered.versions.buffers.items():
+    made = BufferMemory(dict(lowered.made))
+    for (tensor, space), buffer in lowered.residency.buffers.items():
         if buffer.lifetime is Lifetime.TEMP:
             continue
-        there = given.get(tensor)
+        memory: Array | Memory
         if tensor.kind == "constant":
-            _add(held, buffer, weights.memory(tensor) if space == HOST else weights.uploaded(tensor, space))
-        elif there is None:
-            _add(held, buffer, _made(buffer, lowered.devices, held.own))
-        else:
-            whole = (
+            memory = weights.memory(tensor) if space == HOST else weights.uploaded(tensor, space)
+        elif tensor in given:
+            there = given[tensor]
+            memory = (
                 there.memory if isinstance(there, DeviceArray) else there.reshape(-1).view(np.uint8)[: buffer.nbytes]
             )
-            _add(held, buffer, whole)
-    return held
-
-
-def _add(held: Held, buffer: Buffer, memory: Array | Memory) -> None:
-    if isinstance(memory, np.ndarray):
-        held.arrays[buffer] = memory
-    else:
-        held.memories[buffer] = memory
-
-
-def _made(buffer: Buffer, devices: Mapping[str, Device], own: list[Memory]) -> Array | Memory:
-    if buffer.space == HOST:
-        return host_memory(buffer.name, buffer.nbytes, 64)
-    own.append(devices[buffer.space].allocate(buffer.nbytes))
-    return own[-1]
+        elif space == HOST:
+            memory = host_memory(buffer.name, buffer.nbytes, 64)
+        else:
+            memory = lowered.devices[space].allocate(buffer.nbytes)
+            made.own.append(memory)
+        if isinstance(memory, np.ndarray):
+            made.arrays[buffer] = memory
+        else:
+            made.memories[buffer] = memory
+    return made
 
 
 def _load_constants(lowered: Lowered, weights: Weights, threads: int) -> None:
     constants: dict[str, list[Tensor]] = {HOST: []}
-    for tensor, space in lowered.versions.buffers:
+    for tensor, space in lowered.residency.buffers:
         if tensor.kind == "constant":
             constants.setdefault(space, []).append(tensor)
     weights.prepare(constants.pop(HOST), threads)

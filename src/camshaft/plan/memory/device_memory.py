@@ -1,4 +1,4 @@
-"""Bind a schedule's buffers to device memory, and make the device's commands of its thunks."""
+"""Bind a schedule's buffers to device memory, and turn its thunks into the device's commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule, Thun
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """A plain tensor's memory on a device: a plan's state, input or output there. Plans share it through `memory=`."""
+    """A plain tensor in a device's memory: a plan's state, input or output. `memory=` shares it among plans."""
 
     device: Device
     memory: Memory
@@ -28,7 +28,7 @@ class DeviceArray:
 
     @classmethod
     def zeros(cls, device: Device, spec: TensorSpec) -> DeviceArray:
-        """New memory, zeroed. BackendError when the device has too little."""
+        """Allocates zeroed memory. Raises BackendError if the device has too little."""
         return cls(device, device.allocate(spec.nbytes), spec)
 
     @property
@@ -40,13 +40,13 @@ class DeviceArray:
         return self.spec.bounds
 
     def read(self, rows: int | None = None) -> np.ndarray[Any, Any]:
-        """A copy of the elements, of the first `rows` along the first axis where given, after all that was submitted before."""
+        """Copies the elements, or the first `rows` along axis 0, after all work submitted earlier."""
         shape = self.spec.bounds if rows is None else (rows, *self.spec.bounds[1:])
         nbytes = self.nbytes if rows is None else self.nbytes // self.spec.bounds[0] * rows
         return self.memory.read(0, nbytes).view(self.spec.parts[0].dtype.numpy).reshape(shape)
 
     def write(self, values: np.ndarray[Any, Any]) -> None:
-        """Puts elements in from the start. PlanError for another dtype or more than there is room for."""
+        """Writes elements from the start. Raises PlanError for another dtype or too many elements."""
         if values.dtype != self.spec.parts[0].dtype.numpy or values.nbytes > self.nbytes:
             raise PlanError(f"memory of {self.spec} got {values.dtype} {list(values.shape)}")
         self.memory.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
@@ -58,19 +58,19 @@ class DeviceArray:
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """The first rows of a DeviceArray. Nothing is read before `copy`."""
+    """The first rows of a DeviceArray, read by `copy`."""
 
     array: DeviceArray
     rows: int
 
     def copy(self) -> np.ndarray[Any, Any]:
-        """The rows as they are now."""
+        """Returns the rows' current values."""
         return self.array.read(self.rows)
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device's part of a plan. `own` is closed with it: the arena, and what the plan allocated."""
+    """The memory of one device's part of a plan. `close` closes `own`: the arena and what the plan allocated."""
 
     device: Device
     arena: Memory | None
@@ -79,20 +79,20 @@ class DeviceMemory:
     own: tuple[Memory, ...]
 
     def place(self, piece: BufferSlice) -> Place:
-        """Where a slice lies."""
+        """Returns the slice's place in device memory."""
         if piece.buffer.lifetime is not Lifetime.TEMP:
             return Place(self.memories[piece.buffer], piece.offset, piece.nbytes)
         assert self.arena is not None
         return Place(self.arena, self.offsets[piece.buffer] + piece.offset, piece.nbytes)
 
     def host_view(self, buffer: Buffer) -> Bytes:
-        """The buffer's bytes as the host sees them, on a device with unified memory."""
+        """Returns the buffer's bytes as a host array; the device must have unified memory."""
         place = self.place(buffer.slice())
         whole: Bytes = place.memory.array()  # type: ignore[attr-defined]  # such a device's memory has it
         return whole[place.offset_nbytes : place.offset_nbytes + place.nbytes]
 
     def shown_to_host(self, memory: BoundMemory, buffers: Sequence[Buffer]) -> BoundMemory:
-        """The host's memory, with this device's buffers if the two have one memory."""
+        """Returns the host's memory, with this device's buffers added if the device has unified memory."""
         if not is_unified(self.device):
             return memory
         pieces = {b: self.host_view(b) for b in buffers if b.space == self.device.space}
@@ -111,7 +111,7 @@ def bind_devices(
     given: Mapping[Buffer, Memory],
     own: Sequence[Memory],
 ) -> dict[str, DeviceMemory]:
-    """Memory for every device: an arena each, and what is given. PlanError where some is missing, too small or given twice."""
+    """Returns each device's memory: an arena and the given buffers. Raises PlanError if some is missing, too small or shared."""
     spaces = {device.space: device for device in devices}
     away = [b for b in schedule.buffers if b.space != HOST]
     unknown = sorted({b.space for b in away} - set(spaces))
@@ -123,13 +123,13 @@ def bind_devices(
         nbytes = plan.device_nbytes.get(space, 0)
         arena = device.allocate(nbytes) if nbytes else None
         memories = {b: m for b, m in given.items() if b.space == space}
-        closes = tuple(m for m in own if any(m is held for held in memories.values()))
+        closes = tuple(m for m in own if any(m is other for other in memories.values()))
         made[space] = DeviceMemory(device, arena, plan.offsets, memories, closes + ((arena,) if arena else ()))
     return made
 
 
 def _check_given(schedule: Schedule, wanted: Sequence[Buffer], given: Mapping[Buffer, Memory]) -> None:
-    written = {use.slice.buffer for thunk in schedule.thunks for use in thunk.uses if use.access == "write"}
+    written = {buffer for thunk in schedule.thunks for buffer in thunk.written}
     seen: dict[int, Buffer] = {}
     for buffer in wanted:
         if buffer not in given:
@@ -144,7 +144,7 @@ def _check_given(schedule: Schedule, wanted: Sequence[Buffer], given: Mapping[Bu
 
 
 def commands(schedule: Schedule, first: int, last: int, memory: DeviceMemory, host: BoundMemory) -> list[Command]:
-    """Thunks [first, last), all of one device, as its commands."""
+    """Returns the device's commands for thunks [first, last), which are all on it."""
     index = {extent: i for i, extent in enumerate(schedule.extents)}
     pairs = zip(schedule.thunks[first:last], schedule.waits[first:last], strict=True)
     return [

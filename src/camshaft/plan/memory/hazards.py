@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.errors import PlanError
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk, own_buffers
+from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk
 
 Range = tuple[int, int]
 
 
 def byte_range(piece: BufferSlice, offsets: Mapping[Buffer, int]) -> tuple[object, Range]:
-    """The memory that a slice lies in and its bytes there: its space's arena for a planned buffer, else the buffer itself."""
+    """Returns a key of the memory that has the slice (its space's arena for a temporary, else the buffer) and the bytes there."""
     if piece.buffer.lifetime is not Lifetime.TEMP:
         return piece.buffer, (piece.offset, piece.end)
     if piece.buffer not in offsets:
@@ -23,10 +23,24 @@ def byte_range(piece: BufferSlice, offsets: Mapping[Buffer, int]) -> tuple[objec
     return piece.buffer.space, (base + piece.offset, base + piece.end)
 
 
+def own_buffers(thunks: Iterable[Thunk]) -> frozenset[Buffer]:
+    """Returns the per-worker temporaries, which replicated thunks write. Raises PlanError if another thunk writes one too."""
+    writers: dict[Buffer, set[bool]] = {}
+    for thunk in thunks:
+        for buffer in thunk.written:
+            writers.setdefault(buffer, set()).add(thunk.replicated)
+    for buffer, kinds in writers.items():
+        if len(kinds) > 1:
+            raise PlanError(f"temporary {buffer.name!r} is written everywhere and by one worker; wanted one of both")
+    return frozenset(buffer for buffer, kinds in writers.items() if True in kinds)
+
+
 @dataclass
 class Group:
-    """The thunks since the last wait: their numbers, and what they have read and written, per memory. `own` are buffers of which
-    each worker has its own, in the order of its thunks: they make nobody wait."""
+    """The thunks since the last wait: their indices, and the byte ranges that they read and write in each memory.
+
+    `own` are buffers of which each worker has a copy; they need no waits, since a worker runs its thunks in order.
+    """
 
     own: frozenset[Buffer] = frozenset()
     numbers: set[int] = field(default_factory=set)
@@ -47,8 +61,8 @@ class Group:
 
     def must_end_before(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int], after: Order) -> bool:
         """Whether thunk `index` conflicts with the group, or must follow a thunk in it."""
-        asked = bool(after) and not self.numbers.isdisjoint(after[index])
-        return asked or self.conflict(thunk.uses, offsets) is not None
+        follows = bool(after) and not self.numbers.isdisjoint(after[index])
+        return follows or self.conflict(thunk.uses, offsets) is not None
 
     def add_thunk(self, index: int, thunk: Thunk, offsets: Mapping[Buffer, int]) -> None:
         """Adds thunk `index` to the group."""
@@ -72,7 +86,10 @@ def _touches(ranges: Sequence[Range], wanted: Range) -> bool:
 def _waits(
     keys: Iterable[str], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order
 ) -> tuple[bool, ...]:
-    """True where a thunk conflicts with one of its key since that key's last wait, or follows it. In order, the fewest."""
+    """Returns whether each thunk conflicts with, or follows, one of the same key since that key's last wait.
+
+    These are the fewest waits for thunks in this order.
+    """
     waits, own = [], own_buffers(thunks)
     groups: dict[str, Group] = defaultdict(lambda: Group(own))
     for index, (key, thunk) in enumerate(zip(keys, thunks, strict=True)):
@@ -84,24 +101,23 @@ def _waits(
 
 
 def insert_waits(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order = ()) -> tuple[bool, ...]:
-    """waits[i] for each thunk: True where it conflicts with one on its device since that device's last wait, or follows it.
+    """Returns whether each thunk conflicts with, or follows, one on its device since that device's last wait.
 
-    `offsets` places every TEMP buffer in its space's arena. PlanError when one has no place. What one device waits for from
-    another is segments.py's.
+    `offsets` has every TEMP buffer's offset in its space's arena; PlanError if one is missing. Waits between devices are found
+    in segments.py.
     """
     return _waits((thunk.device for thunk in thunks), thunks, offsets, after)
 
 
 def steps(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], after: Order = ()) -> list[int]:
-    """The step of each thunk when all ran on one device: a step ends where a wait stands."""
+    """Returns each thunk's step as if all ran on one device. A step ends at a wait."""
     return list(itertools.accumulate(_waits(("",) * len(thunks), thunks, offsets, after)))
 
 
 def missing_wait(
     thunks: Sequence[Thunk], waits: Sequence[bool], offsets: Mapping[Buffer, int], after: Order = ()
 ) -> int | None:
-    """The first thunk that conflicts with one of its device since the last of these waits, or follows it; None when they
-    suffice."""
+    """Returns the first thunk that needs a wait, by the rule of insert_waits, and has none; None if the waits suffice."""
     own = own_buffers(thunks)
     groups: dict[str, Group] = defaultdict(lambda: Group(own))
     for index, (thunk, wait) in enumerate(zip(thunks, waits, strict=True)):
@@ -124,7 +140,7 @@ class Hazard:
 
 
 def hazards(items: Sequence[Iterable[BufferUse]]) -> Iterator[Hazard]:
-    """Every pair of items (in any order) that must not run side by side, each buffer lying apart; later ones second."""
+    """Yields every pair of items that must not run concurrently if no buffers share memory, the earlier item first."""
     seen: dict[Buffer, list[tuple[int, BufferUse]]] = defaultdict(list)
     writes: dict[Buffer, list[tuple[int, BufferUse]]] = defaultdict(list)
     for index, uses in enumerate(items):

@@ -1,7 +1,7 @@
-"""Load constants into memory in pieces, several at once, and give the file's pages back behind.
+"""Load constants into memory in pieces, several in parallel, and release the file's pages.
 
-A piece's pages are asked for a few pieces before it is packed, so that the system reads while others are packed, and let go
-right after: beside the packed weights only some pieces of the file are in memory at a time.
+A piece's pages are prefetched a few pieces before it is packed, so that the system reads while other pieces are packed, and
+released right after: only a few pieces of the file are in memory beside the packed weights.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from camshaft.graph.graph import Source, Tensor
 
 Array = np.ndarray[Any, Any]
-# Of the file, a thread's turn: beside the packed weights so much per thread is in memory, and each turn's pages are given back
-# by a call or two, which interrupts the other threads.
+# File bytes per turn of a thread, which is what each thread has in memory. A turn's pages are released by one or two system
+# calls, which interrupt the other threads.
 TURN_NBYTES = 1 << 22
-_TURN_S = 0.0005
-AHEAD = 4  # turns asked for before they come
+_SWITCH_S = 0.0005
+AHEAD = 4  # turns prefetched before they are loaded
 
 
 class Span(NamedTuple):
@@ -42,8 +42,8 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A constant to bring into memory: its source, the name of its layout, its bytes there, and how they are packed, if so."""
+class LoadRequest:
+    """A constant to load: its source, the name of its layout, its size in that layout, and its packing, if any."""
 
     source: Source
     layout: str
@@ -52,25 +52,25 @@ class Wanted:
 
     @property
     def key(self) -> tuple[Source, str]:
-        """What two constants have in common that can share their bytes."""
+        """Returns the key that is equal for constants with the same bytes."""
         return self.source, self.layout
 
 
-def wanted(tensor: Tensor) -> Wanted:
-    """A graph's constant, as it is to be loaded."""
+def load_request(tensor: Tensor) -> LoadRequest:
+    """Returns how to load a graph's constant."""
     source, spec = tensor.source, tensor.spec
     assert source is not None
     packing = None
     if spec.layout.name == "interleaved":
-        from camshaft.ops.quantized.pack_kernels import packing_of  # here: a kept plan brings its packing along
+        from camshaft.ops.quantized.pack_kernels import packing_of  # a cached plan stores its packing
 
         packing = packing_of(spec)
-    return Wanted(source, spec.layout.name, spec.nbytes, packing)
+    return LoadRequest(source, spec.layout.name, spec.nbytes, packing)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes [first, last) of a source, and their place: `tiles` of a packed weight, or the same bytes of plain memory."""
+    """Bytes [first, last) of a source, and their destination: `tiles` of a packed weight, or the same bytes of plain memory."""
 
     source: Source
     packing: Packing | None
@@ -80,7 +80,7 @@ class Piece:
     tiles: tuple[int, int]
 
     def load(self) -> None:
-        """Packs or copies it, without the GIL."""
+        """Packs or copies the piece, without the GIL."""
         data = self.source.data()
         if self.packing is None:
             self.memory[self.first : self.last] = data[self.first : self.last]
@@ -88,13 +88,13 @@ class Piece:
             self.packing.pack(data, self.memory, *self.tiles)
 
     def span(self) -> Span | None:
-        """Its place in a mapped file."""
+        """Returns the piece's bytes in a mapped file, None if its source has none."""
         mapped = self.source.mapped if isinstance(self.source, FileTensor) else None
         return None if mapped is None else Span(mapped[0], mapped[1] + self.first, mapped[1] + self.last)
 
 
-def pieces(constant: Wanted, memory: Array) -> Iterator[Piece]:
-    """A constant cut into pieces; whole where its file hands out copies."""
+def pieces(constant: LoadRequest, memory: Array) -> Iterator[Piece]:
+    """Divides a constant into pieces: a single one if its file is not mapped and returns copies."""
     source, packing = constant.source, constant.packing
     whole = isinstance(source, FileTensor) and not source.is_mapped
     if packing is None:
@@ -111,7 +111,7 @@ def pieces(constant: Wanted, memory: Array) -> Iterator[Piece]:
 
 
 def turns(todo: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces in the order of the file, so many together that a turn has TURN_NBYTES of it or little more."""
+    """Groups pieces, in file order, into turns of TURN_NBYTES or little more."""
     made: list[list[Piece]] = []
     room = 0
     for piece in sorted(todo, key=_place):
@@ -129,7 +129,7 @@ def _place(piece: Piece) -> int:
 
 
 def spans(turn: Sequence[Piece]) -> list[Span]:
-    """The places of a turn's pieces; neighbours, a page apart at most, are one."""
+    """Returns the file spans of a turn's pieces, merged where they are at most a page apart."""
     found: list[Span] = []
     for span in filter(None, (piece.span() for piece in turn)):
         if found and found[-1].file is span.file and 0 <= span.first - found[-1].last <= mmap.PAGESIZE:
@@ -140,55 +140,55 @@ def spans(turn: Sequence[Piece]) -> list[Span]:
 
 
 class Loading:
-    """Pieces that any number of threads load, a turn each time, by calling `run`: it ends when no turn is left to begin."""
+    """Pieces that any number of threads load by calling `run`, which returns when every turn has been started."""
 
     def __init__(self, todo: Sequence[Piece]) -> None:
         self._order = turns(todo)
-        self._numbers = itertools.count()  # one step of the interpreter: no two threads get the same
+        self._numbers = itertools.count()  # next() is atomic under the GIL: every thread gets another number
         for turn in self._order[:AHEAD]:
-            _expect(turn)
+            _prefetch(turn)
 
     def again(self) -> Loading:
-        """The same pieces, none of them begun."""
+        """Returns a new Loading of the same pieces."""
         return Loading([piece for turn in self._order for piece in turn])
 
     def run(self) -> None:
-        """Loads turns in about their order until all are begun."""
+        """Loads turns, roughly in order, until all are started."""
         while (index := next(self._numbers)) < len(self._order):
             if index + AHEAD < len(self._order):
-                _expect(self._order[index + AHEAD])
+                _prefetch(self._order[index + AHEAD])
             for piece in self._order[index]:
                 piece.load()
             for span in spans(self._order[index]):
                 span.file.release(span.first, span.last - span.first)
 
-    def beside(self) -> None:
-        """`run` beside a thread that runs Python."""
-        with _short_turns():
+    def run_in_background(self) -> None:
+        """`run`, concurrently with a thread that runs Python."""
+        with _short_switch_interval():
             self.run()
 
 
-_short: list[float] = []  # the interval before, once for each thread that wants it short
+_intervals: list[float] = []  # the normal interval, once per thread that needs the short one
 _lock = threading.Lock()
 
 
 @contextmanager
-def _short_turns() -> Iterator[None]:
-    """A piece takes less than the 5 ms for which a thread that wants the interpreter waits: they are 0.5 meanwhile."""
+def _short_switch_interval() -> Iterator[None]:
+    """Sets the interpreter's switch interval to 0.5 ms: a piece takes less than the normal 5 ms."""
     with _lock:
-        _short.append(_short[0] if _short else sys.getswitchinterval())
-        sys.setswitchinterval(min(_short[0], _TURN_S))
+        _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
+        sys.setswitchinterval(min(_intervals[0], _SWITCH_S))
     try:
         yield
     finally:
         with _lock:
-            before = _short.pop()
-            if not _short:
+            before = _intervals.pop()
+            if not _intervals:
                 sys.setswitchinterval(before)
 
 
 def load_all(todo: Sequence[Piece], threads: int) -> None:
-    """Loads pieces, several turns at once. What a thread raises is raised here."""
+    """Loads pieces with several threads. Raises what a thread raised."""
     loading = Loading(todo)
     if threads == 1:
         loading.run()
@@ -198,6 +198,6 @@ def load_all(todo: Sequence[Piece], threads: int) -> None:
             ended.result()
 
 
-def _expect(turn: Sequence[Piece]) -> None:
+def _prefetch(turn: Sequence[Piece]) -> None:
     for span in spans(turn):
         span.file.prefetch(span.first, span.last - span.first)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan.memory.huge_pages import huge_pages
-from camshaft.plan.memory.loading import Loading, Piece, Wanted, load_all, pieces, wanted
-from camshaft.plan.runtime.workers import aligned_bytes
+from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
+from camshaft.plan.memory.loading import Loading, LoadRequest, Piece, load_all, load_request, pieces
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device, Memory
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
-# A mapped file lies in pages of 4 KiB: F16 rows of 576 came from there at 18 and 28 GB/s on one and two Zen 4 cores under a
-# hypervisor, from huge pages at 24 and 33.
+# Larger tensors of a mapped file, which has 4 KiB pages, are copied to huge pages: one and two Zen 4 cores under a hypervisor
+# read F16 rows of 576 at 18 and 28 GB/s from the file, and at 24 and 33 from huge pages.
 COPIED_NBYTES = 1 << 16
 
 
 class Weights:
-    """Bytes by source, layout and space. One value serves all plans of a model, so each weight is packed and uploaded once."""
+    """Loaded constants by source, layout and space. Plans of a model share one, so each weight is packed and uploaded once."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Source, str], Array] = {}
-        self._wanted: dict[tuple[Source, str], Wanted] = {}  # what they were when they were asked for
+        self._loaded: dict[tuple[Source, str], Array] = {}
+        self._requests: dict[tuple[Source, str], LoadRequest] = {}  # how each one was loaded
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
         self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
 
@@ -39,9 +38,9 @@ class Weights:
         `prepare` finishes the work on the calling thread and raises any error from it.
         """
         if threads > 1:
-            self.begin_wanted([wanted(tensor) for tensor in constants], threads)
+            self.begin_requests([load_request(tensor) for tensor in constants], threads)
 
-    def begin_wanted(self, constants: Iterable[Wanted], threads: int) -> None:
+    def begin_requests(self, constants: Iterable[LoadRequest], threads: int) -> None:
         """Like `begin`, for the constants of a cached plan; with one thread `finish` loads them."""
         self.finish()
         found, todo = self._places(constants)
@@ -49,13 +48,13 @@ class Weights:
         self._begun = found, loading, []
         if threads > 1:
             executor = ThreadPoolExecutor(threads - 1)
-            self._begun = found, loading, [executor.submit(loading.beside) for _ in range(threads - 1)]
+            self._begun = found, loading, [executor.submit(loading.run_in_background) for _ in range(threads - 1)]
             executor.shutdown(wait=False)
 
-    def place(self, constant: Wanted) -> Array:
+    def place(self, constant: LoadRequest) -> Array:
         """Returns a constant's memory once its loading has started; the bytes may still be loading."""
         found = self._begun[0] if self._begun is not None else {}
-        return found[constant.key] if constant.key in found else self._held[constant.key]
+        return found[constant.key] if constant.key in found else self._loaded[constant.key]
 
     def finish(self) -> None:
         """Finishes the loading on the calling thread and raises any error from it.
@@ -74,21 +73,21 @@ class Weights:
             self._begun = found, loading.again(), []
             raise
         self._begun = None
-        self._held |= found
+        self._loaded |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
         """Loads missing constants, several pieces in parallel."""
         self.finish()
-        found, todo = self._places([wanted(tensor) for tensor in constants])
+        found, todo = self._places([load_request(tensor) for tensor in constants])
         load_all(todo, threads)
-        self._held |= found
+        self._loaded |= found
 
-    def _places(self, constants: Iterable[Wanted]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
+    def _places(self, constants: Iterable[LoadRequest]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
         """Allocates memory for missing constants and returns the pieces to load into it."""
-        missing = {constant.key: constant for constant in constants if constant.key not in self._held}
+        missing = {constant.key: constant for constant in constants if constant.key not in self._loaded}
         spans = [-(-c.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_pooled(c) else 0 for c in missing.values()]
         pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans]).tolist()
-        self._wanted |= missing
+        self._requests |= missing
         found: dict[tuple[Source, str], Array] = {}
         todo: list[Piece] = []
         for (key, constant), span, start in zip(missing.items(), spans, places[:-1], strict=True):
@@ -96,9 +95,9 @@ class Weights:
             todo += pieces(constant, found[key]) if span else ()
         return found, todo
 
-    def loaded(self) -> list[tuple[Wanted, Array]]:
-        """The constants that are held on the host, with their bytes."""
-        return [(self._wanted[key], array) for key, array in self._held.items()]
+    def loaded(self) -> list[tuple[LoadRequest, Array]]:
+        """Returns the constants in host memory, with their bytes."""
+        return [(self._requests[key], array) for key, array in self._loaded.items()]
 
     def upload(self, constants: Iterable[Tensor], device: Device, threads: int) -> None:
         """Uploads missing constants to a device. Packs a few at a time on the host and keeps no host copy."""
@@ -113,7 +112,7 @@ class Weights:
 
     def memory(self, tensor: Tensor) -> Array:
         """Returns the bytes of a prepared constant."""
-        return self._held[_key(tensor)]
+        return self._loaded[_key(tensor)]
 
     def uploaded(self, tensor: Tensor, space: str) -> Memory:
         """Returns the device memory of an uploaded constant."""
@@ -122,14 +121,14 @@ class Weights:
     def clear(self) -> None:
         """Releases all constants. Plans bound to them keep their memory until closed."""
         self._begun = None
-        self._held.clear()
-        self._wanted.clear()
+        self._loaded.clear()
+        self._requests.clear()
         self._uploaded.clear()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all constants held, on the host and on devices."""
-        return sum(m.nbytes for m in self._held.values()) + sum(m.nbytes for m in self._uploaded.values())
+        """Returns the size of all loaded constants, on the host and on devices."""
+        return sum(m.nbytes for m in self._loaded.values()) + sum(m.nbytes for m in self._uploaded.values())
 
 
 def _key(tensor: Tensor) -> tuple[Source, str]:
@@ -137,19 +136,19 @@ def _key(tensor: Tensor) -> tuple[Source, str]:
     return tensor.source, tensor.spec.layout.name
 
 
-def _is_made(constant: Wanted) -> bool:
+def _is_made(constant: LoadRequest) -> bool:
     """Whether the constant needs new memory: it is packed, or its source is not 64-byte aligned."""
     return constant.packing is not None or bool(constant.source.data().ctypes.data % _ALIGNMENT)
 
 
-def _is_pooled(constant: Wanted) -> bool:
-    """Whether it goes into huge pages: what is made, and what is large in a mapped file, which has small ones."""
+def _is_pooled(constant: LoadRequest) -> bool:
+    """Whether the constant goes into huge pages: if it needs new memory, or is large and in a mapped file."""
     is_mapped = isinstance(constant.source, FileTensor) and constant.source.is_mapped
     return (is_mapped and constant.nbytes >= COPIED_NBYTES) or _is_made(constant)
 
 
 def _load_alone(tensor: Tensor) -> Array:
-    constant = wanted(tensor)
+    constant = load_request(tensor)
     if not _is_made(constant):
         return constant.source.data()
     memory = aligned_bytes(constant.nbytes, _ALIGNMENT)

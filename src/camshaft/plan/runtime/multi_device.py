@@ -1,15 +1,10 @@
-"""MultiDeviceSchedule: host thunks run in the native executor, other thunks as runs of their device.
-
-Made by `bind_mixed`; a BoundSchedule runs the host's part of it.
-"""
+"""MultiDeviceSchedule: a bound schedule with thunks on several devices. A BoundSchedule runs its host thunks."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -22,15 +17,18 @@ from camshaft.plan.memory.binding import Memory as HostMemory
 from camshaft.plan.memory.device_memory import DeviceMemory, bind_devices, commands
 from camshaft.plan.runtime.execute import BoundSchedule, check_waits
 from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.runnable import ClosablePlan
 from camshaft.plan.runtime.segments import Segment, cut
 from camshaft.plan.runtime.timed import Counts, DeviceTimes, Lanes, TimedRun, clock, timing
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import Buffer, BufferSlice, Schedule, buffers_of
 
 
-class MultiDeviceSchedule:
-    """A schedule with places on every device. Segments of devices are submitted and go on by themselves; one that needs the
-    bytes of another device's waits for it. A RunnableSchedule."""
+class MultiDeviceSchedule(ClosablePlan):
+    """A schedule bound to memory on every device, made by `bind_mixed`. A RunnableSchedule.
+
+    Device segments are submitted and run asynchronously; a segment that needs the bytes of another one waits for it.
+    """
 
     native = None
 
@@ -46,9 +44,8 @@ class MultiDeviceSchedule:
         self.segments = cut(schedule.thunks, memory_plan.offsets, schedule.after)
         self._host, self._host_memory, self._devices = host, host_memory, devices
         self._lock = threading.Lock()
-        self._closed = False
         places = np.cumsum([0, *(thunk.device == HOST for thunk in schedule.thunks)])
-        self._host_index = tuple(int(place) for place in places)  # of host thunks before each thunk
+        self._host_index = tuple(int(place) for place in places)  # number of host thunks before each thunk
         self._runs: dict[tuple[int, int], DeviceRun] = {}
         self._timed_runs: dict[tuple[int, int], DeviceRun] = {}
         for segment in self.segments:
@@ -57,22 +54,22 @@ class MultiDeviceSchedule:
 
     @property
     def active(self) -> dict[Extent, int]:
-        """The active value of every extent."""
+        """Returns the active value of every extent."""
         return self._host.active
 
     def extent(self, extent: Extent) -> int:
-        """The extent's active value."""
+        """Returns the extent's active value."""
         return self._host.extent(extent)
 
     def set_extent(self, extent: Extent, value: int) -> None:
-        """As Runnable's."""
+        """See Runnable."""
         self._refuse_closed()
         if self._lock.locked():
             raise PlanError(f"extent {extent.name!r} was set while its plan runs")
         self._host.set_extent(extent, value)
 
     def bytes_of(self, piece: BufferSlice) -> Bytes:
-        """As RunnableSchedule's."""
+        """See RunnableSchedule."""
         self._refuse_closed()
         if piece.buffer.space == HOST:
             return self._host_memory.bytes_of(piece)
@@ -80,7 +77,7 @@ class MultiDeviceSchedule:
         return place.memory.read(place.offset_nbytes, place.nbytes)
 
     def run(self, first: int = 0, last: int | None = None) -> None:
-        """As Runnable's: all are done on every device when it returns."""
+        """See Runnable. All thunks on every device have finished when it returns."""
         end = len(self.schedule.thunks) if last is None else last
         if not 0 <= first <= end <= len(self.schedule.thunks):
             raise PlanError(f"thunks [{first}, {end}) of a plan that has {len(self.schedule.thunks)}")
@@ -110,30 +107,33 @@ class MultiDeviceSchedule:
         run.submit(self._host.active_values)
 
     def _device_run(self, segment: Segment, first: int, last: int) -> DeviceRun:
-        """The thunks made ready on their device: once per range that is asked for; whole segments when the plan is made."""
+        """Returns thunks [first, last) bound to their device; cached per range. Whole segments are bound with the plan."""
         found = self._runs.get((first, last))
         if found is None:
-            schedule, memory = self.schedule, self._devices[segment.device]
-            made = commands(schedule, first, last, memory, self._host_memory)
-            found = self._runs[first, last] = memory.device.bind(made, len(schedule.extents))
+            found = self._runs[first, last] = self._bind(segment.device, first, last)
         return found
 
+    def _bind(self, device: str, first: int, last: int, *, timed: bool = False) -> DeviceRun:
+        memory = self._devices[device]
+        made = commands(self.schedule, first, last, memory, self._host_memory)
+        return memory.device.bind(made, len(self.schedule.extents), timed=timed)
+
     def timed(self) -> TimedRun:
-        """As Runnable's: one segment after the other, by the host's stamps and the devices' own clocks."""
+        """See Runnable. Segments run one after the other, timed by the host's stamps and the devices' own clocks."""
         devices = tuple(dict.fromkeys(segment.device for segment in self.segments if segment.device != HOST))
         lanes = Lanes(self.threads, self.schedule.waits, devices)
-        hosted: list[tuple[Segment, Counts]] = []
+        host_stamps: list[tuple[Segment, Counts]] = []
         with timing(), self._lock:
             self._refuse_closed()
             began, times = time.perf_counter_ns(), []
             for segment in self.segments:
                 if segment.device == HOST:
                     places = self._host_index[segment.first], self._host_index[segment.last]
-                    hosted.append((segment, self._host.stamps(*places)))
+                    host_stamps.append((segment, self._host.stamps(*places)))
                 else:
                     times.append(self._timed(segment))
             ended = time.perf_counter_ns()
-        for segment, stamps in hosted:
+        for segment, stamps in host_stamps:
             ticks, programs = stamps[..., : layout.SIZE], stamps[..., layout.SIZE]
             lanes.put(segment.first, segment.last, clock().ns(ticks) - began, programs)
         for each in times:
@@ -143,17 +143,15 @@ class MultiDeviceSchedule:
     def _timed(self, segment: Segment) -> DeviceTimes:
         key = (segment.first, segment.last)
         if key not in self._timed_runs:
-            memory = self._devices[segment.device]
-            made = commands(self.schedule, *key, memory, self._host_memory)
-            self._timed_runs[key] = memory.device.bind(made, len(self.schedule.extents), timed=True)
+            self._timed_runs[key] = self._bind(segment.device, *key, timed=True)
         run = self._timed_runs[key]
         began = time.perf_counter_ns()
         run.submit(self._host.active_values)
         run.wait()
-        return DeviceTimes(segment.device, *key, began, time.perf_counter_ns(), run.elapsed_ns())
+        return DeviceTimes(segment.device, *key, began, run.elapsed_ns())
 
     def close(self) -> None:
-        """As Runnable's."""
+        """See Runnable."""
         if inside_host_thunk() and self._host.is_running:
             raise PlanError("a host thunk's function closed the plan that runs it")
         with self._lock:
@@ -168,21 +166,9 @@ class MultiDeviceSchedule:
             self._host_memory = BoundMemory(np.empty(0, np.uint8), {}, {})
             self._devices = {}
 
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise PlanError("the plan is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _wait_for_all(running: Mapping[int, DeviceRun]) -> None:
-    """Waits for each; raises the first error when all have ended."""
+    """Waits for all runs, then raises the first error with a note for each other one."""
     errors: list[Exception] = []
     for run in running.values():
         try:
@@ -206,8 +192,11 @@ def bind_mixed(
     own: Sequence[Memory] = (),
     threads: int = 1,
 ) -> MultiDeviceSchedule:
-    """Binds a schedule to the host's memory as `bind` does, and to `device_buffers`: the memory of every CONSTANT, STATE and IO
-    buffer in another space. `own` are those of them that the plan closes with itself. PlanError as `bind`'s."""
+    """Binds a schedule to host memory, like `bind`, and to the memory of its devices.
+
+    `device_buffers` gives the memory of every CONSTANT, STATE and IO buffer that is not on the host; the plan closes those in
+    `own`. Raises PlanError like `bind`.
+    """
     check_waits(schedule, memory_plan)
     host_memory = bind_memory(schedule, memory_plan, arena, buffers or {})
     bound = bind_devices(schedule, memory_plan, devices, device_buffers or {}, own)

@@ -12,8 +12,11 @@ from camshaft.plan.schedule import Buffer, BufferUse, Order, Thunk
 
 @dataclass(frozen=True)
 class Segment:
-    """Thunks [first, last), all of one device. `after`: indexes of segments that must have ended before it begins; those of
-    the host have, since the thread that runs the plan runs them."""
+    """Thunks [first, last), all on one device.
+
+    `after` lists the segments that must have ended before it starts. Host segments are not listed: the thread that submits
+    segments runs them itself.
+    """
 
     device: str
     first: int
@@ -22,32 +25,35 @@ class Segment:
 
 
 def cut(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], order: Order = ()) -> tuple[Segment, ...]:
-    """The segments in order. A segment waits for an earlier one of another device that it conflicts with, by byte range, or
-    of which `order` says that it follows a thunk; and for one of its own that copies to the host what it copies from there,
-    since a device reads the host's bytes when a segment is submitted."""
+    """Returns the segments in order.
+
+    A segment waits for an earlier segment of another device that accesses the same bytes, at least one of them writing, or that
+    has a thunk which `order` puts before one of its own. It waits for an earlier segment of its own device that copies to host
+    bytes which it copies from, because a device reads the host's bytes when a segment is submitted.
+    """
     segments: list[Segment] = []
-    running: dict[int, Group] = {}  # segments of devices that nothing has waited for yet
-    for device, first, last in _pieces(thunks, offsets):
+    running: dict[int, Group] = {}  # device segments that no segment waits for yet
+    for device, first, last in _runs(thunks, offsets):
         uses = [use for thunk in thunks[first:last] for use in thunk.uses]
         uploads = [use for thunk in thunks[first:last] for use in _uploads(thunk)]
-        asked = {number for earlier in order[first:last] for number in earlier}
+        ordered = {number for earlier in order[first:last] for number in earlier}
         own = {index for index in running if segments[index].device == device}
         after = tuple(
             index
             for index, group in running.items()
             if group.conflict(uploads if index in own else uses, offsets) is not None
-            or (index not in own and not group.numbers.isdisjoint(asked))
+            or (index not in own and not group.numbers.isdisjoint(ordered))
         )
         for index in after:
             del running[index]
         if device != HOST:
-            running[len(segments)] = _open(range(first, last), thunks, offsets)
+            running[len(segments)] = _accesses_after_submit(range(first, last), thunks, offsets)
         segments.append(Segment(device, first, last, after))
     return tuple(segments)
 
 
-def _pieces(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Iterator[tuple[str, int, int]]:
-    """Runs of thunks of one device, of which none uploads what one before it downloads."""
+def _runs(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Iterator[tuple[str, int, int]]:
+    """Yields (device, first, last) of consecutive thunks on one device; none uploads bytes that an earlier one downloads."""
     first, group = 0, Group()
     for index, thunk in enumerate(thunks):
         if index and (thunk.device != thunks[first].device or group.conflict(_uploads(thunk), offsets) is not None):
@@ -58,8 +64,8 @@ def _pieces(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Iterator[
         yield thunks[first].device, first, len(thunks)
 
 
-def _open(numbers: Sequence[int], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Group:
-    """What a segment still does to memory once it was submitted: what it copies out of the host has been read by then."""
+def _accesses_after_submit(numbers: Sequence[int], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Group:
+    """Returns a segment's accesses after its submission, which has already read the host bytes that it uploads."""
     group = Group(numbers=set(numbers))
     for thunk in (thunks[number] for number in numbers):
         uploads = _uploads(thunk)
@@ -68,7 +74,7 @@ def _open(numbers: Sequence[int], thunks: Sequence[Thunk], offsets: Mapping[Buff
 
 
 def _uploads(thunk: Thunk) -> tuple[BufferUse, ...]:
-    """What a device's copy reads of the host."""
+    """Returns the host reads of a device's copy."""
     if thunk.kind != "copy" or thunk.device == HOST:
         return ()
     return tuple(use for use in thunk.uses if use.access == "read" and use.slice.buffer.space == HOST)

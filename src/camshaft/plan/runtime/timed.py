@@ -1,7 +1,7 @@
-"""Run a bound plan on the instrumented executor, which stamps each thunk in nanoseconds.
+"""Time a bound plan: run it on the executor's timed form, which stamps each worker's part of each thunk.
 
-On the CPU the clock is the processor's counter (clock.py), calibrated once against time.perf_counter_ns; each device outside
-of the host's space is asked for its own.
+The CPU's clock is the processor's counter (native/clock.py), calibrated once against time.perf_counter_ns. Other devices are
+timed by their own clocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from camshaft.plan.runtime.native.library import timed_executor
 from camshaft.plan.runtime.workers import Runner, WorkerPool, inside_host_thunk
 
 CALIBRATION_S = 0.02
-# More than two cores' counters may differ by before stamps of different workers cannot be compared.
+# Stamps of different workers cannot be compared if the cores' counters differ by more.
 SLACK_NS = 1000.0
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Counts: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -31,12 +31,12 @@ Counts: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class TimedRun:
-    """One run of a plan of n thunks, times in ns since its begin. `lanes` are the workers ('worker 0', ...), then devices.
+    """One run of a plan of n thunks, times in ns since its start. `lanes` are the workers ('worker 0', ...), then devices.
 
-    `start`, `end` [lanes, n] are NaN and `programs` [lanes, n] 0 where a lane had no part of a thunk; `met` [workers, n] is when
-    a worker came past the wait before a thunk, whether it had a part or not, and `waited` [workers, n + 1] how long it stood
-    there, and last at the end of the run. `clockless` names the devices that
-    could not say how long their thunks took. `began_ns` is on the scale of time.perf_counter_ns.
+    `start` and `end` [lanes, n] are NaN and `programs` [lanes, n] is 0 where a lane had no part of a thunk. `met` [workers, n] is
+    when a worker passed the wait before a thunk, with or without a part of it; `waited` [workers, n + 1] is how long it waited
+    there, the last column at the end of the run. `clockless` names devices without a clock. `began_ns` is a
+    time.perf_counter_ns value.
     """
 
     lanes: tuple[str, ...]
@@ -60,12 +60,12 @@ class Clock:
     ns_per_tick: float
 
     def ns(self, ticks: Counts) -> Floats:
-        """Nanoseconds of ticks."""
+        """Converts ticks to nanoseconds."""
         return np.asarray(self.ns0 + (ticks - self.ticks0) * self.ns_per_tick, np.float64)
 
 
 def _pair(tries: int = 9) -> tuple[int, float]:
-    """(ticks, ns) read together: of some tries the one where the least time passed between."""
+    """Returns (ticks, ns) read together: the try in which the least time passed between the two reads."""
     clock, best = timed_executor().clock, (float("inf"), 0, 0.0)
     for _ in range(tries):
         before = time.perf_counter_ns()
@@ -77,7 +77,7 @@ def _pair(tries: int = 9) -> tuple[int, float]:
 
 @functools.cache
 def clock() -> Clock:
-    """This process's clock, calibrated by the first call over 20 ms: to about 5 ns in a millisecond."""
+    """Returns this process's clock. The first call calibrates it over 20 ms, to about 5 ns per millisecond."""
     ticks0, ns0 = _pair()
     time.sleep(CALIBRATION_S)
     ticks1, ns1 = _pair()
@@ -86,7 +86,7 @@ def clock() -> Clock:
     return Clock(ticks0, ns0, (ns1 - ns0) / (ticks1 - ticks0))
 
 
-_lock = threading.Lock()  # the stamps of one run at a time have a place
+_lock = threading.Lock()  # the timed executor stores the stamps of one run at a time
 _runners: dict[int, Runner] = {}
 
 
@@ -100,7 +100,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _runner(threads: int) -> Runner:
-    """Workers that run the timed form, kept: they sleep while nothing is timed."""
+    """Returns the runner of the timed form with this many workers, which sleep while nothing is timed."""
 
     def executor() -> Any:
         return timed_executor().executor
@@ -111,8 +111,11 @@ def _runner(threads: int) -> Runner:
 
 
 def stamped(threads: int, n_thunks: int, first: int, last: int, run: Callable[[Runner], None]) -> Counts:
-    """Has `run` run thunks [first, last) of a plan by workers of the timed form; stamps [workers, last - first + 1, 4] in ticks,
-    each worker's whole run last: the caller's as it sees it from here, since waking the others comes before its own begin."""
+    """Calls `run` with the timed form's runner, to run thunks [first, last) of a plan.
+
+    Returns stamps [workers, last - first + 1, 4] in ticks; the last row is a worker's whole run. The caller's is stamped here,
+    because it wakes the other workers before its own first stamp.
+    """
     stamps: Counts = np.zeros((threads, n_thunks + 1, layout.STAMP_WORDS), np.int64)
     timed_executor().stamps(stamps.ctypes.data, n_thunks + 1)
     before = timed_executor().clock()
@@ -123,29 +126,30 @@ def stamped(threads: int, n_thunks: int, first: int, last: int, run: Callable[[R
 
 @contextmanager
 def timing() -> Iterator[None]:
-    """While stamps are this thread's to write, by a calibrated clock. PlanError inside of a host thunk."""
+    """Calibrates the clock and reserves the timed executor for this thread. Raises PlanError inside a host thunk."""
     if inside_host_thunk():
         raise PlanError("a host thunk's function timed a plan; wanted that done outside of runs")
-    clock()  # calibrated before the run begins
+    clock()
     with _lock:
         yield
 
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """Thunks [first, last), submitted to a device and waited for alone. `submitted_ns` and `done_ns` by time.perf_counter_ns;
-    `elapsed_ns` of each thunk by the device's clock, None where it has none."""
+    """Times of thunks [first, last), which ran alone on a device.
+
+    `submitted_ns` is a time.perf_counter_ns value; `elapsed_ns` has each thunk's time by the device's clock, None without one.
+    """
 
     device: str
     first: int
     last: int
     submitted_ns: int
-    done_ns: int
     elapsed_ns: tuple[int, ...] | None
 
 
 class Lanes:
-    """The arrays of a TimedRun while they are filled."""
+    """Collects the arrays of a TimedRun."""
 
     def __init__(self, workers: int, waits: Sequence[bool], devices: tuple[str, ...]) -> None:
         self.workers, self.devices, self.waits = workers, devices, waits
@@ -157,14 +161,14 @@ class Lanes:
         self.clockless: list[str] = []
 
     def whole(self, stamps: Counts) -> TimedRun:
-        """The run of a plan that is the host's alone."""
+        """Returns the run of a plan that is on the host only."""
         times = clock().ns(stamps[..., : layout.SIZE])
         began, ended = float(times[0, -1, 0]), float(times[0, -1, 1])
         self.put(0, len(self.waits), times - began, stamps[..., layout.SIZE])
         return self.done(began, ended - began)
 
     def put(self, first: int, last: int, times: Floats, programs: Counts) -> None:
-        """What the workers did in thunks [first, last): `times` [workers, last - first + 1, 2] in ns, the whole run last."""
+        """Adds `times` [workers, last - first + 1, 2] in ns of thunks [first, last); the last row is the whole run."""
         thunks, whole = times[:, :-1], times[:, -1]
         took_part = programs[:, :-1] > 0
         self.start[: self.workers, first:last] = np.where(took_part, thunks[..., 0], np.nan)
@@ -178,7 +182,7 @@ class Lanes:
             self.waited[:, last if last == len(self.waits) else first] += np.maximum(whole[0, 1] - thunks[:, -1, 1], 0)
 
     def _check(self, times: Floats, took_part: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """PlanError where a worker's stamps lie outside of the caller's: then counters of cores differ."""
+        """Raises PlanError if a worker's stamps are outside the caller's run, since the cores' counters then differ."""
         work, begin, end = times[:, :-1][took_part], times[0, -1, 0], times[0, -1, 1]
         early, late = (begin - work[:, 0]).max(initial=0), (work[:, 1] - end).max(initial=0)
         if max(early, late) > SLACK_NS:
@@ -187,7 +191,7 @@ class Lanes:
             )
 
     def put_device(self, each: DeviceTimes, began: float) -> None:
-        """A device's segment: its thunks one after the other from the moment of its submit."""
+        """Adds a device's segment: its thunks one after the other from its submission."""
         if each.elapsed_ns is None:
             self.clockless.append(each.device)
             return

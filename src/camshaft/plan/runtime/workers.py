@@ -14,47 +14,33 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import PlanError
+from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import NativeExecutor, native_executor
 from camshaft.plan.runtime.native.os_wait import core_address
 
 SPIN_NS = 30_000
-# The caller, where each worker has a core: longer than a sleeping worker takes to wake in a guest whose core was halted.
+# The caller spins longer than a sleeping worker takes to wake in a guest whose core was halted, if each worker has a core.
 CALLER_SPIN_NS = 500_000
-# More workers than cores: whoever is waited for may need this very core.
+# With more workers than cores, a worker that others wait for may need this core.
 CROWDED_SPIN_NS = 1_000
 EXIT_PATIENCE_S = 10.0
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def aligned_bytes(nbytes: int, alignment: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Zeroed memory of `nbytes` whose address is a multiple of `alignment`."""
-    whole = np.zeros(nbytes + alignment, np.uint8)
-    start = -whole.ctypes.data % alignment
-    return whole[start : start + nbytes]
-
-
-def host_memory(what: str, nbytes: int, alignment: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """As `aligned_bytes`, for what a plan needs. PlanError that says how much where there is not as much."""
-    try:
-        return aligned_bytes(nbytes, alignment)
-    except (MemoryError, ValueError) as error:  # NumPy's ValueError: more than any address
-        raise PlanError(f"out of memory: {what} needs {nbytes} bytes") from error
-
-
 def available_cores() -> int:
-    """The cores this process may run on."""
+    """Returns the number of cores this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-# All runners of the process: quieted at exit, made anew in a forked child.
+# All runners of the process, stopped at exit and reset in a forked child.
 _runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
 class Runner:
-    """Runs plans on the calling thread alone. A run holds `lock` and is recorded in `current`."""
+    """Runs plans on the calling thread alone. `lock` is locked during a run, and `current` is the plan that runs."""
 
     workers = 1
 
@@ -66,7 +52,7 @@ class Runner:
         _runners.add(self)
 
     def launch(self, records: int, first: int, last: int, failed: int) -> None:
-        """Runs the records [first, last) of the array at this address. The caller holds the lock."""
+        """Runs the records [first, last) of the array at this address. The caller has locked `lock`."""
         if self._native is None:
             self._native = self._executor()
         self._native.run_alone(records, first, last, failed)
@@ -82,7 +68,7 @@ class Runner:
 
 
 class _Calling(threading.local):
-    """The runners whose runs are in a host thunk's function on this thread, the innermost last."""
+    """Runners whose runs are inside a host thunk's function on this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.runners: list[Runner] = []
@@ -97,7 +83,7 @@ def inside_host_thunk() -> bool:
 
 
 def idle(runner: Runner) -> AbstractContextManager[object]:
-    """While no run of the runner is in progress, but for one that this thread is called by: that one ends after the caller."""
+    """Returns a context without runs of this runner, except a run that called this thread."""
     return nullcontext() if runner in calling.runners else runner.lock
 
 
@@ -166,14 +152,17 @@ class WorkerPool(Runner):
         self._native.run(self._address, records, first, last, failed)
 
     def _leave_out(self, core: int) -> None:
-        """Keeps the workers off the caller's core. Guests of KVM see halted cores as taken, and wake a worker on the core of
-        who wakes it, where it waits some 3 ms until that one is preempted: a product of 1 ms took 3."""
+        """Keeps the workers off the caller's core.
+
+        A KVM guest sees halted cores as busy and wakes a worker on the caller's core, where it waits about 3 ms to be moved: a
+        matrix product of 1 ms took 3 ms.
+        """
         others = self._allowed - {core}
         if core == self._left_out or not others:
             return
         self._left_out = core
         for thread in self._threads:
-            # A core may have been taken from the process meanwhile; then the thread stays where it is, which is only slower.
+            # fails if a core was taken from the process meanwhile; the thread then stays where it is, which is only slower
             with suppress(OSError):
                 os.sched_setaffinity(thread.native_id or 0, others)
 
@@ -204,7 +193,7 @@ def _move(control: Words, index: int) -> None:
     taken = np.delete(workers[:, layout.CORE], index)
     allowed = os.sched_getaffinity(0)
     free = sorted(allowed.difference(taken.tolist()))
-    # A core may have been taken from the process meanwhile; then the thread stays where it is, which is only slower.
+    # fails if a core was taken from the process meanwhile; the thread then stays where it is, which is only slower
     with suppress(OSError):
         if free:
             os.sched_setaffinity(0, {free[index % len(free)]})

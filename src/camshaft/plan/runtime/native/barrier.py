@@ -1,4 +1,4 @@
-"""Waiting: the bounded spin, the sleep, the barrier, and who shares a core. Functions of the executor's module."""
+"""Waiting in the executor's module: bounded spin, sleep, barrier, and detection of workers that share a core."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from camshaft.plan.runtime.native.os_wait import WaitRow
 
 
 def pause(b: Builder, machine: str) -> None:
-    """One turn of a spin, cheap for others; a compiler barrier where no instruction for that is known."""
+    """Writes one iteration of a spin; only a compiler barrier on machines without a known pause instruction."""
     if machine == "x86_64":
         b.intrinsic("llvm.x86.sse2.pause", VOID)
-    elif machine in ("aarch64", "arm64"):  # waits long enough to leave the core to others; yield is a no-op on most
+    elif machine in ("aarch64", "arm64"):  # isb is long enough to yield the core; yield is a no-op on most cores
         b.intrinsic("llvm.aarch64.isb", VOID, b.const(I32, 15))
     else:
         b.write('call void asm sideeffect "", "~{memory}"()')
 
 
 def define_wait(m: Module, row: WaitRow, machine: str) -> None:
-    """The functions system_wait, system_wake, await, say_core, is_unmoved and shares_core."""
+    """Defines system_wait, system_wake, await_, store_core, is_unmoved and shares_core."""
 
     def system_wait(b: Builder, control: Value, word: Value, expected: Value) -> None:
         row.wait(b, b.load_word(control, layout.WAIT_FUNCTION, PTR), word, expected)
@@ -32,7 +32,7 @@ def define_wait(m: Module, row: WaitRow, machine: str) -> None:
     for body, result, types in (
         (system_wait, VOID, (PTR, PTR, I32)),
         (system_wake, VOID, (PTR, PTR)),
-        (say_core, VOID, (PTR, I64)),
+        (store_core, VOID, (PTR, I64)),
         (is_unmoved, I1, (PTR,)),
         (shares_core, I1, (PTR, I64)),
         (await_, VOID, (PTR, PTR, I32, PTR, PTR)),
@@ -41,27 +41,27 @@ def define_wait(m: Module, row: WaitRow, machine: str) -> None:
 
 
 def _await(b: Builder, machine: str, control: Value, word: Value, seen: Value, sleepers: Value, misses: Value) -> None:
-    """Returns once the word is no longer `seen`: a bounded spin, then sleep.
+    """Returns once the word differs from `seen`: a bounded spin, then sleep.
 
-    A worker whose spins end in sleep again and again (its core is wanted by the one it waits for) spins long only every 16th
-    time. The sleeper counts itself before it looks again, and the waker changes the word before it looks at the count, both
-    sequentially consistent: no wake is lost.
+    After 4 spins in a row that ended in sleep, the worker it waits for probably needs this core: only every 16th spin is long
+    then. No wake is lost: the sleeper increments `sleepers` before it reads the word again, the waker writes the word before
+    it reads `sleepers`, both sequentially consistent.
     """
     missed = b.load(I64, misses)
     patient = b.ult(missed, 4) | b.eq(missed & 15, 0)
     long, short = b.load_word(control, layout.SPIN_BOUND), b.load_word(control, layout.SHORT_SPIN_BOUND)
     bound, turn = b.select(patient, long, short), b.var(I64, 0)
-    lie_down = b.label("lie_down")
+    sleep = b.label("sleep")
     with b.loop():
         with b.if_(b.ne(b.load(I32, word, "acquire"), seen)):
             b.store(b.const(I64, 0), misses)
             b.ret()
         turns = turn.value
         with b.if_(b.ule(bound, turns)):
-            _go_on_spinning(b, control, turns, misses, lie_down)
+            _caller_spins_on(b, control, turns, misses, sleep)
         pause(b, machine)
         turn.set(turns + 1)
-    b.open(lie_down)
+    b.open(sleep)
     b.store(missed + 1, misses)
     b.fetch("add", sleepers, b.const(I32, 1), "seq_cst")
     with b.loop() as woken:
@@ -70,24 +70,26 @@ def _await(b: Builder, machine: str, control: Value, word: Value, seen: Value, s
     b.fetch("sub", sleepers, b.const(I32, 1), "seq_cst")
 
 
-def _go_on_spinning(b: Builder, control: Value, turns: Value, misses: Value, lie_down: str) -> None:
-    """The caller (worker 0) goes on while it is on the core where its run began: who sleeps is woken on the waker's core in a
-    guest of KVM, and from then on the two share it, 8 us a wait."""
+def _caller_spins_on(b: Builder, control: Value, turns: Value, misses: Value, sleep: str) -> None:
+    """Jumps to `sleep` unless this is the caller (worker 0), still on the core where its run began.
+
+    A KVM guest wakes a sleeper on the waker's core; from then on the two share it, which costs 8 us per wait.
+    """
     is_caller = b.eq(misses, b.element(control, layout.CALLER_MISSES))
     longest = b.load_word(control, layout.CALLER_SPIN_BOUND)
-    b.goto_unless(is_caller & b.ult(turns, longest), lie_down)
-    b.goto_unless(b.call("is_unmoved", control), lie_down)
+    b.goto_unless(is_caller & b.ult(turns, longest), sleep)
+    b.goto_unless(b.call("is_unmoved", control), sleep)
 
 
 def publish(b: Builder, control: Value, word: Value, value: Value, sleepers: Value) -> None:
-    """The word's new value, and a wake for those who sleep on it."""
+    """Stores the word's new value and wakes the workers that sleep on it."""
     b.store(value, word, "seq_cst")
     with b.if_(b.ne(b.load(I32, sleepers, "seq_cst"), 0)):
         b.call("system_wake", control, word)
 
 
 def barrier(b: Builder, control: Value, following: Value, workers: Value, misses: Value, stay: Value) -> None:
-    """The last to arrive opens generation `following`; `stay` false leaves without waiting for others (the end of a run)."""
+    """The last worker to arrive publishes generation `following`. Without `stay` the others don't wait (end of a run)."""
     arrived, generation = b.element(control, layout.ARRIVED), b.element(control, layout.GENERATION)
     sleepers = b.element(control, layout.SLEEPERS)
     here = b.fetch("add", arrived, b.const(I32, 1), "acq_rel") + 1
@@ -99,7 +101,7 @@ def barrier(b: Builder, control: Value, following: Value, workers: Value, misses
 
 
 def lines_of(b: Builder, control: Value, worker: Value) -> Value:
-    """Where a worker's own words begin."""
+    """Returns the address of a worker's lines in the control block."""
     return b.element(control, worker * layout.WORDS_PER_WORKER + layout.WORKER_LINES)
 
 
@@ -107,24 +109,26 @@ def _core(b: Builder, function: Value) -> Value:
     return b.cast("sext", b.call_at(function, I32), I64)
 
 
-def say_core(b: Builder, control: Value, worker: Value) -> None:
-    """Notes which core a worker is on, for others and for the end of a run."""
+def store_core(b: Builder, control: Value, worker: Value) -> None:
+    """Stores the number of the worker's core, for shares_core of other workers and is_unmoved."""
     function = b.load_word(control, layout.CORE_FUNCTION, PTR)
     with b.if_(b.ne(function, b.null())):
-        core, said = _core(b, function), b.element(lines_of(b, control, worker), layout.CORE)
-        with b.if_(b.ne(b.load(I64, said), core)):
-            b.store(core, said, "monotonic")
+        core, stored = _core(b, function), b.element(lines_of(b, control, worker), layout.CORE)
+        with b.if_(b.ne(b.load(I64, stored), core)):
+            b.store(core, stored, "monotonic")
 
 
 def is_unmoved(b: Builder, control: Value) -> None:
-    """Whether the caller is still on the core where its run began."""
+    """Returns whether the caller is still on the core where its run began."""
     core = _core(b, b.load_word(control, layout.CORE_FUNCTION, PTR))
     b.ret(b.eq(b.load_word(control, layout.CALLER_CORE), core))
 
 
 def shares_core(b: Builder, control: Value, worker: Value) -> None:
-    """Whether a worker is on the core of one before it. It then leaves the executor after the run and is moved: guests of KVM
-    see halted cores as taken and stack two workers on one, 30 us a barrier."""
+    """Returns whether a worker with a lower number is on the same core; the worker then leaves the executor to be moved.
+
+    KVM guests see halted cores as busy and put two workers on one, which costs 30 us per barrier.
+    """
     function = b.load_word(control, layout.CORE_FUNCTION, PTR)
     with b.if_(b.ne(function, b.null())):
         core = _core(b, function)

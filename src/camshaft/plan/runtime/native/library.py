@@ -1,4 +1,4 @@
-"""Compile and load the native executor, one for the process."""
+"""Compile and load the native executor, one per process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_object
-from camshaft.plan.runtime.native.os_wait import WaitAddresses, WaitRow, wake_row
+from camshaft.plan.runtime.native.os_wait import WaitAddresses, WaitRow, find_wait_row
 from camshaft.store.store import store
 
 _ADDRESS, _INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -18,12 +18,12 @@ Native = Callable[..., int | None]
 
 @dataclass(frozen=True)
 class NativeExecutor:
-    """The executor's entries, called through ctypes and so without the GIL.
+    """The executor's entries. ctypes calls them without the GIL.
 
-    run_alone(records, first, last, failed) runs on the caller only; run(control, records, first, last, failed) with a
-    pool's workers, of which worker(control, index) is one until stop(control): it returns 0 then, and 1 to be moved to
-    a core of its own and called again. `copy_address` is the entry of copy thunks; a turn of a spin takes `pause_ns`.
-    `key` is its object's second one in the store.
+    run_alone(records, first, last, failed) runs on the calling thread only, run(control, records, first, last, failed) with a
+    pool's workers. worker(control, index) is one of them: it returns 0 after stop(control), and 1 if its thread should move to
+    another core and call it again. `copy_address` is the entry of copy thunks, `pause_ns` the time of one spin iteration, `key`
+    the object's second key in the store.
     """
 
     row: WaitRow
@@ -40,7 +40,7 @@ class NativeExecutor:
 
 @dataclass(frozen=True)
 class TimedExecutor:
-    """The executor's timed form: `stamps(address, per_worker)` says where the next run's stamps go, `clock()` reads ticks."""
+    """The executor's timed form: `stamps(address, per_worker)` sets where the next run's stamps go, `clock()` reads ticks."""
 
     executor: NativeExecutor
     stamps: Native
@@ -52,7 +52,7 @@ def _function(library: NativeLibrary, name: str, *types: type, result: type | No
 
 
 def _pause_ns(spin: Native, turns: int = 2000) -> float:
-    """Nanoseconds of one turn of a spin, the least of five: a pause takes 2 to 60 ns by CPU."""
+    """Returns the nanoseconds of one spin iteration, the least of five measurements; 2 to 60 ns, depending on the CPU."""
     best = float("inf")
     for _ in range(5):
         start = time.perf_counter_ns()
@@ -62,7 +62,7 @@ def _pause_ns(spin: Native, turns: int = 2000) -> float:
 
 
 def build_executor(object_code: bytes, row: WaitRow, wake: WaitAddresses, key: str = "") -> NativeExecutor:
-    """Loads an executor's object, made of `executor_ir(row, machine)`, and names its entries."""
+    """Loads the object that `executor_ir(row, machine)` was compiled to."""
     library = load_object(object_code)
     walk = (_ADDRESS, _INTEGER, _INTEGER, _ADDRESS)
     return NativeExecutor(
@@ -80,24 +80,24 @@ def build_executor(object_code: bytes, row: WaitRow, wake: WaitAddresses, key: s
 
 
 def memmove_address() -> int:
-    """The address of the C library's memmove."""
+    """Returns the address of the C library's memmove."""
     return ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
 
 
-_known_key = ""
+_executor_key = ""
 
 
-def know_executor(key: str) -> None:
-    """Says under which second key the store has this process's executor: it is then loaded without making its text."""
-    global _known_key
-    _known_key = key
+def set_executor_key(key: str) -> None:
+    """Sets the second key of this process's executor in the store, which loads it without generating its IR."""
+    global _executor_key
+    _executor_key = key
 
 
 def _executor_object(row: WaitRow) -> tuple[str, bytes]:
-    """Second key and object of the ordinary executor."""
-    data = store().kernels.object(_known_key) if _known_key else None
+    """Returns the second key and the object of the ordinary executor."""
+    data = store().kernels.object(_executor_key) if _executor_key else None
     if data is not None:
-        return _known_key, data
+        return _executor_key, data
     from camshaft.backends.cpu.device import object_found
     from camshaft.plan.runtime.native.executor import executor_ir
 
@@ -108,19 +108,19 @@ def _executor_object(row: WaitRow) -> tuple[str, bytes]:
 
 @functools.cache
 def native_executor() -> NativeExecutor:
-    """This process's executor, made on the first call of the object in the store. It is kept until the process ends."""
-    row, wake = wake_row()
+    """Returns this process's executor, loaded on the first call from the object in the store."""
+    row, wake = find_wait_row()
     key, data = _executor_object(row)
     return build_executor(data, row, wake, key)
 
 
 @functools.cache
 def timed_executor() -> TimedExecutor:
-    """This process's executor in its timed form, made on the first call as `native_executor`'s. PlanError without a clock."""
+    """Returns this process's executor in its timed form, loaded on the first call. Raises PlanError without a clock."""
     from camshaft.backends.cpu.device import object_code
     from camshaft.plan.runtime.native.executor import executor_ir
 
-    row, wake = wake_row()
+    row, wake = find_wait_row()
     text = executor_ir(row, host_target().triple.split("-")[0], timed=True)
     made = build_executor(object_code(f"executor|{text}", lambda: text), row, wake)
     return TimedExecutor(

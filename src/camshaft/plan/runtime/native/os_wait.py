@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import PlanError
 
-if TYPE_CHECKING:  # a start that finds its executor in the store writes none
+if TYPE_CHECKING:  # not imported when the executor is loaded from the store
     from camshaft.emit.llvm.builder import Builder, Value
 
-# The number of the futex system call; the generic table serves every newer architecture.
+# Numbers of the futex system call; newer architectures share the generic table.
 FUTEX_NUMBERS = {
     "x86_64": 202,
     "aarch64": 98,
@@ -25,12 +25,12 @@ FUTEX_NUMBERS = {
 }
 FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
 ULOCK_COMPARE_AND_WAIT, ULOCK_WAKE_ALL = 1, 257
-EVERYONE = 2**31 - 1
+WAKE_ALL = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class WaitAddresses:
-    """The addresses of the system's functions: to wait while a 32-bit word has a value, to wake all who wait on it."""
+    """Addresses of the system's functions that wait while a 32-bit word has a value and wake all threads waiting on it."""
 
     wait: int
     wake: int
@@ -38,15 +38,13 @@ class WaitAddresses:
 
 @dataclass(frozen=True)
 class WaitRow:
-    """One way to sleep. `wait(b, function, word, expected)` and `wake(b, function, word)` write the system's calls; `expected` is
-    an i32.
+    """One way to sleep. `wait(b, function, word, expected)` and `wake(b, function, word)` write the system's calls.
 
-    A wait may return at any time; the executor looks at the word again. `find` gives the addresses, or None where
+    `expected` is an i32. A wait may return early; the executor reads the word again. `find` returns the addresses, or None if
     this system lacks them.
     """
 
     name: str
-    meaning: str
     find: Callable[[], WaitAddresses | None]
     wait: Callable[[Builder, Value, Value, Value], object]
     wake: Callable[[Builder, Value, Value], object]
@@ -88,7 +86,7 @@ def _find_yield() -> WaitAddresses | None:
 
 
 def futex_row(number: int) -> WaitRow:
-    """Linux's row for an architecture whose futex system call has this number."""
+    """Returns Linux's row for an architecture with this number of the futex system call."""
 
     def call(b: Builder, function: Value, word: Value, operation: int, value: Value) -> None:
         how = b.const("i64", operation), value, *[b.const("i64", 0)] * 3
@@ -96,10 +94,9 @@ def futex_row(number: int) -> WaitRow:
 
     return WaitRow(
         "futex",
-        "sleeps in the kernel: syscall(SYS_futex)",
         _find_futex,
         lambda b, function, word, seen: call(b, function, word, FUTEX_WAIT_PRIVATE, _wide(b, seen)),
-        lambda b, function, word: call(b, function, word, FUTEX_WAKE_PRIVATE, b.const("i64", EVERYONE)),
+        lambda b, function, word: call(b, function, word, FUTEX_WAKE_PRIVATE, b.const("i64", WAKE_ALL)),
     )
 
 
@@ -122,31 +119,28 @@ def _ulock(b: Builder, function: Value, operation: int, word: Value, value: Valu
 
 
 def core_address() -> int:
-    """The address of `int sched_getcpu(void)`, or 0 where a thread's core is unknown or the system sees to it alone."""
+    """Returns the address of `int sched_getcpu(void)`, or 0 on systems other than Linux."""
     if not sys.platform.startswith("linux"):
         return 0
     return _symbol(ctypes.CDLL(None), "sched_getcpu") or 0
 
 
-WAKE_ROWS = (
+WAIT_ROWS = (
     futex_row(FUTEX_NUMBERS.get(platform.machine(), 0)),
     WaitRow(
         "wait_on_address",
-        "sleeps in the kernel: WaitOnAddress",
         _find_windows,
         _wait_on_address,
         lambda b, function, word: b.call_at(function, "void", word),
     ),
     WaitRow(
-        "os_sync",
-        "sleeps in the kernel: os_sync_wait_on_address (macOS 14.4 and newer)",
+        "os_sync",  # macOS 14.4 and newer
         _find_darwin("os_sync_wait_on_address", "os_sync_wake_by_address_all"),
         lambda b, function, word, seen: _os_sync(b, function, word, _wide(b, seen)),
         _os_sync,
     ),
     WaitRow(
-        "ulock",
-        "sleeps in the kernel: __ulock_wait (macOS before 14.4)",
+        "ulock",  # macOS before 14.4
         _find_darwin("__ulock_wait", "__ulock_wake"),
         lambda b, function, word, seen: _ulock(
             b, function, ULOCK_COMPARE_AND_WAIT, word, _wide(b, seen), b.const("i32", 0)
@@ -154,8 +148,7 @@ WAKE_ROWS = (
         lambda b, function, word: _ulock(b, function, ULOCK_WAKE_ALL, word, b.const("i64", 0)),
     ),
     WaitRow(
-        "yield",
-        "does not sleep: gives up its turn with sched_yield, again and again, so idle workers use their cores",
+        "yield",  # does not sleep: idle workers use their cores
         _find_yield,
         lambda b, function, word, seen: b.call_at(function, "i32"),
         lambda b, function, word: None,
@@ -163,11 +156,11 @@ WAKE_ROWS = (
 )
 
 
-def wake_row() -> tuple[WaitRow, WaitAddresses]:
-    """The first row that this system has, with its addresses. PlanError when it has none."""
-    for row in WAKE_ROWS:
+def find_wait_row() -> tuple[WaitRow, WaitAddresses]:
+    """Returns the first row that this system supports, with its addresses. Raises PlanError if there is none."""
+    for row in WAIT_ROWS:
         addresses = row.find()
         if addresses is not None:
             return row, addresses
-    wanted = ", ".join(row.name for row in WAKE_ROWS)
+    wanted = ", ".join(row.name for row in WAIT_ROWS)
     raise PlanError(f"no way to let workers sleep on {sys.platform}/{platform.machine()}; looked for: {wanted}")

@@ -1,7 +1,7 @@
-"""Serialize a plan: the executor's records with addresses replaced by offsets into memory regions.
+"""Serialize a plan: the executor's words with addresses replaced by offsets into memory regions.
 
-Only plans of this process's own CPU, whose kernels are the store's objects and whose constants are tensors of a file or a few
-bytes, can be kept; of any other `kept_of` says why not.
+A plan can be cached if it runs on this process's CPU, its kernels are objects in the store, and its constants are tensors of a
+file or small.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from camshaft.backends.cpu.loaded import CpuKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan.cached.cached_plan import (
+from camshaft.plan.cached_plan import (
     ARENA,
     ARGUMENTS,
     COPY,
@@ -25,12 +25,12 @@ from camshaft.plan.cached.cached_plan import (
     LITERAL,
     MEMMOVE,
     Constant,
-    Head,
-    Kept,
+    PlanHeader,
+    SerializedPlan,
     View,
 )
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.memory.loading import Wanted
+from camshaft.plan.memory.loading import LoadRequest
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.runtime.execute import BoundSchedule
 from camshaft.plan.runtime.native import layout
@@ -39,63 +39,63 @@ from camshaft.plan.runtime.workers import Words
 from camshaft.plan.schedule import Buffer, Lifetime, Thunk
 
 Array = np.ndarray[Any, Any]
-# Of constants that are computed, such as rotations; a plan with larger ones is not kept.
-MOST_ALONG_NBYTES = 4 << 20
+# Size limit of each constant that is not in a file, such as rotations; a plan with a larger one is not cached.
+MAX_COMPUTED_NBYTES = 4 << 20
 
 
 class _NotCacheable(Exception):
-    """Why a plan cannot be kept."""
+    """The reason why a plan cannot be cached."""
 
 
 @dataclass
 class _Regions:
-    """Places of memory by their first address, numbered within their kind as they are met."""
+    """Memory regions by first address, numbered within their kind in the order of `add`."""
 
     named: Mapping[int, tuple[str, int]]
-    sources: Mapping[int, Wanted | Array]
+    sources: Mapping[int, LoadRequest | Array]
     kernels: dict[str, tuple[int, str]] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
     constants: dict[int, Constant] = field(default_factory=dict)
-    along: dict[int, Array] = field(default_factory=dict)
-    own: dict[int, int] = field(default_factory=dict)
+    computed: dict[int, Array] = field(default_factory=dict)
+    allocated: dict[int, int] = field(default_factory=dict)
 
     def add(self, buffer: Buffer, address: int) -> None:
-        """Meets the memory of a buffer that is no temporary."""
+        """Adds the memory of a buffer that is not a temporary."""
         if address in self.named:
             name, nbytes = self.named[address]
             self.memory[name] = nbytes
-        elif isinstance(source := self.sources.get(address), Wanted):
+        elif isinstance(source := self.sources.get(address), LoadRequest):
             self.constants[address] = _constant(source, self)
         elif source is not None:
-            self.along[address] = source
+            self.computed[address] = source
         elif buffer.lifetime is Lifetime.IO:
-            self.own[address] = buffer.nbytes
+            self.allocated[address] = buffer.nbytes
         else:
-            raise _NotCacheable(f"the {buffer.lifetime.value} {buffer.name!r} is made in the process")
+            raise _NotCacheable(f"the {buffer.lifetime.value} {buffer.name!r} is not in a file")
 
     def kernel(self, kernel: CpuKernel) -> int:
-        """The number of a kernel among the kernels."""
+        """Returns the kernel's number, adding it if it is new."""
         return self.kernels.setdefault(kernel.key, (len(self.kernels), kernel.name))[0]
 
     def numbers(self) -> dict[int, int]:
-        """The region of each first address that was met."""
+        """Returns the region of each first address."""
         starts = {name: address for address, (name, _) in self.named.items()}
-        order = [*(starts[name] for name in self.memory), *self.constants, *self.along, *self.own]
+        order = [*(starts[name] for name in self.memory), *self.constants, *self.computed, *self.allocated]
         return {address: FIRST_KERNEL + len(self.kernels) + i for i, address in enumerate(order)}
 
 
-def kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept | str:
-    """What is kept of a plan that was compiled with this memory and these weights, or why it cannot be kept."""
+def serialize_plan(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> SerializedPlan | str:
+    """Serializes a plan that was compiled with this memory and these weights. Returns the reason if it cannot be cached."""
     try:
-        return _kept_of(plan, memory, weights)
+        return _serialized(plan, memory, weights)
     except _NotCacheable as why:
         return str(why)
 
 
-def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> Kept:
+def _serialized(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights) -> SerializedPlan:
     bound = plan.bound.native
     if bound is None:
-        raise _NotCacheable("it is watched, or on another device")
+        raise _NotCacheable("it is instrumented, or on another device")
     named = {_start(array): (name, array.nbytes) for name, array in memory.items() if isinstance(array, np.ndarray)}
     regions = _Regions(named, _sources(weights))
     for thunk in bound.schedule.thunks:
@@ -107,14 +107,14 @@ def _kept_of(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weights)
             regions.add(buffer, bound.memory.addresses[buffer])
     for array in (*plan.inputs.values(), *plan.outputs.values()):
         if _start(array) not in {*regions.numbers(), *named}:
-            raise _NotCacheable("an input or output lies inside other memory")
+            raise _NotCacheable("an input or output is inside other memory")
         if _start(array) in named:
             name, nbytes = named[_start(array)]
             regions.memory[name] = nbytes
     numbers = regions.numbers()
     records, args = _record_words(bound, regions), _argument_words(bound, numbers)
     head = _head(plan, bound, regions, numbers, (list(records.shape), list(args.shape)))
-    return Kept(head, records, args, tuple(regions.along.values()))
+    return SerializedPlan(head, records, args, tuple(regions.computed.values()))
 
 
 def _start(array: Array) -> int:
@@ -128,18 +128,18 @@ def _check(thunk: Thunk) -> None:
         raise _NotCacheable(f"thunk {thunk.name!r} runs no kernel of the store")
 
 
-def _sources(weights: Weights) -> dict[int, Wanted | Array]:
-    """By first address: the file's tensor that lies there, or bytes that were computed."""
-    found: dict[int, Wanted | Array] = {}
+def _sources(weights: Weights) -> dict[int, LoadRequest | Array]:
+    """Returns, by first address, each constant in a file, and the bytes of each small computed constant."""
+    found: dict[int, LoadRequest | Array] = {}
     for constant, array in weights.loaded():
         if isinstance(constant.source, FileTensor):
             found[_start(array)] = constant
-        elif array.nbytes <= MOST_ALONG_NBYTES:
+        elif array.nbytes <= MAX_COMPUTED_NBYTES:
             found[_start(array)] = array
     return found
 
 
-def _constant(constant: Wanted, regions: _Regions) -> Constant:
+def _constant(constant: LoadRequest, regions: _Regions) -> Constant:
     assert isinstance(constant.source, FileTensor)
     name, p = constant.source.name, constant.packing
     if p is None:
@@ -154,12 +154,12 @@ def _head(
     regions: _Regions,
     numbers: Mapping[int, int],
     shapes: tuple[list[int], list[int]],
-) -> Head:
+) -> PlanHeader:
     def views(arrays: Mapping[str, Array]) -> dict[str, View]:
         return {n: View(numbers[_start(a)], 0, a.dtype.str, list(a.shape)) for n, a in arrays.items()}
 
     memory_plan = bound.memory_plan
-    return Head(
+    return PlanHeader(
         threads=bound.threads,
         executor=native_executor().key,
         extents=[(extent.name, extent.bound) for extent in bound.schedule.extents],
@@ -167,8 +167,8 @@ def _head(
         arena=(memory_plan.arena_nbytes, memory_plan.alignment),
         memory=list(regions.memory.items()),
         constants=list(regions.constants.values()),
-        along=[array.nbytes for array in regions.along.values()],
-        own=list(regions.own.values()),
+        computed=[array.nbytes for array in regions.computed.values()],
+        allocated=list(regions.allocated.values()),
         inputs=views(plan.inputs),
         outputs=views(plan.outputs),
         shapes=shapes,
@@ -176,7 +176,7 @@ def _head(
 
 
 def _record_words(bound: BoundSchedule, regions: _Regions) -> Words:
-    """The records as offsets, and their regions: int64 [2, thunks, words]."""
+    """Returns the records as (offsets, region numbers), int64 [2, thunks, words]."""
     records, args, block = bound.words
     offsets, places = records.copy(), np.full(records.shape, LITERAL, np.int64)
     offsets[:, layout.ARGS] -= args.ctypes.data
@@ -192,7 +192,7 @@ def _record_words(bound: BoundSchedule, regions: _Regions) -> Words:
 
 
 def _argument_words(bound: BoundSchedule, numbers: Mapping[int, int]) -> Words:
-    """The argument blocks likewise: int64 [2, workers with blocks of their own, words]."""
+    """Returns the argument blocks as (offsets, region numbers), int64 [2, 1 or workers, words]."""
     _, args, block = bound.words
     memory = bound.memory
     starts = {region: address for address, region in numbers.items()} | {
@@ -205,7 +205,7 @@ def _argument_words(bound: BoundSchedule, numbers: Mapping[int, int]) -> Words:
     places = np.array(row or [LITERAL], np.int64)
     offsets = np.where(places == MEMMOVE, 0, args - bases)
     if (offsets < 0).any():
-        raise PlanError("an argument lies before the memory that it is in")
+        raise PlanError("an argument's address is below its region")
     return np.stack([offsets, np.broadcast_to(places, args.shape)])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.plan.memory.huge_pages import HUGE_PAGE, huge_pages, late_huge_pages
+from camshaft.plan.memory.allocate import HUGE_PAGE, huge_pages, late_huge_pages
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4096, HUGE_PAGE, HUGE_PAGE + 3])

@@ -1,0 +1,211 @@
+"""CachedPlan: a plan from the store, bound and ready to run without compilation.
+
+The store has the executor's words, each as an offset into a memory region: an argument's buffer, an extent's active value, a
+kernel. Loading adds the regions' addresses. It needs no graph, choice or lowering, and imports none of their modules.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.backends.cpu.loaded import CpuKernel, stored
+from camshaft.backends.cpu.packing import Packing
+from camshaft.errors import PlanError
+from camshaft.extent import Extent
+from camshaft.plan.memory.allocate import aligned_bytes, host_memory
+from camshaft.plan.memory.loading import LoadRequest
+from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.library import memmove_address, native_executor, set_executor_key
+from camshaft.plan.runtime.runnable import NativePlan, Runnable
+from camshaft.plan.runtime.workers import Words
+
+if TYPE_CHECKING:
+    from camshaft.formats.tensor import FileTensor
+    from camshaft.plan.memory.weights import Weights
+
+Array = np.ndarray[Any, Any]
+FORMAT = 2
+# The first regions. After them, in this order: kernels, named memory, the file's constants, computed constants, allocations.
+LITERAL, MEMMOVE, COPY, EXTENTS, ARGUMENTS, ARENA, FIRST_KERNEL = range(7)
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor of the model's file in a layout. `packing` is a kernel's number and Packing's numbers; None: not packed."""
+
+    tensor: str
+    layout: str
+    nbytes: int
+    packing: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class View:
+    """A named tensor: its region, the offset of its first byte there, its NumPy dtype and its shape."""
+
+    region: int
+    offset: int
+    dtype: str
+    shape: Sequence[int]
+
+
+@dataclass(frozen=True)
+class PlanHeader:
+    """A serialized plan without its words.
+
+    `kernels` are (name, second key in the store); `arena` is (nbytes, alignment); `memory` is (name, nbytes) of the caller's
+    memory; `computed` and `allocated` are sizes in bytes of computed constants and of other memory that the plan allocates.
+    """
+
+    threads: int
+    executor: str
+    extents: Sequence[tuple[str, int]]
+    kernels: Sequence[tuple[str, str]]
+    arena: tuple[int, int]
+    memory: Sequence[tuple[str, int]]
+    constants: Sequence[Constant]
+    computed: Sequence[int]
+    allocated: Sequence[int]
+    inputs: Mapping[str, View]
+    outputs: Mapping[str, View]
+    shapes: tuple[Sequence[int], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class SerializedPlan:
+    """A plan as it is stored: `records` and `args` are (offsets, region numbers), int64 [2, ...]; `computed` are constants."""
+
+    header: PlanHeader
+    records: Words
+    args: Words
+    computed: tuple[Array, ...]
+
+
+def to_bytes(plan: SerializedPlan) -> bytes:
+    """Returns the length of a JSON text, the text, and the arrays."""
+    text = json.dumps({"format": FORMAT, "head": asdict(plan.header)}).encode()
+    arrays = (plan.records, plan.args, *plan.computed)
+    return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
+
+
+def from_bytes(data: bytes) -> SerializedPlan:
+    """Reads the output of `to_bytes`. Raises PlanError for other bytes."""
+    try:
+        end = 8 + int.from_bytes(data[:8], "little")
+        document = json.loads(data[8:end])
+        if document["format"] != FORMAT:
+            raise PlanError(f"a cached plan of format {document['format']}; wanted {FORMAT}")
+        header = _header(document["head"])
+        arrays = []
+        for shape, dtype in [*((s, np.int64) for s in header.shapes), *(((n,), np.uint8) for n in header.computed)]:
+            count = int(np.prod(shape))
+            array = np.frombuffer(data, dtype, count, end)
+            arrays.append(array.reshape(tuple(shape)))
+            end += array.nbytes
+    except (ValueError, KeyError, TypeError) as error:
+        raise PlanError(f"a cached plan cannot be read: {error}") from error
+    return SerializedPlan(header, arrays[0], arrays[1], tuple(arrays[2:]))
+
+
+def _header(row: dict[str, Any]) -> PlanHeader:
+    views = {name: {k: View(**view) for k, view in row[name].items()} for name in ("inputs", "outputs")}
+    return PlanHeader(**row | views | {"constants": [Constant(**constant) for constant in row["constants"]]})
+
+
+class CachedPlan(NativePlan):
+    """A stored plan, ready to run. `inputs` and `outputs` map names to views. Use it from one thread at a time."""
+
+    def __init__(
+        self,
+        plan: SerializedPlan,
+        kernels: Sequence[CpuKernel],
+        memory: Mapping[str, Array],
+        constants: Sequence[Array],
+    ) -> None:
+        header = plan.header
+        set_executor_key(header.executor)
+        super().__init__([Extent(name, bound) for name, bound in header.extents], len(plan.records[0]), header.threads)
+        self._args: Words = np.empty(plan.args.shape[1:], np.int64)
+        self._set_records(aligned_bytes(max(plan.records[0].nbytes, 128), 128).view(np.int64))
+        arrays = self._regions(plan, memory, constants)
+        self._memory = (kernels, arrays)
+        fixed = [0, memmove_address(), native_executor().copy_address, self._block.ctypes.data, self._args.ctypes.data]
+        first, rest = arrays[0].ctypes.data, [array.ctypes.data for array in arrays[1:]]
+        bases = np.array([*fixed, first, *(kernel.address for kernel in kernels), *rest], np.int64)
+        self._args[:] = plan.args[0] + bases[plan.args[1]]
+        words = plan.records[0] + bases[plan.records[1]]
+        self._records[: words.size] = words.reshape(-1)
+        skip = FIRST_KERNEL - 1 + len(kernels)
+        views = {**header.inputs, **header.outputs}
+        named = {name: _view(arrays[max(0, view.region - skip)], view) for name, view in views.items()}
+        self.inputs = {name: named[name] for name in header.inputs}
+        self.outputs = {name: named[name] for name in header.outputs}
+
+    def _regions(self, plan: SerializedPlan, memory: Mapping[str, Array], constants: Sequence[Array]) -> list[Array]:
+        """Returns the arena, then every region after the kernels, as bytes. Raises PlanError for missing or too small memory."""
+        header = plan.header
+        for name, nbytes in header.memory:
+            if name not in memory or memory[name].nbytes < nbytes:
+                raise PlanError(f"a cached plan wants {nbytes} bytes of memory named {name!r}")
+        given = [memory[name].reshape(-1).view(np.uint8) for name, _ in header.memory]
+        computed = [aligned_bytes(array.nbytes, _ALIGNMENT) for array in plan.computed]
+        for place, array in zip(computed, plan.computed, strict=True):
+            place[:] = array
+        allocated = [host_memory("a cached plan", nbytes, _ALIGNMENT) for nbytes in header.allocated]
+        return [host_memory("the arena", *header.arena), *given, *constants, *computed, *allocated]
+
+    @property
+    def bound(self) -> Runnable:
+        """Returns this plan: it is its own Runnable, unlike an ExecutionPlan."""
+        return self
+
+    def _waits(self) -> Sequence[bool]:
+        rows = self._records[: self._n_thunks * layout.RECORD_WORDS].reshape(-1, layout.RECORD_WORDS)
+        return [bool(wait) for wait in rows[:, layout.WAIT]]
+
+    def _release(self) -> None:
+        self._memory = ((), [])
+
+
+def _view(memory: Array, view: View) -> Array:
+    dtype = np.dtype(view.dtype)
+    nbytes = dtype.itemsize * int(np.prod(view.shape))
+    return memory[view.offset : view.offset + nbytes].view(dtype).reshape(tuple(view.shape))
+
+
+_lock = threading.Lock()
+
+
+def bind_cached(
+    plan: SerializedPlan, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
+) -> CachedPlan | None:
+    """Binds the plan and starts loading its constants (`weights.finish` completes it); None if the store lacks a kernel.
+
+    Raises PlanError if memory or tensors differ from those that it was stored with.
+    """
+    header = plan.header
+    with _lock:
+        kernels = [stored(name, key) for name, key in header.kernels]
+        found = [kernel for kernel in kernels if kernel is not None]
+        if len(found) < len(kernels):
+            return None
+        requests = [_load_request(constant, found, tensors) for constant in header.constants]
+        weights.begin_requests(requests, header.threads)
+        return CachedPlan(plan, found, memory, [weights.place(request) for request in requests])
+
+
+def _load_request(constant: Constant, kernels: Sequence[CpuKernel], tensors: Mapping[str, FileTensor]) -> LoadRequest:
+    if constant.tensor not in tensors:
+        raise PlanError(f"a cached plan wants the tensor {constant.tensor!r}, which the file lacks")
+    packing = None
+    if constant.packing is not None:
+        kernel, *numbers = constant.packing
+        packing = Packing(kernels[kernel], *numbers)
+    return LoadRequest(tensors[constant.tensor], constant.layout, constant.nbytes, packing)
