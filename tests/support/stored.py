@@ -33,9 +33,9 @@ def key_of(*parts: str) -> str:
 
 def stored(key: str, make: Callable[[], bytes]) -> bytes:
     """The bytes stored under a key of `key_of`, or else what `make` returns, stored."""
-    kernels = store().kernels
-    data = kernels.object(key)
+    objects = store().kernels.objects
+    data = objects.get(key)
     if data is None:
         data = make()
-        kernels.put_object(key, data)
+        objects.put(key, data)
     return data
