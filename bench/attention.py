@@ -21,8 +21,8 @@ import numpy as np
 import peak
 import rows
 
-from camshaft.generate.choices import KV_CACHES
 from camshaft.generate.kv_cache import KINDS, KVCache
+from camshaft.generate.options import KV_CACHES
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile
@@ -106,7 +106,7 @@ def noise(memory: dict[str, Any]) -> None:
 
 
 def attention_plan(case: Case, threads: int, uses: int) -> ExecutionPlan:
-    """`uses` of a case, each over a cache of its own. Inputs q, positions and, where it writes, k, v [tokens, heads * size]."""
+    """`uses` of a case, each over its own cache. Inputs q, positions and, where it writes, k, v [tokens, heads * size]."""
     heads, graph = replace(case.heads, n_layers=uses), Graph()
     cache = KVCache(heads, case.keys, KV_CACHES[case.form], 1)  # type: ignore[arg-type]
     cache.reserve(cache.open_slot(), case.keys)
@@ -197,7 +197,7 @@ def row(case: Case, spent: rows.Spread, top: peak.MachinePeak) -> dict[str, Any]
         "ns": spent.map(lambda s: s * 1e9).rounded(),
         "GB/s": float(f"{nbytes / spent.median / 1e9:.4g}"),
         "GFLOP/s": float(f"{case.flops / spent.median / 1e9:.4g}"),
-        "roof_share": round(top.least_s(nbytes, {"f32": case.flops}) / spent.median, 3),
+        "peak_share": round(top.least_s(nbytes, {"f32": case.flops}) / spent.median, 3),
     }
 
 
@@ -232,7 +232,7 @@ def report(made: Sequence[dict[str, Any]]) -> str:
     for r in made:
         spent = {name: f"{ns / 1000:.4g}" for name, ns in r["ns"].items()}
         time = f"{spent['median']} ({spent['min']} to {spent['max']})"
-        known = (r["GB/s"], r["GFLOP/s"], f"{r['roof_share']:.0%}", r.get("ratio", ""))
+        known = (r["GB/s"], r["GFLOP/s"], f"{r['peak_share']:.0%}", r.get("ratio", ""))
         lines.append((r["threads"], r["use"], r["form"], r["backend"], time, *known))
     return rows.table(header, lines)
 

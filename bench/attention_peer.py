@@ -42,10 +42,14 @@ def by_onnxruntime(threads: int) -> tuple[str, Callable[[], Any]]:
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
     graph = helper.make_graph([node], "sdpa", [value(name) for name in "qkv"], [value("y")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
-    asked = onnxruntime.SessionOptions()
-    asked.intra_op_num_threads = threads
-    asked.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the others take turns on these cores
-    session = onnxruntime.InferenceSession(model.SerializeToString(), asked, providers=["CPUExecutionProvider"])
+    session_options = onnxruntime.SessionOptions()
+    session_options.intra_op_num_threads = threads
+    session_options.add_session_config_entry(
+        "session.intra_op.allow_spinning", "0"
+    )  # the others take turns on these cores
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), session_options, providers=["CPUExecutionProvider"]
+    )
     given = {name: np.random.default_rng(i).standard_normal(SHAPE, np.float32) for i, name in enumerate("qkv")}
     return f"onnxruntime {onnxruntime.__version__}", lambda: session.run(None, given)
 
@@ -54,7 +58,7 @@ SIDES = {"torch": by_torch, "onnxruntime": by_onnxruntime}
 
 
 def main() -> None:
-    """Says who runs, then answers until the pipe ends."""
+    """Print the peer's name and version, then answer requests until the pipe ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not lie between the answers
     name, threads = sys.argv[1:]

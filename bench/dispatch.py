@@ -161,7 +161,7 @@ def measure(case: Case, rounds: int, off: float) -> dict[str, Any]:
 
 
 def run_here(rounds: int) -> None:
-    """Every case with the threads that the environment says, a JSON row each."""
+    """Run every case with the number of threads in the environment; a JSON row each."""
     two = os.environ["CAMSHAFT_THREADS"] != "1"
     off = empty_ns()
     for n, alone, together in ADDS:

@@ -44,7 +44,7 @@ def environment(cache: str) -> dict[str, str]:
 
 
 def first_byte_s(command: Sequence[str], cache: str | None) -> float:
-    """Seconds until the process says its first byte; it then ends by itself. Without a cache folder it is another program."""
+    """Seconds from the start of the process to its first byte of output. `cache` is None for another program."""
     started = time.perf_counter()
     with subprocess.Popen(
         command, env=environment(cache) if cache else None, stdout=subprocess.PIPE, bufsize=0
@@ -59,7 +59,7 @@ def first_byte_s(command: Sequence[str], cache: str | None) -> float:
 
 
 def parts(model: str, threads: int | None, cache: str) -> dict[str, float]:
-    """Seconds of each step in a process of its own, which says them as JSON."""
+    """Seconds of each step in a new process, which prints them as JSON."""
     steps = Path(__file__).with_name("first_steps.py")
     command = [sys.executable, str(steps), model, PROMPT, *([] if threads is None else [str(threads)])]
     started = time.time()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import peak
 import rows
+from camshaft.models.families.table import architecture
 
 from camshaft.dtypes import f16
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
@@ -26,7 +27,6 @@ from camshaft.graph.graph import Graph, Node, Tensor
 from camshaft.graph.rewrite import prepare
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
-from camshaft.models.families.table import architecture
 from camshaft.models.pull import resolve_model
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.rope.table import rope_table
@@ -50,7 +50,7 @@ class Model:
 
 
 Builder = Callable[[Model, Graph, int, int], dict[str, Any]]
-"""Adds uses of an op to a graph, for so many tokens, so many; gives what the plan's inputs and states hold."""
+"""Adds uses of an op to a graph, given the numbers of tokens and of uses; returns the contents of the inputs and states."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def activations(op: str, widths: Callable[[ModelConfig], Sequence[tuple[int, ...
 
 
 def cached(op: str) -> Builder:
-    """kv_cache_update or attention, each use in a cache of its own: one token at the middle of the context, or a prompt."""
+    """kv_cache_update or attention, each use in its own cache: one token at the middle of the context, or a prompt."""
 
     def build(model: Model, graph: Graph, tokens: int, uses: int) -> dict[str, Any]:
         c = replace(model.config, n_layers=uses)
@@ -259,7 +259,7 @@ def row(model: Model, case: Case, tokens: int, top: peak.MachinePeak, repeats: i
         "ns": spent.map(lambda s: s * 1e9).rounded(),
         "GB/s": float(f"{nbytes / spent.median / 1e9:.4g}"),
         "GFLOP/s": float(f"{flops / spent.median / 1e9:.4g}"),
-        "roof_share": round(top.least_s(nbytes, {"int8": ints, "f32": flops - ints}) / spent.median, 3),
+        "peak_share": round(top.least_s(nbytes, {"int8": ints, "f32": flops - ints}) / spent.median, 3),
     }
 
 
@@ -280,7 +280,7 @@ def line(r: dict[str, Any]) -> tuple[object, ...]:
     """A row for the table."""
     us = r["ns"]["median"] / 1000
     name = f"{r['op']} {r['use']}".strip()
-    return r["threads"], r["tokens"], name, r["variant"], f"{us:.4g}", r["GB/s"], r["GFLOP/s"], f"{r['roof_share']:.0%}"
+    return r["threads"], r["tokens"], name, r["variant"], f"{us:.4g}", r["GB/s"], r["GFLOP/s"], f"{r['peak_share']:.0%}"
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.resume and options.json is None:
-        parser.error("--resume goes on with the rows of --json FILE; wanted that too")
+        parser.error("--resume continues the rows of --json FILE; wanted --json too")
     results = load(options.json) if options.resume and options.json.exists() else Results(options.json)
     for threads in options.threads:
         for dtype in options.dtypes:

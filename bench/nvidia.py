@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from camshaft import LanguageModel, ops
 from camshaft.backends.cuda import device as cuda
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.backends.device import Device
 from camshaft.backends.registry import backend_named, device
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
@@ -131,7 +131,7 @@ def main() -> None:
         found = [row | {"gpu": info} for row in (ops_rows() if given.what == "ops" else model_rows(given.model))]
     shown = [key for key in found[0] if key not in ("gpu",)]
     print(rows.table(shown, [[row[key] for key in shown] for row in found]))
-    if given.what == "ptxas" and given.json is not None:  # says nothing of the machine that it ran on
+    if given.what == "ptxas" and given.json is not None:  # independent of the machine
         given.json.write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n", "utf-8")
     else:
         rows.write(given.json, found)

@@ -26,7 +26,7 @@ def main() -> None:
     lines = [tuple(f"{x / 1e9:.4g}" if i else x for i, x in enumerate(vars(r).values())) for r in peaks]
     header = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s")
     print(rows.table(header, lines))
-    rows.write(options.json, [{"bench": "roof", **vars(r)} for r in peaks])
+    rows.write(options.json, [{"bench": "peak", **vars(r)} for r in peaks])
 
 
 if __name__ == "__main__":

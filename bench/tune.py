@@ -18,10 +18,8 @@ import rows
 
 from camshaft.generate.language_model import LanguageModel
 from camshaft.selection.select import Choice, choose
-from camshaft.tune.benchmark import benchmark_round_robin
-from camshaft.tune.candidates import Candidate
-from camshaft.tune.graphs import Use, is_measured, tune_uses, uses_of
-from camshaft.tune.ladder import ladder
+from camshaft.tune.benchmark import Candidate, benchmark_round_robin
+from camshaft.tune.graphs import Use, is_measured, ladder, tune_uses, uses_of
 from camshaft.tune.nodes import shape_text
 from camshaft.tune.rounds import BenchmarkConfig
 

@@ -20,9 +20,7 @@ import rows
 from camshaft.backends.device import CopyCommand, Device, LaunchCommand, Place
 from camshaft.backends.registry import device, devices
 from camshaft.dtypes import f32
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, CompileRequest, Tracer, ir, kernel
 
 N = 16
 MICROSECONDS = 1e6
@@ -46,8 +44,8 @@ def places(target: Device, layout: str, count: int) -> list[Place]:
 
 def row(target: Device, layout: str, n_thunks: int, repeats: int) -> dict[str, Any]:
     """One case: submit and wait of `repeats` runs, after three that do not count."""
-    arrays = [ir.ArrayParam(name, f32, (N,), name == "out") for name in ("x", "y", "out")]
-    code = target.compile(add, arrays, (), {}, (ir.GridDim(),), N)
+    arrays = tuple(ir.ArrayParam(name, f32, (N,), name == "out") for name in ("x", "y", "out"))
+    code = target.compile(CompileRequest(add, arrays, lanes=N))
     chain, one = places(target, layout, n_thunks + 1), places(target, "buffers", 1)[0]
     ones, out = np.ones(N, np.float32).view(np.uint8), np.zeros(4 * N, np.uint8)
     for place in (chain[0], one):

@@ -1,6 +1,6 @@
 """Writes the tables of figures in README.md and docs/performance/ from bench/results/. Run by hand: python scripts/figures.py.
 
-A table stands between `<!-- figures: begin NAME -->` and `<!-- figures: end -->`; NAME is a row of TABLES.
+A table is between `<!-- figures: begin NAME -->` and `<!-- figures: end -->`; NAME is a row of TABLES.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def machine(name: str) -> str:
     virtual = ", virtual" if facts["virtual"] else ""
     cpu = f"{facts['cpu']} ({facts['llvm_cpu']}{virtual}), {facts['usable_cores']} of {facts['cores']} cores"
     software = f"{facts['system']}; Python {facts['python']}, LLVM {facts['llvm']}"
-    said = f"camshaft {document['source']}; {cpu}, {' '.join(facts['features'])}; {software}"
+    facts_line = f"camshaft {document['source']}; {cpu}, {' '.join(facts['features'])}; {software}"
     kinds = ("read_bytes_per_s", "int8_ops_per_s", "bf16_ops_per_s", "f32_ops_per_s")
-    lines = [[peak["threads"], *(number(peak[kind] / 1e9) for kind in kinds)] for peak in document["roofs"]]
-    return f"{said}.\n\n" + table(("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s"), lines)
+    lines = [[peak["threads"], *(number(peak[kind] / 1e9) for kind in kinds)] for peak in document["peaks"]]
+    return f"{facts_line}.\n\n" + table(("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s"), lines)
 
 
 def comparison(*groups: str, name: str = "compare") -> str:
@@ -95,7 +95,7 @@ def compared(row: dict[str, Any]) -> tuple[object, ...]:
     peers = [f"{name} {spread(side[unit])}" for name, side in row["sides"].items() if name != "camshaft"]
     ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f} to {row['ratio_max']:.2f})"
     ours = spread(row["sides"]["camshaft"][unit])
-    return row["threads"], row["name"], unit, ours, "; ".join(peers), ratio, percent(row.get("roof_share"))
+    return row["threads"], row["name"], unit, ours, "; ".join(peers), ratio, percent(row.get("peak_share"))
 
 
 def summary() -> str:
@@ -107,7 +107,7 @@ def summary() -> str:
         )
         unit, sides, best = row["unit"], row["sides"], row["best_peer"]
         ours, theirs = (number(sides[side][unit]["median"]) for side in ("camshaft", best))
-        lines.append((label, unit, ours, f"{theirs} ({best})", f"{row['ratio']:.2f}", percent(row.get("roof_share"))))
+        lines.append((label, unit, ours, f"{theirs} ({best})", f"{row['ratio']:.2f}", percent(row.get("peak_share"))))
     return table(("work, 2 threads", "unit", "camshaft", "best peer", "times as fast", "of the machine peak"), lines)
 
 
@@ -117,7 +117,7 @@ def ops() -> str:
     lines = []
     for r in results("kernels"):
         op = r["op"] if r["use"] == r["op"] else f"{r['op']} {r['use']}"
-        rates = (number(r["ns"]["median"] / 1e3), r["GB/s"], r["GFLOP/s"], percent(r["roof_share"]))
+        rates = (number(r["ns"]["median"] / 1e3), r["GB/s"], r["GFLOP/s"], percent(r["peak_share"]))
         lines.append((r["threads"], r["tokens"], op, r["variant"], *rates))
     return table(header, lines)
 
@@ -139,7 +139,7 @@ def attention() -> str:
     lines = []
     for r in results("attention"):
         library = "camshaft" if r["backend"] == "simd" else r["backend"]
-        rates = (spread(r["ns"], 1e-3), r["GB/s"], r["GFLOP/s"], percent(r["roof_share"]), r.get("ratio", ""))
+        rates = (spread(r["ns"], 1e-3), r["GB/s"], r["GFLOP/s"], percent(r["peak_share"]), r.get("ratio", ""))
         lines.append((r["threads"], r["use"], r["form"], library, *rates))
     return table((*header, "times the best peer"), lines)
 

@@ -145,7 +145,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    """Runs the stages asked for and says how large tests/data is."""
+    """Runs the wanted stages and prints the size of tests/data."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--model", type=Path, default=default_model(), help="the default model's file (else the pulled one)"

@@ -1,4 +1,4 @@
-"""Writes the type stubs of the ops' functions, which are made when they are first asked for.
+"""Writes the type stubs of the ops' functions, which are made on first use.
 
 Run after a change to an op's formula or parameters: `python scripts/stubs.py`.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "add_an_op.md").read_text("utf-8")

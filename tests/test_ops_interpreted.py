@@ -46,7 +46,7 @@ class Interpreted:
     """Stands in for a compiled kernel: reads the argument block as native code would, then interprets."""
 
     def __init__(self, launch, made, device) -> None:
-        self._ir = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        self._ir = made.request(launch).trace()
         self._made, self.address = made, 0  # code of a host device, as far as dispatch asks
         self._lanes = 1 if device.backend == "scalar" else launch.lanes or device.lanes
 

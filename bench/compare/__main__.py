@@ -11,9 +11,7 @@ from typing import Annotated
 
 import typer
 
-from camshaft.cli.progress import Bar
-from camshaft.cli.run import INTERRUPTED, command
-from camshaft.cli.show import print_json
+from camshaft.cli.command import INTERRUPTED, Bar, command, print_json
 from camshaft.errors import SettingError
 from camshaft.settings import thread_count
 

@@ -79,7 +79,7 @@ def run(
     Starts no peer if nothing is missing. Each peer's first round at a task is a warm-up and does not count. A peer that fails at
     a task is absent from it from then on.
     """
-    open_tasks = [task for task in suite.tasks if _wants(suite, known[task.name], task, limits)]
+    open_tasks = [task for task in suite.tasks if _needs_rounds(suite, known[task.name], task, limits)]
     if not open_tasks or limits.passed:
         return
     with ExitStack() as stack, busy_core(suite.busy):
@@ -94,7 +94,7 @@ def run(
                     keep(task, found)
 
 
-def _wants(suite: Suite, found: Measured, task: Task, limits: Limits) -> bool:
+def _needs_rounds(suite: Suite, found: Measured, task: Task, limits: Limits) -> bool:
     missing = [s.name for s in suite.peers if task.takes(s.name) and s.name not in found.answers | found.absent]
     return bool(missing) or found.rounds < limits.wanted(found)
 

@@ -9,15 +9,15 @@ from bench.compare.suite import OURS
 
 HEADER = ("threads", "what", "camshaft", "peers", "times the best peer", "wanted", "of peak", "wanted", "met")
 MEANS = ("threads", "geometric mean of", "times the best peer (least to most)", "wanted", "met")
-ROOFS = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s")
+PEAK_COLUMNS = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s")
 
 
 def markdown_of(document: dict[str, Any]) -> str:
     """The machine and its peak rates, then all groups in the order of their first row."""
     parts = [f"camshaft {document['source']}; {facts_line(document['machine'])}"]
-    if document["roofs"]:
-        lines = [[r["threads"], *(f"{v / 1e9:.4g}" for n, v in r.items() if n != "threads")] for r in document["roofs"]]
-        parts.append(table(ROOFS, lines))
+    if document["peaks"]:
+        lines = [[r["threads"], *(f"{v / 1e9:.4g}" for n, v in r.items() if n != "threads")] for r in document["peaks"]]
+        parts.append(table(PEAK_COLUMNS, lines))
     for group in dict.fromkeys(row["group"] for row in document["rows"]):
         rows = sorted((r for r in document["rows"] if r["group"] == group), key=lambda r: int(r["threads"]))
         parts.append(f"**{group}**")
@@ -41,7 +41,7 @@ def line(row: dict[str, Any], usual: int | None = None) -> tuple[str, ...]:
         "; ".join(peers),
         ratio,
         wanted(row["target"], row["unit"]),
-        f"{row['roof_share']:.0%}" if "roof_share" in row else "",
+        f"{row['peak_share']:.0%}" if "peak_share" in row else "",
         f"{row['target']['share']:.0%}" if "share" in row["target"] else "",
         result(row["met"]),
     )

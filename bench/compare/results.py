@@ -40,7 +40,7 @@ def source_version() -> str:
         "ls-files",
         "--error-unmatch",
         here.name,
-    ]  # fails where the installed package lies inside an unrelated repository
+    ]  # fails where the installed package is inside an unrelated repository
     described = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         for command in (tracked, described):
@@ -84,12 +84,12 @@ def judged(task: Task, found: Measured, peak: MachinePeak | None) -> dict[str, A
         made["ratios"] = {name: round(theirs / median, 3) for name, theirs in peers.items()}
         made |= {"ratio_min": round(min(ratios), 3), "ratio_max": round(max(ratios), 3)}
     if peak is not None and (task.nbytes or task.ops):
-        made["roof_share"] = roof_share(peak, task.nbytes, task.ops, median)
+        made["peak_share"] = peak_share(peak, task.nbytes, task.ops, median)
     made["met"] = met(task.target, made, unit.of(median, task.amount), unit.rate)
     return made
 
 
-def roof_share(peak: MachinePeak, nbytes: float, ops: Mapping[str, float], seconds: float) -> float:
+def peak_share(peak: MachinePeak, nbytes: float, ops: Mapping[str, float], seconds: float) -> float:
     """The minimum time at the machine's peak rates over the measured time."""
     return round(peak.least_s(nbytes, ops) / seconds, 3)
 
@@ -98,10 +98,10 @@ def with_peak(row: dict[str, Any], peak: MachinePeak) -> dict[str, Any]:
     """A row with its share recomputed for another peak."""
     if "work" not in row or OURS not in row["sides"]:
         return row
-    share = roof_share(peak, **row["work"], seconds=statistics.median(row["sides"][OURS]["answers"]))
+    share = peak_share(peak, **row["work"], seconds=statistics.median(row["sides"][OURS]["answers"]))
     wanted = row["target"].get("share")
     result = {} if wanted is None else {"share": share >= wanted}
-    return row | {"roof_share": share, "met": row["met"] | result}
+    return row | {"peak_share": share, "met": row["met"] | result}
 
 
 def met(target: Target, made: dict[str, Any], figure: float, rate: bool) -> dict[str, bool]:
@@ -110,7 +110,7 @@ def met(target: Target, made: dict[str, Any], figure: float, rate: bool) -> dict
     for name, wanted, got in (
         ("ratio", target.ratio, made.get("ratio")),
         ("floor", target.floor, made.get("ratio")),
-        ("share", target.share, made.get("roof_share")),
+        ("share", target.share, made.get("peak_share")),
     ):
         if wanted is not None and got is not None:
             outcomes[name] = bool(got >= wanted)
@@ -169,7 +169,7 @@ class Results:
         rows = list(self.rows.values())
         facts = {"schema": SCHEMA, "source": self.source, "machine": self.machine, "rounds": self.rounds}
         peaks = [asdict(self.peaks[n]) for n in sorted(self.peaks)]
-        return facts | {"roofs": peaks, "rows": rows, "means": means(rows, self.wanted)}
+        return facts | {"peaks": peaks, "rows": rows, "means": means(rows, self.wanted)}
 
     def save(self) -> None:
         """Write the file atomically."""
@@ -207,7 +207,7 @@ def load(path: Path) -> Results:
         if others or stored["source"] != fresh.source:
             what = f"machine ({', '.join(others)})" if others else f"source ({stored['source']}, here {fresh.source})"
             raise ResultsError(f"{path}: was measured with another {what}; wanted the same to resume, or another file")
-        fresh.peaks = {row["threads"]: MachinePeak(**row) for row in stored["roofs"]}
+        fresh.peaks = {row["threads"]: MachinePeak(**row) for row in stored["peaks"]}
         fresh.rows = {(row["group"], row["name"], row["threads"]): row for row in stored["rows"]}
     except (ValueError, KeyError, TypeError) as error:  # invalid JSON or UTF-8, missing or wrong fields
         raise ResultsError(f"{path}: is not a results file of this command ({error!r:.80})") from error

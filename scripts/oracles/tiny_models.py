@@ -90,7 +90,7 @@ N_VOCAB = len(make_tokens()[0])
 
 
 def build(model: TinyModel, seed: int) -> Any:
-    """The transformers model with every parameter drawn at random, to values that bfloat16 holds (they pack well)."""
+    """The transformers model with every parameter drawn at random, to values that bfloat16 represents (they pack well)."""
     config = getattr(transformers, f"{model.family}Config")(
         vocab_size=N_VOCAB,
         hidden_size=model.hidden,

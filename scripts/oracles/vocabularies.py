@@ -16,7 +16,7 @@ VOCABULARIES = ("qwen2", "llama-bpe", "gpt-2", "starcoder", "llama-spm", "phi-3"
 
 
 def fetch_vocabularies(names: Iterable[str]) -> dict[str, Path]:
-    """The files by name, kept below the cache folder; the archive (77 MB) is downloaded when one is missing."""
+    """The files by name, stored below the cache folder; the archive (77 MB) is downloaded when one is missing."""
     folder = settings().cache_dir / "oracles"
     files = {name: folder / f"ggml-vocab-{name}.gguf" for name in names}
     if not all(path.is_file() for path in files.values()):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from camshaft.errors import CamshaftError
     from camshaft.extent import Extent
     from camshaft.generate.language_model import LanguageModel
-    from camshaft.generate.sampling import Sampling
+    from camshaft.generate.options import GenerateOptions, Sampling
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
@@ -51,7 +51,7 @@ _PUBLIC = {
     "errors": "CamshaftError",
     "extent": "Extent",
     "generate.language_model": "LanguageModel",
-    "generate.sampling": "Sampling",
+    "generate.options": "GenerateOptions Sampling",
     "graph.graph": "Graph Tensor",
     "ops": "register_variant",
     "plan.compile": "compile",
@@ -67,6 +67,7 @@ __all__ = [
     "DispatchTable",
     "ExecutionPlan",
     "Extent",
+    "GenerateOptions",
     "Graph",
     "LanguageModel",
     "Sampling",

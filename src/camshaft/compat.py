@@ -68,8 +68,8 @@ def dispatch_elementwise_generic(op_name: str, *arrays: Any, **options: Any) -> 
     return _elementwise(table(), op_name)(*arrays, **options)
 
 
-def _elementwise(held: DispatchTable, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] | None = getattr(held, name) if name in held.ops else None
+def _elementwise(dispatch: DispatchTable, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = getattr(dispatch, name) if name in dispatch.ops else None
     if function is None or not function.__self__.n_inputs:  # type: ignore[attr-defined]
         raise BackendError(f"no elementwise op {name!r}")
     return function

@@ -37,7 +37,7 @@ class Settings:
     cpu_features: str | None = None
 
     @property
-    def watched(self) -> bool:
+    def instrumented(self) -> bool:
         """Whether plans are to be instrumented (see observe/instrument.py)."""
         return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from camshaft import ops
-from camshaft.backends.cpu.compile import features_of
+from camshaft.backends.cpu.features import features_of
 from camshaft.validation.validate import node_of
 from tests.support.aarch64 import CPUS, EMULATOR, Executable, missing
 from tests.support.needs import require

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from camshaft import ops
+from camshaft.backends import registry
 from camshaft.backends.blas import library, trampoline
-from camshaft.backends.registry import backend_named, backends, present_backend
+from camshaft.backends.registry import backend_named, backends
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.graph import functions
@@ -30,7 +31,7 @@ needs_blas = pytest.mark.skipif(library.absent() is not None, reason="no BLAS he
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 def test_blas_variants_agree_with_the_reference(variant) -> None:
-    device = present_backend("blas").device()
+    device = registry.device("blas")
     checked = 0
     for sample in OP.samples():
         if variant.supports(node_of(OP, sample), device) is None:
@@ -42,7 +43,7 @@ def test_blas_variants_agree_with_the_reference(variant) -> None:
 
 @needs_blas
 def test_slices_cover_more_than_one_block_of_rows_and_columns() -> None:
-    rng, device = np.random.default_rng(4), present_backend("blas").device()
+    rng, device = np.random.default_rng(4), registry.device("blas")
     a, b = (
         rng.normal(size=shape).astype(np.float32) for shape in ((blas.LEAST_ROWS + 3, 40), (blas.WHOLE_COLUMNS + 1, 40))
     )
@@ -63,7 +64,7 @@ def test_what_the_output_held_before_does_not_matter(monkeypatch: pytest.MonkeyP
     a, b = np.ones((1, 40), np.float32), np.ones((40, 30), np.float32)
     for first, second in ((a, b), (np.ones((9, 40), np.float32), b)):
         node = node_of(OP, Sample("", (first, second)))
-        (out,) = run_variant(VARIANTS[0], node, present_backend("blas").device(), (first, second))
+        (out,) = run_variant(VARIANTS[0], node, registry.device("blas"), (first, second))
         assert (out == 40).all()
 
 
@@ -113,7 +114,7 @@ def test_a_package_without_its_library_is_an_error(monkeypatch: pytest.MonkeyPat
 def test_the_registry_names_what_there_is() -> None:
     assert list(backends()) == ["scalar", "simd", "blas", "c", "webgpu", "cuda", "metal", "null"]
     assert backend_named("cpu").name == "simd"
-    assert present_backend("cpu:scalar").device().lanes == 1
+    assert registry.device("cpu:scalar").lanes == 1
     with pytest.raises(BackendError, match="wanted one of scalar, simd, blas"):
         backend_named("SIMD")
     with pytest.raises(BackendError, match="wanted one of scalar"):

@@ -19,8 +19,7 @@ from camshaft.backends.cpu.device import ENTRY, counts
 from camshaft.backends.registry import device, devices
 from camshaft.emit.target import LEVELS
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.needs import require, require_level
 
 TWICE = """#include <stdint.h>
@@ -56,7 +55,7 @@ def test_a_shared_library_leaves_nothing_behind(tmp_path, monkeypatch):
     library = load.load(data)
     runs(library, "twice_shared")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(BackendError, match="holds no function 'other'"):
+    with pytest.raises(BackendError, match="has no function 'other'"):
         library.address("other")
 
 
@@ -172,7 +171,7 @@ def test_what_the_loader_cannot_take_becomes_a_shared_library():
     data = load.build(find_compiler(), text)
     assert data[:1] == b"s"
     runs(load.load(data), "twice_counted")
-    with pytest.raises(BackendError, match="an object that was kept cannot be loaded"):
+    with pytest.raises(BackendError, match="a stored object cannot be loaded"):
         load.load(b"o" + compile_c(find_compiler(), text))
 
 
@@ -208,15 +207,15 @@ def doubled(k, x, out, *, n):
 
 
 def made():
-    params = [ir.ArrayParam("x", camshaft.dtypes.f32, (8,)), ir.ArrayParam("out", camshaft.dtypes.f32, (8,), True)]
-    return device("cpu:c").compile(doubled, params, (), {"n": 8}, [ir.GridDim()])
+    params = (ir.ArrayParam("x", camshaft.dtypes.f32, (8,)), ir.ArrayParam("out", camshaft.dtypes.f32, (8,), True))
+    return device("cpu:c").compile(CompileRequest(doubled, params, (), {"n": 8}))
 
 
 def test_a_kernel_is_compiled_once_and_then_found_in_the_store(tmp_path, monkeypatch):
-    from camshaft.backends.c import device as module
+    from camshaft.backends.cpu import device as module
 
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(module, "_kernels", {})
+    monkeypatch.setattr(module, "_functions", {})
     compiled, loaded = counts.compiled, counts.loaded
     first = made()
     assert made() is first

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.backends.entry_points import entry_points
+from camshaft.backends.installed import entry_points
 
 GROUP = "camshaft.test_group"
 

@@ -59,7 +59,7 @@ def emit_all(gpu, variant, node):
     build = variant.build(node, gpu)
     for launch in () if isinstance(build, HostCall) else build.launches:
         made = signature(launch, node, build)
-        gpu.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid, launch.lanes)
+        gpu.compile(made.request(launch))
 
 
 def prove(fake, most):

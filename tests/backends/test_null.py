@@ -43,7 +43,7 @@ def test_running_is_refused_in_one_line() -> None:
         pytest.raises(BackendError, match="null plans and emits, and never runs"),
     ):
         plan.run(x=np.zeros((16, 48), np.float32))
-    with pytest.raises(BackendError, match="keeps no bytes"):
+    with pytest.raises(BackendError, match="stores no bytes"):
         device("null").allocate(64).read()
 
 

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from camshaft.backends import registry
-from camshaft.backends.device import DeviceInfo
-from camshaft.backends.registry import Backend, backends, device, devices
+from camshaft.backends import installed, registry
+from camshaft.backends.device import Backend, DeviceInfo
+from camshaft.backends.registry import backends, device, devices
 from camshaft.errors import BackendError
 
 
@@ -19,7 +19,7 @@ def fail(*_: object) -> NoReturn:
 
 def install(patch: pytest.MonkeyPatch, load: Any) -> None:
     point = SimpleNamespace(value="evil:B", load=load)
-    patch.setattr(registry, "entry_points", lambda group: [point])
+    patch.setattr(installed, "entry_points", lambda group: [point])
     patch.setattr(registry, "_devices", {})
     patch.setattr(registry, "backends", backends.__wrapped__)
 

@@ -18,8 +18,7 @@ from camshaft.backends.webgpu.device import WebGpuDevice, devices
 from camshaft.backends.webgpu.kernel import WebGpuKernel, make_shader
 from camshaft.dtypes import f16, f32, f64
 from camshaft.errors import BackendError, MissingExtraError
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import CompileRequest, ir, kernel
 from tests.backends.webgpu_kernels import N, add_kernel, add_rows, launch, own_device, the_device, whole
 
 
@@ -146,7 +145,7 @@ def test_what_the_compiler_says_comes_with_the_line_of_wgsl() -> None:
 
 
 def arrays_of(dtype):
-    return [ir.ArrayParam(name, dtype, (1, N), name == "out") for name in ("x", "y", "out")]
+    return tuple(ir.ArrayParam(name, dtype, (1, N), name == "out") for name in ("x", "y", "out"))
 
 
 @kernel
@@ -167,23 +166,23 @@ def through_scratch(k, x, out, *, n):
     ],
 )
 def test_limits_refuse_a_kernel_with_the_reason(limits, lanes, words) -> None:
-    device, args = own_device(**limits), (arrays_of(f32), (), {"n": N}, (ir.GridDim(),), lanes)
-    assert words in (device.refusal(add_rows, *args) or "")
+    device, request = own_device(**limits), CompileRequest(add_rows, arrays_of(f32), (), {"n": N}, lanes=lanes)
+    assert words in (device.refusal(request) or "")
     with pytest.raises(BackendError, match=f"webgpu cannot have kernel add_rows: .*{words}"):
-        device.compile(add_rows, *args)
-    assert the_device().refusal(add_rows, *args) is None
+        device.compile(request)
+    assert the_device().refusal(request) is None
 
 
 def test_workgroup_memory_past_the_limit_is_refused() -> None:
-    arrays = [ir.ArrayParam(name, f32, (1, 1000), name == "out") for name in ("x", "out")]
-    args = arrays, (), {"n": 1000}, (ir.GridDim(),)
+    arrays = tuple(ir.ArrayParam(name, f32, (1, 1000), name == "out") for name in ("x", "out"))
+    request = CompileRequest(through_scratch, arrays, (), {"n": 1000})
     words = "4000 bytes of workgroup memory; the adapter has at most 2048"
-    assert words in (own_device(workgroup_memory=2048).refusal(through_scratch, *args) or "")
-    assert the_device().refusal(through_scratch, *args) is None
+    assert words in (own_device(workgroup_memory=2048).refusal(request) or "")
+    assert the_device().refusal(request) is None
 
 
 def test_an_element_type_that_wgsl_lacks_is_refused() -> None:
-    reason = the_device().refusal(add_rows, arrays_of(f64), (), {"n": N}, (ir.GridDim(),))
+    reason = the_device().refusal(CompileRequest(add_rows, arrays_of(f64), (), {"n": N}))
     assert reason is not None
     assert "f64" in reason or "64" in reason
 
@@ -191,11 +190,8 @@ def test_an_element_type_that_wgsl_lacks_is_refused() -> None:
 def test_a_kernel_for_f16_runs_or_says_what_the_adapter_lacks() -> None:
     the_device()
     adapter = dataclasses.replace(adapters()[0], features=adapters()[0].features - {"shader-f16"})
-    device, n = WebGpuDevice("webgpu", adapter), N
-    reason = device.refusal(add_rows, arrays_of(f16), (), {"n": n}, (ir.GridDim(),))
+    device, request = WebGpuDevice("webgpu", adapter), CompileRequest(add_rows, arrays_of(f16), (), {"n": N})
+    reason = device.refusal(request)
     assert reason is None or "shader-f16" in reason
     if reason is None:  # packed words do it
-        assert (
-            device.compile(add_rows, arrays_of(f16), (), {"n": n}, (ir.GridDim(),)).module(frozenset()).requires
-            == set()
-        )
+        assert device.compile(request).module(frozenset()).requires == set()

@@ -8,8 +8,7 @@ from camshaft.backends.device import LaunchCommand, Place
 from camshaft.backends.webgpu.adapters import adapters
 from camshaft.backends.webgpu.device import WebGpuDevice, absent, make
 from camshaft.dtypes import f32
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.needs import require
 
 N = 37
@@ -44,14 +43,14 @@ def own_device(**limits: int) -> WebGpuDevice:
 
 def add_kernel(device, rows=1, n=N):
     """x + y over [rows, n]."""
-    arrays = [ir.ArrayParam(name, f32, (rows, n), name == "out") for name in ("x", "y", "out")]
-    return device.compile(add_rows, arrays, (), {"n": n}, (ir.GridDim(rows),))
+    arrays = tuple(ir.ArrayParam(name, f32, (rows, n), name == "out") for name in ("x", "y", "out"))
+    return device.compile(CompileRequest(add_rows, arrays, (), {"n": n}, (ir.GridDim(rows),)))
 
 
 def scale_kernel(device, rows, n=N):
     """length * x over the first `length` of [rows, n]; a run-time scalar gives both."""
-    arrays = [ir.ArrayParam(name, f32, (rows, n), name == "out") for name in ("x", "out")]
-    return device.compile(scale, arrays, ("length",), {"n": n}, (ir.GridDim(scalar="length"),))
+    arrays = tuple(ir.ArrayParam(name, f32, (rows, n), name == "out") for name in ("x", "out"))
+    return device.compile(CompileRequest(scale, arrays, ("length",), {"n": n}, (ir.GridDim(scalar="length"),)))
 
 
 def memory_with(device, values) -> object:

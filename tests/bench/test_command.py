@@ -136,4 +136,4 @@ def test_the_peak_is_measured_for_each_group_and_the_best_one_shown(
     monkeypatch.setattr(groups, "GROUPS", {"made-up": made_up, "again": again})
     document = json.loads(bench("--json", "--threads", "1").stdout)
     assert seen == [1, 1]
-    assert [peak["read_bytes_per_s"] for peak in document["roofs"]] == [1e9]
+    assert [peak["read_bytes_per_s"] for peak in document["peaks"]] == [1e9]

@@ -14,7 +14,7 @@ from bench.compare.results import Results, ResultsError, load, means, row_of
 from bench.compare.suite import OURS, UNITS, Suite, Target, Task
 from camshaft.observe.machine_peak import MachinePeak
 
-ROOF = MachinePeak(1, 1e9, 4e9, 2e9, 1e9)
+PEAK = MachinePeak(1, 1e9, 4e9, 2e9, 1e9)
 SUITE = Suite("fake", 1, (), ())
 FACTS = {
     "cpu": "a CPU",
@@ -43,18 +43,18 @@ def found(ours: list[float] | None = None, **peers: list[float]) -> Measured:
 
 
 def results(path: Path | None = None, **more: Any) -> Results:
-    return Results(path, dict(FACTS), "abc", {1: ROOF}, **more)
+    return Results(path, dict(FACTS), "abc", {1: PEAK}, **more)
 
 
 def test_a_row_tells_ratio_spread_share_and_what_is_met() -> None:
     wanted = Target(ratio=4.0, floor=2.0, share=0.5, figure=60.0)
     row = row_of(
-        SUITE, task(target=wanted, nbytes=1e9), found([1.0, 2.0, 4.0], a=[6.0, 6.0, 6.0], b=[9.0, 9.0, 9.0]), ROOF
+        SUITE, task(target=wanted, nbytes=1e9), found([1.0, 2.0, 4.0], a=[6.0, 6.0, 6.0], b=[9.0, 9.0, 9.0]), PEAK
     )
     assert row["best_peer"] == "a"
     assert (row["ratio"], row["ratio_min"], row["ratio_max"]) == (3.0, 1.5, 6.0)
     assert row["sides"][OURS]["tokens/s"] == {"median": 50.0, "min": 25.0, "max": 100.0}
-    assert row["roof_share"] == 0.5
+    assert row["peak_share"] == 0.5
     assert row["met"] == {"ratio": False, "floor": True, "share": True, "figure": False}
     assert row["rounds"] == 3
 
@@ -74,10 +74,10 @@ def test_a_figure_that_is_a_time_is_met_from_below() -> None:
 
 
 def test_without_a_peer_there_is_no_ratio_and_without_camshaft_no_verdict() -> None:
-    alone = row_of(SUITE, task(target=Target(ratio=2.0)), found([1.0]), ROOF)
+    alone = row_of(SUITE, task(target=Target(ratio=2.0)), found([1.0]), PEAK)
     assert "ratio" not in alone
     assert alone["met"] == {}
-    assert row_of(SUITE, task(target=Target(ratio=2.0)), found(a=[1.0]), ROOF)["met"] == {}
+    assert row_of(SUITE, task(target=Target(ratio=2.0)), found(a=[1.0]), PEAK)["met"] == {}
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("GB/s", 2.0), ("us", 2.5e5), ("tokens/s", 2e9), ("x file", 0.25)])
@@ -100,7 +100,7 @@ def test_the_file_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("bench.compare.results.source_version", lambda: "abc")
     monkeypatch.setattr("bench.compare.results.machine", lambda: FACTS | {"load_average": 9.0})
     again = load(path)
-    assert again.peaks == {1: ROOF}
+    assert again.peaks == {1: PEAK}
     assert again.measured("fake", "read", 1).answers == {"a": [3.0, 3.0], OURS: [0.123456, 2.0]}
     assert again.measured("fake", "read", 2).answers == {}
     assert again.document()["rows"] == first.document()["rows"]
@@ -149,12 +149,12 @@ def test_the_best_peak_counts_for_every_row() -> None:
     assert not made.has_peak(SUITE)
     made.add_peak(SUITE, MachinePeak(1, 5e8, 1e9, 1e9, 9e9))
     made.store(SUITE, wanted, found([2.0]))
-    assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (1.0, {"share": True})
+    assert (made.rows["fake", "read", 1]["peak_share"], made.rows["fake", "read", 1]["met"]) == (1.0, {"share": True})
     made.add_peak(SUITE, MachinePeak(1, 1e9, 1e8, 1e8, 1e9))
     assert made.peaks[1] == MachinePeak(1, 1e9, 1e9, 1e9, 9e9)
-    assert (made.rows["fake", "read", 1]["roof_share"], made.rows["fake", "read", 1]["met"]) == (0.5, {"share": False})
+    assert (made.rows["fake", "read", 1]["peak_share"], made.rows["fake", "read", 1]["met"]) == (0.5, {"share": False})
     made.add_peak(SUITE, MachinePeak(1, 1e6, 1e6, 1e6, 1e6))
-    assert made.rows["fake", "read", 1]["roof_share"] == 0.5, "a disturbed one changes nothing"
+    assert made.rows["fake", "read", 1]["peak_share"] == 0.5, "a disturbed one changes nothing"
 
 
 def test_a_row_of_more_rounds_says_so() -> None:

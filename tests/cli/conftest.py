@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from camshaft.errors import ContextError
+from camshaft.generate.options import GenerateOptions
+from camshaft.generate.session import Conversation
 
 TIMINGS = SimpleNamespace(first_token_s=0.25, prompt_tokens_per_s=100.0, generated_tokens_per_s=50.0)
 
@@ -34,7 +35,7 @@ class FakeSession:
     def __init__(self, calls: list[Any], pieces: list[Any]) -> None:
         self.calls, self.pieces = calls, pieces
 
-    def generate(self, prompt: str, **options: Any) -> FakeGeneration:
+    def generate(self, prompt: str, options: GenerateOptions) -> FakeGeneration:
         self.calls.append((id(self), prompt, options))
         return FakeGeneration(list(self.pieces))
 
@@ -74,16 +75,19 @@ class FakeModel:
     def tokenize(self, text: str) -> list[int]:
         return list(range(1, 6))
 
-    def generate(self, prompt: Any, **options: Any) -> FakeGeneration:
+    def generate(self, prompt: Any, options: GenerateOptions, **keywords: Any) -> FakeGeneration:
         if prompt == "too long":
             raise ContextError("3000 tokens and\n2048 fit")
-        FakeModel.calls.append((prompt, options))
+        FakeModel.calls.append((prompt, options.merge(keywords)))
         return FakeGeneration(list(FakeModel.pieces))
 
-    def generate_batch(self, prompts: Any, **options: Any) -> SimpleNamespace:
-        FakeModel.calls.append((prompts, options))
+    def generate_batch(self, prompts: Any, options: GenerateOptions, **keywords: Any) -> SimpleNamespace:
+        FakeModel.calls.append((prompts, options.merge(keywords)))
         each = SimpleNamespace(timings=SimpleNamespace(generated_tokens_per_s=20.0))
         return SimpleNamespace(generations=(each,) * len(prompts), texts=list)
+
+    def conversation(self, options: GenerateOptions) -> Conversation:
+        return Conversation(self, options)  # type: ignore[arg-type]
 
     def session(self) -> FakeSession:
         return FakeSession(FakeModel.calls, FakeModel.pieces)
@@ -97,23 +101,11 @@ class FakeModel:
         return SimpleNamespace(thunks=thunks, waits=(False, True), **sizes)
 
 
-@dataclass(frozen=True)
-class FakeSampling:
-    greedy: bool = False
-    temperature: float = 0.8
-    top_k: int = 40
-    seed: int | None = None
-
-
 @pytest.fixture
 def lm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeModel]]:
-    for module, attributes in (
-        ("camshaft.generate.language_model", {"LanguageModel": FakeModel}),
-        ("camshaft.generate.sampling", {"Sampling": FakeSampling}),
-    ):
-        fake = ModuleType(module)
-        vars(fake).update(attributes)
-        monkeypatch.setitem(sys.modules, module, fake)
+    fake = ModuleType("camshaft.generate.language_model")
+    vars(fake)["LanguageModel"] = FakeModel
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(FakeModel, "pieces", ["Hel", "lo"])
     monkeypatch.setattr(FakeModel, "calls", [])

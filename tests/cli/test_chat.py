@@ -13,7 +13,7 @@ def test_the_second_turn_feeds_only_what_is_new(cli: Any, lm: Any, model_file: s
     (first, said, options), (second, then, _) = lm.calls
     assert (said, then) == ("<user>one<end><assistant>", "<end><user>two<end><assistant>")
     assert first == second
-    assert options["raw"] is True
+    assert options.raw is True
 
 
 def test_a_stopped_answer_is_kept_and_read_again_by_a_new_session(cli: Any, lm: Any, model_file: str) -> None:
@@ -36,6 +36,6 @@ def test_ctrl_c_at_the_prompt_clears_the_line(
         return str(line)
 
     monkeypatch.setattr("builtins.input", read_line)
-    monkeypatch.setattr("camshaft.cli.chat._prompt", lambda: "> ")
+    monkeypatch.setattr("camshaft.cli.generate._input_prompt", lambda: "> ")
     result = cli("chat", model_file)
     assert (result.exit_code, result.stdout) == (0, "\nHello\n\n")

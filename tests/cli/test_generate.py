@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from camshaft.errors import CamshaftError, StoreError
+from camshaft.generate.options import GenerateOptions, Sampling
 
 
 def test_text_goes_to_stdout_and_ends_its_line(cli: Any, lm: Any, model_file: str) -> None:
@@ -23,9 +24,8 @@ def test_options_reach_the_library_and_the_rest_keep_its_defaults(cli: Any, lm: 
     wanted = {"threads": 1, "backend": "scalar", "context": 64, "activations": "f32", "sessions": 1}
     assert lm.made == {"model": model_file} | wanted
     [(prompt, given)] = lm.calls
-    sampling = given.pop("sampling")
-    assert (prompt, given) == ("Hi", {"max_tokens": 7, "raw": True})
-    assert (sampling.greedy, sampling.temperature, sampling.seed, sampling.top_k) == (True, 0.5, 3, 40)
+    sampling = Sampling(greedy=True, temperature=0.5, seed=3)
+    assert (prompt, given) == ("Hi", GenerateOptions(max_tokens=7, raw=True, sampling=sampling))
     cli("generate", model_file, "-p", "Hi")
     assert lm.made == {"model": model_file, "context": 2048, "sessions": 1}
 

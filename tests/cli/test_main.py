@@ -30,7 +30,7 @@ sys.argv = ["camshaft", "models"]
 try:
     main()
 finally:
-    print([name for name in COMMANDS if f"camshaft.cli.{name}" in sys.modules])
+    print([name for name in {*COMMANDS.values()} if f"camshaft.cli.{name}" in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "['models']"
@@ -40,9 +40,9 @@ finally:
 def test_a_command_has_no_threads_of_blas_and_leaves_the_environment_as_it_is() -> None:
     code = """
 import os
-from camshaft.cli.options import sampling
+from camshaft.cli.options import SamplingOptions
 before = dict(os.environ)
-sampling(greedy=True)
+SamplingOptions(greedy=True).generate()
 print(len(os.listdir("/proc/self/task")), dict(os.environ) == before)
 """
     free = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
@@ -117,7 +117,7 @@ def test_without_a_command_there_is_help(cli) -> None:
 def test_a_closed_pipe_ends_the_command_without_a_word() -> None:
     code = """
 import camshaft.cli.main as m
-from camshaft.cli.run import command
+from camshaft.cli.command import command
 @m.app.command()
 @command
 def loud() -> None:

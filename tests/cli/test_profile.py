@@ -18,7 +18,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def known_roof(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """A roof that nobody has to measure; and whether each call asked to measure again."""
     asked: list[bool] = []
 
@@ -48,16 +48,16 @@ def test_tables_by_op_and_part_are_printed_and_others_on_request(cli: Any, tiny:
     assert "blk.1.attn_q" in more
 
 
-def test_one_object_holds_all_of_it(cli: Any, tiny: str, known_roof: list[bool]) -> None:
-    report = json.loads(cli("profile", tiny, *SHORT, "--json", "--roof").stdout)
+def test_one_object_holds_all_of_it(cli: Any, tiny: str, known_peak: list[bool]) -> None:
+    report = json.loads(cli("profile", tiny, *SHORT, "--json", "--peak").stdout)
     assert (report["model"], report["threads"]) == (tiny, 2)
     assert set(report["profiles"]) == {"prompt of 5 tokens", "the token after 5"}
     prompt = report["profiles"]["prompt of 5 tokens"]
     assert prompt["runs"] == 2
     assert prompt["extents"]["tokens"] == 5
     assert len(prompt["thunks"]) == sum(row["n_thunks"] for row in prompt["ops"])
-    assert known_roof[0] is True, "--roof measures again"
-    assert not any(known_roof[1:])
+    assert known_peak[0] is True, "--peak measures again"
+    assert not any(known_peak[1:])
 
 
 def test_a_page_and_a_trace_are_written(cli: Any, tiny: str, tmp_path: Path) -> None:

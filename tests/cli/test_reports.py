@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.cli.show import plain, size
+from camshaft.cli.command import plain, size
 from camshaft.validation.evidence import BackendValidation, ValidationResult, summary
 
 
@@ -71,7 +71,7 @@ def test_doctor_json_has_whatever_dispatch_knows(cli: Any, lm: Any, proofs: None
     assert report["families"]["copy"] == {"simd": {"proved": 1, "failed": 1, "absent": 0}}
     assert [a["reason"] for a in report["absences"]] == ["no cuda here", "no loads"]
     assert report["failures"][0]["variant"] == "fast"
-    assert report["roofs"][0]["read_bytes_per_s"] == 47.1e9
+    assert report["peaks"][0]["read_bytes_per_s"] == 47.1e9
     assert report["measurements"]["n_sites"] == 0
     assert Path(report["cache_dir"]).name == "cache"
     assert result.stderr == "camshaft: proving kernels\n"

@@ -95,12 +95,12 @@ def test_a_models_shapes_are_those_of_commands_and_of_the_library(cli: Any, aske
 
 
 def test_sessions_and_the_cache_may_be_named(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[dict[str, Any]] = []
+    opened: list[tuple[int, str | None]] = []
 
-    def open_model(model: str, **given: Any) -> None:
-        opened.append(given)
+    def open_model(running: options.ModelOptions, model: str, context: int, sessions: int) -> None:
+        opened.append((sessions, running.kv_cache))
         raise ModelError(f"{model}: nothing is opened here")
 
-    monkeypatch.setattr(options, "open_model", open_model)
+    monkeypatch.setattr(options.ModelOptions, "open", open_model)
     assert cli("tune", "m.gguf", "--sessions", "3", "--kv-cache", "q8_0").exit_code == 2
-    assert [(given["sessions"], given["kv_cache"]) for given in opened] == [(3, "q8_0")]
+    assert opened == [(3, "q8_0")]

@@ -15,10 +15,10 @@ import pytest
 
 import camshaft as cs
 from camshaft import DispatchTable, table
-from camshaft.eager import array_op, elementwise_call, launches, native_call, shaped_native
+from camshaft.eager import array_op, elementwise_call, launches, native_call
 from camshaft.eager.native import cpython_abi
-from camshaft.eager.native.shape_table import row_indexes
-from camshaft.eager.shaped_native import _key, _pairs
+from camshaft.eager.native.shaped_call import row_indexes
+from camshaft.eager.native_call import _attribute_words, _key
 from camshaft.errors import CamshaftError
 
 F32 = np.float32
@@ -77,7 +77,7 @@ def test_the_common_case_never_enters_the_interpreter(dtype: Any) -> None:
 
 
 @needs_native
-def test_rows_that_repeat_are_compiled_for_once_they_are_familiar() -> None:
+def test_rows_and_columns_that_repeat_never_enter_the_interpreter_again() -> None:
     x, row, column, add = draw(6, 5), draw(5), draw(6, 1), table().add
     for y in (row, column):
         wanted = x + y
@@ -266,7 +266,7 @@ def test_two_shapes_whose_keys_name_one_row_both_stay_native() -> None:
     places: dict[int, list[np.ndarray]] = {}
     for n in range(1, 2000):
         x = np.ones((n, 3), F32)
-        met = places.setdefault(row_indexes(_key([x]) + _pairs({}))[0], [])
+        met = places.setdefault(row_indexes(_key([x]) + _attribute_words({}))[0], [])
         met.append(x)
         if len(met) == 2:
             break
@@ -333,7 +333,7 @@ def test_a_host_thunk_may_call_the_table_whose_workers_its_plan_has() -> None:
 
 def test_ever_new_shapes_and_attributes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_op, "MOST_REMEMBERED", 8)
-    monkeypatch.setattr(shaped_native, "MOST_HELD", 0)
+    monkeypatch.setattr(native_call, "MOST_PREPARED", 0)
     t = DispatchTable(None)
     x = draw(40, 2)
     for _ in range(2):
@@ -344,5 +344,5 @@ def test_ever_new_shapes_and_attributes_do_not_fill_the_memory(monkeypatch: pyte
                 np.testing.assert_array_equal(t.add(x[:n], x[0]), x[:n] + x[0])
     for op in (t.sum, t.softcap, t.add):
         held = op.__self__
-        assert max(len(held._calls), len(held._resolved), len(held._kernels), len(held._seen)) <= 8
+        assert max(len(held._calls), len(held._resolved), len(held._kernels), len(held._choices)) <= 8
     np.testing.assert_array_equal(t.add(x, x), x + x)

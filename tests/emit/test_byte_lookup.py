@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from camshaft.backends.cpu.compile import compile_module, load_object
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import u32
 from camshaft.emit.llvm.context import Context, Rules
 from camshaft.emit.llvm.dots import prmt
@@ -18,8 +17,9 @@ from camshaft.emit.nvptx.module import emit as emit_ptx
 from camshaft.emit.nvptx.module import simt_form
 from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.errors import KernelError
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support import c_harness, emit_harness, wgsl_harness
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import FEATURES, trace
 
 TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 255)

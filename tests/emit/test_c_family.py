@@ -15,10 +15,10 @@ from camshaft.emit.msl.body import MSL
 from camshaft.emit.wgsl.body import WGSL, context
 from camshaft.emit.wgsl.module import emit
 from camshaft.errors import KernelError
+from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
-from camshaft.lang.structural import STATEMENTS, STRUCTURAL
+from camshaft.lang.targets import STATEMENTS, STRUCTURAL
 from tests.support.emit_harness import trace
 from tests.support.wgsl_harness import TARGET
 

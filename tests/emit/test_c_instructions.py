@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import DTYPES, boolean, f32, f64, i32, i64, u32, u64
+from camshaft.lang import kernel
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import INSTRUCTIONS
-from camshaft.lang.kernel import kernel
 from tests.emit.test_llvm_instructions import TIES, second, values
 from tests.support.c_harness import agree, through_c
 from tests.support.emit_harness import native, trace

@@ -12,7 +12,7 @@ from camshaft.backends.c.compilers import FLAGS
 from camshaft.backends.registry import device
 from camshaft.dtypes import DTYPES, f32, i64
 from camshaft.emit.c.module import emit
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import Launch
 from camshaft.validation.validate import node_of
@@ -158,7 +158,7 @@ def texts():
             build = variant.build(node, target)
             for launch in (la for la in build.launches if isinstance(la, Launch)):
                 made = signature(launch, node, build)
-                traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+                traced = made.request(launch).trace()
                 yield f"{op.name}_{variant.name}_{launch.name}", emit(traced, "kernel")
     for name in ("f32", "f64", "i32", "u32", "i64"):
         traced = trace(all_explicit, arrays(DTYPES[name]), 2, n=64, dtype=name, width=64)

@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.emit.llvm.module import emit
 from camshaft.errors import KernelError
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support import c_harness, emit_harness, wgsl_harness
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import FEATURES, trace
 
 N = 128

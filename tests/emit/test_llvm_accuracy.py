@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support.emit_harness import native, trace
 
 N = 1 << 17

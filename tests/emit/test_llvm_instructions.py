@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import DTYPES, boolean, f32, f64, i32, i64, u32, u64
+from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
-from camshaft.lang.kernel import kernel
 from tests.support.emit_harness import agree
 
 N = 75

@@ -5,7 +5,7 @@ import pytest
 
 from camshaft.dtypes import DTYPES, f32, i32, i64
 from camshaft.errors import KernelError, VerifyError
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support.emit_harness import agree, both
 from tests.support.quick import pairwise, quick_of
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from camshaft import ops
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, native_lanes
@@ -17,6 +16,7 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
 from camshaft.validation.validate import node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.stored import key_of, stored
 
 # level -> (LLVM's name of a CPU of it, its byte dot product, what adds products of f32)
@@ -85,7 +85,7 @@ def text_of(level: str, op_name: str, variant_name: str, sample_name: str) -> st
     build, texts = variant.build(node, device), []
     for i, launch in enumerate(build.launches):
         made = signature(launch, node, build)
-        traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        traced = made.request(launch).trace()
         verify(traced)
         text = emit(traced, target.at(launch.lanes or device.lanes), f"kernel{i}")
         key = key_of("assembly", repr(target), text)

@@ -7,13 +7,13 @@ import pytest
 from ml_dtypes import bfloat16
 
 from camshaft.backends.cpu.compile import compile_module, load_object
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.dtypes import DTYPES
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, CpuTarget
 from camshaft.errors import KernelError
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import ENTRY, agree, trace
 from tests.support.played_amx import played
 

@@ -5,7 +5,7 @@ import pytest
 
 from camshaft.dtypes import DTYPES, f32, i32, u32
 from camshaft.emit.target import LEVELS
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support.emit_harness import FEATURES, agree
 from tests.support.quick import quick_of
 

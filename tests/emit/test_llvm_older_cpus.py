@@ -9,7 +9,7 @@ from ml_dtypes import bfloat16
 
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support.emit_harness import guarded, guards_whole, native, trace
 
 OLD = {"sse2", "sse4.1"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import boolean, f32, i32, i64
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.support.emit_harness import WIDTHS, agree
 
 SIZES = sorted({size for w in WIDTHS for size in (w - 1, w, w + 1, 2 * w + 1) if size > 0})

@@ -11,9 +11,9 @@ from camshaft.emit.llvm.module import CPU_RULES, emit
 from camshaft.emit.nvptx.module import SIMT_RULES
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import KernelError
+from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
-from camshaft.lang.kernel import kernel
-from camshaft.lang.structural import STATEMENTS, STRUCTURAL
+from camshaft.lang.targets import STATEMENTS, STRUCTURAL
 from tests.support.emit_harness import FEATURES, agree, trace
 
 PACKED = re.compile(r"\b\w*(add|sub|mul|div|fmadd\w*)p[sd]\b")

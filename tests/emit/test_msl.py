@@ -10,8 +10,8 @@ from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.msl.module import emit
 from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal
+from camshaft.lang import kernel
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
 from tests.support.emit_harness import guarded, guards_whole, trace
 from tests.support.metal_harness import compile_msl, have_compiler

@@ -10,8 +10,7 @@ from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.msl.module import emit, refusal, simt_form
 from camshaft.emit.msl.tiles import UNIT, native_tiles
 from camshaft.emit.tiles import Spread
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import ir, kernel
 from tests.emit.test_tiles_ptx import drawn, staged_case
 from tests.support.emit_harness import trace
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import f32
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang import ir
-from camshaft.lang.kernel import kernel as traced
+from camshaft.lang import kernel as traced
 from tests.support.needs import require
 from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined

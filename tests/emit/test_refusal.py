@@ -5,10 +5,9 @@ import pytest
 
 from camshaft.dtypes import DTYPES, f64, i32
 from camshaft.emit.refusal import refusal
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.dialects import Absent
-from camshaft.lang.kernel import kernel
-from camshaft.lang.storage import ELEMENTS, TARGETS
+from camshaft.lang.targets import ELEMENTS, TARGETS
 from tests.emit.test_llvm_memory import copy
 from tests.support.emit_harness import trace
 

@@ -7,16 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import DTYPES, i64
 from camshaft.emit.nvptx.module import emit, simt_form
 from camshaft.emit.nvptx.simt import WARP
 from camshaft.emit.nvptx.tiles import UNIT
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.emit.tiles import Spread
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.interpreter.interpret import interpret
-from camshaft.lang.kernel import kernel
 from tests.support.emit_harness import trace
 from tests.support.needs import require
 from tests.support.ptxas import assemble, find_tool, joined

@@ -11,8 +11,8 @@ from camshaft.emit.wgsl.functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl.layout import SPECIAL_WORDS, n_fixed
 from camshaft.emit.wgsl.module import emit
 from camshaft.errors import KernelError
+from camshaft.lang import kernel
 from camshaft.lang.dialects import C_FAMILY
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
 from tests.emit.test_llvm_structure import affine, floats, grids
 from tests.support.emit_harness import trace

@@ -5,8 +5,8 @@ import pytest
 
 from camshaft.dtypes import bf16, boolean, f16, f32, i8, i16, i32, i64, u8, u16, u32
 from camshaft.errors import KernelError
+from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
-from camshaft.lang.kernel import kernel
 from tests.emit.test_llvm_instructions import PLAIN, N, binary, choose, convert, convert_through, reinterpret, second
 from tests.emit.test_llvm_instructions import ternary as ternary
 from tests.emit.test_llvm_instructions import unary as unary

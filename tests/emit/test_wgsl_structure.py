@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import f32, i32
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from tests.emit.test_llvm_memory import counted, dot_mixed, dot_vector, nibbles, octets, vectors, whole_vectors
 from tests.emit.test_llvm_structure import (
     affine,

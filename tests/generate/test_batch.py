@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft import LanguageModel, Sampling
+from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError, SettingError
 from tests.generate.conftest import CONTEXT, SESSIONS
 
@@ -35,7 +35,7 @@ def test_draws_follow_each_ones_own_seed_and_settings(lm: LanguageModel) -> None
     kinds = [Sampling(seed=3), Sampling(seed=4, temperature=1.5, top_k=0), GREEDY, Sampling(seed=3, repeat_penalty=1.3)]
     prompts = [PROMPTS[0]] * 4
     wanted = [alone(lm, p, 8, s, ignore_eos=True) for p, s in zip(prompts, kinds, strict=True)]
-    batch = lm.generate_batch(prompts, max_tokens=8, sampling=kinds, ignore_eos=True)
+    batch = lm.generate_batch(prompts, [GenerateOptions(sampling=s) for s in kinds], max_tokens=8, ignore_eos=True)
     batch.texts()
     assert [g.ids for g in batch.generations] == wanted
     assert len({tuple(ids) for ids in wanted}) > 1
@@ -140,9 +140,9 @@ def test_errors_are_one_line_each(lm: LanguageModel, busy: LanguageModel, tiny_p
         lm.generate_batch([[1] * (CONTEXT + 1)])
     with pytest.raises(ContextError, match="token id -1"):
         lm.generate_batch([[1], [-1]])
-    with pytest.raises(SettingError, match="2 samplings for 1 prompts"):
-        lm.generate_batch([[1]], sampling=[GREEDY, GREEDY])
-    with pytest.raises(SettingError, match="max_tokens -1"):
+    with pytest.raises(SettingError, match="2 options for 1 prompts; wanted one, or one per prompt"):
+        lm.generate_batch([[1]], [GenerateOptions(), GenerateOptions()])
+    with pytest.raises(SettingError, match="max_tokens=-1: wanted a whole number"):
         lm.generate_batch([[1]], max_tokens=-1)
     with LanguageModel(tiny_path, threads=1, context=16, activations="f32") as other:
         batch = other.generate_batch([[1, 2]], max_tokens=4, ignore_eos=True)

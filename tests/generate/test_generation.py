@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from camshaft import LanguageModel, Sampling
+from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.generate.generation import Generation, StopStrings
 from camshaft.text.tokenizer import Detokenizer
@@ -23,7 +23,9 @@ def _spell(text: bytes) -> Callable[[], int | None]:
 
 
 def _generation(text: bytes, stop: tuple[str, ...] = (), max_tokens: int = 100) -> Generation:
-    return Generation(1, _spell(text), Detokenizer(PIECES.__getitem__), stop, max_tokens)
+    return Generation(
+        1, _spell(text), Detokenizer(PIECES.__getitem__), GenerateOptions(stop=stop, max_tokens=max_tokens)
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,9 @@ def test_an_error_ends_the_generation_and_says_so_to_its_owner() -> None:
     def fail() -> int | None:
         raise ZeroDivisionError("on purpose")
 
-    generation = Generation(1, fail, Detokenizer(PIECES.__getitem__), (), 5, lambda: ended.append("ended"))
+    generation = Generation(
+        1, fail, Detokenizer(PIECES.__getitem__), GenerateOptions(max_tokens=5), lambda: ended.append("ended")
+    )
     with pytest.raises(ZeroDivisionError):
         next(generation)
     assert list(generation) == []
@@ -121,7 +125,7 @@ def test_max_tokens_are_generated_and_counted(lm: LanguageModel) -> None:
         assert (generation.tokens, generation.finish_reason) == (n, "length")
         assert generation.prompt_tokens == len(PROMPT)
         assert text == lm.tokenizer.decode_bytes(generation.ids).decode("utf-8", "replace")
-    with pytest.raises(SettingError, match="max_tokens -1"):
+    with pytest.raises(SettingError, match="max_tokens=-1: wanted a whole number"):
         lm.generate(PROMPT, max_tokens=-1)
 
 

@@ -8,19 +8,19 @@ import pytest
 
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
-from camshaft.generate.profiling import profile_model
+from camshaft.generate.benchmark import profile_model
 from camshaft.observe.machine_peak import MachinePeak
 from tests.support.fixtures import tiny_model
 
-ROOF = MachinePeak(2, 1e10, 4e11, 5e10, 1e11)
+PEAK = MachinePeak(2, 1e10, 4e11, 5e10, 1e11)
 GREEDY = Sampling(greedy=True)
 PROMPT = [40, 7, 81, 200, 13, 99, 3, 150, 61, 44]
 
 
 @pytest.fixture(autouse=True)
-def known_roof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("camshaft.observe.profile.machine_peak", lambda threads: ROOF)
-    monkeypatch.setattr("camshaft.generate.profiling.english", lambda lm, n: (PROMPT * 10)[:n])
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("camshaft.observe.profile.machine_peak", lambda threads: PEAK)
+    monkeypatch.setattr("camshaft.generate.benchmark.english", lambda lm, n: (PROMPT * 10)[:n])
 
 
 def said(lm: LanguageModel) -> list[int]:
@@ -65,5 +65,5 @@ def test_a_whole_model_validates_node_by_node(
     with LanguageModel(path, context=64, threads=2, activations=activations) as plain:
         wanted = said(plain)
     monkeypatch.setenv("CAMSHAFT_VALIDATE", "1")
-    with LanguageModel(path, context=64, threads=2, activations=activations) as watched:
-        assert said(watched) == wanted
+    with LanguageModel(path, context=64, threads=2, activations=activations) as instrumented:
+        assert said(instrumented) == wanted

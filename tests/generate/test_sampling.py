@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 from camshaft.errors import CamshaftError, SettingError
-from camshaft.generate.sampling import NO_TOKEN, Sampling, recent_tokens, seed_words
+from camshaft.generate.options import (
+    GENERATE_RULES,
+    SAMPLING_RULES,
+    GenerateKeywords,
+    GenerateOptions,
+    Sampling,
+    generate_options,
+)
+from camshaft.generate.sampler import NO_TOKEN, recent_tokens, seed_words
 
 WRONG = [
     *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), "hot", None, True)],
@@ -31,10 +40,44 @@ def test_a_wrong_field_is_named(field, value) -> None:
 
 
 def test_every_field_has_a_rule_and_its_default_fits() -> None:
-    from camshaft.generate.sampling import _RULES
-
-    assert set(_RULES) == {f.name for f in dataclasses.fields(Sampling)}
+    for options, rules in ((Sampling(), SAMPLING_RULES), (GenerateOptions(), GENERATE_RULES)):
+        assert set(rules) == {f.name for f in dataclasses.fields(options)}
     assert not Sampling().is_greedy
+
+
+def test_every_option_of_generating_is_a_keyword_of_the_same_type() -> None:
+    """The keywords of `lm.generate(...)`, which type checkers see, are the fields of GenerateOptions."""
+    assert get_type_hints(GenerateKeywords) == get_type_hints(GenerateOptions)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("max_tokens", v) for v in (-1, True, "3", 1.5, None)],
+        *[("stop", v) for v in (5, [None], b"x", None, {"a": 1, 2: 3})],
+        *[("sampling", v) for v in (None, {"greedy": True}, Sampling)],
+        *[(name, v) for name in ("ignore_eos", "raw") for v in (1, None, "no")],
+    ],
+)
+def test_a_wrong_option_of_generating_is_named(field: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=f"GenerateOptions {field}=.*: wanted "):
+        GenerateOptions(**{field: value})
+
+
+def test_stop_is_one_text_or_several() -> None:
+    assert GenerateOptions(stop="end").stop_strings == ("end",)
+    assert GenerateOptions(stop=["a", "b"]).stop_strings == ("a", "b")
+    assert GenerateOptions(stop=()).stop_strings == ()
+
+
+def test_keywords_replace_options_and_an_unknown_one_is_a_type_error() -> None:
+    given = GenerateOptions(max_tokens=3, raw=True)
+    assert generate_options(given, {"max_tokens": 5}) == GenerateOptions(max_tokens=5, raw=True)
+    assert generate_options(None, {}, given) == given
+    with pytest.raises(TypeError, match="max_token"):
+        generate_options(None, {"max_token": 5})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(SettingError, match=r"options came as dict; wanted a camshaft\.GenerateOptions"):
+        generate_options({"max_tokens": 5}, {})  # type: ignore[arg-type]
 
 
 def test_limits_are_allowed() -> None:

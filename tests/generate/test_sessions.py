@@ -196,7 +196,7 @@ def test_a_prompt_longer_than_the_context_is_refused_before_anything_runs(
             call([5] * (CONTEXT + 1))
     with lm.session() as session:
         session.process(A)
-        with pytest.raises(ContextError, match=f"after {len(A)} that the session holds"):
+        with pytest.raises(ContextError, match=f"after {len(A)} already in the session"):
             session.generate([5] * (CONTEXT - 5))
     assert counted.tokens == [len(A)]
 
@@ -337,7 +337,7 @@ def test_a_closed_model_holds_no_weights_and_no_cache(tiny_path: Path) -> None:
     session.process(A)
     memory = [
         weakref.ref(lm.plans.cache.states["keys.0"].base),
-        weakref.ref(next(iter(lm.plans.weights._held.values())).base),
+        weakref.ref(next(iter(lm.plans.weights._packed.values())).base),
     ]
     lm.close()
     session.close()
@@ -370,6 +370,23 @@ def test_a_conversation_processes_only_what_is_new(lm: LanguageModel, monkeypatc
     conversation.close()
 
 
+def test_a_conversation_forgets_the_tokens_of_a_stop_string(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the cache and not in the answer, so the next turn processes everything in a new session."""
+
+    class Template:
+        def render(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
+            return "".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>"
+
+    monkeypatch.setattr(type(lm), "chat_template", Template())
+    whole = "".join(lm.conversation(sampling=GREEDY, max_tokens=12, ignore_eos=True).say("hello"))
+    stop = whole[len(whole) // 2]
+    conversation = lm.conversation(sampling=GREEDY, max_tokens=12, ignore_eos=True, stop=stop)
+    assert "".join(conversation.say("hello")) == whole[: whole.index(stop)]
+    assert conversation._processed == ""
+    assert conversation._session.position == 0
+    conversation.close()
+
+
 def test_more_memory_than_there_is_is_refused_before_anything_as_long_is_made(
     tiny_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,9 +415,9 @@ def test_numbers_that_are_none_are_refused(tiny_path: Path, given: dict[str, obj
 @pytest.mark.parametrize(
     ("prompt", "given", "said"),
     [
-        ([5], {"max_tokens": "3"}, "max_tokens '3'; wanted a whole number"),
-        ([5], {"max_tokens": -1}, "max_tokens -1; wanted a whole number"),
-        ([5], {"sampling": {"greedy": True}}, "sampling came as dict; wanted a camshaft.Sampling"),
+        ([5], {"max_tokens": "3"}, "max_tokens='3': wanted a whole number"),
+        ([5], {"max_tokens": -1}, "max_tokens=-1: wanted a whole number"),
+        ([5], {"sampling": {"greedy": True}}, "sampling={'greedy': True}: wanted a camshaft.Sampling"),
         (None, {}, "the prompt came as NoneType; wanted a text or a list of token ids"),
     ],
 )

@@ -13,7 +13,7 @@ import camshaft as cs
 from camshaft.dtypes import bf16, f32
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.rewrite import apply_rules, prepare
-from camshaft.ops.matmul.rounding import FEW_ROWS
+from camshaft.ops.matmul.matmul import FEW_ROWS
 from camshaft.ops.rule import Stage
 
 ROWS, DIM = FEW_ROWS + 1, 68

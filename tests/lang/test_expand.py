@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.expand.functions import EXPANSIONS, expand_functions, expanded_on
 from camshaft.lang.interpreter.interpret import interpret
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
-from camshaft.lang.storage import TARGETS
+from camshaft.lang.targets import TARGETS
 from camshaft.lang.verifier.verify import verify
 from tests.emit.test_llvm_accuracy import WIDE, WIDER, WORST_ULP, apply, sweeps, ulps
 from tests.support.emit_harness import both, trace

@@ -10,8 +10,7 @@ from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.dialects import C_FAMILY, Absent
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, STRUCTURAL, identity
-from camshaft.lang.storage import ELEMENTS, TARGETS, VALUES
-from camshaft.lang.structural import EXPANDED, STATEMENTS
+from camshaft.lang.targets import ELEMENTS, EXPANDED, STATEMENTS, TARGETS, VALUES
 
 OF_KIND = {"f": (f32, f64), "i": (i32, i64), "u": (u32, u64), "b": (boolean,)}
 OWN_DTYPES = {

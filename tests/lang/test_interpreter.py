@@ -8,9 +8,8 @@ import pytest
 
 from camshaft.dtypes import as_dtype, f32, i64
 from camshaft.errors import VerifyError
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.interpreter.interpret import interpret
-from camshaft.lang.kernel import kernel
 
 N = 32
 

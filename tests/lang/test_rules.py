@@ -7,8 +7,7 @@ import pytest
 
 from camshaft.dtypes import bf16, boolean, f16, f32, i8, i32, i64, u32
 from camshaft.errors import KernelError, VerifyError
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import ir, kernel, operators
 from camshaft.lang.verifier.verify import verify
 
 ARRAYS = (
@@ -365,7 +364,7 @@ def test_an_exception_in_a_loop_body_is_told_with_its_line_and_not_as_a_loop_lef
     with pytest.raises(KernelError, match=words) as raised:
         kernel(fails).trace(ARRAYS)
     assert isinstance(raised.value.__cause__, IndexError)
-    assert not ir.recorders
+    assert not operators.recorders
 
 
 def test_an_exception_caught_around_a_loop_does_not_hide_that_it_was_left():
@@ -423,3 +422,19 @@ def test_storage_dtypes_may_be_moved():
         out[0, 0] = half.to(f32) + k.select(k.const(True, boolean), 1.0, 2.0)
 
     verify(kernel(moves).trace(ARRAYS))
+
+
+def test_an_error_in_a_function_of_another_file_names_its_place_too(tmp_path, monkeypatch):
+    """A row of an op's table is called by a shared kernel, whose own line would not say which row is wrong."""
+    (tmp_path / "a_row.py").write_text(
+        "def dot(k, x):\n    return k.dot4(x, x, x)\n\ndef raises(k, x):\n    return 1 // 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import a_row
+
+    def calls(k, x, y, out, *, how):
+        out[0, 0] = getattr(a_row, how)(k, x[0, 0])  # here
+
+    for how, message in (("dot", "(a_row.py, line 2): dot4 of"), ("raises", "(a_row.py, line 5): ZeroDivisionError")):
+        with pytest.raises(KernelError, match=re.escape(f"kernel calls, line {here(calls)} {message}")):
+            kernel(calls).trace(ARRAYS, constants={"how": how})

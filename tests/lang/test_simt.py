@@ -13,10 +13,9 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype, f32, i32
 from camshaft.errors import VerifyError
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.simt import interpret_simt
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch
@@ -63,7 +62,7 @@ class BothForms:
     """Stands in for a compiled kernel: interprets both forms at each width and leaves what they agree on."""
 
     def __init__(self, launch, made, widths) -> None:
-        self._ir = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+        self._ir = made.request(launch).trace()
         self._made, self._widths, self.address = made, widths, 0  # code of a host device, as far as dispatch asks
 
     def __call__(self, args: int, first: int, last: int) -> None:

@@ -5,11 +5,10 @@ import pytest
 
 from camshaft.dtypes import DTYPES, f32
 from camshaft.errors import KernelError, VerifyError
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.simt import interpret_simt
-from camshaft.lang.kernel import kernel
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
 from tests.support.emit_harness import agree, native, trace

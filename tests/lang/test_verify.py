@@ -7,9 +7,8 @@ import pytest
 
 from camshaft.dtypes import boolean, f32, i32, i64
 from camshaft.errors import VerifyError
-from camshaft.lang import ir
+from camshaft.lang import ir, kernel
 from camshaft.lang.instructions import INSTRUCTIONS
-from camshaft.lang.kernel import kernel
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES, verify
 
 X, OUT = ir.Array("x", f32, (64,), False), ir.Array("out", f32, (64,), True)

@@ -21,9 +21,9 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def known_roof(monkeypatch: pytest.MonkeyPatch) -> None:
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """A roof that nobody has to measure."""
-    from small_plans import ROOF
+    from small_plans import PEAK
 
     for module in (profiles, instrument):
-        monkeypatch.setattr(module, "machine_peak", lambda threads: ROOF)
+        monkeypatch.setattr(module, "machine_peak", lambda threads: PEAK)

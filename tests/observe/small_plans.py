@@ -13,7 +13,7 @@ RNG = np.random.default_rng(5)
 M = RNG.normal(size=(DIM, DIM)).astype(np.float32)
 W = RNG.normal(size=DIM).astype(np.float32)
 X = RNG.normal(size=(TOKENS.bound, DIM)).astype(np.float32)
-ROOF = MachinePeak(2, 1e10, 4e11, 5e10, 1e11)
+PEAK = MachinePeak(2, 1e10, 4e11, 5e10, 1e11)
 
 
 def graph(layers: int = 2) -> cs.Graph:

@@ -14,11 +14,10 @@ from small_plans import X, graph, plan
 
 import camshaft as cs
 from camshaft.errors import SettingError, ValidationError, VerifyError
-from camshaft.observe.instrument import InstrumentedSchedule, interpret
-from camshaft.observe.override import ReplacedKernel
+from camshaft.observe.instrument import InstrumentedSchedule, ReplacedKernel, interpret
 from camshaft.plan.runtime.execute import BoundSchedule
 
-pytestmark = pytest.mark.usefixtures("known_roof")
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 @pytest.fixture(scope="module")

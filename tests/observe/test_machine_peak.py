@@ -92,16 +92,16 @@ def test_reading_reads_every_word(streams: int, ahead: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "filling", "made", "step"),
+    ("step", "given", "filling", "made", "sum_of_step"),
     [
-        (kernels.int8_chains, u32, 1, i32, 1),  # bytes 1, 0, 0, 0 times the same
-        (kernels.bf16_chains, u32, peaks.PAIR_OF_ONES, f32, 2),
-        (kernels.f32_chains, f32, 1, f32, 1),
+        ("dot4", u32, 1, i32, 1),  # bytes 1, 0, 0, 0 times the same
+        ("dot2", u32, peaks.PAIR_OF_ONES, f32, 2),
+        ("fma", f32, 1, f32, 1),
     ],
 )
-def test_chains_do_all_the_work_that_is_counted(source, given, filling, made, step) -> None:
+def test_chains_do_all_the_work_that_is_counted(step, given, filling, made, sum_of_step) -> None:
     x, out = peaks._ones(given, 2, 2 * kernels.WIDTH), peaks._ones(made, 2, kernels.CHAINS * kernels.WIDTH)
     x[:] = filling
-    run(source, x, out, (given, made))
+    run(kernels.chains, x, out, (given, made), step=step)
     chain = np.repeat(np.arange(kernels.CHAINS), kernels.WIDTH)
-    assert np.array_equal(out, np.stack([chain + step * kernels.STEPS] * 2))
+    assert np.array_equal(out, np.stack([chain + sum_of_step * kernels.STEPS] * 2))

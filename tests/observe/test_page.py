@@ -14,7 +14,7 @@ from camshaft.observe.profile import Profile
 from tests.support.browser import probed
 from tests.support.fake_device import FakeDevice, Fakes
 
-pytestmark = pytest.mark.usefixtures("known_roof")
+pytestmark = pytest.mark.usefixtures("known_peak")
 HOSTILE = "</script><b onload=alert(1)>&<!--"
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_plans import DIM, ROOF, TOKENS, X, graph, plan
+from small_plans import DIM, PEAK, TOKENS, X, graph, plan
 
 import camshaft as cs
 from camshaft.errors import SettingError
 from camshaft.observe.profile import profile_of
-from camshaft.observe.work import active_node, layer_and_part, work_of
+from camshaft.observe.rows import active_node, layer_and_part, work_of
 from tests.support.fake_device import FakeDevice, Fakes
 
-pytestmark = pytest.mark.usefixtures("known_roof")
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 
 def test_a_profile_accounts_for_every_thunk_once() -> None:
@@ -51,13 +51,13 @@ def test_work_is_that_of_the_active_extents() -> None:
 def test_rates_and_shares_of_the_roof_follow_from_time_and_work() -> None:
     with plan(1, threads=1) as made:
         made.run(x=X)
-        found = profile_of(made, [made.bound.timed()], ROOF)
+        found = profile_of(made, [made.bound.timed()], PEAK)
         (row,) = [row for row in found.thunks if row.op == "matmul"]
         assert row.ns is not None
         assert row.gb_per_s == pytest.approx(row.nbytes / row.ns)
         assert row.gflop_per_s == pytest.approx(row.flops / row.ns)
-        least_ns = max(row.nbytes / ROOF.read_bytes_per_s, row.flops / ROOF.f32_ops_per_s) * 1e9
-        assert row.roof_share == pytest.approx(least_ns / row.ns)
+        least_ns = max(row.nbytes / PEAK.read_bytes_per_s, row.flops / PEAK.f32_ops_per_s) * 1e9
+        assert row.peak_share == pytest.approx(least_ns / row.ns)
         assert found.total_ns >= sum(r.busy_ns for r in found.thunks)
         assert row.share == pytest.approx(row.busy_ns / found.total_ns)
 
@@ -81,10 +81,10 @@ def test_a_thunk_of_every_worker_counts_once_and_its_time_is_one_workers() -> No
         run = made.bound.timed()
         start, end = run.start.copy(), run.end.copy()
         start[:, 0], end[:, 0] = (100.0, 900.0), (200.0, 1200.0)
-        found = profile_of(made, [replace(run, start=start, end=end)], ROOF)
+        found = profile_of(made, [replace(run, start=start, end=end)], PEAK)
         whole = work_of(made.origins[0], made.bound.active)
     row = found.thunks[0]
-    assert (row.n_thunks, row.n_everywhere, row.ns, row.busy_ns) == (1, 1, 200.0, 400.0)
+    assert (row.n_thunks, row.n_replicated, row.ns, row.busy_ns) == (1, 1, 200.0, 400.0)
     assert row.share == pytest.approx(400.0 / 2 / found.total_ns)
     assert (row.nbytes, row.flops) == (whole.nbytes, whole.flops)
     assert row.gb_per_s == pytest.approx(whole.nbytes / 200.0)
@@ -101,7 +101,7 @@ def test_what_every_worker_repeats_takes_no_work_from_the_rest_of_its_node() -> 
         end[:, first], end[0, shared], start[1, shared], end[1, shared] = 300.0, 300.0, np.nan, np.nan
         origin = replace(made.origins[0], first=min(first, shared), last=max(first, shared) + 1)
         assert origin.last - origin.first == 2
-        found = profile_of(replace(made, origins=(origin,)), [replace(run, start=start, end=end)], ROOF)
+        found = profile_of(replace(made, origins=(origin,)), [replace(run, start=start, end=end)], PEAK)
     assert found.thunks[first].nbytes == found.thunks[shared].nbytes > 0
 
 
@@ -109,12 +109,12 @@ def test_the_report_is_json_with_every_table() -> None:
     with plan() as made:
         made.run(x=X)
         report = json.loads(made.profile(runs=2).json())
-    assert {"ops", "parts", "layers", "thunks", "workers", "roof", "waited_share", "arena_nbytes", "notes"} <= set(
+    assert {"ops", "parts", "layers", "thunks", "workers", "peak", "waited_share", "arena_nbytes", "notes"} <= set(
         report
     )
     assert report["thunks"][0]["name"] == "blk.0.rms_norm"
-    assert {"ns", "share", "gb_per_s", "gflop_per_s", "roof_share", "waited_ns"} <= set(report["thunks"][0])
-    assert report["roof"]["read_bytes_per_s"] == ROOF.read_bytes_per_s
+    assert {"ns", "share", "gb_per_s", "gflop_per_s", "peak_share", "waited_ns"} <= set(report["thunks"][0])
+    assert report["peak"]["read_bytes_per_s"] == PEAK.read_bytes_per_s
 
 
 def test_temporaries_are_placed_where_the_plan_has_them() -> None:
@@ -155,8 +155,8 @@ def test_a_run_over_its_roof_is_noted() -> None:
     with plan(threads=1) as made:
         made.run(x=X)
         run = made.bound.timed()
-        assert profile_of(made, [run], ROOF).notes == ()
-        (note,) = profile_of(made, [run], replace(ROOF, read_bytes_per_s=1e3)).notes
+        assert profile_of(made, [run], PEAK).notes == ()
+        (note,) = profile_of(made, [run], replace(PEAK, read_bytes_per_s=1e3)).notes
     assert (
         "above the measured peak of 0.0: operands came from a cache, or the peak was measured on a busy machine" in note
     )

@@ -13,7 +13,7 @@ from small_plans import X, plan
 from camshaft.observe import trace as traces
 from camshaft.observe.trace import TraceFile, profile_trace
 
-pytestmark = pytest.mark.usefixtures("known_roof")
+pytestmark = pytest.mark.usefixtures("known_peak")
 
 # Of each phase of event: field, type, and whether it must be there ("Trace Event Format").
 SCHEMA = {

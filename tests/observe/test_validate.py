@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_plans import DIM, ROOF, X, graph, plan
+from small_plans import DIM, PEAK, X, graph, plan
 
 import camshaft as cs
 from camshaft.dtypes import f16
@@ -135,7 +135,7 @@ def test_a_graph_computed_as_written_is_profiled_and_compared_like_another(
         given = np.random.default_rng(1).normal(size=(6, 24)).astype(np.float32)
         compiled.run(x=given)
         assert [o.node.name for o in compiled.origins] == ["first", "second"]
-        monkeypatch.setattr("camshaft.observe.profile.machine_peak", lambda threads: ROOF)
+        monkeypatch.setattr("camshaft.observe.profile.machine_peak", lambda threads: PEAK)
         assert [row.name for row in compiled.profile(runs=1).thunks] == ["first", "copied", "second"]
         origins = list(compiled.origins)
         wrong = replace(origins[1].node.op, reference=lambda inputs, attrs: (inputs[0] * 0.0,))

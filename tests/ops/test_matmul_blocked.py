@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 
 from camshaft import dtypes
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import signature
-from camshaft.ops.matmul import bf16_dot, blocked
+from camshaft.ops.matmul import blocked
+from camshaft.ops.matmul.bf16 import BF16_DOT
+from camshaft.ops.matmul.blocked import BLOCKED
 from camshaft.ops.matmul.matmul import OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.validation.cases import kinds_of
 from camshaft.validation.validate import check_sample, node_of
 from camshaft.validation.worker import samples_of
+from tests.support.cross import CrossTarget, assembly_for
 
 VARIANTS = {v.name: v for v in OP.variants}
 ZEN = frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"})
@@ -81,7 +83,7 @@ def test_a_plans_proof_has_a_sample_for_each_variant_of_this_cpu(kinds: str) -> 
 def test_a_program_of_few_rows_pairs_its_own_panels_in_scratch() -> None:
     specs = TensorSpec((64, 1024), dtypes.bf16), TensorSpec((1024, 4096), dtypes.bf16)
     node = ops.NodeSpec(specs, OP.infer(specs, {}), {})
-    build = bf16_dot.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
+    build = BF16_DOT.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
     (launch,) = build.launches
     assert build.scratch == ()
     assert launch.constants["paired_part"]
@@ -91,7 +93,7 @@ def test_a_program_of_few_rows_pairs_its_own_panels_in_scratch() -> None:
 @pytest.mark.parametrize("rows", [64, 96, 130])
 def test_a_deep_product_of_one_panel_is_cut_for_two_workers(rows: int) -> None:
     node = product(rows, 4096, 64, dtypes.bf16)
-    launch = bf16_dot.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN)).launches[-1]
+    launch = BF16_DOT.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN)).launches[-1]
     tiles, per = launch.grid[2].dim, launch.grid[2].per
     n_programs = -(-tiles // per)
     first = min(per * -(-n_programs // 2), tiles)
@@ -103,7 +105,7 @@ def test_halves_of_a_products_programs_are_alike(k: int, n: int) -> None:
     """What two workers get of a prompt's products, tiles of rows times columns, differs by a program and a half at most."""
     specs = TensorSpec((512, k), dtypes.bf16), TensorSpec((n, k), dtypes.bf16)
     node = ops.NodeSpec(specs, OP.infer(specs, {"transpose_b": True}), {"transpose_b": True})
-    launch = bf16_dot.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN)).launches[-1]
+    launch = BF16_DOT.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN)).launches[-1]
     _, columns, rows = launch.grid
     width, panels, tiles = 16 * launch.constants["vectors"], columns.dim, rows.dim
     work = [
@@ -124,13 +126,13 @@ def test_every_choice_of_sizes_fits_a_programs_scratch() -> None:
                 assert blocked.refusal(node, target, blocked.defaults(node, target)) is None, (m, k, n)
 
 
-@pytest.mark.parametrize(("module", "dtype", "word"), [(blocked, "f32", "vfmadd"), (bf16_dot, "bf16", "vdpbf16ps")])
-def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(module, dtype, word) -> None:
+@pytest.mark.parametrize(("variant", "dtype", "word"), [(BLOCKED, "f32", "vfmadd"), (BF16_DOT, "bf16", "vdpbf16ps")])
+def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(variant, dtype, word) -> None:
     node, target = product(96, 128, 128, getattr(dtypes, dtype)), CrossTarget("x86_64-unknown-linux-gnu", "znver4", ZEN)
-    build = module.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
+    build = variant.build(node, replace(cpu_device("simd"), lanes=16, features=ZEN))
     launch = build.launches[-1]
     made = signature(launch, node, build)
-    traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+    traced = made.request(launch).trace()
     text = assembly_for(target, emit(traced, target.at(16), "kernel"))
     loops = [block for block in text.split("\n.LBB") if block.count(f"\t{word}") >= 24]
     assert loops

@@ -36,7 +36,7 @@ WAYS = (
     ("blocked", PARTED),
     ("blocked", {}),
     ("bf16_dot", PARTED),
-    ("bf16_dot", PARTED | {"packed": blocked.HELD}),
+    ("bf16_dot", PARTED | {"packed": blocked.PACKED_INSIDE}),
     ("bf16_dot", {}),
     ("skinny", {}),
 )
@@ -126,7 +126,7 @@ def test_waiting_sums_fit_a_programs_scratch(shape, dtype) -> None:
     m, k, n = shape
     short = node((TensorSpec((m, k), dtype), TensorSpec((k, n), dtype)), {"to": dtype.name})
     assert blocked.refusal(short, target, blocked.defaults(short, target)) is None
-    made = blocked.build(short, target).launches[-1].constants
+    made = blocked.BLOCKED.build(short, target).launches[-1].constants
     sums = made["panels"] * made["vectors"] * 16
     copied = (made["part"] + 32) * made["copied"]
     assert 4 * made["block"] * made["tile"] * (sums + copied) <= MAX_SCRATCH_NBYTES

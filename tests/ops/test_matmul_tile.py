@@ -64,7 +64,7 @@ def text_on(target: NullDevice, node: NodeSpec) -> str:
     build = TILE.build(node, target)
     (launch,) = build.launches
     made = signature(launch, node, build)
-    return target.compile(launch.kernel, made.arrays, made.scalar_names, launch.constants, made.grid).text
+    return target.compile(made.request(launch)).text
 
 
 def test_16_bit_operands_meet_in_matrix_units() -> None:

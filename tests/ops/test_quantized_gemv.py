@@ -10,7 +10,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.ops.kernels.target import for_workers, plan_workers
+from camshaft.ops.kernels.launch import for_workers, plan_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized import gemv
 from camshaft.ops.quantized.packing import interleaved

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from camshaft import dtypes
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS
@@ -17,20 +16,20 @@ from camshaft.graph import functions
 from camshaft.graph.graph import Graph
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import signature
-from camshaft.ops.matmul import int16_gemm
 from camshaft.ops.matmul.int16_kernels import BLOCK, LEAST, MOST, NORM
-from camshaft.ops.matmul.rounded_matmul import OP
+from camshaft.ops.matmul.rounded_matmul import FEATURES, OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
+from tests.support.cross import CrossTarget, assembly_for
 
 ATTRS = {"transpose_b": True}
 VARIANT = next(v for v in OP.variants if v.name == "int16_gemm")
 ZEN = replace(cpu_device("simd"), lanes=16, features=LEVELS["avx512-vnni"].features, architecture="x86_64")
 here = pytest.mark.skipif(
-    not cpu_device("simd").features >= int16_gemm.FEATURES or cpu_device("simd").lanes < 16,
+    not cpu_device("simd").features >= FEATURES or cpu_device("simd").lanes < 16,
     reason="this CPU has no vpdpwssd",
 )
 
@@ -141,10 +140,10 @@ def node_for(rows, k: int, n: int) -> ops.NodeSpec:
 @pytest.mark.parametrize("rows", [96, Extent("rows", 96)])
 def test_the_inner_loop_is_24_of_the_instruction_and_spills_nothing(rows) -> None:
     node, target = node_for(rows, 128, 128), CrossTarget("x86_64-unknown-linux-gnu", "znver4", ZEN.features)
-    build = int16_gemm.build(node, ZEN)
+    build = VARIANT.build(node, ZEN)
     launch = build.launches[-1]
     made = signature(launch, node, build)
-    traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+    traced = made.request(launch).trace()
     loop = loop_with(assembly_for(target, emit(traced, target.at(16), "kernel")), "vpdpwssd")
     assert instructions(loop)["vpdpwssd"] == 24
     assert not vector_stack_accesses(loop)

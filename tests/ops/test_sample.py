@@ -204,7 +204,7 @@ def test_the_interpreter_draws_the_same(lanes) -> None:
     node, device = node_of(OP, Sample("", tuple(inputs))), cpu_device("simd")
     build = OP.variants[0].build(node, device)
     made = signature(build.launches[0], node, build)
-    traced = build.launches[0].kernel.trace(made.arrays, (), build.launches[0].constants, made.grid)
+    traced = made.request(build.launches[0]).trace()
     out = np.full(rows, -1, np.int32)
     interpret(traced, [*inputs, np.zeros((rows, n), np.uint32), out], lanes=lanes, shuffle_seed=1)
     np.testing.assert_array_equal(out, run_variant(OP.variants[0], node, device, inputs)[0])

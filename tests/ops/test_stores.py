@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from camshaft import ops
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
-from camshaft.lang.kernel import kernel
+from camshaft.lang import kernel
 from camshaft.ops.elementwise import chain
-from camshaft.ops.kernels import streaming
+from camshaft.ops.kernels import blocks
 from camshaft.ops.op import Sample
 from camshaft.validation.run import UNALIGNED_NAN, run_variant
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import agree, trace
 
 CHAIN = "chain f32,f32 y0=multiply(x0,x1) y1=silu(y0) -> y0,y1"
@@ -23,7 +23,7 @@ OPS = {name: ops.get(name) for name in ("softmax", "rms_norm", "layer_norm")} | 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "LEAST_NBYTES", 0)
+    monkeypatch.setattr(blocks, "STREAM_NBYTES", 0)
 
 
 def large(name: str, columns: int) -> Sample:
@@ -49,7 +49,7 @@ def test_no_bit_depends_on_streaming_or_on_where_memory_begins(name, columns, mo
     op, sample = OPS[name], large(name, columns)
     node, found = node_of(op, sample), []
     for least in (0, 1 << 60):
-        monkeypatch.setattr(streaming, "LEAST_NBYTES", least)
+        monkeypatch.setattr(blocks, "STREAM_NBYTES", least)
         for memory_fill in ((), (UNALIGNED_NAN,)):
             found.append(run_variant(op.variants[0], node, cpu_device("simd"), sample.inputs, {}, *memory_fill))
     for outputs in found[1:]:
@@ -60,11 +60,11 @@ def test_no_bit_depends_on_streaming_or_on_where_memory_begins(name, columns, mo
 def test_what_caches_hold_and_what_may_be_short_is_not_streamed():
     (sample,) = [s for s in OPS["layer_norm"].samples() if s.extents]
     device = cpu_device("simd")
-    assert not streaming.pays(node_of(OPS["layer_norm"], sample), device)
+    assert not blocks.streams(node_of(OPS["layer_norm"], sample), device)
     x, w = np.zeros((1024, 4096), np.float32), np.zeros(4096, np.float32)
     node = node_of(OPS["rms_norm"], Sample("", (x, w), {"eps": 1e-5}))
-    assert streaming.pays(node, device)
-    assert not streaming.pays(node, cpu_device("scalar"))
+    assert blocks.streams(node, device)
+    assert not blocks.streams(node, cpu_device("scalar"))
 
 
 @kernel

@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camshaft.backends.cpu.cross import compile_for
 from camshaft.dtypes import i64
 from camshaft.emit.llvm.module import emit
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
+from camshaft.lang import ir, kernel
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.os_wait import FUTEX_NUMBERS, futex_row
 from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 from tests.support.aarch64 import COMPILER, CPUS, EMULATOR, missing
+from tests.support.cross import compile_for
 from tests.support.needs import require
 
 DRIVER = Path(__file__).parents[1] / "support" / "aarch64_executor.c"

@@ -10,7 +10,6 @@ from plan_kernels import add, align, buffer, chain_plan, thunk
 
 import camshaft as cs
 from camshaft.backends.cpu.compile import assembly
-from camshaft.backends.cpu.cross import CrossTarget, assembly_for
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.memory.arena import make_schedule
@@ -20,6 +19,7 @@ from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.os_wait import find_wait_row
 from camshaft.plan.runtime.timed import SLACK_NS, clock
 from camshaft.plan.schedule import Lifetime, Programs
+from tests.support.cross import CrossTarget, assembly_for
 from tests.support.fake_device import FakeDevice, Fakes
 
 pytestmark = pytest.mark.usefixtures("thunk_per_op")

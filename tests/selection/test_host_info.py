@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from camshaft.cli.show import plain
+from camshaft.cli.command import plain
 from camshaft.selection import host_info
 from camshaft.selection.host_info import capabilities
 

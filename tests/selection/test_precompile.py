@@ -1,4 +1,4 @@
-"""Kernels are compiled during validation, and foreseen cases are validated in the same run."""
+"""Kernels are compiled during validation, and upcoming cases are validated in the same run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_foreseen_is_proved_in_the_same_go(
         return judge(variant_cases, timeout_s, progress)
 
     monkeypatch.setattr(proof, "_validate", counted)
-    (choice,) = select.choose([SILU], "simd", foreseen=lambda: [ADD])
+    (choice,) = select.choose([SILU], "simd", upcoming=lambda: [ADD])
     assert (choice.op.name, rounds) == ("silu", [["add", "silu"]])
     added = select.select(*ADD, "simd")
     assert len(rounds) == 1
@@ -57,9 +57,9 @@ def test_nothing_goes_on_beside_a_proof_that_is_evidence(monkeypatch: pytest.Mon
     compiled.clear()
 
     def asked() -> list[object]:
-        raise AssertionError("asked what is foreseen")
+        raise AssertionError("asked what is upcoming")
 
-    select.choose([SILU], "simd", foreseen=asked)
+    select.choose([SILU], "simd", upcoming=asked)
     assert compiled == []
 
 

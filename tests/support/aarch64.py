@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from camshaft.backends.cpu.cross import CrossTarget, compile_for
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.llvm.module import emit
-from camshaft.lang.kernel import constants_key
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
 from camshaft.validation.run import GUARD_NBYTES, check_guards, guarded, updated, view
 from camshaft.validation.validate import check_outputs, node_of
+from tests.support.cross import CrossTarget, compile_for
 from tests.support.stored import key_of, stored
 
 TRIPLE = "aarch64-unknown-linux-gnu"
@@ -77,10 +76,10 @@ class Executable:
 
     def kernel(self, launch, made) -> int:
         """The kernel's index in the table; its object lies in the folder."""
-        key = f"{launch.name}|{made!r}|{constants_key(launch.constants)}|{launch.lanes}"
+        key = f"{made.request(launch).key()}|{launch.lanes}"
         if key not in self.symbols:
             index = self.symbols[key] = len(self.symbols)
-            traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+            traced = made.request(launch).trace()
             verify(traced)
             text = emit(traced, self.cpu.target.at(launch.lanes or 4), f"kernel{index}")
             object_key = key_of("cross", repr(self.cpu.target), text)

@@ -15,9 +15,9 @@ import numpy as np
 
 from camshaft.backends import registry
 from camshaft.backends.cpu.device import CpuDevice, CpuKernel, cpu_device
-from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
-from camshaft.backends.registry import Backend
+from camshaft.backends.device import Backend, Bytes, Command, CopyCommand, LaunchCommand, Place
 from camshaft.errors import BackendError
+from camshaft.lang import CompileRequest
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.selection.select import Choice, choose
 
@@ -162,11 +162,12 @@ class FakeDevice:
     lanes = 1
     features: frozenset[str] = frozenset()
 
-    def refusal(self, kernel: Any, *args: Any) -> str | None:
-        return f"{self.name} has no {kernel.name}" if kernel.name in self.without else None
+    def refusal(self, request: CompileRequest) -> str | None:
+        name = request.kernel.name
+        return f"{self.name} has no {name}" if name in self.without else None
 
-    def compile(self, kernel: Any, *args: Any) -> FakeKernel:
-        return FakeKernel(kernel.name, self.cpu.compile(kernel, *args))
+    def compile(self, request: CompileRequest) -> FakeKernel:
+        return FakeKernel(request.kernel.name, self.cpu.compile(request))
 
     def allocate(self, nbytes: int) -> FakeMemory:
         if nbytes > self.limits.get("memory", 1 << 40) - self.live_nbytes:

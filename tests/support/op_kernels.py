@@ -43,6 +43,6 @@ def op_kernels(target, ends: tuple[int, ...] = (0, -1), rows: tuple[int, ...] | 
                 for launch in () if isinstance(build, HostCall) else build.launches:
                     if isinstance(launch, Launch):
                         made = signature(launch, node, build)
-                        traced = launch.kernel.trace(made.arrays, made.scalar_names, launch.constants, made.grid)
+                        traced = made.request(launch).trace()
                         verify(traced)
                         yield OpKernel(op.name, variant.name, traced, launch.lanes)

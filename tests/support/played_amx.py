@@ -18,7 +18,7 @@ from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.backends.cpu.device import CpuDevice, CpuKernel
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, CpuTarget
-from camshaft.lang.verifier.verify import verify
+from camshaft.lang import CompileRequest
 
 SHORT, LONG, TILE, VOID = ctypes.c_int16, ctypes.c_int64, ctypes.c_int64, None
 BYTES = 1024
@@ -144,13 +144,12 @@ class PlayedDevice(CpuDevice):
 
     players: list[Amx] = field(default_factory=list)
 
-    def compile(self, kernel, arrays, scalars, constants, grid, lanes=None) -> CpuKernel:
-        traced = kernel.trace(arrays, scalars, constants, grid)
-        verify(traced)
-        text, amx = played(emit(traced, CpuTarget(self.architecture, lanes or self.lanes, self.features), "kernel"))
+    def compile(self, request: CompileRequest) -> CpuKernel:
+        target = CpuTarget(self.architecture, request.lanes or self.lanes, self.features)
+        text, amx = played(emit(request.trace(), target, "kernel"))
         self.players.append(amx)
         library = load_object(compile_module(text))
-        return CpuKernel(kernel.name, library.address("kernel"), library)
+        return CpuKernel(request.kernel.name, library.address("kernel"), library)
 
 
 def device() -> PlayedDevice:

@@ -10,7 +10,7 @@ import numpy as np
 
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Tensor, root
-from camshaft.observe.work import active_node
+from camshaft.observe.rows import active_node
 from camshaft.ops.op import NodeSpec, Op, Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import error_between, specs_of, tolerance_of

@@ -27,7 +27,7 @@ from camshaft.emit.llvm.values import array_name, memory_dtype
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form, thread
 from camshaft.emit.nvptx.simt import Machine
 from camshaft.emit.target import CpuTarget
-from camshaft.lang.verifier.verify import verify
+from camshaft.lang import CompileRequest
 from tests.support.emit_harness import compiled
 
 HARNESS = Path(__file__).with_suffix(".c")
@@ -167,12 +167,11 @@ class SimulatedDevice:
     space: str = "host"
     limits: Mapping[str, int] = field(default_factory=lambda: dict(LIMITS))
 
-    def compile(self, kernel, arrays, scalars, constants, grid, lanes=None) -> SimulatedKernel:
-        key = (kernel, repr(arrays), tuple(scalars), repr(sorted(constants.items())), repr(grid), lanes or self.lanes)
+    def compile(self, request: CompileRequest) -> SimulatedKernel:
+        lanes = request.lanes or self.lanes
+        key = (request.kernel, request.key(), lanes)
         if key not in _made:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            _made[key] = simulated(simt_form(traced, lanes or self.lanes))
+            _made[key] = simulated(simt_form(request.trace(), lanes))
         found = _made[key]
         return SimulatedKernel(
             found.name, found.lanes, found.address, found.shared_nbytes, found.library, np.uint64(self.seed).item()

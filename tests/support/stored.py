@@ -15,13 +15,15 @@ from camshaft.backends.cpu.compile import host_target
 from camshaft.store.store import store
 
 # What calls LLVM, a C compiler or an assembler: their options are in these files.
-_CALLERS = ("backends/cpu/*.py", "backends/c/*.py", "backends/cuda/ptx.py")
+_CALLERS = ("backends/cpu/*.py", "backends/c/*.py", "backends/cuda/kernel.py")
 
 
 @functools.cache
 def _callers() -> str:
     root, digest = Path(camshaft.__file__).parent, hashlib.sha256()
-    for path in (file for pattern in _CALLERS for file in sorted(root.glob(pattern))):
+    files = [file for pattern in _CALLERS for file in sorted(root.glob(pattern))]
+    assert all(any(root.glob(pattern)) for pattern in _CALLERS), "a file of _CALLERS has moved"
+    for path in (*files, Path(__file__).with_name("cross.py")):
         digest.update(path.read_bytes())
     return f"{digest.hexdigest()}|{host_target()!r}"
 

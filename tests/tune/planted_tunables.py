@@ -10,8 +10,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
 

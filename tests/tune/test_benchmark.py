@@ -11,10 +11,9 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.quantized.packing import interleaved
 from camshaft.ops.spec import TensorSpec
-from camshaft.tune import cold
-from camshaft.tune.benchmark import benchmark_kernel, benchmark_round_robin
-from camshaft.tune.candidates import Candidate, input_sets, plan_of
-from camshaft.tune.inputs import inputs_for
+from camshaft.tune import inputs as cold
+from camshaft.tune.benchmark import Candidate, benchmark_kernel, benchmark_round_robin, plan_of
+from camshaft.tune.inputs import input_sets, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig
 
 QUICK = BenchmarkConfig(runs=3, least_runs=2, budget_s=0.1, sample_ns=20_000, warmup_s=0.01, threads=2)

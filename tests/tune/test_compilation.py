@@ -11,9 +11,9 @@ from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import Layout, TensorSpec
-from camshaft.tune.candidates import Candidate
+from camshaft.tune.benchmark import Candidate
 from camshaft.tune.compilation import Compiler
-from camshaft.tune.node_text import node_from, node_json
+from camshaft.tune.compile_worker import node_from, node_json
 from camshaft.validation.validate import node_of
 from tests.tune.planted_tunables import EXITS, NODE, RIGHT, SLOW, TWIN, op_with
 

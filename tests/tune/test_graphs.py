@@ -19,8 +19,7 @@ from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.measurements import measurement, measurements
 from camshaft.tune import graphs, nodes
-from camshaft.tune.graphs import Use, is_measured, uses_of
-from camshaft.tune.ladder import ladder
+from camshaft.tune.graphs import Use, is_measured, ladder, uses_of
 from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.validation.cases import case_of
 from tests.support.fixtures import tiny_model

@@ -15,7 +15,7 @@ from camshaft.selection import select as selection
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import select
 from camshaft.tune import nodes
-from camshaft.tune.candidates import Candidate
+from camshaft.tune.benchmark import Candidate
 from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult

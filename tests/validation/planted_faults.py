@@ -12,8 +12,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.errors import StoreError
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
 

@@ -29,7 +29,7 @@ def silu_claim(kinds: str | None = None) -> VariantCase:
 
 def standing(op: str = "silu", backend: str = "simd") -> VariantStatus:
     (row,) = overview([op])
-    return next(s for s in row.standings if s.backend == backend)
+    return next(s for s in row.statuses if s.backend == backend)
 
 
 def test_what_nobody_asked_is_not_tried(cache: Path, no_children: None) -> None:
@@ -51,6 +51,8 @@ def test_a_proof_for_some_kinds_is_one_in_part_and_a_failure_is_a_failure(cache:
     validation_cache().add({silu_claim(kinds[0]): row})
     assert standing().status == "in part"
     assert standing().reason == f"proved for 1 of {len(kinds)} kinds of inputs"
+    validation_cache().add({silu_claim(kind): row for kind in kinds})
+    assert (standing().status, standing().reason) == ("proved", None)
     validation_cache().add({silu_claim(kinds[1]): replace(row, status="failed", reason="error 1 above 0")})
     assert (standing().status, standing().reason) == ("failed", "error 1 above 0")
 
@@ -65,8 +67,8 @@ def test_a_backend_that_is_not_here_is_absent_with_its_reason(cache: Path) -> No
 def test_every_claim_has_a_standing_but_those_of_backends_that_only_plan(cache: Path) -> None:
     for row, op in zip(overview(), ops.all_ops(), strict=True):
         claimed = {(v.name, b) for v in ops.variants_of(op) for b in v.backends if backend_named(b).runs}
-        assert {(s.variant, s.backend) for s in row.standings} == claimed
-        assert len(row.standings) == len(claimed)
+        assert {(s.variant, s.backend) for s in row.statuses} == claimed
+        assert len(row.statuses) == len(claimed)
 
 
 def test_an_unknown_name_is_an_error_that_names_what_is_near() -> None:

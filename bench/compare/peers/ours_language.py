@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from camshaft.generate.language_model import LanguageModel
-from camshaft.generate.sampling import Sampling
+from camshaft.generate.options import Sampling
 
 MOST_SEQUENCES = 16
 

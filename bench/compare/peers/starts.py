@@ -12,8 +12,8 @@ LLAMA = """
 import sys
 from llama_cpp import Llama
 llama = Llama(sys.argv[1], n_ctx=2048, n_threads=int(sys.argv[3]), n_threads_batch=int(sys.argv[3]), verbose=False)
-asked = [{"role": "user", "content": sys.argv[2]}]
-for part in llama.create_chat_completion(asked, max_tokens=8, temperature=0.0, stream=True):
+messages = [{"role": "user", "content": sys.argv[2]}]
+for part in llama.create_chat_completion(messages, max_tokens=8, temperature=0.0, stream=True):
     print(part["choices"][0]["delta"].get("content", ""), end="", flush=True)
 """
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from camshaft.errors import BackendError
+
 if TYPE_CHECKING:
-    from camshaft.lang import ir
-    from camshaft.lang.kernel import Constant, Kernel
+    from camshaft.lang import CompileRequest
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 # A HOST device's kernels read and write host memory; plan/'s native executor calls them by address.
@@ -130,26 +131,10 @@ class Device(Protocol):
     def limits(self) -> Mapping[str, int]:
         """Device limits. Outside HOST space: 'alignment' (bytes, of buffer offsets) and 'memory' (bytes, if known)."""
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns why this device cannot run the kernel (an instruction, a dtype, a limit), or None. Compiles nothing."""
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> CompiledKernel:
+    def compile(self, request: CompileRequest) -> CompiledKernel:
         """Compiles the kernel at most once. BackendError with the compiler's message."""
 
     def allocate(self, nbytes: int) -> Memory:
@@ -169,3 +154,60 @@ class DeviceInfo:
     absent: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of target.
+
+    `absent` returns None, or why the backend cannot be used here. `order` lists the backends whose variants it uses; an op
+    takes those of the first backend in the list that it has any for. `make(suffix)` creates a device ('webgpu:1' has the
+    suffix '1', 'webgpu' has ''); `devices` lists the devices of this machine. `sources` are glob patterns of the camshaft
+    files that compiled kernels depend on; a third-party backend leaves it empty and sets `version`. `runs` is False for a
+    backend that only plans and emits, which needs no validation.
+    """
+
+    name: str
+    order: tuple[str, ...]
+    absent: Callable[[], str | None]
+    make: Callable[[str], Device]
+    devices: Callable[[], tuple[DeviceInfo, ...]]
+    sources: tuple[str, ...] = ()
+    version: str = ""
+    runs: bool = True
+
+
+def device_name(backend: str, index: int) -> str:
+    """Returns the name of a backend's device: 'webgpu', then 'webgpu:1' and so on."""
+    return f"{backend}:{index}" if index else backend
+
+
+def check_range(what: str, offset_nbytes: int, nbytes: int, of_nbytes: int) -> None:
+    """Raises BackendError unless the bytes from `offset_nbytes` on are in an allocation of `of_nbytes`."""
+    if offset_nbytes < 0 or nbytes < 0 or offset_nbytes + nbytes > of_nbytes:
+        raise BackendError(f"{what} of bytes [{offset_nbytes}, {offset_nbytes + nbytes}) of {of_nbytes}")
+
+
+def check_place(device: str, what: str, place: Place, is_own: bool) -> None:
+    """Raises BackendError unless the place is a range of open memory of this device (`is_own`)."""
+    if not is_own:
+        raise BackendError(f"{device}: {what!r} got memory that is not this device's, or closed")
+    check_range(f"{device}: {what!r} got a place", place.offset_nbytes, place.nbytes, place.memory.nbytes)
+
+
+def check_copy(device: str, command: CopyCommand) -> None:
+    """Raises BackendError unless a copy has an end on the device, ends of one size, and a contiguous array of uint8."""
+    source, destination = command.source, command.destination
+    if isinstance(source, np.ndarray) and isinstance(destination, np.ndarray):
+        raise BackendError(f"{device}: copy {command.name!r} from an array to an array is not a device's")
+    for end in (source, destination):
+        if isinstance(end, np.ndarray) and not (end.flags.c_contiguous and end.dtype == np.uint8):
+            raise BackendError(f"{device}: copy {command.name!r} of an array that is not contiguous uint8")
+    if source.nbytes != destination.nbytes:
+        raise BackendError(f"{device}: copy {command.name!r} of {source.nbytes} and {destination.nbytes} bytes")
+
+
+def check_active(device: str, active: Sequence[int], n_extents: int) -> None:
+    """Raises BackendError unless there is an active value for each extent."""
+    if len(active) != n_extents:
+        raise BackendError(f"{device}: active extents {list(active)}; wanted {n_extents}")

@@ -7,45 +7,17 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from camshaft.backends.blas.library import absent as blas_absent
 from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.device import CpuDevice, cpu_device
-from camshaft.backends.device import Device, DeviceInfo
-from camshaft.backends.entry_points import entry_points
-from camshaft.errors import BackendError, CamshaftError
-
-ENTRY_POINTS = "camshaft.backends"
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A kind of target.
-
-    `absent` returns None, or why the backend cannot be used here. `order` lists the backends whose variants it uses; an op
-    takes those of the first backend in the list that it has any for. `make(suffix)` creates a device ('webgpu:1' has the
-    suffix '1', 'webgpu' has ''); `devices` lists the devices of this machine. `sources` are glob patterns of the camshaft
-    files that compiled kernels depend on; a third-party backend leaves it empty and sets `version`. `runs` is False for a
-    backend that only plans and emits, which needs no validation.
-    """
-
-    name: str
-    order: tuple[str, ...]
-    absent: Callable[[], str | None]
-    make: Callable[[str], Device]
-    devices: Callable[[], tuple[DeviceInfo, ...]]
-    sources: tuple[str, ...] = ()
-    version: str = ""
-    runs: bool = True
-
-    def device(self) -> Device:
-        """The backend's first device."""
-        return device(self.name)
+from camshaft.backends.device import Backend, Device, DeviceInfo
+from camshaft.backends.installed import installed_backends
+from camshaft.errors import BackendError
 
 
 def _on_cpu(name: str, alias: str, order: tuple[str, ...], make: Callable[[], Device], *sources: str) -> Backend:
@@ -144,45 +116,9 @@ def backends() -> Mapping[str, Backend]:
     BackendError for an entry point that does not load, is not a Backend, or reuses a name.
     """
     rows = {row.name: row for row in _ROWS}
-    for point in entry_points(group=ENTRY_POINTS):
-        found = _asked(f"the entry point {point.value}", point.load)
-        if not isinstance(found, Backend):
-            raise BackendError(f"the entry point {point.value} is a {type(found).__name__}; wanted a camshaft Backend")
-        if found.name in rows or found.name in ALIASES:
-            raise BackendError(f"the entry point {point.value} brings a backend {found.name!r}, which there is already")
-        rows[found.name] = _guarded(found)
+    for found in installed_backends({*rows, *ALIASES}):
+        rows[found.name] = found
     return MappingProxyType(rows)
-
-
-def _guarded(row: Backend) -> Backend:
-    """Wraps a third-party backend: its errors name it, and if it cannot list its devices, its row shows the reason."""
-    whose = f"backend {row.name!r}"
-
-    def make(suffix: str) -> Device:
-        made = _asked(whose, row.make, suffix)
-        if not hasattr(made, "lanes"):
-            raise BackendError(f"{whose} made {type(made).__name__} as the device {suffix!r}; wanted a camshaft Device")
-        return cast(Device, made)
-
-    def infos() -> tuple[DeviceInfo, ...]:
-        try:
-            found = _asked(whose, lambda: tuple(row.devices()))
-        except BackendError as error:
-            return (DeviceInfo(row.name, row.name, "", str(error)),)
-        wrong = next((info for info in found if not isinstance(info, DeviceInfo)), None)
-        reason = f"{whose} listed {wrong!r} among its devices; wanted DeviceInfo"
-        return found if wrong is None else (DeviceInfo(row.name, row.name, "", reason),)
-
-    return dataclasses.replace(row, make=make, devices=infos, absent=lambda: _asked(whose, row.absent))
-
-
-def _asked(whose: str, function: Callable[..., Any], *args: object) -> Any:
-    try:
-        return function(*args)
-    except CamshaftError:
-        raise
-    except Exception as error:
-        raise BackendError(f"{whose} failed: {type(error).__name__}: {error}") from error
 
 
 def _parse(name: str) -> tuple[Backend, str]:

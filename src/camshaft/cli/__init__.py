@@ -1,1 +1,1 @@
-"""The command line: one file per command; each parses, calls one library function and prints. Nothing imports it."""
+"""The command line: commands parse, call one library function and print. Nothing imports it."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.progress import Bar
-from camshaft.cli.run import command
-from camshaft.cli.show import print_columns, print_json
+from camshaft.cli.command import Bar, command, print_columns, print_json
 
 _PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Prompt length in tokens.")]
 _GenerateTokens = Annotated[int, typer.Option(min=2, metavar="N", help="Tokens to generate.")]
@@ -32,17 +29,14 @@ def bench(
     generate_tokens: _GenerateTokens = 128,
     repeat: _Repeat = 5,
     sequences: _Sequences = 1,
-    backend: options.Backend = None,
-    threads: options.Threads = None,
-    activations: options.Activations = None,
-    kv_cache: options.KVCache = None,
+    *,
+    running: options.ModelOptions,
     json: options.Json = False,
 ) -> None:
     """Measure how fast a model runs.
 
     Measures prompt processing, generation, and the time from process start to the first token."""
-    given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
-    report = _measure(model, prompt_tokens, generate_tokens, repeat, sequences, given)
+    report = _measure(model, prompt_tokens, generate_tokens, repeat, sequences, running)
     if json:
         print_json(report)
     else:
@@ -50,13 +44,13 @@ def bench(
 
 
 def _measure(
-    model: str, prompt_tokens: int, generate_tokens: int, repeat: int, sequences: int, given: Mapping[str, Any]
+    model: str, prompt_tokens: int, generate_tokens: int, repeat: int, sequences: int, running: options.ModelOptions
 ) -> dict[str, Any]:
     """Measure the model and return the settings and the results."""
     from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
-    with options.open_model(model, context=context, sessions=max(8, sequences), **given) as lm:
+    with running.open(model, context, sessions=max(8, sequences)) as lm:
         with Bar(f"measuring {model}", unit="runs") as progress:
             speed = benchmark(lm, prompt_tokens, generate_tokens, repeat, progress)
         if sequences > 1:
@@ -64,7 +58,7 @@ def _measure(
                 speed |= benchmark_together(lm, sequences, generate_tokens, repeat, progress)
         identity = {"model": lm.name, "backend": lm.backend, "threads": lm.threads}
     with Bar("measuring the first token", unit="runs") as progress:
-        first = first_token(model, repeat, progress, **given)
+        first = first_token(model, repeat, progress, **vars(running))
     settings = {
         "prompt_tokens": prompt_tokens,
         "generate_tokens": generate_tokens,

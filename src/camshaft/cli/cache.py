@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.run import command
-from camshaft.cli.show import print_columns, print_json, size
+from camshaft.cli.command import command, print_columns, print_json, size
 
 app = typer.Typer(rich_markup_mode=None)
 _Kinds = Annotated[
@@ -27,7 +26,7 @@ def cache(context: typer.Context, json: options.Json = False) -> None:
     Kinds: compiled kernels (objects), validation results (evidence), kernel timings (measurements), compiled plans (schedules),
     parsed model headers (headers), and models."""
     if context.invoked_subcommand is None:
-        _show(json)
+        _show(json=json)
     elif json:
         raise typer.BadParameter("--json comes after the name of the command")
 

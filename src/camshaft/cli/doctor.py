@@ -1,4 +1,4 @@
-"""`camshaft doctor`: report hardware, validated kernels, measured peak rates and optional installs."""
+"""`camshaft doctor`: report hardware, validated kernels and what to install. `camshaft devices`: list the devices."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from camshaft.cli import options
-from camshaft.cli.progress import Bar
-from camshaft.cli.run import command
-from camshaft.cli.show import print_json, size
+from camshaft.cli.command import Bar, command, print_columns, print_json, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +36,7 @@ def doctor(json: options.Json = False) -> None:
         "absences": absences(backends),
         "failures": failures(backends),
         "advice": advice(backends),
-        "roofs": stored_peaks(),
+        "peaks": stored_peaks(),
         "measurements": measurements().summary(),
     }
     if json:
@@ -52,7 +50,7 @@ def _print(machine: RuntimeCapabilities, backends: Mapping[str, BackendValidatio
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(report["roofs"], report["measurements"]))):
+    for title, lines in (("Machine", _machine(machine)), ("Speed", _speed(report["peaks"], report["measurements"]))):
         _section(console, title, lines)
     _print_families(console, report["families"], [name for name, b in backends.items() if b.results])
     _section(console, "Failed", [(f"{f.op} {f.variant} on {f.backend}", f.reason) for f in report["failures"]])
@@ -161,3 +159,22 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+@command
+def devices(json: options.Json = False) -> None:
+    """List the devices that plans can run on.
+
+    Shows limits and features, and why a device is unavailable."""
+    from camshaft.backends.registry import devices as every_device
+
+    rows = every_device()
+    if json:
+        print_json({"devices": rows})
+        return
+    table: list[tuple[object, ...]] = [("device", "backend", "available", "what")]
+    for row in rows:
+        limits = ", ".join(f"{name} {value}" for name, value in row.limits.items())
+        what = row.absent or "; ".join(text for text in (row.description, limits) if text)
+        table.append((row.name, row.backend, "no" if row.absent else "yes", what))
+    print_columns(table)

@@ -1,7 +1,8 @@
-"""`camshaft generate`: stream a model's answer to a prompt."""
+"""`camshaft generate`: stream a model's answer to a prompt. `camshaft chat`: a conversation that keeps its KV cache."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.run import command
-from camshaft.cli.show import print_json
+from camshaft.cli.command import command, print_json
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import Generation, LanguageModel
+    from camshaft.generate.session import Conversation
 
 _Prompt = Annotated[str, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads it from stdin.")]
 _Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as is, without the model's chat template.")]
@@ -27,42 +28,39 @@ def generate(
     prompt: _Prompt,
     max_tokens: options.MaxTokens = 128,
     raw: _Raw = False,
-    greedy: options.Greedy = False,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repeat_penalty: options.RepeatPenalty = None,
-    seed: options.Seed = None,
-    backend: options.Backend = None,
-    threads: options.Threads = None,
+    sampling: options.SamplingOptions,
+    running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
-    activations: options.Activations = None,
-    kv_cache: options.KVCache = None,
     json: options.Json = False,
 ) -> None:
     """Generate text from a prompt and stream it."""
-    sampling = options.sampling(
-        greedy=greedy or None,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repeat_penalty=repeat_penalty,
-        seed=seed,
-    )
+    wanted = sampling.generate(max_tokens=max_tokens, raw=raw)
     text = _prompt_text(prompt)
-    given = {"backend": backend, "threads": threads, "activations": activations, "kv_cache": kv_cache}
-    with options.open_model(model, context=context, **given) as lm:
-        generation = lm.generate(text, max_tokens=max_tokens, sampling=sampling, raw=raw)
+    with running.open(model, context) as lm:
+        generation = lm.generate(text, wanted)
         if json:
             pieces = "".join(generation)
             print_json(_report(lm, generation, pieces))
         else:
-            stream(generation)
+            _stream(generation)
 
 
-def stream(pieces: Iterable[str]) -> None:
+@command
+def chat(
+    model: options.Model = options.DEFAULT_MODEL,
+    max_tokens: options.MaxTokens = 512,
+    *,
+    sampling: options.SamplingOptions,
+    running: options.ModelOptions,
+    context: options.Context = options.DEFAULT_CONTEXT,
+) -> None:
+    """Chat with a model. Ctrl-C stops an answer, Ctrl-D ends the conversation."""
+    wanted = sampling.generate(max_tokens=max_tokens)
+    with running.open(model, context) as lm:
+        _converse(lm.conversation(wanted))
+
+
+def _stream(pieces: Iterable[str]) -> None:
     """Print text pieces as they arrive. End the last line, even if an error interrupts it."""
     last = ""
     try:
@@ -84,7 +82,6 @@ def _prompt_text(prompt: str) -> str:
 
 
 def _report(lm: LanguageModel, generation: Generation, text: str) -> dict[str, object]:
-    load, run = lm.timings, generation.timings
     return {
         "model": lm.name,
         "backend": lm.backend,
@@ -93,11 +90,42 @@ def _report(lm: LanguageModel, generation: Generation, text: str) -> dict[str, o
         "tokens": generation.tokens,
         "plans": lm.plans.origins,
         "text": text,
-        "timings": {
-            "load_s": load.load_s,
-            "compile_s": load.compile_s,
-            "first_token_s": run.first_token_s,
-            "prompt_tokens_per_s": run.prompt_tokens_per_s,
-            "generated_tokens_per_s": run.generated_tokens_per_s,
-        },
+        "timings": vars(lm.timings) | vars(generation.timings),
     }
+
+
+def _input_prompt() -> str:
+    """The input prompt: "> " on a terminal, empty for a pipe."""
+    if not sys.stdin.isatty():
+        return ""
+    if importlib.util.find_spec("readline"):
+        importlib.import_module("readline")  # line editing in input(); built in on Windows
+    return "> "
+
+
+def _converse(conversation: Conversation) -> None:
+    prompt = _input_prompt()
+    while True:
+        try:
+            text = input(prompt)
+        except EOFError:
+            if prompt:
+                print()
+            return
+        except KeyboardInterrupt:  # on a terminal, discard the line
+            if not prompt:
+                raise
+            print()
+            continue
+        if text.strip():
+            _answer(conversation, text)
+
+
+def _answer(conversation: Conversation, text: str) -> None:
+    """Stream one answer. Ctrl-C stops it."""
+    pieces = conversation.say(text)
+    try:
+        _stream(pieces)
+    except KeyboardInterrupt:
+        pieces.close()
+        print()

@@ -9,13 +9,13 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from camshaft.cli.run import FAILED, INTERRUPTED
+from camshaft.cli.command import FAILED, INTERRUPTED
 from camshaft.version import __version__
 
 # click's UsageError; some versions of typer bundle their own copy of click.
@@ -45,14 +45,25 @@ def _one_line(error: Any) -> str:
     return f"camshaft: {text[:1].lower()}{text[1:]}; see '{path} --help'"
 
 
-# Each name is a module of this package with a function of the same name; `cache` is an app with subcommands.
-COMMANDS = (
-    *("pull", "models", "generate", "chat", "bench", "plan", "profile", "tune", "quantize", "devices", "doctor", "ops"),
-    "cache",
-)
+# Command -> the module of this package with a function of that name, in the order of the help; `cache` is an app.
+COMMANDS = {
+    "pull": "models",
+    "models": "models",
+    "generate": "generate",
+    "chat": "generate",
+    "bench": "bench",
+    "plan": "plan",
+    "profile": "plan",
+    "tune": "tune",
+    "quantize": "models",
+    "devices": "doctor",
+    "doctor": "doctor",
+    "ops": "ops",
+    "cache": "cache",
+}
 
 
-def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return an app with the commands of these names. Imports only their modules."""
     # Plain help and tracebacks: rich would add 0.1 s to startup and draw boxes around errors.
     application = typer.Typer(
@@ -67,7 +78,7 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
         callback=_top,  # without a callback, an app with one command would not take the command's name
     )
     for name in names:
-        module = importlib.import_module(f"camshaft.cli.{name}")
+        module = importlib.import_module(f"camshaft.cli.{COMMANDS[name]}")
         if name == "cache":
             application.add_typer(module.app, name=name)
         else:

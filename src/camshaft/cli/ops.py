@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.run import command
-from camshaft.cli.show import plain, print_columns, print_json, print_tree
+from camshaft.cli.command import command, plain, print_columns, print_json, print_tree
 
 if TYPE_CHECKING:
     from camshaft.validation.status import OpOverview, VariantStatus
@@ -44,7 +43,7 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
 
 def _plain(row: OpOverview) -> dict[str, Any]:
     entry: dict[str, Any] = plain(row.entry)
-    return entry | {"standings": plain(row.standings)}
+    return entry | {"statuses": plain(row.statuses)}
 
 
 def _print_all(rows: Sequence[OpOverview]) -> None:
@@ -78,19 +77,19 @@ def _print_op(row: OpOverview) -> None:
     about = {"family": entry.family, "dtypes": entry.dtypes, "gradient": entry.gradient, "decomposition": parts}
     print_tree(about | {"rows": entry.rows}, indent=2)
     table: list[tuple[object, ...]] = [("  variant", "backend", "status", "max error", "allowed", "seconds")]
-    table += [(f"  {s.variant}", s.backend, s.status, *map(_number, _figures(s))) for s in row.standings]
+    table += [(f"  {s.variant}", s.backend, s.status, *map(_number, _figures(s))) for s in row.statuses]
     print_columns(table, right=frozenset({3, 4, 5}))
     reasons = dict.fromkeys(
         (s.reason, s.backend if s.status == "absent" else f"{s.variant} on {s.backend}")
-        for s in row.standings
+        for s in row.statuses
         if s.reason
     )
     for reason, what in reasons:
         print(f"  {what}: {reason}")
 
 
-def _figures(standing: VariantStatus) -> tuple[float | None, ...]:
-    return standing.max_error, standing.tolerance, standing.elapsed_s
+def _figures(status: VariantStatus) -> tuple[float | None, ...]:
+    return status.max_error, status.tolerance, status.elapsed_s
 
 
 def _number(value: float | None) -> str:

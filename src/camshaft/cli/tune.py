@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.progress import Bar
-from camshaft.cli.run import command
-from camshaft.cli.show import print_columns, print_json
+from camshaft.cli.command import Bar, command, print_columns, print_json
 
 if TYPE_CHECKING:
     from camshaft.tune.graphs import Use
@@ -36,11 +34,9 @@ _Again = Annotated[bool, typer.Option("--again", help="Also tune shapes that wer
 @command
 def tune(
     model: _Model = None,
-    backend: options.Backend = None,
-    threads: options.Threads = None,
+    *,
+    running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
-    activations: options.Activations = None,
-    kv_cache: options.KVCache = None,
     sessions: _Sessions = None,
     only: _Only = "",
     again: _Again = False,
@@ -52,44 +48,31 @@ def tune(
     from camshaft.tune.graphs import is_measured, tune_uses
     from camshaft.tune.rounds import BenchmarkConfig
 
-    given = {
-        "context": context,
-        "backend": backend,
-        "activations": activations,
-        "kv_cache": kv_cache,
-        "threads": threads,
-    }
-    uses = [use for use in _uses(model, sessions, given) if only in use.op.name]
+    uses = [use for use in _uses(model, sessions, context, running) if only in use.op.name]
     remaining = [use for use in uses if again or not is_measured(use)]
     with Bar(f"tuning {model or 'a ladder of shapes'}", unit="shapes") as progress:
-        tuned = tune_uses(remaining, BenchmarkConfig(threads=threads), progress)
+        tuned = tune_uses(remaining, BenchmarkConfig(threads=running.threads), progress)
     if json:
         print_json({"model": model, "shapes": len(uses), "measured_before": len(uses) - len(remaining), "tuned": tuned})
     else:
         _print(tuned, len(uses) - len(remaining))
 
 
-def _uses(model: str | None, sessions: int | None, given: dict[str, Any]) -> list[Use]:
+def _uses(model: str | None, sessions: int | None, context: int, running: options.ModelOptions) -> list[Use]:
     """The op uses to measure: a ladder of shapes, or those of a model with each number of sessions."""
     from camshaft.generate.language_model import DEFAULT_SESSIONS
     from camshaft.selection.override import check_override, get_backend_override
-    from camshaft.tune.ladder import ladder
+    from camshaft.tune.graphs import ladder, uses_of
 
-    override = get_backend_override() if given["backend"] is None else check_override(given["backend"])
+    override = get_backend_override() if running.backend is None else check_override(running.backend)
     if model is None:
         return ladder(override)
     counts = (options.COMMAND_SESSIONS, DEFAULT_SESSIONS) if sessions is None else (sessions,)
-    return list({use.key: use for n in counts for use in _of_model(model, override, n, given)}.values())
-
-
-def _of_model(model: str, override: str | None, sessions: int, given: dict[str, Any]) -> list[Use]:
-    """The op uses of both of the model's plans. Closes the model afterwards, so that its memory does not disturb timings.
-
-    The shapes include the KV cache's size, so `sessions` must be the number used later."""
-    from camshaft.tune.graphs import uses_of
-
-    with options.open_model(model, sessions=sessions, **given) as lm:
-        return uses_of([lm.plans.prompt.graph, lm.plans.single.graph], override)
+    uses: list[Use] = []
+    for n in counts:  # the shapes include the KV cache's size
+        with running.open(model, context, n) as lm:  # closed before anything is timed: its memory would disturb
+            uses += uses_of([lm.plans.prompt.graph, lm.plans.single.graph], override)
+    return list({use.key: use for use in uses}.values())
 
 
 def _print(tuned: list[Tuned], measured_before: int) -> None:

@@ -25,7 +25,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import Choice
 from camshaft.validation.run import compile_launch, native_code
 
-# A length that no memory holds.
+# A length larger than any memory.
 N = Extent("n", 1 << 48)
 # With fewer elements to a program, the kernel is one of rows, not of elements.
 LEAST_BLOCK = 64
@@ -35,13 +35,17 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class FlatKernel:
     """`code[singles]` for each set of inputs that are one element (bit i: input i) has the entry ABI; its argument block: inputs,
-    output, the address of the number of elements. A program takes `block` elements, each about `element_ns` nanoseconds."""
+    output, the address of the number of elements. A program takes `block` elements, each about `element_ns` nanoseconds.
+    `launch` is that of `choice` for `node`, where no input is one element."""
 
     inputs: tuple[DType, ...]
     output: DType
     block: int
     code: dict[int, CpuKernel]
     element_ns: float
+    launch: Launch
+    node: NodeSpec
+    choice: Choice
 
     def arguments(self, inputs: Sequence[Array], output: Array) -> tuple[Array, ctypes.c_int64]:
         """The argument block, and the number of elements that it points to."""
@@ -106,7 +110,7 @@ def flat_kernel(
     """
     sets = range(2 ** len(dtypes) - 1) if len(dtypes) > 1 else (0,)
     code: dict[int, CpuKernel] = {}
-    for singles in sets:
+    for singles in reversed(sets):  # the last one, without single elements, is `launch`
         node = flat_node(op, dtypes, attrs, singles)
         choice = select(node)
         if choice.device.space != HOST:
@@ -118,6 +122,5 @@ def flat_kernel(
         launch, block = found
         code[singles] = native_code(compile_launch(launch, signature(launch, node, build), choice.device))
     output = node.outputs[0].parts[0].dtype
-    whole = flat_node(op, dtypes, attrs)
-    element_ns = max(op.nbytes(whole) / 40, op.flops(whole) / 20) / N.bound
-    return FlatKernel(tuple(dtypes), output, block, code, element_ns)
+    element_ns = max(op.nbytes(node) / 40, op.flops(node) / 20) / N.bound
+    return FlatKernel(tuple(dtypes), output, block, code, element_ns, launch, node, choice)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from math import prod
 from types import MethodType
 from typing import Any
 
@@ -14,21 +13,21 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.backends.registry import device
 from camshaft.dtypes import as_dtype
-from camshaft.eager import elementwise_call, native_call, shaped_call, shaped_native
+from camshaft.eager import elementwise_call, native_call, shaped_call
 from camshaft.eager.any_length import flat_kernel, flat_node, n_inputs, n_sample_inputs
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
-from camshaft.eager.native.shape_table import MOST_INPUTS
-from camshaft.eager.native.shaped_call import shaped_ir
+from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.numpy_forms import attributes_of, count_of
-from camshaft.eager.operands import as_kind, broadcast, kind_of, output
+from camshaft.eager.operands import as_kind, kind_of, output
 from camshaft.eager.shaped_call import Prepared
 from camshaft.errors import ArrayTypeError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
-from camshaft.selection.select import Choice, Measurements, select
+from camshaft.selection.measurements import measurements
+from camshaft.selection.select import Choice, Measurements, alternatives, select
 
 Attrs = Mapping[str, Any]
 
@@ -36,8 +35,6 @@ Attrs = Mapping[str, Any]
 # Calls, shapes or attributes that an op remembers: past them the oldest go, whose kernels come from the store when they are
 # wanted again. What native calls point to stays.
 MOST_REMEMBERED = 1024
-# Uses of shapes that broadcast before kernels are compiled for them, which takes some 10 ms.
-ENOUGH = 2
 
 
 def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
@@ -53,24 +50,25 @@ def anything(choice: Choice, node: NodeSpec) -> None:
 
 
 class ArrayOp:
-    """An op on arrays. `call` is what a table holds: a builtin where native calls can be made and the op is elementwise, else
+    """An op on arrays. `call` is what a table returns: a builtin where native calls can be made and the op is elementwise, else
     this object's own method; either has this object as `__self__`.
     """
 
     __slots__ = (
         "_calls",
+        "_choices",
         "_kernels",
         "_lock",
         "_plain",
         "_python",
         "_resolved",
-        "_seen",
         "_shaped",
         "_state",
         "call",
         "check",
         "measurements",
         "n_inputs",
+        "names",
         "op",
         "override",
         "slow",
@@ -85,13 +83,14 @@ class ArrayOp:
     ) -> None:
         self.op, self.override, self.measurements, self.check = op, override, measurements, check
         self._lock = threading.RLock()
+        self.names: set[tuple[str, ...]] = set()
         self._calls: dict[Hashable, Prepared] = {}
+        self._choices: dict[Hashable, Choice] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
-        self._state: native_call.State | None = None
-        self._shaped: native_call.State | None = None
-        self._seen: dict[Hashable, int] = {}
+        self._state: native_call.Words | None = None
+        self._shaped: native_call.Words | None = None
         self.n_inputs = n_inputs(op)
         # `slow` takes what `call` leaves; rows know it by its address. `_python` is the last of them.
         self._python: Callable[..., Any] = self.run
@@ -106,7 +105,7 @@ class ArrayOp:
         name, text = self.op.name, builtin_text(self.op)
         count = self.n_inputs or n_sample_inputs(self.op)
         if 0 < count <= MOST_INPUTS and not self.op.updates:
-            self._shaped = native_call.new_state(self.slow, shaped_native.SHAPED_WORDS)
+            self._shaped = native_call.new_state(self.slow, native_call.SHAPED_WORDS)
             self.call = native_call.builtin(name, text, shaped_ir, count, self, self._shaped)
         if self.n_inputs:
             self.slow = self.call
@@ -141,11 +140,29 @@ class ArrayOp:
         return self.select(shaped_call.node_of(self.op, arrays, attrs))
 
     def select(self, node: NodeSpec) -> Choice:
-        """Returns the choice for a node under the current override and measurements."""
-        given = () if self.measurements is None else (self.measurements,)
-        choice = select(self.op, node, self.override, *given)
+        """Returns the choice for a node under the current override and measurements: where nothing but one variant can do it, the
+        choice for the first node of these dtypes and ranks."""
+        kind = tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
+        choice = self._choices.get(kind)
+        if choice is None or choice.variant.supports(node, choice.device) is not None:
+            choice = self._selected(node)
+            if self._is_only_choice(node):
+                with self._lock:
+                    _remember(self._choices, kind, choice)
         self.check(choice, node)
         return choice
+
+    def _selected(self, node: NodeSpec) -> Choice:
+        given = () if self.measurements is None else (self.measurements,)
+        return select(self.op, node, self.override, *given)
+
+    def _is_only_choice(self, node: NodeSpec) -> bool:
+        measured = self.measurements is not None or measurements().has(self.op)
+        return not measured and len(alternatives(self.op, node, self.override)) == 1
+
+    def known(self, key: Hashable) -> Prepared | None:
+        """The call prepared for a key, or None."""
+        return self._calls.get(key)
 
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared:
         """What `make` gives for a key, made by one thread only."""
@@ -159,7 +176,7 @@ class ArrayOp:
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
         """Registers the call with the builtin, where it supports it."""
         if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
-            shaped_native.add_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
+            native_call.add_shape_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         name = self.op.name
@@ -185,27 +202,7 @@ class ArrayOp:
             how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
             with self._lock:
                 _remember(self._resolved, key, how)
-        if self._is_familiar(how, operands, out):
-            return shaped_call.call(self, operands, out, attrs)
-        return elementwise_call.call(self.op.name, how, operands, out)
-
-    def _is_familiar(self, how: Resolved, operands: Sequence[Operand], out: Array | None) -> bool:
-        """Whether arrays of these shapes, which broadcast to another than one element, came before: then kernels of their own
-        are worth compiling, and the operands need no copies at the whole shape."""
-        shapes = tuple(x.shape for x in operands if type(x) is np.ndarray)
-        if len(set(shapes)) < 2 or kinds_of(operands) != how.dtypes or how.returned != how.kernel.output.numpy:
-            return False
-        whole = broadcast(operands, out)
-        spread = [s for s in shapes if s != whole and prod(s) != 1]
-        fits = len(shapes) == len(operands) and () not in shapes and 0 not in whole
-        if not spread or not fits or (out is not None and out.shape != np.broadcast_shapes(*shapes)):
-            return False
-        key = shapes, how.dtypes
-        count = self._seen.get(key, 0) + 1
-        if count <= ENOUGH + 1:
-            with self._lock:
-                _remember(self._seen, key, count)
-        return count > ENOUGH
+        return elementwise_call.call(self, how, operands, out, attrs)
 
     def _accepts(self, dtypes: Dtypes, attrs: Attrs) -> bool:
         try:
@@ -234,5 +231,5 @@ class ArrayOp:
         if made is None:
             return shaped_call.EachLength(self, dtypes, attrs)
         if self._state is not None and not attrs:
-            native_call.add_row(self._state, made, elementwise_call.share_from(made))
+            native_call.add_dtype_row(self._state, made, elementwise_call.share_from(made))
         return made

@@ -13,7 +13,11 @@ from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import launch_words, run_launches, several_workers
 from camshaft.eager.operands import broadcast, cast, check_cast
-from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, resolve
+from camshaft.eager.runners import strided_runner
+from camshaft.eager.shaped_call import Chooser, Prepared, give
+from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, kinds_of, resolve
+from camshaft.ops.kernels.strides import iteration
+from camshaft.ops.op import Attrs
 
 # Work from which the workers do it together, as the cost of an op has it: two of them break even at half of that.
 SHARE_NS = 60_000.0
@@ -47,21 +51,70 @@ def resolved(
     return Resolved(dtypes, kernel, returned or kernel.output.numpy)
 
 
-def call(name: str, how: Resolved, operands: Sequence[Operand], out: Array | None) -> Any:
+def call(chooser: Chooser, how: Resolved, operands: Sequence[Operand], out: Array | None, attrs: Attrs) -> Any:
     """The result as NumPy gives it: `out`, a new array, or a scalar where no operand has an axis."""
     kernel, computed = how.kernel, how.kernel.output.numpy
     if out is not None:
-        check_cast(name, how.returned, out.dtype)
+        check_cast(chooser.op.name, how.returned, out.dtype)
     arrays = [cast(x, d) for x, d in zip(operands, how.dtypes, strict=True)]
     shape = broadcast(operands, out)
     order = _order(arrays, out, shape)
     result = _target(out, shape, computed, order)
-    inputs, singles = _spread(arrays, shape, order, kernel)
-    if result is out and any(np.may_share_memory(result, x) and not _same_place(result, x) for x in inputs):
+    if any(np.may_share_memory(result, x) and not _same_place(result, x) for x in arrays):
         result = np.empty(shape, computed, order)
     if result.size:
-        _run(kernel, [_flat(x) for x in inputs], _flat(result), singles)
-    return _give(result, out, how.returned)
+        if isinstance(kernel, FlatKernel) and not all(_is_flat(x, shape, order) for x in arrays):
+            prepared = _run_strided(chooser, kernel, arrays, result, order, attrs)
+            if prepared is not None and how.returned == computed and kinds_of(operands) == how.dtypes:
+                chooser.remember(operands, attrs, prepared)
+        else:
+            inputs, singles = _spread(arrays, shape, order, kernel)
+            _run(kernel, [_flat(x) for x in inputs], _flat(result), singles)
+    return give(result, out, how.returned)
+
+
+def _is_flat(array: Array, shape: tuple[int, ...], order: str) -> bool:
+    return array.size == 1 or (array.shape == shape and _fits(array, order))
+
+
+def _run_strided(
+    chooser: Chooser, kernel: FlatKernel, arrays: Sequence[Array], result: Array, order: Any, attrs: Attrs
+) -> Prepared | None:
+    """Runs the kernel that takes sizes and strides; returns the call where it was made before and inputs are contiguous."""
+    sizes = result.shape[::-1] if order == "F" else result.shape
+    columns = max((i for i, size in enumerate(sizes) if size > 1), default=0)
+    inputs, steps = [], []
+    for x in arrays:
+        own = _steps(x, result.ndim, order)
+        if own is None or own[columns] not in (0, 1):  # a gather of lanes is no quicker than a copy
+            x = np.array(x, order=order)
+            own = _steps(x, result.ndim, order)
+        inputs.append(x)
+        steps.append(own)
+    key = result.shape, tuple(x.dtype for x in inputs), tuple(steps), order, tuple(sorted(attrs.items()))
+    before = chooser.known(key)
+    prepared = before or chooser.once(key, lambda: _prepared(kernel, sizes, steps, result))
+    prepared.run(inputs, [result])
+    contiguous = order == "C" and all(x.flags.c_contiguous for x in arrays)
+    return before if contiguous else None
+
+
+def _steps(array: Array, n_axes: int, order: str) -> tuple[int, ...] | None:
+    """Strides in elements along the result's axes, slowest first, 0 where the array repeats; None where there are none."""
+    itemsize = array.itemsize
+    if not array.flags.aligned or any(stride % itemsize for stride in array.strides):
+        return None
+    own = [0 if size == 1 else stride // itemsize for size, stride in zip(array.shape, array.strides, strict=True)]
+    whole = (0,) * (n_axes - array.ndim) + tuple(own)
+    return whole[::-1] if order == "F" else whole
+
+
+def _prepared(kernel: FlatKernel, sizes: tuple[int, ...], steps: Sequence[Any], result: Array) -> Prepared:
+    own = tuple(prod(sizes[i + 1 :]) if size > 1 else 0 for i, size in enumerate(sizes))
+    over = iteration(sizes, [*steps, own])
+    run = strided_runner(kernel.launch, kernel.node, over, kernel.choice, kernel.element_ns * result.size)
+    dtypes = tuple(d.numpy for d in kernel.inputs)
+    return Prepared(run, dtypes, (result.shape,), (result.dtype,), (result.dtype,))
 
 
 def _order(arrays: Sequence[Array], out: Array | None, shape: tuple[int, ...]) -> Any:
@@ -121,12 +174,3 @@ def _run(kernel: AnyLength, inputs: Sequence[Array], output: Array, singles: int
 def share_from(kernel: FlatKernel) -> int:
     """From how many elements on a call is shared among workers."""
     return int(SHARE_NS / kernel.element_ns) if several_workers() else NOBODY
-
-
-def _give(result: Array, out: Array | None, returned: Dtype) -> Any:
-    if out is None:
-        kept = result if result.dtype == returned else result.astype(returned)
-        return kept if kept.ndim else kept[()]
-    if result is not out:
-        np.copyto(out, result, casting="same_kind")
-    return out

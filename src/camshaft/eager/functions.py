@@ -22,7 +22,7 @@ Calls: TypeAlias = dict[str | None, Function]
 
 @functools.cache
 def function(name: str) -> Function:
-    """The function of an op: on arrays and numbers that of the table of the override that holds here; with a tensor of a graph
+    """The function of an op: on arrays and numbers that of the current override's table; with a tensor of a graph
     among its inputs, which becomes a node's, that of graph/functions.py."""
     op, on_tensors = ops.get(name), of_graphs.function(name)
     calls: Calls = {}

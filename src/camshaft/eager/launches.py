@@ -42,7 +42,7 @@ class _Launcher:
         words: Words = aligned_bytes((MOST_LAUNCHES * layout.RECORD_WORDS + 1) * 8, 128).view(np.int64)
         records = words[:-1].reshape(MOST_LAUNCHES, -1)
         records[:, layout.WAIT] = 1
-        self._library = _take()  # of two threads that come first at once each may have made one; its code is held here
+        self._library = _take()  # two threads may each have made one at first; this keeps the code of ours loaded
         records[:, layout.ENTRY] = self._library.address("camshaft_take")
         records[:, layout.ARGS] = turns.ctypes.data + _TURN_NBYTES * np.arange(MOST_LAUNCHES)
         records[:, layout.CONSTANT] = threads
@@ -75,13 +75,13 @@ def several_workers() -> bool:
 
 
 def run_launches(address: int, n: int = 1) -> None:
-    """Runs the n launches that lie at `address`, one after the other, each by all workers.
+    """Runs the n launches at `address`, one after the other, each by all workers.
 
-    Inside a host thunk this thread runs them alone, since its plan holds the workers.
+    Inside a host thunk this thread runs them alone, since its plan has the workers.
     """
     _launcher(1 if inside_host_thunk() else _threads()).run(address, n)
 
 
 def launch_words(launches: list[tuple[int, int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The words of launches, to keep while they run."""
+    """The words of launches; they must live while the launches run."""
     return np.array(launches, np.int64)

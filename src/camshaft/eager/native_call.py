@@ -1,11 +1,12 @@
-"""Builtin functions compiled by LLVM: an elementwise op as CPython calls it, and its state."""
+"""Builtin functions compiled by LLVM, which CPython calls for an op on arrays, and the rows of their states: kernels by dtypes,
+or by dtypes and shapes."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,28 @@ from camshaft.dtypes import f32, f64
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import run_launches
 from camshaft.eager.native import call_state, cpython_abi
+from camshaft.eager.native import shaped_call as table
+from camshaft.eager.runners import HostRunner
+from camshaft.eager.shaped_call import Prepared
 
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002
 MAX_ROWS = 32
 FLAT_WORDS = MAX_ROWS * call_state.ROW_WORDS
-# From this many elements on other Python threads go on meanwhile; letting go of the lock and taking it back takes 60 ns.
+# From this many elements on, a call releases the GIL; to release and take it back costs 60 ns.
 MOST_LOCKED = 4096
-State = np.ndarray[Any, np.dtype[np.int64]]
+SHAPED_WORDS = table.ROW_WORDS << table.ROW_BITS
+# Work from which a call releases the GIL.
+RELEASE_NS = 2000.0
+Array = np.ndarray[Any, Any]
+Words = np.ndarray[Any, np.dtype[np.int64]]
+# What rows point to, by `id`, is never freed: another thread may be running it while its row is replaced. When this is full,
+# no more rows are added.
+_prepared: dict[int, tuple[Prepared, Words, int]] = {}
+# Attributes whose addresses are in rows are never freed either.
+_attributes: dict[tuple[int, ...], dict[str, Any]] = {}
+MOST_PREPARED = 4096
+_CONSTANTS = (bool, int, float, str, type(None))
+_BASES = {"output": table.OUT_BASE, "scratch": table.SCRATCH_BASE}
 
 
 class _MethodDef(ctypes.Structure):
@@ -33,8 +49,8 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-# CPython keeps pointers to these for as long as the builtin lives.
-_kept: list[Any] = []
+# CPython has pointers to these while the builtin exists.
+_builtins: list[Any] = []
 _OUT = sys.intern("out")
 
 
@@ -43,8 +59,8 @@ def _run_shared(tagged: int) -> None:
     run_launches(tagged & -16, tagged & 15)
 
 
-def new_state(slow: Callable[..., Any], n_words: int) -> State:
-    """The words that a builtin reads, without a row yet. They do not hold on to `slow`, the op's Python function."""
+def new_state(slow: Callable[..., Any], n_words: int) -> Words:
+    """The words that a builtin reads, without a row yet. `slow`, the op's Python function, is not referenced by them."""
     api = ctypes.pythonapi
     addresses = {
         "array_type": id(np.ndarray),
@@ -76,7 +92,7 @@ def new_state(slow: Callable[..., Any], n_words: int) -> State:
     return state
 
 
-def add_row(state: State, kernel: FlatKernel, share: int) -> None:
+def add_dtype_row(state: Words, kernel: FlatKernel, share: int) -> None:
     """Makes the builtin call this kernel for its dtype. `share`: the elements from which the workers do it together."""
     rows = int(state[0])
     inputs, output = [d.numpy for d in kernel.inputs], kernel.output.numpy
@@ -99,12 +115,102 @@ def add_row(state: State, kernel: FlatKernel, share: int) -> None:
 
 
 def _ints(dtypes: Sequence[np.dtype[Any]]) -> tuple[int, int]:
-    """The Python ints that a row takes for an operand: those that its dtype holds, none where there are several."""
+    """The range of Python ints that a row takes for an operand: its dtype's, empty where there are several dtypes."""
     all_ints = np.iinfo(np.int64)
     if len(set(dtypes)) > 1 or (dtypes[0] not in (f32.numpy, f64.numpy) and dtypes[0].kind not in "iu"):
         return 1, 0
     own = np.iinfo(dtypes[0]) if dtypes[0].kind in "iu" else all_ints
     return max(int(own.min), all_ints.min), min(int(own.max), all_ints.max)
+
+
+def add_shape_row(
+    state: Words, arrays: Sequence[Array], attrs: Mapping[str, Any], prepared: Prepared, elementwise: bool
+) -> None:
+    """Adds a row that runs the prepared call for arrays of these dtypes and shapes and these attribute objects, if it fits a row.
+
+    `elementwise`: an element of the output comes from those at its own place, so it may be written where it was read.
+    """
+    run = prepared.run
+    if not isinstance(run, HostRunner) or not _fits(arrays, prepared, run):
+        return
+    if (id(prepared) not in _prepared and len(_prepared) >= MOST_PREPARED) or not _keep_attributes(attrs):
+        return
+    key, pairs = _key(arrays), _attribute_words(attrs)
+    rows = [state[at : at + table.ROW_WORDS] for at in map(_row_at, table.row_indexes(key + pairs))]
+    if any(_key_of(row, len(key), len(pairs)) == key + pairs for row in rows):
+        return
+    row = next((row for row in rows if not row[0]), rows[0])
+    _, steps, scratch_nbytes = _prepared.setdefault(id(prepared), (prepared, *_step_words(run)))
+    (shape,), (dtype,) = prepared.shapes, prepared.computed
+    values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
+    values |= {f"in_place{i}": elementwise and (a.shape, a.dtype) == (shape, dtype) for i, a in enumerate(arrays)}
+    values |= {"out_dtype": id(dtype), "out_axes": len(shape), "out_nbytes": int(np.prod(shape)) * dtype.itemsize}
+    values |= {f"out_size{i}": size for i, size in enumerate(shape)}
+    values |= {"release": run.elapsed_ns >= RELEASE_NS, "share": run.shared, "scratch_nbytes": scratch_nbytes}
+    values |= {f"attribute{i}": address for i, address in enumerate(pairs)}
+    values |= {"n_steps": len(run.steps), "steps": steps.ctypes.data}
+    row[0] = 0  # no dtype: nobody finds the row while it is written
+    row[len(key) : len(table.ROW)] = [values.get(name, 0) for name in table.ROW[len(key) :]]
+    row[1 : len(key)] = key[1:]
+    row[0] = key[0]
+
+
+def _row_at(index: int) -> int:
+    return call_state.ROWS_AT + index * table.ROW_WORDS
+
+
+def _key_of(row: Words, n_key: int, n_pairs: int) -> list[int]:
+    first = table.ROW.index("attribute0")
+    found: list[int] = row[:n_key].tolist() + row[first : first + n_pairs].tolist()
+    return found
+
+
+def _attribute_words(attrs: Mapping[str, Any]) -> list[int]:
+    words = [address for item in attrs.items() for address in map(id, item)]
+    return words + [0] * (table.ATTRIBUTE_WORDS - len(words))
+
+
+def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
+    """References names and values, so that their addresses stay valid. False for more or others than rows take, or too many."""
+    if not attrs:
+        return True
+    known = all(type(v) in _CONSTANTS or (type(v) is tuple and {type(x) for x in v} <= {int}) for v in attrs.values())
+    if not known or len(attrs) > table.MOST_ATTRIBUTES or len(_attributes) >= MOST_PREPARED:
+        return False
+    _attributes.setdefault(tuple(map(id, (*attrs, *attrs.values()))), dict(attrs))
+    return True
+
+
+def _key(arrays: Sequence[Array]) -> list[int]:
+    words = []
+    for a in arrays:
+        words += [id(a.dtype), a.ndim, *a.shape, *(0,) * (table.MOST_AXES - a.ndim)]
+    return words
+
+
+def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
+    same = tuple(a.dtype for a in arrays) == prepared.inputs and prepared.computed == prepared.returned
+    small = len(run.steps) <= table.MOST_STEPS and len(arrays) <= table.MOST_INPUTS
+    few = all(len(s.places) + len(s.words) <= table.MOST_ARGUMENTS for s in run.steps)
+    axes = [a.ndim for a in arrays] + [max(len(shape), 1) for shape in prepared.shapes]
+    return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= table.MOST_AXES
+
+
+def _step_words(run: HostRunner) -> tuple[Words, int]:
+    """The steps' words, and the bytes of all scratch with what its alignment takes."""
+    offsets, scratch_nbytes = [], 0
+    for spec in run.build.scratch:
+        offsets.append(scratch_nbytes)
+        scratch_nbytes += -(-spec.nbytes // 64) * 64
+    words = np.zeros((len(run.steps), table.STEP_WORDS), np.int64)
+    for row, step in zip(words, run.steps, strict=True):
+        pairs = []
+        for kind, index, offset in step.places:
+            pairs += [_BASES.get(kind, index), offset + (offsets[index] if kind == "scratch" else 0)]
+        for value in step.words:
+            pairs += [table.NO_BASE, value]
+        row[: 3 + len(pairs)] = [step.code.address, step.programs, len(pairs) // 2, *pairs]
+    return words, scratch_nbytes + 64 if scratch_nbytes else 0
 
 
 @functools.cache
@@ -113,7 +219,7 @@ def _code(text_of: Callable[[str, int, int], str], n: int, slot: int) -> CpuKern
 
 
 def builtin(
-    name: str, described: str, text_of: Callable[[str, int, int], str], n: int, holder: object, state: State
+    name: str, described: str, text_of: Callable[[str, int, int], str], n: int, holder: object, state: Words
 ) -> Callable[..., Any]:
     """A builtin function with `holder` as its __self__, an instance with __slots__ of which one is `state`.
 
@@ -125,6 +231,6 @@ def builtin(
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    _kept.append((method, code))
+    _builtins.append((method, code))
     made: Callable[..., Any] = make(ctypes.addressof(method), holder, None)
     return made

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.errors import ArrayOverflowError, ArrayTypeError, ArrayValueError
-from camshaft.ops.arguments import Array, Dtype, Operand, from_dlpack, speaks_dlpack
+from camshaft.ops.arguments import Array, Dtype, Operand, from_dlpack, supports_dlpack
 
 Kind: TypeAlias = Callable[[Array], Any]
 
@@ -17,7 +17,7 @@ Kind: TypeAlias = Callable[[Array], Any]
 def kind_of(values: Iterable[Any]) -> Kind | None:
     """What makes the caller's kind of array out of an ndarray: the first value's that speaks DLPack; None for ndarrays."""
     for value in values:
-        if speaks_dlpack(value):
+        if supports_dlpack(value):
             return _maker(value)
     return None
 
@@ -53,7 +53,7 @@ def output(value: Any) -> Array | None:
         return None
     if isinstance(value, np.ndarray):
         found: Array = value
-    elif speaks_dlpack(value):
+    elif supports_dlpack(value):
         found = np.asarray(value) if hasattr(value, "__array__") else from_dlpack(value)
         if found.ctypes.data != from_dlpack(value).ctypes.data:
             raise ArrayTypeError(f"out: a {type(value).__name__} gives a copy of itself as an array; wanted its memory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -15,10 +15,11 @@ from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
 from camshaft.dtypes import DType
 from camshaft.eager.launches import launch_words, run_launches, several_workers
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Array as KernelArray
+from camshaft.lang import Tracer, kernel
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
+from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
+from camshaft.ops.kernels.strides import Iteration
 from camshaft.ops.op import Build, Cells, HostCall, Launch, NativeCall, NodeSpec, scratch, write
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import Choice
@@ -29,6 +30,9 @@ Runner = Callable[[Sequence[Array], Sequence[Array]], None]
 # Work from which the workers are called: waking them and coming back takes 5 to 10 microseconds.
 SHARE_NS = 60_000.0
 NARROW_BLOCK = 4096
+Sizes = np.ndarray[Any, np.dtype[np.int64]]
+# Kernels that take sizes at run time, by device and RunTimeForm.key.
+_kernels: dict[Hashable, CpuKernel] = {}
 
 
 def runner(node: NodeSpec, choice: Choice) -> Runner:
@@ -71,18 +75,20 @@ def estimated_ns(node: NodeSpec, choice: Choice) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch: `places` are (kind of tensor, its index, offset in bytes) of its arrays; `words` the arguments after them."""
+    """A launch: `places` are (kind of tensor, its index, offset in bytes) of its arrays; `words` the arguments after them, which
+    are addresses in `sizes` where the kernel takes sizes at run time."""
 
     code: CpuKernel
     places: tuple[tuple[str, int, int], ...]
     words: tuple[int, ...]
     programs: int
+    sizes: Sizes | None = None
 
 
 @dataclass(frozen=True)
 class HostRunner:
     """The launches in order: on this thread, or with the workers where there is enough to do. Scratch is made per call, so that
-    threads do not share it; `build` holds what the words point to."""
+    threads do not share it; `build` owns what the words point to."""
 
     steps: tuple[Step, ...]
     build: Build
@@ -95,8 +101,8 @@ class HostRunner:
         return several and self.elapsed_ns >= SHARE_NS and several_workers()
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        held = [_aligned(spec.nbytes) for spec in self.build.scratch]
-        named = {"input": inputs, "output": outputs, "scratch": held}
+        scratch_arrays = [_aligned(spec.nbytes) for spec in self.build.scratch]
+        named = {"input": inputs, "output": outputs, "scratch": scratch_arrays}
         starts = {kind: [a.ctypes.data for a in arrays] for kind, arrays in named.items()}
         blocks = [
             np.array([*(starts[kind][index] + offset for kind, index, offset in s.places), *s.words], np.int64)
@@ -127,7 +133,9 @@ def narrowed(run: HostRunner, node: NodeSpec, choice: Choice, dtype: DType) -> H
     """The same with its one result rounded to another dtype, by one launch more: the result before is scratch."""
     wide, build = node.outputs[0], run.build
     n, at = prod(wide.bounds), len(build.scratch)
-    launch = Launch(narrow, (scratch(at, "read", (n,)), write(0, shape=(n,))), (Cells(n, NARROW_BLOCK),), {"n": n})
+    launch = Launch(
+        narrow, (scratch(at, "read", (n,)), write(0, shape=(n,))), (Cells(n, NARROW_BLOCK),), {"n": n}, sizes=("n",)
+    )
     whole = Build((*build.launches, launch), (*build.scratch, wide))
     narrow_node = replace(node, outputs=(TensorSpec(wide.shape, dtype),))
     moved = [
@@ -147,6 +155,26 @@ def _aligned(nbytes: int) -> Array:
 
 def _step(launch: Launch | NativeCall, node: NodeSpec, build: Build, choice: Choice) -> Step:
     places = tuple((o.kind, o.index, operand_part(o, node, build).offset_nbytes) for o in launch.arrays)
+    form = run_time_form(launch, node, build, choice.device)
+    if form is not None:
+        sizes = np.array(form.values, np.int64)
+        first = sizes.ctypes.data
+        return Step(_kernel(form, choice), places, tuple(range(first, first + sizes.nbytes, 8)), form.programs, sizes)
     words = (launch.words.ctypes.data,) if isinstance(launch, NativeCall) else ()
     code = native_code(compile_launch(launch, signature(launch, node, build), choice.device))
     return Step(code, places, words, program_count(launch, {}))
+
+
+def strided_runner(launch: Launch, node: NodeSpec, over: Iteration, choice: Choice, elapsed_ns: float) -> HostRunner:
+    """An elementwise launch for this iteration instead of its own."""
+    constants = {**launch.constants, **over.constants}
+    build = Build((replace(launch, constants=constants, grid=over.grid, extents=()),))
+    return HostRunner((_step(build.launches[0], node, build, choice),), build, elapsed_ns)
+
+
+def _kernel(form: RunTimeForm, choice: Choice) -> CpuKernel:
+    key = choice.backend, form.key
+    found = _kernels.get(key)
+    if found is None:
+        found = _kernels[key] = native_code(form.compile(choice.device))
+    return found

@@ -1,4 +1,4 @@
-"""Call any op on arrays; it is compiled once for each set of shapes, dtypes and attributes."""
+"""Call any op on arrays: prepare it once for shapes, dtypes and attributes, check `out`, run it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ class Chooser(Protocol):
     """The part of ArrayOp that a call uses."""
 
     op: Op
+    names: set[tuple[str, ...]]  # of attributes that the op takes
 
     def select(self, node: NodeSpec) -> Choice: ...
+    def known(self, key: Hashable) -> Prepared | None: ...
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
 
@@ -43,6 +45,11 @@ class Prepared:
     shapes: tuple[tuple[int, ...], ...]
     computed: tuple[Dtype, ...]
     returned: tuple[Dtype, ...]
+
+    @property
+    def takes_sizes(self) -> bool:
+        """Whether a call of another shape compiles nothing; many are made once."""
+        return isinstance(self.run, HostRunner) and any(step.sizes is not None for step in self.run.steps)
 
 
 def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping[str, Any]) -> Any:
@@ -62,7 +69,7 @@ def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping
     returned = form.returned or result.dtype
     if given_out is not None:
         check_cast(op.name, returned, given_out.dtype)
-    return _give(result.astype(returned, copy=False), given_out, returned)
+    return give(result.astype(returned, copy=False), given_out, returned)
 
 
 def _first(op: Op, out: Any, shape: tuple[int, ...]) -> Array | None:
@@ -78,16 +85,18 @@ def _call(
 ) -> Any:
     op = chooser.op
     key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
-    prepared = chooser.once(key, lambda: prepare(chooser, arrays, given))
+    before = chooser.known(key)
+    prepared = before or chooser.once(key, lambda: prepare(chooser, arrays, given))
     inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
-    asked = _outputs(op, prepared, out)
+    wanted = _outputs(op, prepared, out)
     results = [
         want if want is not None and _direct(want, dtype, inputs) else np.empty(shape, dtype)
-        for want, shape, dtype in zip(asked, prepared.shapes, prepared.computed, strict=True)
+        for want, shape, dtype in zip(wanted, prepared.shapes, prepared.computed, strict=True)
     ]
     prepared.run(inputs, results)
-    chooser.remember(operands, attrs, prepared)
-    given_back = tuple(_give(r, w, d) for r, w, d in zip(results, asked, prepared.returned, strict=True))
+    if before is not None or not prepared.takes_sizes:
+        chooser.remember(operands, attrs, prepared)
+    given_back = tuple(give(r, w, d) for r, w, d in zip(results, wanted, prepared.returned, strict=True))
     return given_back[0] if len(given_back) == 1 else given_back or None
 
 
@@ -121,7 +130,10 @@ def check_updates(op: Op, values: Sequence[Any]) -> None:
 def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared:
     """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back."""
     op = chooser.op
-    check_names(op, arrays, attrs)
+    names = tuple(attrs)
+    if names not in chooser.names:
+        check_names(op, arrays, attrs)
+        chooser.names.add(names)
     try:
         node, returned = node_of(op, arrays, attrs), None
     except ShapeError:
@@ -147,7 +159,7 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared
 
 
 def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> NodeSpec | None:
-    """The node with the attribute `to`, so that its kernels round their one result as they store it (output_dtype.py); None
+    """The node with the attribute `to`, so that its kernels round their one result as they store it (ops/checks.py); None
     where the op or the chosen variant does not."""
     if len(returned) != 1 or returned[0] not in HALVES or choice.device.space != HOST:
         return None
@@ -160,7 +172,7 @@ def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> No
     return short if refused is None else None
 
 
-class _Asked(dict[str, Any]):
+class _Reads(dict[str, Any]):
     """Attributes that record which names are read."""
 
     def __init__(self, attrs: Attrs) -> None:
@@ -177,12 +189,12 @@ class _Asked(dict[str, Any]):
 
 
 def check_names(op: Op, arrays: Sequence[Array], attrs: Attrs) -> None:
-    """ArrayTypeError for an attribute that neither the op's shape rule asks for nor any of its samples has."""
+    """ArrayTypeError for an attribute that neither the op's shape rule reads nor any of its samples has."""
     if not attrs:
         return
-    asked = _Asked(attrs)
-    op.accepts(tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays), asked)
-    unknown = set(attrs) - asked.names
+    reads = _Reads(attrs)
+    op.accepts(tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays), reads)
+    unknown = set(attrs) - reads.names
     if unknown:
         unknown -= {name for sample in op.samples() for name in sample.attrs}
     if unknown:
@@ -212,10 +224,11 @@ def _direct(out: Array, dtype: Dtype, inputs: Sequence[Array]) -> bool:
     return fits and not any(np.may_share_memory(out, x) for x in inputs)
 
 
-def _give(result: Array, out: Array | None, returned: Dtype) -> Any:
+def give(result: Array, out: Array | None, returned: Dtype) -> Any:
+    """The result as NumPy returns it: `out`, or an array or scalar of the dtype."""
     if out is None:
-        kept = result if result.dtype == returned else result.astype(returned)
-        return kept if kept.ndim else kept[()]
+        made = result if result.dtype == returned else result.astype(returned)
+        return made if made.ndim else made[()]
     if result is not out:
         np.copyto(out, result, casting="same_kind")
     return out

@@ -24,35 +24,37 @@ Check = Callable[[Choice, NodeSpec], None]
 
 
 class DispatchTable(ArrayFunctions):
-    """Frozen: the ops under one override, as attributes, each made when it is first asked for and then kept.
+    """Frozen: the ops under one override, as attributes, each made on first use.
 
-    A table once held never changes: what it chose for shapes, dtypes and attributes it keeps (of ever new ones, the last
-    MOST_REMEMBERED to an op). An attribute is a function of
-    arrays; its `__self__` is the ArrayOp, which tells its choices.
+    A table never changes its choices for known shapes, dtypes and attributes (an op remembers the last MOST_REMEMBERED). An
+    attribute is a function of arrays; its `__self__` is the ArrayOp, which has `choice`.
     """
 
     override: str | None
-    ops: tuple[str, ...]
 
     def __init__(self, override: str | None, measurements: Measurements | None = None, check: Check = anything) -> None:
         """`check(choice, node)` raises for a choice that this table must not make."""
         vars(self).update(
             override=override,
-            ops=tuple(name for name in ops.NAMES if ops.variants_of(ops.get(name))),
             _measurements=measurements,
             _check=check,
             _lock=threading.RLock(),
         )
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        held = vars(self)
-        if name not in held.get("ops", ()):
-            raise AttributeError(f"the dispatch table has no op {name!r}; it has {', '.join(held.get('ops', ()))}")
-        with held["_lock"]:
-            if name not in held:
-                held[name] = ArrayOp(ops.get(name), self.override, held["_measurements"], held["_check"]).call
-            made: Callable[..., Any] = held[name]
+        known = vars(self)
+        if "_lock" not in known or name not in ops.NAMES or not ops.variants_of(ops.get(name)):
+            raise AttributeError(f"the dispatch table has no op {name!r}; it has {', '.join(self.ops)}")
+        with known["_lock"]:
+            if name not in known:
+                known[name] = ArrayOp(ops.get(name), self.override, known["_measurements"], known["_check"]).call
+            made: Callable[..., Any] = known[name]
             return made
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The names of the ops."""
+        return tuple(name for name in ops.NAMES if ops.variants_of(ops.get(name)))
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.ops})
@@ -85,7 +87,7 @@ def _table(override: str | None) -> DispatchTable:
 
 
 def table(override: str | None = None) -> DispatchTable:
-    """The table of a backend, or, without a name, of the override that holds here (see get_backend_override)."""
+    """The table of a backend, or, without a name, of the current override (see get_backend_override)."""
     wanted = get_backend_override() if override is None else check_override(override)
     return _tables.get(wanted) or _table(wanted)
 
@@ -95,7 +97,7 @@ def select_kernels(
 ) -> DispatchTable:
     """A table of its own that runs nothing but what this validation proved, chosen by these measurements.
 
-    Its override is the one that holds here. A call whose choice was not proved is a BackendError.
+    Its override is the current one. A call whose choice was not proved is a BackendError.
     """
     results = ((name, v) for name, found in validation.items() for v in found.results)
     proved = frozenset((v.op, v.variant, name) for name, v in results if v.status == "proved")

@@ -7,7 +7,7 @@ from math import prod
 from camshaft.lang import ir
 from camshaft.lang.dialects import Absent, Cell
 from camshaft.lang.instructions import INSTRUCTIONS, STRUCTURAL
-from camshaft.lang.storage import ELEMENTS, VALUES
+from camshaft.lang.targets import ELEMENTS, VALUES
 
 # Elements that an index of the target reaches; targets not named have 64-bit indexes.
 _MOST_ELEMENTS = {"wgsl": 1 << 31}

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError
-from camshaft.generate.generation import Generation
+from camshaft.generate.generation import Closing, Generation
+from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -26,15 +26,16 @@ class _Sequence:
     """One sequence: `pending` tokens are not in the KV cache yet, `history` is; `drawn` is the last sampled token."""
 
     index: int
-    sampler: Sampler
     pending: list[int]
+    sampler: Sampler
+    end_tokens: frozenset[int]
     generation: Generation = field(init=False)
     history: list[int] = field(default_factory=list)
     slot: int | None = None
     drawn: int | None = None
 
 
-class Batch:
+class Batch(Closing):
     """An iterator of (prompt index, text piece). `generations` has one Generation per prompt, with its token ids, finish reason
     and timings. A sequence whose context is full ends with the reason 'length'.
 
@@ -45,21 +46,20 @@ class Batch:
         self,
         model: LanguageModel,
         prompts: Sequence[list[int]],
-        samplers: Sequence[Sampler],
-        max_tokens: int,
-        stop: Sequence[str],
-        end_tokens: frozenset[int],
+        options: Sequence[GenerateOptions],
     ) -> None:
-        """Prepare a sequence per prompt (token ids). `end_tokens` are the token ids that end a sequence."""
-        self._model, self._end_tokens = model, end_tokens
+        """Prepare a sequence per prompt (token ids). Raises ContextError, with the prompt's index, if one does not fit."""
+        _check_prompts(prompts, model.context)
+        self._model = model
         self._active: list[_Sequence] = []
         self._pieces: deque[tuple[int, str]] = deque()
-        pairs = enumerate(zip(prompts, samplers, strict=True))
-        self._waiting = deque(_Sequence(i, sampler, list(ids)) for i, (ids, sampler) in pairs)
-        for sequence in self._waiting:
+        self._waiting: deque[_Sequence] = deque()
+        for i, (ids, each) in enumerate(zip(prompts, options, strict=True)):
+            sequence = _Sequence(i, list(ids), model.sampler(each.sampling), model.end_tokens(each))
             take, release = partial(self._take, sequence), partial(self._release, sequence)
             text = model.tokenizer.stream(at_start=False)
-            sequence.generation = Generation(len(sequence.pending), take, text, stop, max_tokens, release)
+            sequence.generation = Generation(len(ids), take, text, each, release)
+            self._waiting.append(sequence)
         self.generations = tuple(sequence.generation for sequence in self._waiting)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
@@ -90,16 +90,8 @@ class Batch:
         self._waiting.clear()
         self._pieces.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _take(self, sequence: _Sequence) -> int | None:
-        return None if sequence.drawn in self._end_tokens else sequence.drawn
+        return None if sequence.drawn in sequence.end_tokens else sequence.drawn
 
     def _release(self, sequence: _Sequence) -> None:
         slot, sequence.slot = sequence.slot, None
@@ -118,7 +110,7 @@ class Batch:
             self._advance(sequence)
 
     def _admit(self) -> None:
-        """Give free slots to waiting sequences. Raises ContextError if other sessions hold all slots."""
+        """Give free slots to waiting sequences. Raises ContextError if other sessions use all slots."""
         cache = self._model.plans.cache
         while self._waiting and (cache.n_free or not self._active):
             sequence = self._waiting[0]
@@ -184,7 +176,7 @@ class Batch:
             self._pieces.append((sequence.index, piece))
 
 
-def check_prompts(prompts: Sequence[list[int]], context: int) -> None:
+def _check_prompts(prompts: Sequence[list[int]], context: int) -> None:
     """Raise ContextError, naming the prompt, if one is empty or exceeds the context."""
     for i, ids in enumerate(prompts):
         if not ids:

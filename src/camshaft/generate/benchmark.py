@@ -1,4 +1,4 @@
-"""Benchmark a language model: tokens per second in this process, time to first token in fresh processes."""
+"""Measure a language model: tokens per second, time to the first token in fresh processes, and profiles of its plans."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ModelError
-from camshaft.generate.sampling import Sampling
+from camshaft.errors import ModelError, SettingError
+from camshaft.generate.options import GenerateOptions, Sampling
 from camshaft.models.pull import resolve_model
 from camshaft.tune.rounds import Spread as Spread
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import GenerationTimings, LanguageModel
+    from camshaft.observe.profile import Profile
 
 Step = Callable[[int, int], None]
 """Called with (runs done, total runs)."""
 
+_GREEDY = GenerateOptions(sampling=Sampling(greedy=True), ignore_eos=True)
 _TEXT = (
     "A mill by the river ground corn for nine villages, and each of them sent one child to learn the miller's trade. "
 )
@@ -59,9 +61,7 @@ def benchmark_together(
     rates = []
     for run in range(repeat + 1):
         step(run, repeat + 1)
-        batch = lm.generate_batch(
-            [start] * sequences, max_tokens=generate_tokens, sampling=Sampling(greedy=True), ignore_eos=True
-        )
+        batch = lm.generate_batch([start] * sequences, _GREEDY, max_tokens=generate_tokens)
         batch.texts()
         rates.append(sum(g.timings.generated_tokens_per_s for g in batch.generations))
     step(repeat + 1, repeat + 1)
@@ -69,7 +69,7 @@ def benchmark_together(
 
 
 def _run(lm: LanguageModel, ids: list[int], max_tokens: int) -> GenerationTimings:
-    generation = lm.generate(ids, max_tokens=max_tokens, sampling=Sampling(greedy=True), ignore_eos=True)
+    generation = lm.generate(ids, _GREEDY, max_tokens=max_tokens)
     for _ in generation:
         pass
     return generation.timings
@@ -104,3 +104,34 @@ def _first_byte_s(command: list[str], env: dict[str, str]) -> float:
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
         raise ModelError(f"a benchmark process failed: {lines[-1] if lines else child.returncode}")
     return elapsed_s
+
+
+PHASES = ("prompt", "generate", "both")
+
+
+def profile_model(
+    lm: LanguageModel, prompt_tokens: int, phase: str, runs: int, step: Step = lambda done, total: None
+) -> dict[str, Profile]:
+    """Return profiles by title: processing `prompt_tokens` tokens (the last chunk if there are several), and generating the
+    token after them. `phase` is one of PHASES. Every run repeats the same step in one session; sampling is not included."""
+    if phase not in PHASES:
+        raise SettingError(f"--phase {phase}; wanted {', '.join(PHASES)}")
+    prompt = english(lm, prompt_tokens)
+    # The properties compile these plans if cached ones run: cached plans cannot be profiled.
+    single = lm.plans.single
+    whole = lm.plans.prompt if prompt_tokens > 1 else single
+    steps = {
+        "prompt": (f"prompt of {prompt_tokens} {'token' if prompt_tokens == 1 else 'tokens'}", None, whole),
+        "generate": (f"the token after {prompt_tokens}", prompt[:1], single),
+    }
+    wanted = [row for name, row in steps.items() if phase in (name, "both")]
+    profiles: dict[str, Profile] = {}
+    with lm.lock, lm.session() as session:
+        session.process(prompt)
+        for done, (title, ids, plan) in enumerate(wanted):
+            step(done, len(wanted))
+            if ids is not None:
+                session.process(ids)
+            profiles[title] = plan.profile(runs=runs)
+    step(len(wanted), len(wanted))
+    return profiles

@@ -5,12 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
-from camshaft.errors import SettingError
+from camshaft.generate.options import GenerateOptions
 from camshaft.text.tokenizer import Detokenizer
 
 FinishReason = Literal["stop", "length"]
+
+
+class Closing:
+    """A context manager that calls `close` at its end."""
+
+    def close(self) -> None:
+        """Release what the object uses; may be called twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -20,17 +37,6 @@ class GenerationTimings:
     first_token_s: float
     prompt_tokens_per_s: float
     generated_tokens_per_s: float
-
-
-def check_max_tokens(max_tokens: int) -> None:
-    """Raise SettingError unless `max_tokens` is an integer of 0 or more."""
-    if not isinstance(max_tokens, int) or max_tokens < 0:
-        raise SettingError(f"max_tokens {max_tokens!r}; wanted a whole number, 0 or more")
-
-
-def stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
-    """Return one or several stop strings as a tuple."""
-    return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 class StopStrings:
@@ -68,15 +74,15 @@ class Generation:
         prompt_tokens: int,
         next_token: Callable[[], int | None],
         detokenizer: Detokenizer,
-        stop: Sequence[str],
-        max_tokens: int,
+        options: GenerateOptions,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.finish_reason: FinishReason | None = None
         self.ids: list[int] = []
         self._next_token: Callable[[], int | None] | None = next_token
-        self._text, self._stop, self._max_tokens = detokenizer, StopStrings(stop), max_tokens
+        self._text, self._stop = detokenizer, StopStrings(options.stop_strings)
+        self._max_tokens = options.max_tokens
         self._on_end = on_end
         self._started = self._first = self._last = 0.0
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 16
 KINDS = ("keys", "values", "key_scales", "value_scales")  # arrays of a layer; scales only for quantized caches
 ALIGNMENT = 64
-# Bytes of tokens in use from which huge pages pay. Below that they cost: each layer's first block lies on a huge page of its
-# own, so the first token would touch all of them (up to 140 ms).
+# Bytes of tokens in use from which huge pages pay. Below that they cost: each layer's first block has its own huge
+# page, so the first token would touch all of them (up to 140 ms).
 HUGE_FROM_NBYTES = 8 << 20
 # From this many blocks (67 million tokens) the memory is allocated first, so that an impossible size fails
 # before the block lists and rotation tables are built.
@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 
 class KVCache:
-    """The KV cache of one model. `states` and `specs` hold, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N`
+    """The KV cache of one model. `states` and `specs` have, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N`
     [blocks, kv_heads, 16, head_dim] and `block_table` [slots, blocks per sequence]. `form` is a dtype, or the block format of a
     quantized cache, which adds `key_scales.N` and `value_scales.N` (see ops/attention/kv_cache_quantize.py). With a `device`
     the keys and values are in its memory; the block table is in host memory."""

@@ -10,22 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.garbage import no_collection
-from camshaft.generate.batch import Batch, check_prompts
-from camshaft.generate.choices import ACTIVATIONS, KV_CACHES, activations_of, backend_of, check_sizes, kv_cache_of
-from camshaft.generate.conversation import Conversation
-from camshaft.generate.generation import Generation, GenerationTimings, check_max_tokens, stop_strings
+from camshaft.generate import options as model_options
+from camshaft.generate.batch import Batch
+from camshaft.generate.generation import Closing, Generation, GenerationTimings
 from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
+from camshaft.generate.options import GenerateKeywords, GenerateOptions, Sampling, generate_options
 from camshaft.generate.sampler import Sampler, SamplerPlans
-from camshaft.generate.sampling import Sampling
-from camshaft.generate.session import Session
+from camshaft.generate.session import Conversation, Session
 from camshaft.models.config import architecture_name, read_config
 from camshaft.models.pull import resolve_model
 from camshaft.settings import thread_count
@@ -40,6 +38,7 @@ Array = np.ndarray[Any, Any]
 __all__ = ["Batch", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
 
 DEFAULT_SESSIONS = 8
+CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class PlanDescription:
     kv_cache_nbytes: int
 
 
-class LanguageModel:
+class LanguageModel(Closing):
     """A language model ready for inference. Thread-safe: concurrent sessions run one at a time. A context manager.
 
     path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
@@ -88,11 +87,11 @@ class LanguageModel:
         sessions: int = DEFAULT_SESSIONS,
     ) -> None:
         started = time.perf_counter()
-        check_sizes(context, sessions)
+        model_options.check_sizes(context, sessions)
         self.name, self.context = str(path_or_name), context
-        self.activations = activations_of(activations)
-        self.kv_cache = kv_cache_of(kv_cache, self.activations)
-        backend = backend_of(backend)
+        self.activations = model_options.activations_of(activations)
+        self.kv_cache = model_options.kv_cache_of(kv_cache, self.activations)
+        backend = model_options.backend_of(backend)
         self.backend, self.threads = backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
         _models.add(self)
@@ -108,8 +107,8 @@ class LanguageModel:
                     self.config,
                     context=context,
                     n_slots=sessions,
-                    quantized=ACTIVATIONS[self.activations],
-                    form=KV_CACHES[self.kv_cache],
+                    quantized=model_options.ACTIVATIONS[self.activations],
+                    form=model_options.KV_CACHES[self.kv_cache],
                     backend=backend,
                     threads=self.threads,
                 )
@@ -160,23 +159,20 @@ class LanguageModel:
     def generate(
         self,
         prompt: str | Sequence[int],
-        *,
-        max_tokens: int = 128,
-        sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
-        raw: bool = False,
-        ignore_eos: bool = False,
+        options: GenerateOptions | None = None,
+        **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
         """Generate text after `prompt`, in a new session that ends with the iteration.
 
-        `prompt` is a message (the chat template is applied unless `raw`) or token ids. The text ends before any `stop` string;
-        `ignore_eos` continues past the end token. Raises ContextError if the prompt does not fit the context, or if the context
-        fills up.
+        `prompt` is a message (the chat template is applied unless `raw`) or token ids. `options` or keywords say how: see
+        GenerateOptions; keywords take precedence. Raises SettingError for an invalid option, ContextError if the prompt does
+        not fit the context, or if the context fills up.
         """
-        ids = self.prompt_ids(prompt, raw=raw)
+        options = generate_options(options, keywords)
+        ids = self.prompt_ids(prompt, raw=options.raw)
         session = self.session()
         try:
-            return session.generation(ids, max_tokens, sampling, stop, ignore_eos, owned=True)
+            return session.start(ids, options, close_at_end=True)
         except BaseException:
             session.close()
             raise
@@ -184,31 +180,23 @@ class LanguageModel:
     def generate_batch(
         self,
         prompts: Sequence[str | Sequence[int]],
-        *,
-        max_tokens: int = 128,
-        sampling: Sampling | Sequence[Sampling] | None = None,
-        stop: Sequence[str] = (),
-        raw: bool = False,
-        ignore_eos: bool = False,
+        options: GenerateOptions | Sequence[GenerateOptions] | None = None,
+        **keywords: Unpack[GenerateKeywords],
     ) -> Batch:
         """Generate text after every prompt in one batch: an iterator of (prompt index, text piece), or `.texts()` for all.
 
         Each sequence gets the same text as from `generate`, but a step reads the weights once for all. At most `sessions`
-        sequences run at once; the others wait. `sampling` is one Sampling for all, or one per prompt. Raises as `generate`.
+        sequences run at once; the others wait. `options` are for all prompts, or one per prompt. Raises as `generate`.
         """
         if isinstance(prompts, str):
             raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
-        each = [self.prompt_ids(prompt, raw=raw) for prompt in prompts]
-        check_prompts(each, self.context)
-        check_max_tokens(max_tokens)
-        samplings = (
-            [sampling or Sampling()] * len(each) if sampling is None or isinstance(sampling, Sampling) else [*sampling]
-        )
-        if len(samplings) != len(each):
-            raise SettingError(f"{len(samplings)} samplings for {len(each)} prompts; wanted one, or one per prompt")
+        several = list(options) if isinstance(options, Sequence) else [options] * len(prompts)
+        if len(several) != len(prompts):
+            raise SettingError(f"{len(several)} options for {len(prompts)} prompts; wanted one, or one per prompt")
+        each = [generate_options(one, keywords) for one in several]
+        ids = [self.prompt_ids(prompt, raw=one.raw) for prompt, one in zip(prompts, each, strict=True)]
         self.check_open()
-        end_tokens = frozenset[int]() if ignore_eos else self.tokenizer.eos_ids
-        return Batch(self, each, [self.sampler(s) for s in samplings], max_tokens, stop_strings(stop), end_tokens)
+        return Batch(self, ids, each)
 
     def session(self) -> Session:
         """Open a session. Raises ContextError if `sessions` are open already."""
@@ -220,14 +208,20 @@ class LanguageModel:
         if self._closed:
             raise ModelError(f"the model {self.name} is closed")
 
-    def conversation(self, *, sampling: Sampling | None = None, max_tokens: int = 512) -> Conversation:
-        """Start a conversation: `say(text)` applies the chat template and processes only the new tokens."""
-        return Conversation(self, sampling, max_tokens)
+    def conversation(
+        self, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]
+    ) -> Conversation:
+        """Start a conversation: `say(text)` applies the chat template and processes only the new tokens.
+
+        An answer has at most 512 tokens by default."""
+        return Conversation(self, generate_options(options, keywords, CONVERSATION_OPTIONS))
+
+    def end_tokens(self, options: GenerateOptions) -> frozenset[int]:
+        """The ids of the tokens that end the text."""
+        return frozenset() if options.ignore_eos else self.tokenizer.eos_ids
 
     def sampler(self, sampling: Sampling) -> Sampler:
-        """A sampler over this model's logits. Raises SettingError unless `sampling` is a Sampling."""
-        if not isinstance(sampling, Sampling):
-            raise SettingError(f"sampling came as {type(sampling).__name__}; wanted a camshaft.Sampling")
+        """A sampler over this model's logits."""
         with self.lock:
             return Sampler(self.samplers.plan(sampling), sampling)
 
@@ -262,16 +256,8 @@ class LanguageModel:
             finally:
                 self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-# In a forked child another thread of the parent may have held a lock, so each model gets a new one.
+# In a forked child another thread of the parent may have locked it, so each model gets a new one.
 _models: weakref.WeakSet[LanguageModel] = weakref.WeakSet()
 
 

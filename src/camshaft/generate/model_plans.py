@@ -5,8 +5,8 @@
 - single: one token
 - decode.N: one token of each of up to N sequences
 
-Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with memory of its own the KV
-cache and logits are there; token ids and the block table are copied in.
+Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with its own memory, the KV
+cache and logits are in it; token ids and the block table are copied there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
+from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import PlanCache
-from camshaft.generate.sampler import kind_of, sampling_graph
-from camshaft.generate.sampling import Sampling
+from camshaft.generate.sampler import kind_of
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
@@ -33,7 +33,7 @@ from camshaft.plan.memory.weights import Weights
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
-    from camshaft.generate.model_graphs import ModelGraphs
+    from camshaft.generate.graphs import ModelGraphs
     from camshaft.graph.graph import Graph
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
@@ -108,6 +108,7 @@ class ModelPlans:
         return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
+        from camshaft.generate.graphs import sampling_graph
         from camshaft.plan.compile import compile
 
         memory = self._memory()
@@ -118,7 +119,7 @@ class ModelPlans:
             activations=self._activations,
             weights=self.weights,
             memory=memory,
-            foreseen=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
+            upcoming=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
         )
         self._compiled[name] = plan
         self.plan_cache.add(name, plan, memory)
@@ -155,7 +156,7 @@ class ModelPlans:
 
     @cached_property
     def _graphs(self) -> ModelGraphs:
-        from camshaft.generate.model_graphs import ModelGraphs  # not needed if all plans are cached
+        from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
         return ModelGraphs(self._file, self.config, self.cache, self.length)
 

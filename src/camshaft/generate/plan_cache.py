@@ -113,7 +113,7 @@ def _is_cacheable() -> bool:
     current, ops, override = settings(), sys.modules.get("camshaft.ops"), sys.modules.get("camshaft.selection.override")
     if override is not None and override.get_backend_override() is not None:
         return False
-    return not (current.watched or current.tune or (ops is not None and ops.has_registered()))
+    return not (current.instrumented or current.tune or (ops is not None and ops.has_registered()))
 
 
 def _state() -> tuple[str, str]:

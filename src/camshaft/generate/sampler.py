@@ -7,50 +7,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from camshaft.errors import SettingError
 from camshaft.extent import Extent
-from camshaft.generate.sampling import Sampling, recent_tokens, seed_words
+from camshaft.generate.options import Sampling
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached_plan import CachedPlan
 
 if TYPE_CHECKING:
+    from camshaft.generate.graphs import SamplingKind
     from camshaft.generate.plan_cache import PlanCache
-    from camshaft.graph.graph import Graph, Tensor
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.memory.device_memory import DeviceArray
 
     Plan: TypeAlias = ExecutionPlan | CachedPlan
 
 Array = np.ndarray[Any, Any]
-# (greedy, number of recent tokens that are penalized)
-Kind: TypeAlias = tuple[bool, int]
+NO_TOKEN = -1
 
 
-def kind_of(sampling: Sampling) -> Kind:
+def kind_of(sampling: Sampling) -> SamplingKind:
     """The part of a Sampling that its plan depends on."""
     return sampling.is_greedy, sampling.repeat_last_n if sampling.has_penalty else 0
-
-
-def sampling_graph(kind: Kind, rows: Dim, vocab_size: int) -> Graph:
-    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows]."""
-    from camshaft.graph import functions as F  # not needed if the plans are cached
-    from camshaft.graph.graph import Graph
-
-    greedy, penalized = kind
-    graph = Graph()
-    logits = graph.input("logits", (rows, vocab_size), "f32")
-    if penalized:
-        recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
-        logits = F.repeat_penalty(logits, recent, penalty)
-    graph.output("token", F.argmax(logits) if greedy else _sample(graph, logits, rows))
-    return graph
-
-
-def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
-    from camshaft.graph import functions as F
-
-    kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
-    temperature, top_k, top_p, min_p = (graph.input(name, (rows,), dtype) for name, dtype in kinds.items())
-    return F.sample(logits, temperature, top_k, top_p, min_p, graph.input("seed", (rows, 3), "u32"))
 
 
 class SamplerPlans:
@@ -59,7 +36,7 @@ class SamplerPlans:
     def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, plan_cache: PlanCache) -> None:
         self._logits, self._backend, self._threads, self._plan_cache = logits, backend, threads, plan_cache
         self._rows = Extent("rows", logits.shape[0])
-        self._plans: dict[tuple[Kind, Dim], Plan] = {}
+        self._plans: dict[tuple[SamplingKind, Dim], Plan] = {}
 
     def plan(self, sampling: Sampling) -> Plan:
         """The plan from the first row of `logits` to a token."""
@@ -67,7 +44,7 @@ class SamplerPlans:
 
     def draw(self, samplers: Sequence[Sampler], histories: Sequence[Sequence[int]]) -> list[int]:
         """Draw a token from each of the first rows of `logits` with its sampler; `histories` are the preceding tokens."""
-        tokens: dict[Kind, Array] = {}
+        tokens: dict[SamplingKind, Array] = {}
         for kind in {s.kind for s in samplers}:
             plan = self._plan(kind, self._rows)
             plan.set_extent(self._rows, len(samplers))
@@ -79,7 +56,7 @@ class SamplerPlans:
             sampler.step += 1
         return [int(tokens[s.kind][row]) for row, s in enumerate(samplers)]
 
-    def _plan(self, kind: Kind, rows: Dim) -> Plan:
+    def _plan(self, kind: SamplingKind, rows: Dim) -> Plan:
         key = kind, rows
         if key not in self._plans:
             name, memory = f"sampler.{kind}.{rows}", {"logits": self._logits}
@@ -90,8 +67,9 @@ class SamplerPlans:
             self._plans[key] = cached or compiled
         return self._plans[key]
 
-    def _compile(self, kind: Kind, rows: Dim) -> ExecutionPlan:
-        from camshaft.plan.compile import compile  # not needed if the plans are cached
+    def _compile(self, kind: SamplingKind, rows: Dim) -> ExecutionPlan:
+        from camshaft.generate.graphs import sampling_graph  # not needed if the plans are cached
+        from camshaft.plan.compile import compile
 
         graph = sampling_graph(kind, rows, self._logits.shape[1])
         threads = 1 if rows == 1 else self._threads
@@ -130,3 +108,20 @@ class Sampler:
         if name == "seed":
             return seed_words(self._seed, self.step)
         return getattr(self._sampling, "repeat_penalty" if name == "penalty" else name)
+
+
+def seed_words(seed: int, step: int) -> tuple[int, int, int]:
+    """One row of the op sample's seed input: the seed's low and high words, and the step."""
+    mask = 2**32 - 1
+    return seed & mask, seed >> 32 & mask, step & mask
+
+
+def recent_tokens(tokens: Sequence[int], last_n: int, width: int) -> Array:
+    """The distinct ids among the last `last_n` tokens, int32 [width], padded with NO_TOKEN. Raises SettingError if
+    `width` is too small."""
+    if last_n > width:
+        raise SettingError(f"Sampling repeat_last_n={last_n}: wanted at most {width}, the width of this plan")
+    ids = np.full(max(width, 1), NO_TOKEN, np.int32)
+    distinct = list(dict.fromkeys(tokens[-last_n:])) if last_n else []
+    ids[: len(distinct)] = distinct
+    return ids

@@ -1,16 +1,16 @@
-"""Session: one conversation's slot in the KV cache and its position."""
+"""Session: a slot in the KV cache and its position. Conversation: chat messages over one session."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from camshaft.errors import ContextError, SettingError
-from camshaft.generate.generation import Generation, check_max_tokens, stop_strings
-from camshaft.generate.sampling import Sampling
+from camshaft.generate.generation import Closing, Generation
+from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class Session:
+class Session(Closing):
     """Generates text and processes tokens; tokens in the cache are never processed again. Closing it frees the slot."""
 
     def __init__(self, model: LanguageModel) -> None:
@@ -35,37 +35,23 @@ class Session:
     def generate(
         self,
         prompt: str | Sequence[int],
-        *,
-        max_tokens: int = 128,
-        sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
-        raw: bool = False,
-        ignore_eos: bool = False,
+        options: GenerateOptions | None = None,
+        **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
         """Append the prompt to the session and generate. Ends an earlier generation.
 
         See LanguageModel.generate.
         """
-        ids = self._model.prompt_ids(prompt, raw=raw, first=self.position == 0 and not self._pending)
-        return self.generation(ids, max_tokens, sampling, stop, ignore_eos)
+        options = generate_options(options, keywords)
+        ids = self._model.prompt_ids(prompt, raw=options.raw, first=self.position == 0 and not self._pending)
+        return self.start(ids, options)
 
-    def generation(
-        self,
-        ids: list[int],
-        max_tokens: int,
-        sampling: Sampling | None,
-        stop: Sequence[str],
-        ignore_eos: bool,
-        *,
-        owned: bool = False,
-    ) -> Generation:
-        """Generate after token ids. An `owned` session is closed when the iteration ends."""
+    def start(self, ids: list[int], options: GenerateOptions, *, close_at_end: bool = False) -> Generation:
+        """Generate after token ids. With `close_at_end` the session is closed when the iteration ends."""
         model = self._model
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
-        check_max_tokens(max_tokens)
-        sampler = model.sampler(sampling or Sampling())
-        end_tokens = frozenset[int]() if ignore_eos else model.tokenizer.eos_ids
+        sampler, end_tokens = model.sampler(options.sampling), model.end_tokens(options)
         text = model.tokenizer.stream(at_start=self.position == 0 and not self._pending and not ids)
         self._pending += ids
         self._turn += 1
@@ -83,7 +69,7 @@ class Session:
             self._pending = [token]
             return token
 
-        return Generation(len(ids), next_token, text, stop_strings(stop), max_tokens, self.close if owned else None)
+        return Generation(len(ids), next_token, text, options, self.close if close_at_end else None)
 
     def _check_open(self) -> None:
         self._model.check_open()
@@ -94,7 +80,7 @@ class Session:
         if n_tokens == 0:
             raise ContextError("the prompt is empty: it has no tokens to start from")
         if self.position + n_tokens > self._model.context:
-            used = f" after {self.position} that the session holds" if self.position else ""
+            used = f" after {self.position} already in the session" if self.position else ""
             raise ContextError(
                 f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise --context"
             )
@@ -146,10 +132,47 @@ class Session:
     def __del__(self) -> None:
         self.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class Conversation:
+    """Chat messages, and the session whose KV cache has them.
+
+    Each turn renders the chat template over all messages and processes what follows the text that the session has. If that
+    text is not a prefix (the template rewrites old turns, or an answer was interrupted), a new session processes everything.
+    Raises ModelError if the model has no chat template.
+    """
+
+    def __init__(self, lm: LanguageModel, options: GenerateOptions) -> None:
+        self._lm, self._options = lm, replace(options, raw=True)
+        self.messages: list[dict[str, str]] = []
+        self._session = lm.session()
+        self._processed = ""
+
+    def say(self, text: str) -> Generator[str]:
+        """Send a message and yield the answer's pieces. An interrupted answer stays in the messages as far as it got."""
+        self.messages.append({"role": "user", "content": text})
+        rendered = self._lm.chat_template.render(self.messages, add_generation_prompt=True)
+        if not rendered.startswith(self._processed):
+            self._restart()
+        pieces: list[str] = []
+        generation = self._session.generate(rendered[len(self._processed) :], self._options)
+        complete = False
+        try:
+            for piece in generation:
+                pieces.append(piece)
+                yield piece
+            # After a stop string the session has tokens that are not in the answer.
+            complete = generation.finish_reason == "length" or not self._options.stop
+        finally:
+            self.messages.append({"role": "assistant", "content": "".join(pieces)})
+            if complete:
+                self._processed = rendered + "".join(pieces)
+            else:
+                self._restart()
+
+    def _restart(self) -> None:
+        self._session.close()
+        self._session, self._processed = self._lm.session(), ""
+
+    def close(self) -> None:
+        """Release the session's slot in the KV cache."""
+        self._session.close()

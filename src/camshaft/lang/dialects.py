@@ -29,11 +29,16 @@ Column: TypeAlias = Mapping[str, Cell]  # operand kind ('f', 'i', 'u', 'b') -> c
 
 def _operator(text: str, kinds: str) -> dict[str, Column]:
     """Return the cells of an infix operator, equal in all three dialects."""
-    return {dialect: dict.fromkeys(kinds, f"{{0}} {text} {{1}}") for dialect in ("c", "wgsl", "msl")}
+    return _alike(dict.fromkeys(kinds, f"{{0}} {text} {{1}}"))
+
+
+def _alike(column: Column) -> dict[str, Column]:
+    """Return a row with the same cells in all three dialects."""
+    return dict.fromkeys(("c", "wgsl", "msl"), column)
 
 
 def _expanded(name: str, kinds: str) -> dict[str, Column]:
-    return {dialect: dict.fromkeys(kinds, f"expand:{name}") for dialect in ("c", "wgsl", "msl")}
+    return _alike(dict.fromkeys(kinds, f"expand:{name}"))
 
 
 def _function(name: str, kinds: str = "f", msl: str = "", wgsl: str = "") -> dict[str, Column]:
@@ -67,9 +72,9 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "subtract": _operator("-", "fiu"),
     "multiply": _operator("*", "fiu"),
     "divide": _operator("/", "f"),
-    "floor_divide": {"c": _FLOOR_DIVIDE, "wgsl": _FLOOR_DIVIDE, "msl": _FLOOR_DIVIDE},
-    "remainder": {"c": _REMAINDER, "wgsl": _REMAINDER, "msl": _REMAINDER},
-    "negate": {dialect: dict.fromkeys("fi", "-{0}") for dialect in ("c", "wgsl", "msl")},
+    "floor_divide": _alike(_FLOOR_DIVIDE),
+    "remainder": _alike(_REMAINDER),
+    "negate": _alike(dict.fromkeys("fi", "-{0}")),
     "fma": {"c": {"f": "expand:fma"}, "wgsl": _FMA, "msl": _FMA},
     "minimum": _extreme("minimum", "min"),
     "maximum": _extreme("maximum", "max"),
@@ -86,8 +91,8 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "log": {**_function("log", msl="precise::log"), "c": _EXPAND},
     # the built-in of WGSL, and of some Metal versions, may overflow to NaN
     "tanh": {**_expanded("tanh", "f"), "c": _EXPAND},
-    "erf": {"c": _EXPAND, "wgsl": _EXPAND, "msl": _EXPAND},
-    "scale": {"c": _EXPAND, "wgsl": _EXPAND, "msl": _EXPAND},
+    "erf": _alike(_EXPAND),
+    "scale": _alike(_EXPAND),
     # the WGSL built-ins are accurate only for |x| <= pi
     "sin": {**_function("sin", msl="precise::sin"), "wgsl": {"f": "expand:sin"}},
     "cos": {**_function("cos", msl="precise::cos"), "wgsl": {"f": "expand:cos"}},
@@ -95,7 +100,7 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "isnan": {"c": {"f": "{0} != {0}"}, "wgsl": {"f": "expand:isnan"}, "msl": {"f": "isnan({0})"}},
     "and": _operator("&", "iub"),
     "or": _operator("|", "iub"),
-    "xor": {"c": _XOR, "wgsl": _XOR, "msl": _XOR},
+    "xor": _alike(_XOR),
     "shift_left": {**_operator("<<", "iu"), "wgsl": _SHIFT_LEFT},
     "shift_right": {**_operator(">>", "iu"), "wgsl": _SHIFT_RIGHT},
     "less": _operator("<", "fiu"),

@@ -26,7 +26,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16
 from camshaft.lang.dialects import C_FAMILY, Column
-from camshaft.lang.structural import STRUCTURAL as STRUCTURAL
+from camshaft.lang.targets import STRUCTURAL as STRUCTURAL
 
 
 @dataclass(frozen=True)

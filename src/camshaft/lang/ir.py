@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from camshaft.dtypes import DType, bf16, f16, f32, i8, i16, i32, u8, u16, u32
 from camshaft.lang.operators import Operators
 from camshaft.lang.operators import recorder as recorder
-from camshaft.lang.operators import recorders as recorders
+from camshaft.lang.operators import recording as recording
 
 Operand: TypeAlias = "Value | int | float"
 
@@ -33,13 +33,31 @@ def arithmetic_dtype(dtype: DType) -> DType:
 
 
 @dataclass(frozen=True)
+class RunTime:
+    """Run-time scalar number `index`, in a constant or an array's shape: the kernel gets a traced value, not an int."""
+
+    index: int
+
+
+# The bound of an array whose sizes are run-time scalars.
+ANY_SIZE = 1 << 40
+
+
+@dataclass(frozen=True)
 class ArrayParam:
-    """A row-major array parameter. `shape` holds upper bounds (an Extent's bound for a size that varies)."""
+    """A row-major array parameter. `shape` holds upper bounds (an Extent's bound for a size that varies). Axes but the first
+    may be run-time scalars; in the IR the array is then flat."""
 
     name: str
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[int | RunTime, ...]
     writable: bool = False
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """The shape in the IR."""
+        sizes = tuple(size for size in self.shape if isinstance(size, int))
+        return sizes if len(sizes) == len(self.shape) else (ANY_SIZE,)
 
 
 @dataclass(frozen=True)

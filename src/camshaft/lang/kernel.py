@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -16,8 +16,9 @@ from camshaft.dtypes import i64
 from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
 from camshaft.lang.tracing import tracer as tracing
+from camshaft.lang.verifier.verify import verify
 
-Constant: TypeAlias = "int | float | str | bool | tuple[Constant, ...]"
+Constant: TypeAlias = "int | float | str | bool | ir.RunTime | tuple[Constant, ...]"
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,19 @@ class Kernel:
     ) -> ir.KernelIR:
         """Run the function once with traced values. A KernelError names the source line that breaks a rule."""
         tracer = tracing.Tracer(self.name, self.function.__code__.co_filename)
-        params = [ir.Array(a.name, a.dtype, a.shape, a.writable) for a in arrays]
-        ir.recorders.append(tracer)
+        params = [ir.Array(a.name, a.dtype, a.bounds, a.writable) for a in arrays]
+        sizes = [*(a.shape for a in arrays), *(constants or {}).values()]
         try:
-            values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
-            given = [tracing.Array(p) for p in params] + values[: self._scalar_count(len(params), len(values))]
-            self.function(tracer, *given, **(constants or {}))
+            with ir.recording(tracer):
+                values = [tracer.record("scalar", i64, attr=index) for index, _ in enumerate(scalars)]
+                given = [tracing.Array(p, _traced(a.shape, values)) for p, a in zip(params, arrays, strict=True)]
+                by_keyword = {name: _traced(constant, values) for name, constant in (constants or {}).items()}
+                in_order = [] if any(_has_run_time(size) for size in sizes) else values
+                self.function(tracer, *given, *in_order[: self._scalar_count(len(params), len(in_order))], **by_keyword)
         except CamshaftError:
             raise
         except Exception as error:  # for example an unknown method of k, or NumPy on a traced value
             raise tracer.foreign(error) from error
-        finally:
-            ir.recorders.pop()
         if tracer.broken or tracer.block is not tracer.body:
             raise tracer.broken or tracer.left_early(tracer.loop_line)
         return ir.KernelIR(
@@ -85,6 +87,19 @@ class Kernel:
                 f"kernel {self.name} takes {code.co_argcount - 1} arrays and scalars, got {n_arrays} and {n_scalars}"
             )
         return named
+
+
+def _has_run_time(constant: Any) -> bool:
+    if isinstance(constant, tuple):
+        return any(_has_run_time(part) for part in constant)
+    return isinstance(constant, ir.RunTime)
+
+
+def _traced(constant: Any, scalars: Sequence[ir.Value]) -> Any:
+    """The constant with traced values for run-time scalars."""
+    if isinstance(constant, tuple):
+        return tuple(_traced(part, scalars) for part in constant)
+    return scalars[constant.index] if isinstance(constant, ir.RunTime) else constant
 
 
 @functools.cache
@@ -113,6 +128,32 @@ def _collect_sources(name: str, package: str, files: set[str]) -> None:
             _collect_sources(origin, package, files)
 
 
+@dataclass(frozen=True)
+class CompileRequest:
+    """A kernel and everything else that its compiled code depends on, besides the device.
+
+    `scalars` are the names of the run-time scalars. `lanes` is the number of lanes of a program; None means the device's default.
+    """
+
+    kernel: Kernel
+    arrays: tuple[ir.ArrayParam, ...]
+    scalars: tuple[str, ...] = ()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    grid: tuple[ir.GridDim, ...] = (ir.GridDim(),)
+    lanes: int | None = None
+
+    def trace(self) -> ir.KernelIR:
+        """Trace and verify the kernel. KernelError or VerifyError if it breaks a rule of the language."""
+        traced = self.kernel.trace(self.arrays, self.scalars, self.constants, self.grid)
+        verify(traced)
+        return traced
+
+    def key(self) -> str:
+        """Return a canonical text for cache keys. It does not include `lanes`."""
+        constants = ",".join(f"{name}={self.constants[name]!r}" for name in sorted(self.constants))
+        return f"{self.kernel.name}|{self.kernel.digest()}|{self.arrays!r}|{self.scalars!r}|{constants}|{self.grid!r}"
+
+
 def kernel(function: Callable[..., None]) -> Kernel:
     """Wrap a function as a Kernel: (k, arrays..., scalars..., *, constants...)."""
     return Kernel(function)
@@ -130,8 +171,3 @@ def language_digest(*patterns: str) -> str:
     for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def constants_key(constants: Mapping[str, Any]) -> str:
-    """Return a canonical text for a set of constants, for cache keys."""
-    return ",".join(f"{name}={constants[name]!r}" for name in sorted(constants))

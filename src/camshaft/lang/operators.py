@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from camshaft.errors import KernelError
 
 if TYPE_CHECKING:
     from camshaft.lang.ir import Operand, Value
-from typing import Any
-
-from camshaft.errors import KernelError
 
 # Stack of active tracers (lang/tracing/tracer.py); the operators of Value record into the last one.
 recorders: list[Any] = []
@@ -19,6 +20,16 @@ def recorder() -> Any:
     if not recorders:
         raise KernelError("a traced value was used outside of its kernel")
     return recorders[-1]
+
+
+@contextmanager
+def recording(tracer: Any) -> Iterator[None]:
+    """Make `tracer` the active one in the block."""
+    recorders.append(tracer)
+    try:
+        yield
+    finally:
+        recorders.pop()
 
 
 def _record(name: str, *operands: object) -> Value:

@@ -47,7 +47,7 @@ def need_space(folder: Path, nbytes: int) -> None:
         )
 
 
-def run_watched(command: Sequence[str], folder: Path, nbytes: int, progress: Progress | None, **env: str) -> str:
+def run_command(command: Sequence[str], folder: Path, nbytes: int, progress: Progress | None, **env: str) -> str:
     """Run `command` inside `folder` and return its standard output; report the size of the largest file as progress.
 
     The child's temporary files go to `folder` too. The child is ended before an exception leaves this function. Raises

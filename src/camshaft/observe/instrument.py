@@ -5,19 +5,22 @@ plan/compile.py calls this through plan/hooks.py only if one of these settings i
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.backends.device import HOST, Bytes
 from camshaft.errors import SettingError
 from camshaft.extent import Extent
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.observe.debug_output import dump, print_lines, print_plan, print_run
-from camshaft.observe.kernel_texts import KernelTexts, kernel_texts
+from camshaft.observe.kernel_texts import SYMBOL, KernelTexts, kernel_texts
 from camshaft.observe.machine_peak import machine_peak
-from camshaft.observe.override import ReplacedKernel, replaced
 from camshaft.observe.profile import profile_of
 from camshaft.observe.trace import trace_file
 from camshaft.observe.validate import validated_run
@@ -29,6 +32,57 @@ from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import BufferSlice, Programs, Schedule, Thunk
 from camshaft.settings import Settings, settings
+
+# Matches the entry name @kernel, but not @kernel_part.
+_ENTRY = re.compile(rf"@{SYMBOL}\b(?![\w.$-])")
+
+
+@dataclass(frozen=True)
+class ReplacedKernel(CpuKernel):
+    """Machine code compiled from an edited file."""
+
+    path: Path = Path()
+
+
+def replaced(lowered: Lowered, folder: Path) -> list[str]:
+    """Run hand-edited LLVM IR in place of camshaft's own kernels; return the names of the replaced thunks.
+
+    Reads files STEM.ll as CAMSHAFT_DUMP wrote them, for kernels of the backends simd and scalar and for BLAS calls. An unedited
+    file changes nothing, so a dump folder can be used as it is. Raises SettingError for an edited file other than LLVM IR,
+    BackendError with LLVM's message if it does not compile."""
+    names = []
+    for origin in lowered.origins:
+        for index, texts in zip(range(origin.first, origin.last), kernel_texts(origin), strict=False):
+            code = _edited(texts, folder)
+            if code is not None:
+                thunk = lowered.thunks[index]
+                lowered.thunks[index] = replace(thunk, entry=code, reason=f"replaced by {code.path.name}")
+                names.append(thunk.name)
+    return names
+
+
+def _edited(texts: KernelTexts, folder: Path) -> ReplacedKernel | None:
+    for path in folder.glob(f"{texts.stem}.*"):
+        content = path.read_text("utf-8")
+        if path.suffix == ".ll" and texts.suffix == "ll" and texts.device.backend != "null":
+            if content != texts.source:
+                return _compiled(texts, path, content)
+        elif texts.files().get(path.name, content) != content:
+            raise SettingError(
+                f"CAMSHAFT_OVERRIDE: {path} was edited; only the LLVM IR (.ll) of CPU kernels can be replaced"
+            )
+    return None
+
+
+def _compiled(texts: KernelTexts, path: Path, source: str) -> ReplacedKernel:
+    if not _ENTRY.search(source):
+        raise SettingError(f"CAMSHAFT_OVERRIDE: {path} does not define @{SYMBOL}")
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    signature = f"override|{digest}|{texts.vectorize}"
+    code = native_function(
+        texts.launch.name, signature, lambda symbol: _ENTRY.sub(f"@{symbol}", source), texts.vectorize
+    )
+    return ReplacedKernel(code.name, code.address, code.library, code.key, path)
 
 
 def interpreted(lowered: Lowered) -> None:
@@ -51,7 +105,7 @@ def _interpreted(thunk: Thunk, texts: KernelTexts) -> Thunk:
 
     def run(*args: Any) -> None:
         views = [
-            np.frombuffer(memory, np.uint8).view(array.dtype.numpy).reshape(array.shape)
+            np.frombuffer(memory, np.uint8).view(array.dtype.numpy).reshape(array.bounds)
             for memory, array in zip(args, arrays, strict=False)
         ]
         interpret(kernel, views, [int(value) for value in args[len(arrays) :]], lanes=lanes)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from camshaft.backends.cpu.compile import assembly
-from camshaft.backends.cuda.ptx import ptx
+from camshaft.backends.cuda.kernel import ptx
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl
@@ -19,7 +19,6 @@ from camshaft.emit.target import CpuTarget
 from camshaft.emit.wgsl import module as wgsl
 from camshaft.graph.custom import CustomOp
 from camshaft.lang import ir
-from camshaft.lang.kernel import constants_key
 from camshaft.lang.simt.form import to_simt
 from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, NativeCall
@@ -192,8 +191,7 @@ class KernelTexts:
         """The Kernel IR, or None for native code such as a BLAS call."""
         if isinstance(self.launch, NativeCall):
             return None
-        params = self.params
-        return self.launch.kernel.trace(params.arrays, params.scalar_names, self.launch.constants, params.grid)
+        return self.params.request(self.launch).trace()
 
     @cached_property
     def source(self) -> str:
@@ -228,14 +226,13 @@ def kernel_texts(origin: NodeRange) -> list[KernelTexts]:
     texts = []
     for launch in build.launches:
         params = signature(launch, node.spec, build)
-        key = f"{_identity(launch)}|{params.arrays!r}|{params.scalar_names!r}|{params.grid!r}|{choice.device.name}"
-        digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(f"{_identity(launch, params)}|{choice.device.name}".encode()).hexdigest()[:12]
         stem = re.sub(r"[^\w.-]", "_", f"{choice.op.name}.{choice.variant.name}.{launch.name}.{digest}")
         texts.append(KernelTexts(stem, launch, params, choice.device))
     return texts
 
 
-def _identity(launch: Launch | NativeCall) -> str:
+def _identity(launch: Launch | NativeCall, params: Signature) -> str:
     if isinstance(launch, NativeCall):
-        return f"{launch.name}|{launch.digest}"
-    return f"{launch.kernel.name}|{launch.kernel.digest()}|{constants_key(launch.constants)}|{launch.lanes}"
+        return f"{launch.name}|{launch.digest}|{params!r}"
+    return f"{params.request(launch).key()}|{launch.lanes}"

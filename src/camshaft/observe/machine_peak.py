@@ -9,23 +9,21 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.dtypes import DType, f32, i32, u32
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Array as KernelArray
+from camshaft.lang import CompileRequest, Constant, Kernel, Tracer, ir, kernel
 from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
 from camshaft.settings import thread_count
-from camshaft.store.store import store
+from camshaft.store.store import row_as, store
 from camshaft.validation.cases import machine_key
 
 WIDTH = 16
@@ -50,40 +48,15 @@ def read_memory(k: Tracer, x: KernelArray, out: KernelArray, *, streams: int, ah
 
 
 @kernel
-def int8_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
-    # CHAINS dot products of 4 bytes each
-    p = k.program(0)
+def chains(k: Tracer, x: KernelArray, out: KernelArray, *, step: str) -> None:
+    # out = out + x[first half] * x[second half], STEPS times in each of CHAINS sums. `step` is the Tracer's method: dot4 (int8),
+    # dot2 (bf16) or fma (f32)
+    p, dtype = k.program(0), out.dtype
     a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
-    sums = [k.var(k.splat(j, WIDTH, i32), i32) for j in range(CHAINS)]
+    sums = [k.var(k.splat(j if dtype == i32 else float(j), WIDTH, dtype), dtype) for j in range(CHAINS)]
     for _ in k.range(STEPS):
         for total in sums:
-            total.set(k.dot4(total.value, a, b))
-    for j, total in enumerate(sums):
-        k.store_vector(out, total.value, p, j * WIDTH)
-
-
-@kernel
-def bf16_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
-    # CHAINS f32 sums of products of bf16 pairs
-    p = k.program(0)
-    a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
-    sums = [k.var(k.splat(float(j), WIDTH)) for j in range(CHAINS)]
-    for _ in k.range(STEPS):
-        for total in sums:
-            total.set(k.dot2(total.value, a, b))
-    for j, total in enumerate(sums):
-        k.store_vector(out, total.value, p, j * WIDTH)
-
-
-@kernel
-def f32_chains(k: Tracer, x: KernelArray, out: KernelArray) -> None:
-    # CHAINS sums of f32 products
-    p = k.program(0)
-    a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
-    sums = [k.var(k.splat(float(j), WIDTH)) for j in range(CHAINS)]
-    for _ in k.range(STEPS):
-        for total in sums:
-            total.set(k.fma(total.value, a, b))
+            total.set(getattr(k, step)(total.value, a, b))
     for j, total in enumerate(sums):
         k.store_vector(out, total.value, p, j * WIDTH)
 
@@ -165,17 +138,17 @@ def _compiled(
     source: Kernel, x: Array, out: Array, dtypes: tuple[DType, DType], n_programs: int, **constants: Constant
 ) -> CpuKernel:
     """Compile the kernel for this CPU."""
-    arrays = [ir.ArrayParam("x", dtypes[0], x.shape), ir.ArrayParam("out", dtypes[1], out.shape, True)]
-    return cpu_device("simd").compile(source, arrays, (), constants, (ir.GridDim(n_programs),))
+    arrays = (ir.ArrayParam("x", dtypes[0], x.shape), ir.ArrayParam("out", dtypes[1], out.shape, True))
+    return cpu_device("simd").compile(CompileRequest(source, arrays, (), constants, (ir.GridDim(n_programs),)))
 
 
 # a 32-bit word with two bf16 ones
 PAIR_OF_ONES = 0x3F803F80
-# (rate, kernel, input dtype, input value, output dtype, operations per lane and step)
+# (rate, step of `chains`, input dtype, input value, output dtype, operations per lane and step)
 _RATES = (
-    ("int8_ops_per_s", int8_chains, u32, 1, i32, 8),
-    ("bf16_ops_per_s", bf16_chains, u32, PAIR_OF_ONES, f32, 4),
-    ("f32_ops_per_s", f32_chains, f32, 1, f32, 2),
+    ("int8_ops_per_s", "dot4", u32, 1, i32, 8),
+    ("bf16_ops_per_s", "dot2", u32, PAIR_OF_ONES, f32, 4),
+    ("f32_ops_per_s", "fma", f32, 1, f32, 2),
 )
 
 
@@ -204,10 +177,10 @@ def measure_reading(threads: int, nbytes: int = NBYTES) -> float:
 def measure(threads: int, nbytes: int = NBYTES) -> MachinePeak:
     """Measure the peak rates with `threads` threads, in about two seconds. `nbytes` is the size of the memory read."""
     rates = {}
-    for rate, source, in_dtype, value, out_dtype, per_lane in _RATES:
+    for rate, step, in_dtype, value, out_dtype, per_lane in _RATES:
         x, out = _ones(in_dtype, N_PROGRAMS, 2 * WIDTH), _ones(out_dtype, N_PROGRAMS, CHAINS * WIDTH)
         x[:] = value
-        code = _compiled(source, x, out, (in_dtype, out_dtype), N_PROGRAMS)
+        code = _compiled(chains, x, out, (in_dtype, out_dtype), N_PROGRAMS, step=step)
         work = float(per_lane * WIDTH * CHAINS * STEPS * N_PROGRAMS)
         rates[rate] = work / _seconds(code, (x, out), N_PROGRAMS, threads)
     return MachinePeak(threads, measure_reading(threads, nbytes), **rates)
@@ -219,9 +192,8 @@ def _key() -> str:
 
 def stored_peaks() -> tuple[MachinePeak, ...]:
     """The measured peaks of this machine, sorted by number of threads. Measures nothing."""
-    rows = (store().evidence.get(_key()) or {}).get("peaks")
-    names = {f.name for f in fields(MachinePeak)}
-    valid = [MachinePeak(**row) for row in rows if isinstance(row, dict) and set(row) == names] if rows else []
+    rows = (store().evidence.get(_key()) or {}).get("peaks") or ()
+    valid = [peak for row in rows if (peak := row_as(MachinePeak, row))]
     return tuple(sorted(valid, key=lambda r: r.threads))
 
 

@@ -52,8 +52,8 @@ def profile_data(title: str, profile: Profile) -> dict[str, Any]:
         "extents": profile.extents,
         "notes": profile.notes,
         "workers": [vars(w) for w in profile.workers],
-        "roof": None if profile.peak is None else vars(profile.peak),
-        "columns": [*_COLUMNS, "gb_per_s", "gflop_per_s", "roof_share"],
+        "peak": None if profile.peak is None else vars(profile.peak),
+        "columns": [*_COLUMNS, "gb_per_s", "gflop_per_s", "peak_share"],
         "rows": {what: [_cells(row) for row in profile.by(what)] for what in ("op", "part", "layer", "thunk")},
         "arena_nbytes": profile.arena_nbytes,
         "placements": [[p.name, p.space, p.offset, p.nbytes, p.first, p.last] for p in profile.placements],
@@ -62,7 +62,7 @@ def profile_data(title: str, profile: Profile) -> dict[str, Any]:
 
 
 def _cells(row: Row) -> list[Any]:
-    cells = [getattr(row, name) for name in (*_COLUMNS, "gb_per_s", "gflop_per_s", "roof_share")]
+    cells = [getattr(row, name) for name in (*_COLUMNS, "gb_per_s", "gflop_per_s", "peak_share")]
     return [float(f"{cell:.6g}") if isinstance(cell, float) else cell for cell in cells]
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.errors import SettingError
 from camshaft.observe.machine_peak import MachinePeak, machine_peak
-from camshaft.observe.rows import GROUPS, Row, grouped
-from camshaft.observe.work import Work, layer_and_part, work_of
+from camshaft.observe.rows import GROUPS, Row, Work, grouped, layer_and_part, work_of
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.runtime.timed import Floats, TimedRun
@@ -82,7 +81,7 @@ class Profile:
             "waited_share": self.waited_share,
             "workers": [asdict(w) for w in self.workers],
             "arena_nbytes": self.arena_nbytes,
-            "roof": None if self.peak is None else asdict(self.peak),
+            "peak": None if self.peak is None else asdict(self.peak),
             **tables,
         }
 
@@ -138,7 +137,7 @@ def _above_peak(rows: Sequence[Row], total_ns: float, peak: MachinePeak | None) 
         return []
     return [
         f"{rate / 1e9:.1f} GB/s is above the measured peak of {peak.read_bytes_per_s / 1e9:.1f}: operands came from a cache, or "
-        "the peak was measured on a busy machine (camshaft profile --roof measures it again)"
+        "the peak was measured on a busy machine (camshaft profile --peak measures it again)"
     ]
 
 

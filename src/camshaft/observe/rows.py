@@ -1,10 +1,23 @@
-"""Row: the profile of one thunk, or the sum over several by op, part or layer."""
+"""Row: the profile of one thunk, or the sum over several by op, part or layer. Work: bytes and operations of a node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from camshaft.dtypes import bf16
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BlockFormat
+from camshaft.observe.machine_peak import MachinePeak
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.quantize.quantize_activations import LAYOUTS
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.lowering.node_thunks import NodeRange
+
+Active = Mapping[Extent, int]
+_NUMBER = re.compile("[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -15,7 +28,7 @@ class Row:
     busy_ns: the same, summed over the workers' own programs. waited_ns: workers' time at the wait before the thunk, summed.
     share: fraction of all workers' time. least_ns: minimum time at the machine's peak rates; None without a peak.
 
-    A replicated thunk (`n_everywhere` 1: every worker runs all programs) counts its bytes and operations once; `ns` is one
+    A replicated thunk (`n_replicated` 1: every worker runs all programs) counts its bytes and operations once; `ns` is one
     worker's time, `busy_ns` and `share` include all workers.
     """
 
@@ -26,7 +39,7 @@ class Row:
     layer: str
     part: str
     n_thunks: int
-    n_everywhere: int
+    n_replicated: int
     n_waits: int
     ns: float | None
     busy_ns: float
@@ -48,13 +61,13 @@ class Row:
         return self.flops / self.ns if self.ns else None
 
     @property
-    def roof_share(self) -> float | None:
+    def peak_share(self) -> float | None:
         """The minimum time at the machine's peak rates, divided by the measured time; 1 is optimal."""
         return self.least_ns / self.ns if self.ns and self.least_ns is not None else None
 
     def report(self) -> dict[str, Any]:
         """All fields and rates, for JSON."""
-        rates = {name: getattr(self, name) for name in ("gb_per_s", "gflop_per_s", "roof_share")}
+        rates = {name: getattr(self, name) for name in ("gb_per_s", "gflop_per_s", "peak_share")}
         return vars(self) | rates
 
 
@@ -92,4 +105,56 @@ def _sum(name: str, rows: list[Row]) -> Row:
 
 
 _WORDS = ("op", "variant", "device", "layer", "part", "kind")
-_SUMS = ("n_thunks", "n_everywhere", "n_waits", "busy_ns", "share", "waited_ns", "nbytes", "flops")
+_SUMS = ("n_thunks", "n_replicated", "n_waits", "busy_ns", "share", "waited_ns", "nbytes", "flops")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes read and written, and operations of `kind` ('int8', 'bf16' or 'f32', the precision whose peak applies)."""
+
+    nbytes: float
+    flops: float
+    kind: str
+
+    def least_ns(self, peak: MachinePeak) -> float:
+        """The minimum time in ns at these peak rates."""
+        return peak.least_s(self.nbytes, {self.kind: self.flops}) * 1e9
+
+
+def _at(value: Any, active: Active) -> Any:
+    return active.get(value, value.bound) if isinstance(value, Extent) else value
+
+
+def active_node(node: NodeSpec, active: Active) -> NodeSpec:
+    """The node with every Extent in shapes and attributes replaced by its active value."""
+
+    def spec(s: TensorSpec) -> TensorSpec:
+        return TensorSpec(tuple(_at(d, active) for d in s.shape), s.dtype, s.layout)
+
+    attrs = {name: _at(value, active) for name, value in node.attrs.items()}
+    return NodeSpec(tuple(map(spec, node.inputs)), tuple(map(spec, node.outputs)), attrs)
+
+
+def work_of(origin: NodeRange, active: Active) -> Work:
+    """The node's work according to its op."""
+    node = active_node(origin.node.spec, active)
+    op = origin.node.op
+    return Work(float(op.nbytes(node)), float(op.flops(node)), _kind(node))
+
+
+def _kind(node: NodeSpec) -> str:
+    if any(s.layout in LAYOUTS.values() for s in node.inputs) and any(
+        isinstance(s.dtype, BlockFormat) for s in node.inputs
+    ):
+        return "int8"
+    return "bf16" if any(s.dtype == bf16 for s in node.inputs) else "f32"
+
+
+def layer_and_part(name: str) -> tuple[str, str]:
+    """Split a thunk name: 'blk.3.attn_q/1' gives ('blk.3', 'attn_q'). A name without a number is both layer and part."""
+    plain = name.split("/")[0]
+    words = plain.split(".")
+    at = next((i for i, word in enumerate(words) if _NUMBER.fullmatch(word)), None)
+    if at is None or at + 1 == len(words):
+        return plain, plain
+    return ".".join(words[: at + 1]), ".".join(words[at + 1 :])

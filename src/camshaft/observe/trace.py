@@ -67,7 +67,7 @@ def profile_trace(profiles: dict[str, Profile]) -> dict[str, Any]:
     for number, (title, profile) in enumerate(profiles.items(), start=1):
         labels = [(row.name, f"{row.op}/{row.variant}") for row in profile.thunks]
         events += lane_events(profile.timeline, number, title)
-        replicated = frozenset(i for i, row in enumerate(profile.thunks) if row.n_everywhere)
+        replicated = frozenset(i for i, row in enumerate(profile.thunks) if row.n_replicated)
         events += run_events(profile.timeline, labels, number, profile.timeline.began_ns, replicated)
     return document(events)
 

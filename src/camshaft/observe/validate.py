@@ -12,7 +12,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Tensor, root
-from camshaft.observe.work import active_node
+from camshaft.observe.rows import active_node
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.node_thunks import NodeRange, Piece

@@ -32,13 +32,13 @@ def operand(value: Any) -> Operand:
         return value  # type: ignore[no-any-return]
     if isinstance(value, np.ma.MaskedArray):
         raise ArrayTypeError("a masked array would lose its mask; wanted an ndarray, such as its .filled(0)")
-    if speaks_dlpack(value):
+    if supports_dlpack(value):
         return from_dlpack(value)
     array: Array = np.asarray(value)
     return array
 
 
-def speaks_dlpack(value: Any) -> bool:
+def supports_dlpack(value: Any) -> bool:
     return hasattr(type(value), "__dlpack__") and not isinstance(value, np.ndarray | np.generic)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ SIGNED = (i8, i16, i32, i64)
 UNSIGNED = (u8, u16, u32, u64)
 NUMBERS = (*FLOATS, *SIGNED, *UNSIGNED)
 EVERY = (*NUMBERS, boolean)
+# Tolerances of results that the attribute `to` rounds. Rounding error against the unrounded y: step^2 / 12 at a power of two,
+# where steps are widest, and a tenth more.
+TO_TOLERANCE = {"f32": 1e-12, "f16": 1.1 * 2.0**-20 / 12, "bf16": 1.1 * 2.0**-14 / 12}
 
 
 def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -> None:
@@ -45,9 +49,28 @@ def widened(x: ops.Array) -> ops.Array:
     return x.astype(np.float64) if as_dtype(x.dtype).is_float else x
 
 
+def partly_active(full: ops.Sample, active: int, fixed: Sequence[int] = (), extent: str = "tokens") -> ops.Sample:
+    """Returns the sample with its rows as an Extent, of which `active` are computed. Inputs in `fixed` have no rows."""
+    rows = Extent(extent, next(len(a) for i, a in enumerate(full.inputs) if i not in fixed))
+    specs = (
+        TensorSpec(a.shape if i in fixed else (rows, *a.shape[1:]), as_dtype(a.dtype))
+        for i, a in enumerate(full.inputs)
+    )
+    return replace(full, specs=tuple(specs), extents={rows: active})
+
+
 def rounded(y: Any, dtype: DType) -> ops.Array:
     """Converts a reference's result for comparison: float64 for f32, otherwise rounded to `dtype`."""
     return np.asarray(y).astype(np.float64 if dtype == f32 else dtype.numpy)
+
+
+def to_dtype(op: str, y: TensorSpec, attrs: ops.Attrs) -> TensorSpec:
+    """Returns y in the dtype that the attribute `to` names: computed in f32, rounded once when it is stored. ShapeError for
+    other dtypes than f32, f16 and bf16."""
+    dtypes = {dtype.name: dtype for dtype in (f32, f16, bf16)}
+    name = attrs.get("to", "f32")
+    ops.expect(name in dtypes, op, f"to {name!r}", "to f32, f16 or bf16")
+    return TensorSpec(y.shape, dtypes[name])
 
 
 def in_f32(decompose: Callable[..., Any]) -> Callable[..., Any]:

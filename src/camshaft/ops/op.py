@@ -12,7 +12,7 @@ import numpy as np
 from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant, Kernel
+from camshaft.lang import Constant, Kernel
 from camshaft.ops.parameters import ANY, Parameters
 from camshaft.ops.rule import Rule
 from camshaft.ops.spec import Dim, TensorSpec
@@ -100,7 +100,8 @@ class Cells:
 class Launch:
     """A kernel launch. `arrays` are in the kernel's order; `extents` are the run-time scalars that follow them.
 
-    `lanes` (a power of two) overrides the device's lane width. The last grid axis varies fastest.
+    `lanes` (a power of two) overrides the device's lane width. The last grid axis varies fastest. `sizes` names the constants
+    that the kernel may also take as run-time scalars (ops/kernels/run_time_sizes.py): sizes, strides, or tuples of them.
     """
 
     kernel: Kernel
@@ -109,6 +110,7 @@ class Launch:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     extents: tuple[Extent, ...] = ()
     lanes: int | None = None
+    sizes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -164,6 +166,10 @@ class Tunables:
     defaults: Callable[[NodeSpec, Target], Values]
     build: Callable[[NodeSpec, Target, Values], Build]
     refusal: Callable[[NodeSpec, Target, Values], str | None] = lambda node, target, values: None
+
+    def build_default(self, node: NodeSpec, target: Target) -> Build:
+        """Builds with the default values: the `build` of a variant with these tunables."""
+        return self.build(node, target, self.defaults(node, target))
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.cpu.loaded import CpuKernel, stored
-from camshaft.backends.cpu.packing import Packing
+from camshaft.backends.cpu.loaded import CpuKernel, Packing, stored
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.memory.allocate import aligned_bytes, host_memory

@@ -13,7 +13,7 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.graph.rewrite import pack_weights, prepare
-from camshaft.ops.kernels.target import for_workers
+from camshaft.ops.kernels.launch import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
 from camshaft.plan.lowering.constant_thunks import run_constant_thunks, take_constant_thunks
@@ -48,7 +48,7 @@ def compile(
     dispatcher: KernelDispatch | None = None,
     tune: bool | None = None,
     sync: str | None = None,
-    foreseen: Callable[[], Sequence[Graph]] = tuple,
+    upcoming: Callable[[], Sequence[Graph]] = tuple,
 ) -> ExecutionPlan:
     """Compiles a graph into an ExecutionPlan.
 
@@ -58,7 +58,7 @@ def compile(
     among plans; `arena` is caller-owned memory for host temporaries. A node without a kernel on its device runs on the CPU, with
     copies, unless `strict`. A `dispatcher` computes the ops that it supports; fusion and activation quantization are then
     off. `tune` (default: CAMSHAFT_TUNE) measures kernels for shapes without stored timings, searches their tunables (seconds
-    per shape) and stores the timings. If a variant must be proved, those of the graphs that `foreseen` returns, which will be
+    per shape) and stores the timings. If a variant must be proved, those of the graphs that `upcoming` returns, which will be
     compiled soon, are proved in the same batch.
 
     With `sync` the graph runs exactly as written: no fusion, no copies, no fallback to another device. 'hazards': a node waits
@@ -89,7 +89,7 @@ def compile(
         hook("tune_graphs")([graph], override, workers)
 
     def foreseen_nodes() -> list[Node]:
-        return [node for other in foreseen() for node in prepare(other, activations).nodes]
+        return [node for other in upcoming() for node in prepare(other, activations).nodes]
 
     with for_workers(workers):
         later = foreseen_nodes if dispatcher is None and sync is None else tuple
@@ -112,7 +112,7 @@ def _lower_and_bind(
     devices = {t: m.device if isinstance(m, DeviceArray) else device("cpu") for t, m in given.items()}
     lowered = lower(graph, choices, tensor_devices(graph, devices), as_written=sync is not None)
     order = order_lowered(graph, lowered, sync) if sync is not None else None
-    if settings().watched:  # CAMSHAFT_OVERRIDE and CAMSHAFT_INTERPRET replace thunks
+    if settings().instrumented:  # CAMSHAFT_OVERRIDE and CAMSHAFT_INTERPRET replace thunks
         hook("lowered")(lowered)
     once: Sequence[Thunk] = ()
     if order is not None:
@@ -162,7 +162,7 @@ def bind_lowered(
     else:
         bound = bind(schedule, memory_plan, arena=arena, buffers=arrays, threads=workers)
     plan = _plan(graph, lowered, choices, bound, memory, time.perf_counter() - started)
-    if settings().watched:
+    if settings().instrumented:
         plan = hook("built")(plan)
     return plan
 

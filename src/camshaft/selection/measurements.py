@@ -12,17 +12,16 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from math import log2
 from pathlib import Path
-from typing import Any
 
 from camshaft.backends.registry import present_backend
 from camshaft.errors import CamshaftError, StoreError
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
 from camshaft.ops.spec import bound
-from camshaft.store.store import Store, store
+from camshaft.store.store import Store, row_as, store
 from camshaft.validation.cases import VariantCase, all_cases, case_of, kinds_of, machine_key
 
 REACH = 4.0
@@ -114,6 +113,12 @@ class Measurements:
         measured = [values_of(text) for text in texts]
         return tuple(v for v in measured if all(value in legal.get(name, ()) for name, value in v.items()))
 
+    def has(self, op: Op) -> bool:
+        """Whether the op was measured at any site."""
+        with self._lock:
+            self._load()
+            return any(name == op.name for name, _ in self._sites)
+
     def at(self, op: Op, node: NodeSpec) -> tuple[Measurement, ...]:
         """The measurements at exactly the node's sizes."""
         with self._lock:
@@ -172,7 +177,7 @@ class Measurements:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Hold the thread and process locks from reading the document to writing it, so that no other tuner's rows are lost."""
+        """Lock out other threads and processes from reading the document to writing it, so that no tuner's rows are lost."""
         with self._lock, self._store.locked("measurements"):
             yield
 
@@ -216,8 +221,8 @@ class Measurements:
     def _read(self) -> dict[str, Measurement]:
         document = self._store.measurements.get(_document_key()) or {}
         rows = document.get("measurements")
-        valid = [m for row in rows if (m := _measurement(row))] if isinstance(rows, list) else []
-        return {m.id: m for m in valid}
+        valid = [m for row in rows if (m := row_as(Measurement, row))] if isinstance(rows, list) else []
+        return {m.id: m for m in (replace(m, sizes=tuple(m.sizes)) for m in valid)}
 
 
 def _place(item: VariantCase | Measurement) -> tuple[str, str, str]:
@@ -249,13 +254,6 @@ def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float | None:
         [abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(a, b, strict=True)] if len(a) == len(b) else [log2(REACH) + 1]
     )
     return None if max(steps, default=0.0) > log2(REACH) else sum(step * step for step in steps)
-
-
-def _measurement(row: Any) -> Measurement | None:
-    """A row of the document; None if another version of camshaft wrote it with other fields."""
-    if not isinstance(row, dict) or set(row) != {f.name for f in fields(Measurement)}:
-        return None
-    return Measurement(**row | {"sizes": tuple(row["sizes"])})
 
 
 _instances: dict[Path, Measurements] = {}

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from camshaft.backends.registry import Backend, canonical, present_backend
+from camshaft.backends.device import Backend
+from camshaft.backends.registry import canonical, present_backend
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.settings import setting
 from camshaft.validation.cases import all_cases

@@ -89,12 +89,12 @@ def choose(
     measurements: Measurements | None = None,
     *,
     strict: bool = True,
-    foreseen: Callable[[], Iterable[tuple[Op, NodeSpec]]] = tuple,
+    upcoming: Callable[[], Iterable[tuple[Op, NodeSpec]]] = tuple,
 ) -> tuple[Choice, ...]:
     """Return a Choice per (op, node); equal nodes are decided once.
 
     The best candidates are validated together; where one fails, the next is tried. If anything has to be validated, the best
-    candidates of `foreseen` uses are validated in the same run. `override` names a backend or device; None considers all.
+    candidates of `upcoming` uses are validated in the same run. `override` names a backend or device; None considers all.
     `measurements` None means the stored ones, with tuned values; a stored value that fails validation is dropped with a
     warning. Raises BackendError, with all reasons, for an op that no variant can run. Unless `strict`, a node that the
     override's backend cannot run falls back to simd on the CPU, with the reason in its Choice.
@@ -114,7 +114,7 @@ def choose(
         favourites = [(*pick, rows[key].node) for key, pick in picks.items()]
         fresh = prove(
             missing,
-            extra_cases=partial(_precompile, favourites, lambda: _favourites(foreseen(), override, measurements)),
+            extra_cases=partial(_precompile, favourites, lambda: _favourites(upcoming(), override, measurements)),
         )
         results |= fresh
         _drop_failed(rows.values(), fresh)
@@ -125,12 +125,12 @@ _Favourite: TypeAlias = tuple[VariantCase, Choice, NodeSpec]
 
 @contextmanager
 def _precompile(
-    favourites: Sequence[_Favourite], foreseen: Callable[[], list[_Favourite]], unproved: Collection[VariantCase]
+    favourites: Sequence[_Favourite], upcoming: Callable[[], list[_Favourite]], unproved: Collection[VariantCase]
 ) -> Iterator[list[VariantCase]]:
-    """Compile the favourites' kernels while the unproved cases are validated; yield the cases of foreseen uses.
+    """Compile the favourites' kernels while the unproved cases are validated; yield the cases of upcoming uses.
 
-    Variants of other packages are remaining out: compiling them may crash this process."""
-    soon = foreseen()
+    Variants of other packages are left out: compiling them may crash this process."""
+    soon = upcoming()
     wanted = {*unproved, *(case for case, _, _ in soon)}
     ours = [
         f for f in (*favourites, *soon) if f[0] in wanted and f[0].home is None and f[0].module.startswith("camshaft.")

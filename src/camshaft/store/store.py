@@ -7,9 +7,9 @@ import functools
 import json
 import os
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from camshaft.errors import StoreError
 from camshaft.settings import setting
@@ -19,8 +19,16 @@ from camshaft.store.kernels import KernelCache
 from camshaft.store.objects import Counts, ObjectStore
 from camshaft.store.process_lock import ProcessLeases, locked
 
+Row = TypeVar("Row")
 DOCUMENTS_MAX_NBYTES = 64 << 20  # per kind; one machine's validation results take 0.2 MB
 _KEYS_FRACTION = 8  # of the bound is for first keys: 147 bytes each, while objects take 1 to 20 kB
+
+
+def row_as(kind: type[Row], row: object) -> Row | None:
+    """A row of a stored document as a dataclass; None if another version of camshaft wrote it with other fields."""
+    if not isinstance(row, dict) or set(row) != {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+        return None
+    return kind(**row)
 
 
 class DocumentStore:

@@ -72,7 +72,7 @@ def _lenient_character(unit: bytes) -> str:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Replaces surrogates while splitting: like them it is no letter, number, space, punctuation or symbol in any pattern.
-_STAND_IN = "\ue000"
+_REPLACEMENT = "\ue000"
 # Token for bytes missing from the vocabulary: prevents merges across them and is removed afterwards.
 _ABSENT = "\x00absent"
 
@@ -169,7 +169,7 @@ class ByteLevel:
 
     def _encode_with_surrogates(self, text: str) -> list[int]:
         """Encode word by word: the library's strings cannot hold lone surrogates."""
-        words = self._pretokenizer.splitter().pre_tokenize_str(_SURROGATE.sub(_STAND_IN, text))
+        words = self._pretokenizer.splitter().pre_tokenize_str(_SURROGATE.sub(_REPLACEMENT, text))
         spellings = (to_byte_level(text[a:b].encode("utf-8", "surrogatepass")) for _, (a, b) in words)
         return self._present([token.id for spelling in spellings for token in self._model.tokenize(spelling)])
 

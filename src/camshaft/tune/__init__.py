@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from camshaft.tune.benchmark import benchmark_kernel, benchmark_round_robin
-    from camshaft.tune.candidates import Candidate
+    from camshaft.tune.benchmark import Candidate, benchmark_kernel, benchmark_round_robin
     from camshaft.tune.graphs import Use, tune_uses, uses_of
     from camshaft.tune.nodes import Tuned, tune_node
     from camshaft.tune.rounds import BenchmarkConfig, Timing
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BenchmarkConfig": "rounds",
-    "Candidate": "candidates",
+    "Candidate": "benchmark",
     "Timing": "rounds",
     "Tuned": "nodes",
     "Use": "graphs",

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from camshaft.errors import BackendError
-from camshaft.tune.candidates import Candidate
-from camshaft.tune.node_text import node_json
+from camshaft.tune.benchmark import Candidate
+from camshaft.tune.compile_worker import node_json
 from camshaft.validation.child_process import ChildProcess
 
 COMPILE_TIMEOUT_S = 30.0

@@ -1,7 +1,14 @@
-"""Generate inputs for benchmarks: random data of a node's specs, and valid indexes."""
+"""Make inputs for benchmarks: random data of a node's specs, valid indexes, and copies that keep large operands cold.
+
+Every use in a measured plan has its own copies of large inputs, so many that a run reads twice the size of the last-level cache:
+a model's weights are read from memory too. Flushing caches between runs instead would also evict the interpreter's code and cost
+each run 100 microseconds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -9,6 +16,13 @@ import numpy as np
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.spec import Part, TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes
+from camshaft.selection.host_info import capabilities
+
+ASSUMED_CACHE_NBYTES = 32 << 20
+CACHES_READ = 2
+MAX_COPIES, MAX_COPIED_NBYTES = 1024, 512 << 20
+# Inputs with a smaller share of all input bytes are activations, which are in a cache in a model's plan too.
+SMALL = 1 / 8
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Array = np.ndarray[Any, Any]
@@ -50,3 +64,32 @@ def _noise(part: Part, seed: int) -> Array:
         high = min(np.iinfo(part.dtype.numpy).max, 1 << 31) if part.name == "codes" else 64
         return rng.integers(0, high, part.shape).astype(part.dtype.numpy)
     return (0.1 + 0.9 * rng.random(part.shape, np.float32)).astype(part.dtype.numpy)
+
+
+def input_sets(op: Op, node: NodeSpec, args: Sequence[Array], cold: bool) -> list[list[Bytes]]:
+    """Sets of inputs in plan memory: one set, or as many as keep large inputs cold; the sets share small inputs."""
+    first = [memory_of(array, spec) for array, spec in zip(args, node.inputs, strict=True)]
+    copied = large_inputs(node)
+    more = n_copies(op, node) - 1 if cold else 0
+    return [
+        first,
+        *([memory_of(args[i], s) if i in copied else first[i] for i, s in enumerate(node.inputs)] for _ in range(more)),
+    ]
+
+
+def last_cache_nbytes() -> int:
+    """Size of the largest cache in bytes, 32 MiB if unknown."""
+    return max(size or 0 for size in capabilities().cache_nbytes.values()) or ASSUMED_CACHE_NBYTES
+
+
+def large_inputs(node: NodeSpec) -> tuple[int, ...]:
+    """The indices of the inputs to copy for each use."""
+    total = sum(spec.nbytes for spec in node.inputs)
+    return tuple(i for i, spec in enumerate(node.inputs) if spec.nbytes >= SMALL * total)
+
+
+def n_copies(op: Op, node: NodeSpec) -> int:
+    """The number of copies with which a run reads CACHES_READ times the last-level cache, within half a gigabyte."""
+    copied = sum(node.inputs[i].nbytes for i in large_inputs(node))
+    wanted = ceil(CACHES_READ * last_cache_nbytes() / max(op.nbytes(node), 1.0))
+    return max(1, min(wanted, MAX_COPIES, MAX_COPIED_NBYTES // max(copied, 1)))

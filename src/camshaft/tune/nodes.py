@@ -10,8 +10,7 @@ from camshaft.ops.op import NodeSpec, Op, Values
 from camshaft.selection.measurements import Measurement, measurement, measurements
 from camshaft.selection.select import alternatives
 from camshaft.settings import settings, thread_count
-from camshaft.tune.benchmark import benchmark_round_robin
-from camshaft.tune.candidates import Candidate
+from camshaft.tune.benchmark import Candidate, benchmark_round_robin
 from camshaft.tune.compilation import COMPILE_TIMEOUT_S, Compiler
 from camshaft.tune.inputs import Array, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig, Timing

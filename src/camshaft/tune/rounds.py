@@ -43,7 +43,7 @@ class BenchmarkConfig:
     """How to measure.
 
     A sample is one run of a plan with as many uses of the kernel as take `sample_ns`; if `cold`, as many as read twice the size
-    of the last-level cache (see cold.py). Warm-up ends when a window of `window` runs does not improve the minimum by 1%, or
+    of the last-level cache (see inputs.py). Warm-up ends when a window of `window` runs does not improve the minimum by 1%, or
     after `warmup_s`. Each kernel gets `runs` samples, fewer once all have taken `budget_s`, but at least `least_runs`. A kernel
     slower than the fastest (or than `incumbent_ns`) by the factor `give_up` is not measured further. `threads` None uses the
     default.

@@ -30,7 +30,7 @@ class SearchResult:
 def beam_search(
     seed: Values, legal: Mapping[str, tuple[int, ...]], fits: Legal, evaluate: Evaluate, *, width: int, noise: float
 ) -> SearchResult:
-    """Search from the seed, changing one tunable by one legal step at a time, with the `width` best kept per step. Ends when a
+    """Search from the seed, changing one tunable by one legal step at a time, continuing from the `width` best. Ends when a
     step gains no more than `noise` (0.02: 2%), or when nothing is left to try."""
     if width < 1 or noise < 0:
         raise SettingError(

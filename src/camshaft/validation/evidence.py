@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from camshaft.store.store import Store, store
+from camshaft.store.store import Store, row_as, store
 from camshaft.validation.cases import VariantCase, machine_key
 
-# Results kept per subject under different digests, for several versions of camshaft on one machine.
+# Results stored per subject under different digests, for several versions of camshaft on one machine.
 GENERATIONS = 4
 Status = Literal["proved", "failed", "absent"]
 
@@ -116,26 +116,21 @@ class ValidationCache:
     def _read(self) -> dict[str, ValidationResult]:
         document = self._store.evidence.get(machine_key()) or {}
         rows = document.get("verdicts")
-        return {k: v for k, row in rows.items() if (v := _result(row))} if isinstance(rows, dict) else {}
+        return (
+            {k: v for k, row in rows.items() if (v := row_as(ValidationResult, row))} if isinstance(rows, dict) else {}
+        )
 
 
 def _recent(rows: dict[str, ValidationResult]) -> dict[str, ValidationResult]:
     """The rows, with at most the GENERATIONS newest of each subject."""
     newest = sorted(rows, key=lambda key: rows[key].when, reverse=True)
     seen: Counter[tuple[str | None, ...]] = Counter()
-    kept = set()
+    retained = set()
     for key in newest:
         seen[rows[key].subject] += 1
         if seen[rows[key].subject] <= GENERATIONS:
-            kept.add(key)
-    return {key: row for key, row in rows.items() if key in kept}
-
-
-def _result(row: Any) -> ValidationResult | None:
-    """A row of the document; None if another version of camshaft wrote it with other fields."""
-    if not isinstance(row, dict) or set(row) != {f.name for f in fields(ValidationResult)}:
-        return None
-    return ValidationResult(**row)
+            retained.add(key)
+    return {key: row for key, row in rows.items() if key in retained}
 
 
 _caches: dict[Path, ValidationCache] = {}

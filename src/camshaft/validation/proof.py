@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Self
 
-from camshaft.backends.registry import Backend, backend_named, backends
+from camshaft.backends.device import Backend
+from camshaft.backends.registry import backend_named, backends
 from camshaft.errors import StoreError
 from camshaft.settings import thread_count
 from camshaft.validation.cases import VariantCase, all_cases
@@ -126,7 +127,7 @@ class _Round:
                     self._done(case, validated)
 
     def _retry(self, case: VariantCase) -> ValidationResult:
-        """Validate the case once more, in a child of its own."""
+        """Validate the case once more, in a new child process."""
         with _Child() as child:
             validated = child.judge(case, self._timeout_s)
             if not child.crashed:

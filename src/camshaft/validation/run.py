@@ -13,6 +13,7 @@ from camshaft.backends.device import HOST, Command, CompiledKernel, Device, Laun
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.ops.kernels.launch import Signature, operand_part, program_factors, signature
+from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 from camshaft.ops.op import Build, HostCall, KernelVariant, Launch, NativeCall, NodeSpec, Operand
 from camshaft.ops.spec import TensorSpec
 
@@ -71,15 +72,7 @@ def refusal_of(variant: KernelVariant, node: NodeSpec, device: Device) -> str | 
     for launch in build.launches:
         if isinstance(launch, NativeCall):
             return f"{launch.name} calls functions of this process, which only the CPU can"
-        params = signature(launch, node, build)
-        args = (
-            params.arrays,
-            params.scalar_names,
-            launch.constants,
-            params.grid,
-            launch.lanes,
-        )
-        reason = device.refusal(launch.kernel, *args)
+        reason = device.refusal(signature(launch, node, build).request(launch))
         if reason is not None:
             return reason
     return None
@@ -92,10 +85,12 @@ def run_variant(
     inputs: Sequence[Array],
     extents: Mapping[Extent, int] | None = None,
     memory_fill: MemoryFill | None = None,
+    run_time_sizes: bool = False,
 ) -> tuple[Array, ...]:
     """Return the variant's outputs (at their bounds), then the new values of the inputs that it updates in place.
 
-    `inputs` are elements for plain tensors and bytes for other layouts.
+    `inputs` are elements for plain tensors and bytes for other layouts. `run_time_sizes`: in the form of eager calls, where a
+    launch has one.
     """
     build = variant.build(node, device)
     guard = max(GUARD_NBYTES, device.limits.get("alignment", 1))
@@ -112,7 +107,11 @@ def run_variant(
         build.function(node, [views["input", i] for i in range(len(node.inputs))], outputs)
     elif device.space == HOST:
         for launch in build.launches:
-            _launch(launch, node, build, device, memories, dict(extents or {}))
+            form = run_time_form(launch, node, build, device) if run_time_sizes else None
+            if form is None:
+                _launch(launch, node, build, device, memories, dict(extents or {}))
+            else:
+                _launch_form(form, [_address(o, node, build, memories) for o in launch.arrays], device)
     else:
         _run_on(device, node, build, memories, dict(extents or {}), guard)
     for key, spec in specs.items():
@@ -127,18 +126,19 @@ def updated(build: Build | HostCall) -> list[int]:
     return sorted({o.index for la in build.launches for o in la.arrays if o.kind == "input" and o.access != "read"})
 
 
+def has_run_time_form(variant: KernelVariant, node: NodeSpec, device: Device) -> bool:
+    """Whether `run_time_sizes` changes what runs."""
+    build = variant.build(node, device)
+    if isinstance(build, HostCall):
+        return False
+    return any(run_time_form(launch, node, build, device) is not None for launch in build.launches)
+
+
 def compile_launch(launch: Launch | NativeCall, params: Signature, device: Device) -> CompiledKernel:
     """Compile a launch with this signature; on a HOST device the code has the entry ABI (args, first, last)."""
     if isinstance(launch, NativeCall):
         return native_function(launch.name, f"{launch.name}|{launch.digest}", launch.llvm_ir, vectorize=False)
-    return device.compile(
-        launch.kernel,
-        params.arrays,
-        params.scalar_names,
-        launch.constants,
-        params.grid,
-        launch.lanes,
-    )
+    return device.compile(params.request(launch))
 
 
 def _launch(
@@ -160,6 +160,12 @@ def _launch(
     for extent, divisor in factors:
         constant *= -(-active.get(extent, extent.bound) // divisor)
     code(args.ctypes.data, 0, constant)
+
+
+def _launch_form(form: RunTimeForm, addresses: Sequence[int], device: Device) -> None:
+    values = np.array(form.values, np.int64)
+    args = np.array([*addresses, *(values.ctypes.data + 8 * np.arange(len(values)))], np.int64)
+    native_code(form.compile(device))(args.ctypes.data, 0, form.programs)
 
 
 def native_code(code: CompiledKernel) -> CpuKernel:

@@ -41,11 +41,11 @@ class OpOverview:
     """An op's entry in the catalog, and the status of its variants."""
 
     entry: OpEntry
-    standings: tuple[VariantStatus, ...]
+    statuses: tuple[VariantStatus, ...]
 
     def count(self, status: str) -> int:
         """The number of (variant, backend) pairs with this status."""
-        return sum(s.status == status for s in self.standings)
+        return sum(s.status == status for s in self.statuses)
 
 
 def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
@@ -57,13 +57,13 @@ def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
         raise ShapeError(f"no op {unknown[0][:80]!r}{hint}")
     chosen = [ops.get(name) for name in names] if names else ops.all_ops()
     validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
-    return tuple(OpOverview(entry(op), _standings(op, validated)) for op in chosen)
+    return tuple(OpOverview(entry(op), _statuses(op, validated)) for op in chosen)
 
 
-def _standings(op: Op, validated: frozenset[Triple]) -> tuple[VariantStatus, ...]:
+def _statuses(op: Op, validated: frozenset[Triple]) -> tuple[VariantStatus, ...]:
     """The status of every variant on every backend that can run kernels."""
     names = [row.name for row in backends().values() if row.runs]
-    return tuple(_standing(op, v, name, validated) for name in names for v in ops.variants_of(op) if name in v.backends)
+    return tuple(_status(op, v, name, validated) for name in names for v in ops.variants_of(op) if name in v.backends)
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def _absence(backend: str) -> str | None:
     return backend_named(backend).absent()
 
 
-def _standing(op: Op, variant: KernelVariant, backend: str, validated: frozenset[Triple]) -> VariantStatus:
+def _status(op: Op, variant: KernelVariant, backend: str, validated: frozenset[Triple]) -> VariantStatus:
     reason = _absence(backend)
     if reason is not None:
         return VariantStatus(variant.name, backend, "absent", reason)
@@ -83,7 +83,7 @@ def _standing(op: Op, variant: KernelVariant, backend: str, validated: frozenset
 
 
 def _of_kinds(op: Op, case: VariantCase) -> VariantStatus:
-    """Status from results for some kinds of inputs: 'failed' if one failed, else 'in part' if any is proved."""
+    """Status from results by kinds of inputs: 'failed' if one failed, 'proved' if all are, 'in part' if some are."""
     kinds = dict.fromkeys(kinds_of(node_of(op, sample)) for sample in op.samples())
     found = [v for k in kinds if (v := validation_cache().get(replace(case, kinds=k))) is not None]
     failed = next((v for v in found if v.status == "failed"), None)
@@ -93,6 +93,8 @@ def _of_kinds(op: Op, case: VariantCase) -> VariantStatus:
     if not proved:
         return VariantStatus(case.variant, case.backend, "not tried")
     worst = max(proved, key=lambda v: v.max_error or 0.0)
+    if len(proved) == len(kinds):
+        return _from(worst, "proved")
     return replace(_from(worst, "in part"), reason=f"proved for {len(proved)} of {len(kinds)} kinds of inputs")
 
 

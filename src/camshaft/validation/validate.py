@@ -14,7 +14,7 @@ from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
 from camshaft.ops.spec import TensorSpec
-from camshaft.validation.run import GUARD_BYTE, UNALIGNED_NAN, run_variant
+from camshaft.validation.run import GUARD_BYTE, UNALIGNED_NAN, has_run_time_form, run_variant
 
 Array = np.ndarray[Any, Any]
 # One element may exceed the root of the allowed mean squared error by this factor.
@@ -43,9 +43,9 @@ def node_of(op: Op, sample: Sample) -> NodeSpec:
 
 
 def check_sample(op: Op, variant: KernelVariant, device: Device, sample: Sample) -> SampleResult:
-    """Run the sample and compare; on HOST memory run it again on NaN-filled, unaligned memory.
+    """Run the sample and compare; on HOST memory run it again on NaN-filled, unaligned memory, with run-time sizes too.
 
-    Raises BackendError for a write outside an output or past an active extent.
+    Raises BackendError for a write outside an output or past an active extent, and where run-time sizes change a bit.
     """
     node = node_of(op, sample)
     outputs = run_variant(variant, node, device, sample.inputs, sample.extents)
@@ -56,10 +56,23 @@ def check_sample(op: Op, variant: KernelVariant, device: Device, sample: Sample)
     # A device that states an alignment never passes unaligned arrays to kernels.
     memory_fill = UNALIGNED_NAN if device.limits.get("alignment", 1) == 1 else replace(UNALIGNED_NAN, shifted=False)
     again = run_variant(variant, node, device, sample.inputs, sample.extents, memory_fill)
+    if has_run_time_form(variant, node, device):
+        other = run_variant(variant, node, device, sample.inputs, sample.extents, memory_fill, run_time_sizes=True)
+        if not all(_same_bits(a, b) for a, b in zip(again, other, strict=True)):
+            raise BackendError(f"{op.name} {variant.name} ({sample.name}) gives other bits with run-time sizes")
     second = _compared(op, variant, node, sample, again, wanted, memory_fill.fill)
     if second.max_error <= second.tolerance:
         return first
     return replace(second, sample=f"{sample.name}, run again on NaN-filled, unaligned memory")
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    """Whether two outputs are the same bytes, but for those of NaNs."""
+    if a.tobytes() == b.tobytes():
+        return True
+    if not as_dtype(a.dtype).is_float:
+        return False
+    return np.where(np.isnan(a), 0, a).tobytes() == np.where(np.isnan(b), 0, b).tobytes()
 
 
 def check_outputs(

@@ -8,9 +8,8 @@ import numpy as np
 
 import camshaft
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.backends.device import DeviceInfo
-from camshaft.backends.registry import Backend
-from camshaft.lang.kernel import kernel
+from camshaft.backends.device import Backend, DeviceInfo
+from camshaft.lang import kernel
 from camshaft.ops import op as ops
 
 

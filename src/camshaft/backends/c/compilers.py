@@ -24,20 +24,20 @@ COMPILE_TIMEOUT_S = 120.0
 _VERSION_TIMEOUT_S = 20.0
 _STANDARD = ("-std=c11", "-O2", "-ftree-vectorize", "-fPIC", "-g0", "-w")
 # The semantics that the C text assumes: integers wrap, NaN and infinities exist, a * b + c may be fused. No -ffast-math.
-_MEANING = ("-fwrapv", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+_SEMANTICS = ("-fwrapv", "-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 # Optional flags: those that a compiler rejects are left out. LLVM's loader needs calls through the GOT (-fno-plt); zig's cc
 # enables the undefined behaviour sanitizer by default.
 _NATIVE = "-march=native"
-_WELCOME = (
+_OPTIONAL = (
     "-fno-plt",
     "-fno-stack-protector",
     "-fno-asynchronous-unwind-tables",
     "-fno-sanitize=all",
     "-mprefer-vector-width=512",
 )
-FLAGS = (*_STANDARD, *_MEANING, _NATIVE, *_WELCOME)
+FLAGS = (*_STANDARD, *_SEMANTICS, _NATIVE, *_OPTIONAL)
 # The baseline of an architecture, as gcc and clang or as zig spells it. A level adds features to it.
-_LEAST = {"x86_64": ("-march=x86-64", "-march=x86_64"), "aarch64": ("-march=armv8-a", "-march=armv8.2-a")}
+_BASELINES = {"x86_64": ("-march=x86-64", "-march=x86_64"), "aarch64": ("-march=armv8-a", "-march=armv8.2-a")}
 _SOURCE = "kernel.c"
 _FIRST_ERROR = re.compile(rf"^[^\n]*{re.escape(_SOURCE)}:(\d+):(?:\d+:)? (?:fatal )?error: ([^\n]*)", re.MULTILINE)
 INSTALL = "install clang or gcc, or pip install ziglang, or name one in CAMSHAFT_CC"
@@ -74,10 +74,10 @@ def absent() -> str | None:
 
 
 @functools.cache
-def _find(asked: str | None) -> Compiler | str:
-    if asked is not None:
-        named = _asked(asked)
-        return named or f"CAMSHAFT_CC={asked}: there is no such C compiler, or it does not answer --version"
+def _find(setting_text: str | None) -> Compiler | str:
+    if setting_text is not None:
+        named = _from_setting(setting_text)
+        return named or f"CAMSHAFT_CC={setting_text}: there is no such C compiler, or it does not answer --version"
     candidates: list[tuple[str, tuple[str, ...]]] = [("clang", ("clang",)), ("gcc", ("gcc",))]
     if importlib.util.find_spec("ziglang") is not None:
         candidates.append(("zig", (sys.executable, "-m", "ziglang", "cc")))
@@ -85,7 +85,7 @@ def _find(asked: str | None) -> Compiler | str:
     return next((a for a in answers if a is not None), f"there is no C compiler here: {INSTALL}")
 
 
-def _asked(text: str) -> Compiler | None:
+def _from_setting(text: str) -> Compiler | None:
     try:
         words = tuple(shlex.split(text, posix=os.name != "nt"))
     except ValueError:  # an unclosed quotation mark
@@ -99,10 +99,10 @@ def _answer(name: str, command: tuple[str, ...]) -> Compiler | None:
     if program is None:
         return None
     try:
-        code, said = _run((program, *command[1:], "--version"), Path.cwd(), _VERSION_TIMEOUT_S)
+        code, output_text = _run((program, *command[1:], "--version"), Path.cwd(), _VERSION_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = said.strip().splitlines()
+    lines = output_text.strip().splitlines()
     return Compiler(name, (program, *command[1:]), lines[0]) if code == 0 and lines else None
 
 
@@ -120,21 +120,21 @@ def compile_c(compiler: Compiler, text: str, *, shared: bool = False, timeout_s:
         how = ("-shared",) if shared else ("-c",)
         command = (*compiler.command, *flags, *how, "-o", output.name, _SOURCE)
         try:
-            code, said = _run(command, folder, timeout_s)
+            code, output_text = _run(command, folder, timeout_s)
         except subprocess.TimeoutExpired:
             raise BackendError(f"{compiler.name} took longer than {timeout_s:g} s for a kernel; stopped") from None
         except OSError as error:
             raise BackendError(f"{compiler.name} cannot be run: {error}") from error
         if code != 0 or not output.is_file():
-            raise BackendError(f"{compiler.name} refused a kernel: {_complaint(said, text, code)}")
+            raise BackendError(f"{compiler.name} refused a kernel: {_first_error(output_text, text, code)}")
         return output.read_bytes()
 
 
-def _complaint(said: str, text: str, code: int) -> str:
+def _first_error(output_text: str, text: str, code: int) -> str:
     """Returns the first error with its C line, else the first two lines of the output."""
-    match = _FIRST_ERROR.search(said)
+    match = _FIRST_ERROR.search(output_text)
     if match is None:
-        first = said.strip().splitlines()[:2]
+        first = output_text.strip().splitlines()[:2]
         return " / ".join(first) or f"exit status {code}"
     line = int(match[1])
     source = text.splitlines()[line - 1].strip() if line <= text.count("\n") + 1 else ""
@@ -147,31 +147,31 @@ def flags_of(compiler: Compiler, level: str | None = None) -> tuple[str, ...]:
 
     With a level of emit/target.py, the architecture's baseline and the level's features replace -march=native.
     """
-    least, above = ((), (_NATIVE,)) if level is None else _machine(compiler, LEVELS[level])
-    needed, welcome = (*_STANDARD, *_MEANING, *least), (*above, *_WELCOME)
-    if _takes(compiler, (*needed, *welcome)):
-        return (*needed, *welcome)
-    return (*needed, *(flag for flag in welcome if _takes(compiler, (*needed, flag))))
+    baseline, above = ((), (_NATIVE,)) if level is None else _machine(compiler, LEVELS[level])
+    needed, optional = (*_STANDARD, *_SEMANTICS, *baseline), (*above, *_OPTIONAL)
+    if _accepts(compiler, (*needed, *optional)):
+        return (*needed, *optional)
+    return (*needed, *(flag for flag in optional if _accepts(compiler, (*needed, flag))))
 
 
 def _machine(compiler: Compiler, level: CpuLevel) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns (flags that select the baseline, flags that add the level's features). BackendError if the compiler accepts
     no baseline flag."""
-    least: tuple[str, ...] = _LEAST[level.architecture]
+    baseline: tuple[str, ...] = _BASELINES[level.architecture]
     above = tuple(f"-m{name}" for name in sorted(level.features))
     if level.architecture == "aarch64":  # features are part of the one flag, and those past NEON came with Armv8.2
         more = "".join(f"+{name}" for name in sorted(level.features - {"neon"}))
-        least, above = ((f"{least[1]}{more}",) if more else least[:1]), ()
-    found = next((flag for flag in least if _takes(compiler, (*_STANDARD, flag))), None)
+        baseline, above = ((f"{baseline[1]}{more}",) if more else baseline[:1]), ()
+    found = next((flag for flag in baseline if _accepts(compiler, (*_STANDARD, flag))), None)
     if found is None:
         raise BackendError(
-            f"cpu:c: {compiler.name} does not take {' or '.join(least)}, so it cannot keep to CAMSHAFT_CPU_FEATURES={level.name}"
-            "; name another compiler in CAMSHAFT_CC, or unset the level"
+            f"cpu:c: {compiler.name} does not take {' or '.join(baseline)}, so it cannot keep to "
+            f"CAMSHAFT_CPU_FEATURES={level.name}; name another compiler in CAMSHAFT_CC, or unset the level"
         )
     return (found,), above
 
 
-def _takes(compiler: Compiler, flags: tuple[str, ...]) -> bool:
+def _accepts(compiler: Compiler, flags: tuple[str, ...]) -> bool:
     with tempfile.TemporaryDirectory(prefix="camshaft-") as name:
         (Path(name) / _SOURCE).write_text("int trial;\n", "utf-8")
         command = (*compiler.command, *flags, "-Werror", "-c", "-o", "kernel.o", _SOURCE)
@@ -192,7 +192,7 @@ def _run(command: tuple[str, ...], folder: Path, timeout_s: float) -> tuple[int,
         start_new_session=os.name != "nt",
     )
     try:
-        said, _ = process.communicate(timeout=timeout_s)
+        output_text, _ = process.communicate(timeout=timeout_s)
     except BaseException:
         with suppress(ProcessLookupError):
             if sys.platform == "win32":
@@ -201,4 +201,4 @@ def _run(command: tuple[str, ...], folder: Path, timeout_s: float) -> tuple[int,
                 os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         raise
-    return process.returncode, said.decode("utf-8", "replace")
+    return process.returncode, output_text.decode("utf-8", "replace")

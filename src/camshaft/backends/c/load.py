@@ -126,7 +126,7 @@ class SharedLibrary:
         """Returns the address of an exported function. BackendError if there is none with that name."""
         function = getattr(self.library, name, None)
         if function is None:
-            raise BackendError(f"the shared library of a kernel holds no function {name!r}")
+            raise BackendError(f"the shared library of a kernel has no function {name!r}")
         return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
@@ -145,7 +145,7 @@ def load(data: bytes) -> NativeLibrary | SharedLibrary:
         return _open(made)
     reason = refusal(made)
     if reason is not None:
-        raise BackendError(f"an object that was kept cannot be loaded: {reason}")
+        raise BackendError(f"a stored object cannot be loaded: {reason}")
     return load_kernel(made)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import platform
-import sys
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,44 +10,9 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from camshaft.backends.cpu.features import usable
+from camshaft.backends.cpu.features import host_features, usable
 from camshaft.errors import BackendError
 from camshaft.settings import setting
-
-_HWCAP, _HWCAP2 = 16, 26
-# feature -> (index of the hwcap word, bit), from Linux's asm/hwcap.h
-_BITS = {"dotprod": (0, 20), "i8mm": (1, 13), "bf16": (1, 14)}
-_NAMES = {
-    "dotprod": b"hw.optional.arm.FEAT_DotProd",
-    "i8mm": b"hw.optional.arm.FEAT_I8MM",
-    "bf16": b"hw.optional.arm.FEAT_BF16",
-}
-
-
-def features_of(hwcap: int, hwcap2: int) -> frozenset[str]:
-    """Returns LLVM's names of the features in Linux's AT_HWCAP and AT_HWCAP2 bit masks."""
-    words = hwcap, hwcap2
-    return frozenset(name for name, (word, bit) in _BITS.items() if words[word] >> bit & 1)
-
-
-def host_features() -> frozenset[str]:
-    """Returns this machine's AArch64 features. Empty on other architectures and on systems without a query for them."""
-    if platform.machine().lower() not in ("aarch64", "arm64"):
-        return frozenset()
-    if sys.platform == "darwin":
-        return frozenset(name for name, asked in _NAMES.items() if _macos_says(asked))
-    if sys.platform != "linux":
-        return frozenset()
-    ask = ctypes.CDLL(None).getauxval
-    ask.restype, ask.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
-    return features_of(ask(_HWCAP), ask(_HWCAP2))
-
-
-def _macos_says(name: bytes) -> bool:
-    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
-    failed = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
-    return not failed and value.value == 1
-
 
 llvm_lock = threading.RLock()  # LLVM's passes and loaders are not thread-safe
 
@@ -141,7 +103,7 @@ class NativeLibrary:
         """Returns the address of an exported function. BackendError if there is none with that name."""
         address = self.engine.get_function_address(name)
         if not address:
-            raise BackendError(f"no object loaded here holds a function {name!r}")
+            raise BackendError(f"the loaded objects have no function {name!r}")
         return int(address)
 
 

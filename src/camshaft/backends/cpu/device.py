@@ -9,25 +9,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.cpu.compile import MODULE_FLAGS, compile_module, host_target
+from camshaft.backends.cpu.compile import MODULE_FLAGS, compile_module, host_target, load_kernel
 from camshaft.backends.cpu.features import names
 from camshaft.backends.cpu.loaded import ENTRY as ENTRY
 from camshaft.backends.cpu.loaded import CpuKernel as CpuKernel
+from camshaft.backends.cpu.loaded import Library, loaded, lock
 from camshaft.backends.cpu.loaded import counts as counts
-from camshaft.backends.cpu.loaded import loaded, lock
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key, language_digest
-from camshaft.lang.verifier.verify import verify
+from camshaft.lang import CompileRequest
+from camshaft.lang.kernel import language_digest
 from camshaft.store.kernels import UNNAMED, CachedKernel, symbol_of
 from camshaft.store.store import store
 
 
 @dataclass(frozen=True)
-class CpuDevice:
-    """`backend` is 'simd' (LLVM's vectorizers on) or 'scalar' (one lane, vectorizers off)."""
+class HostDevice:
+    """What the devices share whose kernels run in this process: a plan calls them by address, with its own memory."""
 
     name: str
     backend: str
@@ -37,18 +36,6 @@ class CpuDevice:
     space: str = HOST
     limits: Mapping[str, int] = field(default_factory=dict)
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
-        """Returns None: the CPU supports the whole kernel language."""
-        return None
-
     def allocate(self, nbytes: int) -> Memory:
         """Raises BackendError: CPU kernels use host memory."""
         raise BackendError(f"{self.name} runs on the process's own memory; give it NumPy arrays")
@@ -57,30 +44,27 @@ class CpuDevice:
         """Raises BackendError: plans call CPU kernels by address."""
         raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> CpuKernel:
+
+@dataclass(frozen=True)
+class CpuDevice(HostDevice):
+    """`backend` is 'simd' (LLVM's vectorizers on) or 'scalar' (one lane, vectorizers off)."""
+
+    def refusal(self, request: CompileRequest) -> str | None:
+        """Returns None: the CPU supports the whole kernel language."""
+        return None
+
+    def compile(self, request: CompileRequest) -> CpuKernel:
         """Returns the kernel's machine code from memory or the store; otherwise traces, verifies, emits and compiles it."""
-        width = 1 if self.backend == "scalar" else lanes or self.lanes
-        signature = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}"
+        width = 1 if self.backend == "scalar" else request.lanes or self.lanes
         target = CpuTarget(self.architecture, width, self.features)
 
         def source(symbol: str) -> str:
             from camshaft.emit.llvm.module import emit  # takes 10 ms; not needed if all kernels are cached
 
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            return emit(traced, target, symbol)
+            return emit(request.trace(), target, symbol)
 
-        return native_function(
-            kernel.name, f"{signature}|{self.backend}|{target.key()}", source, self.backend != "scalar"
-        )
+        signature = f"{request.key()}|{self.backend}|{target.key()}"
+        return native_function(request.kernel.name, signature, source, self.backend != "scalar")
 
 
 _functions: dict[str, CpuKernel] = {}  # by first key
@@ -90,24 +74,27 @@ def native_function(name: str, signature: str, source: Callable[[str], str], vec
     """Compiles the LLVM IR of `source(symbol)` at most once per signature and machine. Signatures with the same IR share
     one object."""
     first = _key(signature)
+    return host_kernel(name, first, lambda: _object(first, lambda: source(UNNAMED), vectorize))
+
+
+def host_kernel(
+    name: str, first: str, make: Callable[[], CachedKernel], load: Callable[[bytes], Library] = load_kernel
+) -> CpuKernel:
+    """Returns the kernel with this first key. Makes its object and loads it if the key is new in this process."""
     with lock:
         found = _functions.get(first)
         if found is None:
             started = time.perf_counter()
-            found = _functions[first] = _make(name, first, source, vectorize)
+            made = make()
+            found = _functions[first] = loaded(name, made.second, made.data, load)
             counts.seconds += time.perf_counter() - started
         return found
 
 
-def _make(name: str, first: str, source: Callable[[str], str], vectorize: bool) -> CpuKernel:
-    found = _object(first, lambda: source(UNNAMED), vectorize)
-    return loaded(name, found.second, found.data)
-
-
 def code_digest(kernel: CpuKernel) -> str | None:
-    """Returns the SHA-256 of the kernel's object without its exported name: equal for equal code. None if the store no
-    longer has the object."""
-    data = store().kernels.object(kernel.key)
+    """Returns the SHA-256 of the kernel's object without its exported name: equal for equal code. None if the store does
+    not have the object."""
+    data = store().kernels.object(kernel.key) if kernel.key else None
     if data is None:
         return None
     symbol = symbol_of(kernel.key).encode()
@@ -130,16 +117,15 @@ def _key(signature: str) -> str:
 
 def _object(first: str, source: Callable[[], str], vectorize: bool) -> CachedKernel:
     options = f"{vectorize}|{host_target()!r}|{MODULE_FLAGS}"
-    build = functools.partial(compile_module, vectorize=vectorize)
+    return cached_object(first, source, options, functools.partial(compile_module, vectorize=vectorize))
+
+
+def cached_object(first: str, source: Callable[[], str], options: str, build: Callable[[str], bytes]) -> CachedKernel:
+    """Returns the object with this first key from the store, or builds it of `source()`, and counts it."""
     found = store().kernels.get_or_build(first, source, options, build)
-    count(found)
-    return found
-
-
-def count(found: CachedKernel) -> None:
-    """Adds an object to this process's counts."""
     counts.compiled += found.built
     counts.loaded += not found.built
+    return found
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Which features of this CPU kernels may use: LLVM's, minus those that the OS denies or CAMSHAFT_CPU_FEATURES disables.
+"""Which features of this CPU kernels may use: LLVM's and the OS's, minus those that the OS or CAMSHAFT_CPU_FEATURES denies.
 
 Other modules use `host_target` in compile.py.
 """
@@ -18,6 +18,40 @@ _PREFIXES = ("avx", "amx-")
 _WITH_AVX = frozenset({"fma", "fma4", "f16c", "xop", "vaes", "vpclmulqdq", "sha512", "sm3", "sm4"})
 # x86-64: arch_prctl's syscall number, its request for permission to use a state component, and AMX's component (asm/prctl.h)
 _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
+
+_HWCAP, _HWCAP2 = 16, 26
+# feature -> (index of the hwcap word, bit), from Linux's asm/hwcap.h
+_BITS = {"dotprod": (0, 20), "i8mm": (1, 13), "bf16": (1, 14)}
+_NAMES = {
+    "dotprod": b"hw.optional.arm.FEAT_DotProd",
+    "i8mm": b"hw.optional.arm.FEAT_I8MM",
+    "bf16": b"hw.optional.arm.FEAT_BF16",
+}
+
+
+def features_of(hwcap: int, hwcap2: int) -> frozenset[str]:
+    """Returns LLVM's names of the features in Linux's AT_HWCAP and AT_HWCAP2 bit masks."""
+    words = hwcap, hwcap2
+    return frozenset(name for name, (word, bit) in _BITS.items() if words[word] >> bit & 1)
+
+
+def host_features() -> frozenset[str]:
+    """Returns this machine's AArch64 features. Empty on other architectures and on systems without a query for them."""
+    if platform.machine().lower() not in ("aarch64", "arm64"):
+        return frozenset()
+    if sys.platform == "darwin":
+        return frozenset(name for name, asked in _NAMES.items() if _macos_says(asked))
+    if sys.platform != "linux":
+        return frozenset()
+    ask = ctypes.CDLL(None).getauxval
+    ask.restype, ask.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    return features_of(ask(_HWCAP), ask(_HWCAP2))
+
+
+def _macos_says(name: bytes) -> bool:
+    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+    failed = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return not failed and value.value == 1
 
 
 def usable(found: str, level: str | None, ask: Callable[[], bool] | None = None) -> str:
@@ -47,9 +81,9 @@ def _cut(flags: list[str], level: CpuLevel) -> list[str]:
             f"CAMSHAFT_CPU_FEATURES={level.name}: this CPU lacks {', '.join(lacking)}; wanted one of {', '.join(known)}"
         )
     above = frozenset[str]().union(*(x.features for x in LEVELS.values() if x.architecture == level.architecture))
-    kept = [f"-{part[1:]}" if _is_above(part[1:], above, level) else part for part in flags]
+    changed = [f"-{part[1:]}" if _is_above(part[1:], above, level) else part for part in flags]
     # LLVM's CPU name implies features that the string may not list
-    return kept + [f"-{name}" for name in sorted(above - level.features - there)]
+    return changed + [f"-{name}" for name in sorted(above - level.features - there)]
 
 
 def _is_above(name: str, above: frozenset[str], level: CpuLevel) -> bool:

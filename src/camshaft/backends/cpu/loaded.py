@@ -1,4 +1,4 @@
-"""Kernels of this process, loaded once by the second key of their objects.
+"""Kernels of this process, loaded once by the second key of their objects, and the call of one that packs a weight.
 
 A start with a cached schedule imports this module and not device.py.
 """
@@ -7,23 +7,33 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from camshaft.backends.cpu.compile import NativeLibrary, load_kernel
+import numpy as np
+
+from camshaft.backends.cpu.compile import load_kernel
 from camshaft.store.kernels import symbol_of
 from camshaft.store.store import store
 
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
+class Library(Protocol):
+    """Loaded code, mapped for the lifetime of this value."""
+
+    def address(self, name: str) -> int: ...
+
+
 @dataclass(frozen=True)
 class CpuKernel:
     """Machine code with the entry ABI (args, first, last). `address` is valid for the lifetime of this value; `key` is the
-    second key of its object in the store."""
+    second key of its object in the store, or empty if `stored` cannot load it."""
 
     name: str
     address: int
-    library: NativeLibrary = field(repr=False)
+    library: Library = field(repr=False)
     key: str = ""
 
     def __call__(self, args: int, first: int, last: int) -> None:
@@ -45,14 +55,15 @@ _shared: dict[str, CpuKernel] = {}  # by second key
 lock = threading.RLock()  # guards the loaded kernels here and in device.py
 
 
-def loaded(name: str, second: str, data: bytes) -> CpuKernel:
+def loaded(name: str, second: str, data: bytes, load: Callable[[bytes], Library] = load_kernel) -> CpuKernel:
     """Returns the kernel of an object. Links the object if its second key is new in this process."""
     with lock:
         if second not in _shared:
-            library = load_kernel(data)
-            _shared[second] = CpuKernel(name, library.address(symbol_of(second)), library, second)
+            library = load(data)
+            key = second if load is load_kernel else ""
+            _shared[second] = CpuKernel(name, library.address(symbol_of(second)), library, key)
         shared = _shared[second]
-    return shared if shared.name == name else CpuKernel(name, shared.address, shared.library, second)
+    return shared if shared.name == name else replace(shared, name=name)
 
 
 def stored(name: str, second: str) -> CpuKernel | None:
@@ -65,3 +76,38 @@ def stored(name: str, second: str) -> CpuKernel | None:
             return None
         counts.loaded += 1
         return loaded(name, second, data)
+
+
+ROWS = 16  # rows interleaved: the 32-bit lanes of a 512-bit vector
+Memory = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The sizes of one weight. In the file it has `n_rows` rows of `row_nbytes` bytes and `n_records` blocks each; `codes`,
+    `scales` and `extra` are byte offsets of the parts of the packed weight."""
+
+    kernel: CpuKernel
+    n_rows: int
+    n_records: int
+    row_nbytes: int
+    n_tiles: int
+    codes: int
+    scales: int
+    extra: int
+
+    @property
+    def tile_nbytes(self) -> int:
+        """The bytes of a tile of 16 rows in the file."""
+        return self.row_nbytes * ROWS
+
+    def pack(self, data: Memory, out: Memory, first: int, last: int) -> None:
+        """Packs tiles [first, last) of 16 rows from the file's bytes into `out`, both uint8. Runs on this thread, without
+        the GIL."""
+        if data.ctypes.data % 4:  # only a caller's array: tensors mapped from a file are 32-byte aligned
+            data = data.copy()
+        numbers = np.array([self.n_rows, self.n_records, (data.nbytes - 1) // 4], np.int64)
+        sizes = [numbers.ctypes.data + 8 * i for i in range(numbers.size)]
+        places = [out.ctypes.data + place for place in (self.codes, self.scales, self.extra)]
+        block = np.array([data.ctypes.data, *places, *sizes], np.int64)
+        self.kernel(block.ctypes.data, first, last)

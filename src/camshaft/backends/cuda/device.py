@@ -9,19 +9,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from camshaft.backends.cuda import driver
-from camshaft.backends.cuda.driver import ask, bindings
+from camshaft.backends.cuda.driver import bindings, driver_call
 from camshaft.backends.cuda.kernel import CudaKernel, load, ptx_text
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.run import CudaRun
-from camshaft.backends.device import Command, DeviceInfo
+from camshaft.backends.device import Command, DeviceInfo, device_name
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, shared_nbytes, simt_form
 from camshaft.emit.refusal import refusal
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang import CompileRequest
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.lang.verifier.verify import verify
 
 NAME = "cuda"
 LANES = 128
@@ -47,7 +45,7 @@ def target_of(capability: tuple[int, int], driver_version: int) -> GpuTarget:
 
 
 def _attribute(name: str, handle: Any) -> int:
-    return int(ask("cuDeviceGetAttribute", getattr(bindings().CUdevice_attribute, name), handle))
+    return int(driver_call("cuDeviceGetAttribute", getattr(bindings().CUdevice_attribute, name), handle))
 
 
 def _capability(handle: Any) -> tuple[int, int]:
@@ -60,7 +58,7 @@ def _limits(handle: Any) -> dict[str, int]:
     major, minor = _capability(handle)
     return {
         "alignment": 256,
-        "memory": int(ask("cuDeviceTotalMem", handle)),
+        "memory": int(driver_call("cuDeviceTotalMem", handle)),
         "lanes": MOST_LANES,
         "workgroup_memory": MOST_SHARED_NBYTES,
         "workgroups": 2**31 - 1,
@@ -69,14 +67,12 @@ def _limits(handle: Any) -> dict[str, int]:
     }
 
 
-def _name(index: int) -> str:
-    return f"{NAME}:{index}" if index else NAME
-
-
 def _info(index: int) -> DeviceInfo:
-    handle = ask("cuDeviceGet", index)
-    text = ask("cuDeviceGetName", 256, handle).split(b"\0")[0].decode()
-    return DeviceInfo(_name(index), NAME, text, driver.capability_reason(_capability(handle)), _limits(handle))
+    handle = driver_call("cuDeviceGet", index)
+    text = driver_call("cuDeviceGetName", 256, handle).split(b"\0")[0].decode()
+    return DeviceInfo(
+        device_name(NAME, index), NAME, text, driver.capability_reason(_capability(handle)), _limits(handle)
+    )
 
 
 def devices() -> tuple[DeviceInfo, ...]:
@@ -84,18 +80,18 @@ def devices() -> tuple[DeviceInfo, ...]:
     reason = absent()
     if reason is not None:
         return (DeviceInfo(NAME, NAME, "", reason),)
-    return tuple(_info(index) for index in range(ask("cuDeviceGetCount")))
+    return tuple(_info(index) for index in range(driver_call("cuDeviceGetCount")))
 
 
 def make(index: int) -> CudaDevice:
     """Returns the GPU with that index. BackendError with the reason if there is none or it is too old."""
     reason = absent()
-    if reason is None and index >= ask("cuDeviceGetCount"):
-        reason = f"the NVIDIA driver sees {ask('cuDeviceGetCount')} GPUs"
+    if reason is None and index >= driver_call("cuDeviceGetCount"):
+        reason = f"the NVIDIA driver sees {driver_call('cuDeviceGetCount')} GPUs"
     if reason is None:
-        reason = driver.capability_reason(_capability(ask("cuDeviceGet", index)))
+        reason = driver.capability_reason(_capability(driver_call("cuDeviceGet", index)))
     if reason is not None:
-        raise BackendError(f"device {_name(index)!r} is absent: {reason}")
+        raise BackendError(f"device {device_name(NAME, index)!r} is absent: {reason}")
     return CudaDevice(index)
 
 
@@ -106,69 +102,60 @@ class CudaDevice:
     """
 
     def __init__(self, index: int) -> None:
-        self.name, self.backend, self.lanes, self.space = _name(index), NAME, LANES, _name(index)
-        self.handle = ask("cuDeviceGet", index)
+        self.name, self.backend, self.lanes, self.space = (
+            device_name(NAME, index),
+            NAME,
+            LANES,
+            device_name(NAME, index),
+        )
+        self.handle = driver_call("cuDeviceGet", index)
         self.limits: Mapping[str, int] = _limits(self.handle)
-        self.target = target_of(_capability(self.handle), ask("cuDriverGetVersion"))
+        self.target = target_of(_capability(self.handle), driver_call("cuDriverGetVersion"))
         self.features = frozenset({"dot4"})
         self.lock = threading.RLock()
-        self.context = ask("cuDevicePrimaryCtxRetain", self.handle)
+        self.context = driver_call("cuDevicePrimaryCtxRetain", self.handle)
         self._kernels: dict[str, CudaKernel] = {}
         with self.entered():
             apart = bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
-            self.stream, self.capture_stream = ask("cuStreamCreate", apart), ask("cuStreamCreate", apart)
+            self.stream, self.capture_stream = (
+                driver_call("cuStreamCreate", apart),
+                driver_call("cuStreamCreate", apart),
+            )
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Makes the context current in this thread and keeps other threads from enqueueing."""
         with self.lock:
-            ask("cuCtxSetCurrent", self.context)
+            driver_call("cuCtxSetCurrent", self.context)
             yield
 
     # --- the protocol of backends/device.py ---------------------------------------------------------------------------
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns what PTX lacks or which limit the kernel exceeds, or None. Traces the kernel; compiles nothing."""
-        traced = kernel.trace(arrays, scalars, constants, grid)
-        return refusal(traced, "ptx") or _over(simt_form(traced, lanes or self.lanes))
+        traced = request.trace()
+        return refusal(traced, "ptx") or _over(simt_form(traced, request.lanes or self.lanes))
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> CudaKernel:
+    def compile(self, request: CompileRequest) -> CudaKernel:
         """Returns the kernel loaded into this device's context, from memory or from PTX in the store; otherwise traces and
         emits it.
 
         BackendError with the reason of a refusal, LLVM's message or the driver's log.
         """
-        width = lanes or self.lanes
-        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
+        width, name = request.lanes or self.lanes, request.kernel.name
+        key = f"{request.key()}|{width}"
 
         def simt() -> SimtKernel:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
+            traced = request.trace()
             reason = refusal(traced, "ptx") or _over(made := simt_form(traced, width))
             if reason is not None:
-                raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {reason}")
+                raise BackendError(f"{self.name} cannot have kernel {name}: {reason}")
             return made
 
         with self.lock:
             if key not in self._kernels:
                 symbol, text = ptx_text(key, self.target, simt)
                 with self.entered():
-                    self._kernels[key] = load(kernel.name, symbol, text)
+                    self._kernels[key] = load(name, symbol, text)
             return self._kernels[key]
 
     def allocate(self, nbytes: int) -> CudaMemory:

@@ -31,7 +31,7 @@ class DriverError(BackendError):
         self.code = code
 
 
-def ask(call: str, *args: Any) -> Any:
+def driver_call(call: str, *args: Any) -> Any:
     """Calls a driver function. Returns its result, a tuple of several results, or None. DriverError with the driver's message."""
     driver = bindings()
     status, *values = getattr(driver, call)(*args)
@@ -65,8 +65,8 @@ def absent_reason() -> str | None:
     except MissingExtraError as error:
         return str(error)
     try:
-        ask("cuInit", 0)
-        version, count = ask("cuDriverGetVersion"), ask("cuDeviceGetCount")
+        driver_call("cuInit", 0)
+        version, count = driver_call("cuDriverGetVersion"), driver_call("cuDeviceGetCount")
     except DriverError as error:
         return "the NVIDIA driver sees no GPU" if error.code == "CUDA_ERROR_NO_DEVICE" else str(error)
     except RuntimeError:  # cuda-bindings cannot open libcuda.so.1 or nvcuda.dll

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.cuda.driver import DriverError, ask, bindings
+from camshaft.backends.cuda.driver import DriverError, bindings, driver_call
 from camshaft.backends.cuda.memory import CudaMemory
 from camshaft.backends.cuda.steps import CopyStep, LaunchStep, Step
-from camshaft.backends.device import Command, CopyCommand, LaunchCommand
-from camshaft.errors import BackendError
-
-if TYPE_CHECKING:
-    from camshaft.backends.cuda.device import CudaDevice
-from typing import TYPE_CHECKING
+from camshaft.backends.device import Command, CopyCommand, LaunchCommand, check_active
 
 if TYPE_CHECKING:
     from camshaft.backends.cuda.device import CudaDevice
@@ -37,17 +32,17 @@ class StepGraph:
         params, node = self.params[step], self.nodes[step]
         if isinstance(step, LaunchStep):
             params.gridDimX = step.grid
-            ask("cuGraphExecKernelNodeSetParams", self.executable, node, params)
+            driver_call("cuGraphExecKernelNodeSetParams", self.executable, node, params)
         else:
             params.WidthInBytes = step.node_nbytes
-            ask("cuGraphExecMemcpyNodeSetParams", self.executable, node, params, self.device.context)
+            driver_call("cuGraphExecMemcpyNodeSetParams", self.executable, node, params, self.device.context)
 
     def launch(self, stream: Any) -> None:
-        ask("cuGraphLaunch", self.executable, stream)
+        driver_call("cuGraphLaunch", self.executable, stream)
 
     def close(self) -> None:
-        ask("cuGraphExecDestroy", self.executable)
-        ask("cuGraphDestroy", self.graph)
+        driver_call("cuGraphExecDestroy", self.executable)
+        driver_call("cuGraphDestroy", self.graph)
 
 
 def capture(device: CudaDevice, steps: Sequence[Step]) -> StepGraph:
@@ -57,18 +52,18 @@ def capture(device: CudaDevice, steps: Sequence[Step]) -> StepGraph:
     """
     stream = device.capture_stream
     # relaxed: a finalizer that frees memory during the capture must not invalidate it
-    ask("cuStreamBeginCapture", stream, bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    driver_call("cuStreamBeginCapture", stream, bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     try:
         nodes = _enqueue(stream, steps)
     except DriverError:
         # ends the invalidated capture; it always returns an error here
         bindings().cuStreamEndCapture(stream)
         raise
-    graph = ask("cuStreamEndCapture", stream)
+    graph = driver_call("cuStreamEndCapture", stream)
     try:
-        executable = ask("cuGraphInstantiate", graph, 0)
+        executable = driver_call("cuGraphInstantiate", graph, 0)
     except DriverError:
-        ask("cuGraphDestroy", graph)
+        driver_call("cuGraphDestroy", graph)
         raise
     return StepGraph(device, graph, executable, nodes)
 
@@ -82,7 +77,7 @@ def _enqueue(stream: Any, steps: Sequence[Step]) -> dict[Step, Any]:
             before, group = group, []
         _depend(stream, before)
         step.enqueue(stream)
-        made = list(ask("cuStreamGetCaptureInfo", stream)[3])
+        made = list(driver_call("cuStreamGetCaptureInfo", stream)[3])
         group += [node for node in made if all(int(node) != int(b) for b in before)]
         if isinstance(step, LaunchStep) or step.nbytes:
             nodes[step] = made[0]
@@ -95,7 +90,7 @@ def _depend(stream: Any, nodes: list[Any]) -> None:
     flag = bindings().CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
     # since CUDA 13 the call also takes edge data
     data = () if _bindings_major() < 13 else (None,)
-    ask("cuStreamUpdateCaptureDependencies", stream, nodes, *data, len(nodes), int(flag))
+    driver_call("cuStreamUpdateCaptureDependencies", stream, nodes, *data, len(nodes), int(flag))
 
 
 def _bindings_major() -> int:
@@ -121,14 +116,14 @@ class CudaRun:
         self.running = False
         with device.entered():
             flags = bindings().CUevent_flags
-            self.done = ask("cuEventCreate", flags.CU_EVENT_DISABLE_TIMING)
+            self.done = driver_call("cuEventCreate", flags.CU_EVENT_DISABLE_TIMING)
             n_events = len(self.steps) + 1 if timed else 0
-            self.events = [ask("cuEventCreate", flags.CU_EVENT_DEFAULT) for _ in range(n_events)]
+            self.events = [driver_call("cuEventCreate", flags.CU_EVENT_DEFAULT) for _ in range(n_events)]
             self.graph: StepGraph | None = None if timed or not self.steps else self._captured()
 
     def _step(self, command: Command) -> Step:
         if isinstance(command, LaunchCommand):
-            return LaunchStep.of(command, self.active.address)
+            return LaunchStep.of(command, self.active.address, self.device)
         assert isinstance(command, CopyCommand)
         return CopyStep.of(command, self.device)
 
@@ -141,38 +136,39 @@ class CudaRun:
 
     def submit(self, active: Sequence[int]) -> None:
         """Enqueues all commands, after waiting for a previous submit that has host copies. BackendError on failure."""
-        if len(active) != self.n_extents:
-            raise BackendError(f"{self.device.name}: {len(active)} active extents; wanted {self.n_extents}")
+        check_active(self.device.name, active, self.n_extents)
         with self.device.entered():
             if self.running and self.copies:
                 self.wait()
             if tuple(active) != self.last:
                 self._set_active(tuple(active))
             for copy in self.copies:
-                copy.take()
+                copy.stage_upload()
             if self.graph is not None:
                 self.graph.launch(self.device.stream)
             else:
                 self._one_by_one(self.device.stream)
-            ask("cuEventRecord", self.done, self.device.stream)
+            driver_call("cuEventRecord", self.done, self.device.stream)
             self.running = True
 
     def _set_active(self, active: tuple[int, ...]) -> None:
         for step in self.varying:
-            if step.follow(active) and self.graph is not None:
+            if step.update(active) and self.graph is not None:
                 self.graph.update(step)
         self.values[: len(active)] = active
         # pageable memory: the driver has copied it when the call returns
-        ask("cuMemcpyHtoDAsync", self.active.address, self.values.ctypes.data, self.values.nbytes, self.device.stream)
+        driver_call(
+            "cuMemcpyHtoDAsync", self.active.address, self.values.ctypes.data, self.values.nbytes, self.device.stream
+        )
         self.last = active
 
     def _one_by_one(self, stream: Any) -> None:
         if self.events:
-            ask("cuEventRecord", self.events[0], stream)
+            driver_call("cuEventRecord", self.events[0], stream)
         for i, step in enumerate(self.steps):
             step.enqueue(stream)
             if self.events:
-                ask("cuEventRecord", self.events[i + 1], stream)
+                driver_call("cuEventRecord", self.events[i + 1], stream)
 
     def wait(self) -> None:
         """Waits until the last submit and its downloads are complete. BackendError if it failed."""
@@ -180,9 +176,9 @@ class CudaRun:
             if not self.running:
                 return
             self.running = False
-            ask("cuEventSynchronize", self.done)
+            driver_call("cuEventSynchronize", self.done)
             for copy in self.copies:
-                copy.give()
+                copy.unstage_download()
 
     def elapsed_ns(self) -> tuple[int, ...] | None:
         """Returns the nanoseconds of each command of the last run; None unless the run is timed and was submitted."""
@@ -190,7 +186,7 @@ class CudaRun:
             return None
         with self.device.entered():
             pairs = zip(self.events, self.events[1:], strict=False)
-            return tuple(round(1e6 * ask("cuEventElapsedTime", a, b)) for a, b in pairs)
+            return tuple(round(1e6 * driver_call("cuEventElapsedTime", a, b)) for a, b in pairs)
 
     def close(self) -> None:
         """Waits for the last run, then frees graph, events and memory."""
@@ -200,7 +196,7 @@ class CudaRun:
                 self.graph.close()
                 self.graph = None
             for event in (self.done, *self.events):
-                ask("cuEventDestroy", event)
+                driver_call("cuEventDestroy", event)
             self.events = []
             for copy in self.copies:
                 if copy.pinned is not None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.cuda.driver import ask, bindings
+from camshaft.backends.cuda.driver import bindings, driver_call
 from camshaft.backends.cuda.kernel import CudaKernel
 from camshaft.backends.cuda.memory import CudaMemory, Pinned
-from camshaft.backends.device import Bytes, CopyCommand, LaunchCommand, Place
+from camshaft.backends.device import Bytes, CopyCommand, LaunchCommand, Place, check_copy, check_place
 from camshaft.errors import BackendError
+
+if TYPE_CHECKING:
+    from camshaft.backends.cuda.device import CudaDevice
 
 MOST_PROGRAMS = 2**31 - 1
 
@@ -29,11 +32,11 @@ class LaunchStep:
     grid: int = 1
 
     @classmethod
-    def of(cls, command: LaunchCommand, active_address: int) -> LaunchStep:
+    def of(cls, command: LaunchCommand, active_address: int, device: CudaDevice) -> LaunchStep:
         """Makes the step of a command. `active_address` is the device address of the active extents, an i64 each."""
         if not isinstance(command.kernel, CudaKernel):
             raise BackendError(f"{command.name}: {command.kernel.name} is no kernel of a CUDA device")
-        words = [address_of(place) for place in command.arrays]
+        words = [address_of(place, command.name, device) for place in command.arrays]
         words += [active_address + 8 * extent for extent in command.scalars]
         values = np.array(words or [0], np.int64)
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
@@ -48,7 +51,7 @@ class LaunchStep:
         """Whether the grid depends on the active extents."""
         return bool(self.command.factors)
 
-    def follow(self, active: Sequence[int]) -> bool:
+    def update(self, active: Sequence[int]) -> bool:
         """Sets the grid for these active extents. Returns whether it changed."""
         before, self.grid = self.grid, self.workgroups(active)
         return self.grid != before
@@ -62,7 +65,9 @@ class LaunchStep:
 
     def enqueue(self, stream: Any) -> None:
         block = (self.kernel.lanes, 1, 1)
-        ask("cuLaunchKernel", self.kernel.function, self.grid, 1, 1, *block, 0, stream, self.pointers.ctypes.data, 0)
+        driver_call(
+            "cuLaunchKernel", self.kernel.function, self.grid, 1, 1, *block, 0, stream, self.pointers.ctypes.data, 0
+        )
 
     def node_params(self) -> Any:
         """Returns the launch as graph node parameters."""
@@ -89,21 +94,20 @@ class CopyStep:
     active_nbytes: int = 0
 
     @classmethod
-    def of(cls, command: CopyCommand, device: Any) -> CopyStep:
-        """Makes the step of a command. BackendError if the sizes of the two ends differ."""
+    def of(cls, command: CopyCommand, device: CudaDevice) -> CopyStep:
+        """Makes the step of a command. BackendError for an invalid copy."""
+        check_copy(device.name, command)
         ends = command.source, command.destination
-        nbytes = {end.nbytes for end in ends}
-        if len(nbytes) != 1:
-            raise BackendError(f"{command.name}: a copy of {ends[0].nbytes} bytes to {ends[1].nbytes}")
         array = next((end for end in ends if isinstance(end, np.ndarray)), None)
         pinned = Pinned(device, array.nbytes) if array is not None else None
         source, destination = (
-            address_of(end) if isinstance(end, Place) else pinned.address if pinned else 0 for end in ends
+            address_of(end, command.name, device) if isinstance(end, Place) else pinned.address if pinned else 0
+            for end in ends
         )
         letters = ["D" if isinstance(end, Place) else "H" for end in ends]
         call = f"cuMemcpy{letters[0]}to{letters[1]}Async"
-        whole = nbytes.pop()
-        return cls(command, whole, source, destination, call, array, pinned, whole)
+        nbytes = command.source.nbytes
+        return cls(command, nbytes, source, destination, call, array, pinned, nbytes)
 
     @property
     def wait(self) -> bool:
@@ -119,14 +123,14 @@ class CopyStep:
         """The bytes that the graph node copies. A node cannot copy 0 bytes: it copies 1 that nothing reads."""
         return max(self.active_nbytes, 1)
 
-    def follow(self, active: Sequence[int]) -> bool:
+    def update(self, active: Sequence[int]) -> bool:
         """Sets the size for these active extents. Returns whether it changed."""
         before, self.active_nbytes = self.active_nbytes, self.command.nbytes(active)
         return self.active_nbytes != before
 
     def enqueue(self, stream: Any) -> None:
         if self.active_nbytes:
-            ask(self.call, self.destination, self.source, self.active_nbytes, stream)
+            driver_call(self.call, self.destination, self.source, self.active_nbytes, stream)
 
     def node_params(self) -> Any:
         """Returns the copy as graph node parameters."""
@@ -142,12 +146,12 @@ class CopyStep:
         params.WidthInBytes, params.Height, params.Depth = self.node_nbytes, 1, 1
         return params
 
-    def take(self) -> None:
+    def stage_upload(self) -> None:
         """Copies the caller's bytes to page-locked memory, before a run."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyHtoDAsync":
             self.pinned.bytes[: self.active_nbytes] = self.array.reshape(-1)[: self.active_nbytes]
 
-    def give(self) -> None:
+    def unstage_download(self) -> None:
         """Copies the downloaded bytes to the caller's array, after a run."""
         if self.pinned is not None and self.array is not None and self.call == "cuMemcpyDtoHAsync":
             self.array.reshape(-1)[: self.active_nbytes] = self.pinned.bytes[: self.active_nbytes]
@@ -156,13 +160,9 @@ class CopyStep:
 Step = LaunchStep | CopyStep
 
 
-def address_of(place: Place) -> int:
-    """Returns the device address of a place. BackendError if it is not CUDA memory or passes its end."""
+def address_of(place: Place, what: str, device: CudaDevice) -> int:
+    """Returns the device address of a place. BackendError if it is not memory of the device or passes its end."""
     memory = place.memory
-    if not isinstance(memory, CudaMemory):
-        raise BackendError(f"memory of {memory.nbytes} bytes is not a CUDA device's")
-    if place.offset_nbytes < 0 or place.offset_nbytes + place.nbytes > memory.nbytes:
-        raise BackendError(
-            f"a place at byte {place.offset_nbytes} of {place.nbytes} bytes in memory of {memory.nbytes}"
-        )
+    check_place(device.name, what, place, isinstance(memory, CudaMemory) and memory.device is device)
+    assert isinstance(memory, CudaMemory)
     return memory.address + place.offset_nbytes

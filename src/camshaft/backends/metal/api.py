@@ -151,6 +151,6 @@ def autorelease_pool() -> AbstractContextManager[Any]:
     return pool
 
 
-def said(error: Error | None) -> str:
+def message_of(error: Error | None) -> str:
     """Returns an error's message on one line."""
     return "no reason given" if error is None else " ".join(str(error.localizedDescription()).split())

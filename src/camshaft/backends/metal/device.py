@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.device import Command, DeviceInfo, DeviceRun, Memory
+from camshaft.backends.device import Command, DeviceInfo, DeviceRun, Memory, device_name
 from camshaft.backends.metal.api import MetalApi, MetalApiDevice, absent_api, metal_api
 from camshaft.backends.metal.memory import Queue, allocate
 from camshaft.backends.metal.pipelines import MetalKernel, Pipelines
@@ -19,10 +19,8 @@ from camshaft.emit.msl.module import emit, simt_form
 from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.lang.verifier.verify import verify
 
 # Default threads per threadgroup: two SIMD-groups.
 LANES = 64
@@ -51,43 +49,23 @@ class MetalDevice:
     def space(self) -> str:
         return self.name
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns what Metal lacks for the kernel or which limit it exceeds, or None."""
-        traced = kernel.trace(arrays, scalars, constants, grid)
+        traced = request.trace()
         lacking = refusal(traced, "msl")
-        return past_limits(self._simt(traced, lanes), self.target) if lacking is None else lacking
+        return past_limits(self._simt(traced, request.lanes), self.target) if lacking is None else lacking
 
     def _simt(self, traced: ir.KernelIR, lanes: int | None) -> SimtKernel:
         return simt_form(traced, lanes or self.lanes, self.target)
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> MetalKernel:
+    def compile(self, request: CompileRequest) -> MetalKernel:
         """Returns the kernel's pipeline from memory, else traces, verifies, emits and compiles it. Metal caches on disk."""
-        width = lanes or self.lanes
-        parts = (arrays, scalars, constants_key(constants), grid, width, self.target.key())
-        signature = f"{kernel.name}|{kernel.digest()}|{'|'.join(map(repr, parts))}"
+        signature = f"{request.key()}|{request.lanes or self.lanes}|{self.target.key()}"
 
         def source() -> MslModule:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            return emit(self._simt(traced, width), self.target)
+            return emit(self._simt(request.trace(), request.lanes), self.target)
 
-        return self.pipelines.kernel(kernel.name, signature, source)
+        return self.pipelines.kernel(request.kernel.name, signature, source)
 
     def allocate(self, nbytes: int) -> Memory:
         """Allocates zeroed memory that the CPU and the GPU share. BackendError with the requested size on failure."""
@@ -123,11 +101,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def _info(index: int, native: MetalApiDevice) -> DeviceInfo:
-    return DeviceInfo(_name(index), "metal", str(native.name()), None, _limits(native), ("simdgroups",))
-
-
-def _name(index: int) -> str:
-    return "metal" if index == 0 else f"metal:{index}"
+    return DeviceInfo(device_name("metal", index), "metal", str(native.name()), None, _limits(native), ("simdgroups",))
 
 
 def _limits(native: MetalApiDevice) -> dict[str, int]:
@@ -145,7 +119,7 @@ def make(index: int) -> MetalDevice:
     reason = absent()
     if reason is not None:
         raise BackendError(f"backend 'metal' is absent: {reason}")
-    found, api, name = _native_devices(), metal_api(), _name(index)
+    found, api, name = _native_devices(), metal_api(), device_name("metal", index)
     if not 0 <= index < len(found):
         raise BackendError(f"no device {name}; Metal has {len(found)} here")
     native = found[index]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from camshaft.backends.device import Bytes
-from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, said
+from camshaft.backends.device import Bytes, check_range
+from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, message_of
 from camshaft.errors import BackendError
 
 # Metal does not create empty buffers.
@@ -53,7 +53,7 @@ class Queue:
             self.pending = [work for work in self.pending if all(work is not done for done in waiting)]
         for work in waiting:
             if work.status() != self.api.MTLCommandBufferStatusCompleted:
-                raise BackendError(f"{self.device_name} failed a run: {said(work.error())}")
+                raise BackendError(f"{self.device_name} failed a run: {message_of(work.error())}")
 
 
 class MetalMemory:
@@ -79,24 +79,20 @@ class MetalMemory:
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
         """Copies bytes in after all earlier submits. BackendError if they pass the end."""
         raw = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
-        self._check(offset_nbytes, len(raw))
+        check_range(f"{self.queue.device_name}: a write", offset_nbytes, len(raw), self.nbytes)
         self.queue.flush()
         self.array()[offset_nbytes : offset_nbytes + len(raw)] = raw
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
         """Returns a copy of the bytes after all earlier submits. BackendError if the range passes the end."""
         count = self.nbytes - offset_nbytes if nbytes is None else nbytes
-        self._check(offset_nbytes, count)
+        check_range(f"{self.queue.device_name}: a read", offset_nbytes, count, self.nbytes)
         self.queue.flush()
         return self.array()[offset_nbytes : offset_nbytes + count].copy()
 
     def close(self) -> None:
         """Releases the buffer; Metal frees it after its last use."""
         self._buffer, self._view = None, np.zeros(0, np.uint8)
-
-    def _check(self, offset: int, count: int) -> None:
-        if offset < 0 or count < 0 or offset + count > self.nbytes:
-            raise BackendError(f"bytes [{offset}, {offset + count}) of memory that has {self.nbytes}")
 
 
 def allocate(native: MetalApiDevice, queue: Queue, nbytes: int) -> MetalMemory:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from camshaft.backends.metal.api import MetalApi, MetalApiDevice, Pipeline, said
+from camshaft.backends.metal.api import MetalApi, MetalApiDevice, Pipeline, message_of
 from camshaft.emit.msl.context import MslModule
 from camshaft.errors import BackendError
 
@@ -42,13 +42,13 @@ class Pipelines:
         options = compile_options(self.api)
         library, error = self.native.newLibraryWithSource_options_error_(module.text, options, None)
         if library is None:
-            raise BackendError(f"kernel {name}: {self.device_name} does not compile it: {said(error)}")
+            raise BackendError(f"kernel {name}: {self.device_name} does not compile it: {message_of(error)}")
         function = library.newFunctionWithName_(module.entry)
         if function is None:
             raise BackendError(f"kernel {name}: its library has no function {module.entry}")
         pipeline, error = self.native.newComputePipelineStateWithFunction_error_(function, None)
         if pipeline is None:
-            raise BackendError(f"kernel {name}: {self.device_name} makes no pipeline of it: {said(error)}")
+            raise BackendError(f"kernel {name}: {self.device_name} makes no pipeline of it: {message_of(error)}")
         most = pipeline.maxTotalThreadsPerThreadgroup()
         if most < module.lanes:
             raise BackendError(

@@ -12,7 +12,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
+from camshaft.backends.device import (
+    Bytes,
+    Command,
+    CopyCommand,
+    LaunchCommand,
+    Place,
+    check_active,
+    check_copy,
+    check_place,
+)
 from camshaft.backends.metal.api import BlitEncoder, CommandBuffer, ComputeEncoder, autorelease_pool
 from camshaft.backends.metal.memory import MetalMemory, Queue
 from camshaft.backends.metal.pipelines import MetalKernel
@@ -86,30 +95,26 @@ class MetalRun:
         return Dispatch(command, kernel, self._queue.api.MTLSizeMake(module.lanes, 1, 1))
 
     def _blit(self, command: CopyCommand, stage: Callable[[int], MetalMemory]) -> Blit:
+        check_copy(self._queue.device_name, command)
         source, destination = command.source, command.destination
-        sizes = [end.nbytes for end in (source, destination)]
-        if sizes[0] != sizes[1]:
-            raise BackendError(f"copy {command.name} of {sizes[0]} bytes to {sizes[1]}; wanted equal sizes")
         for end in (source, destination):
             if isinstance(end, Place):
                 self._check(command.name, end)
         if isinstance(source, Place) and isinstance(destination, Place):
             return Blit(command, source, destination)
-        memory = stage(sizes[0])
+        memory = stage(source.nbytes)
         self._staged.append(memory)
-        staging = Place(memory, 0, sizes[0])
-        if isinstance(destination, Place) and not isinstance(source, Place):
-            return Blit(command, staging, destination, upload=_flat(source))
-        if isinstance(source, Place) and not isinstance(destination, Place):
-            return Blit(command, source, staging, download=_flat(destination))
-        raise BackendError(f"copy {command.name}: neither end is on {self._queue.device_name}")
+        staging = Place(memory, 0, source.nbytes)
+        if isinstance(source, Place):
+            assert isinstance(destination, np.ndarray)
+            return Blit(command, source, staging, download=destination.reshape(-1))
+        assert isinstance(destination, Place)
+        return Blit(command, staging, destination, upload=source.reshape(-1))
 
     def _check(self, name: str, place: Place) -> None:
         memory = place.memory
-        if not isinstance(memory, MetalMemory) or memory.queue is not self._queue:
-            raise BackendError(f"{name}: memory that is not of {self._queue.device_name}")
-        if place.offset_nbytes < 0 or place.offset_nbytes + place.nbytes > memory.nbytes:
-            raise BackendError(f"{name}: {place.nbytes} bytes at {place.offset_nbytes} of memory of {memory.nbytes}")
+        is_own = isinstance(memory, MetalMemory) and memory.queue is self._queue
+        check_place(self._queue.device_name, name, place, is_own)
 
     # --- every run -------------------------------------------------------------------------------------------------
     def submit(self, active: Sequence[int]) -> None:
@@ -117,8 +122,7 @@ class MetalRun:
         copies."""
         if self._closed:
             raise BackendError("a run was submitted after close")
-        if len(active) != self._n_extents:
-            raise BackendError(f"a run got {len(active)} active extents; wanted {self._n_extents}")
+        check_active(self._queue.device_name, active, self._n_extents)
         if self._running and self._staged:
             self.wait()
         for blit in self._uploads:
@@ -219,19 +223,19 @@ class _Encoder:
         if self._compute is None:
             self.end()
             self._compute = self._work.computeCommandEncoderWithDispatchType_(self._queue.api.MTLDispatchTypeConcurrent)
-        return _given(self._compute, self._queue)
+        return _required(self._compute, self._queue)
 
     def _copying(self) -> BlitEncoder:
         if self._copies is None:
             self.end()
             self._copies = self._work.blitCommandEncoder()
-        return _given(self._copies, self._queue)
+        return _required(self._copies, self._queue)
 
 
 _T = TypeVar("_T")
 
 
-def _given(encoder: _T | None, queue: Queue) -> _T:
+def _required(encoder: _T | None, queue: Queue) -> _T:
     if encoder is None:
         raise BackendError(f"{queue.device_name} gives no encoder: the device may be gone")
     return encoder
@@ -240,9 +244,3 @@ def _given(encoder: _T | None, queue: Queue) -> _T:
 def _memory(place: Place) -> MetalMemory:
     assert isinstance(place.memory, MetalMemory)
     return place.memory
-
-
-def _flat(array: Bytes) -> Bytes:
-    if array.dtype != np.uint8 or not array.flags.c_contiguous:
-        raise BackendError(f"a copy got an array of {array.dtype}; wanted contiguous uint8")
-    return array.reshape(-1)

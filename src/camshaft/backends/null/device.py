@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.backends.cuda.ptx import ptx
-from camshaft.backends.device import Bytes, Command, DeviceInfo
+from camshaft.backends.cuda.kernel import ptx
+from camshaft.backends.device import Bytes, Command, DeviceInfo, check_range
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl
@@ -20,10 +20,8 @@ from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.emit.wgsl import module as wgsl
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, KernelError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import to_simt
-from camshaft.lang.verifier.verify import verify
 
 # Bytes: the largest buffer offset alignment of any kind of device.
 ALIGNMENT = 256
@@ -105,14 +103,13 @@ class NullMemory:
 
     def write(self, data: Bytes, offset_nbytes: int = 0) -> None:
         """Discards the data. BackendError if it passes the end."""
-        if offset_nbytes + data.nbytes > self.nbytes:
-            raise BackendError(f"{self.device}: {data.nbytes} bytes at {offset_nbytes} of memory of {self.nbytes}")
+        check_range(f"{self.device}: a write", offset_nbytes, data.nbytes, self.nbytes)
 
     def read(self, offset_nbytes: int = 0, nbytes: int | None = None) -> Bytes:
-        raise BackendError(f"{self.device} keeps no bytes: it plans and emits, and never runs")
+        raise BackendError(f"{self.device} stores no bytes: it plans and emits, and never runs")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to free."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class NullRun:
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is nothing to free."""
 
 
 @dataclass
@@ -157,50 +154,24 @@ class NullDevice:
     def space(self) -> str:
         return self.name
 
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns why the language cannot express the kernel, or None."""
-        found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
+        found = self._emitted(request)
         return found if isinstance(found, str) else None
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> NullKernel:
+    def compile(self, request: CompileRequest) -> NullKernel:
         """Emits the kernel's text. BackendError with the reason of a refusal."""
-        found = self._emitted(kernel, arrays, scalars, constants, grid, lanes)
+        found = self._emitted(request)
         if isinstance(found, str):
-            raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {found}")
+            raise BackendError(f"{self.name} cannot have kernel {request.kernel.name}: {found}")
         return found
 
-    def _emitted(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None,
-    ) -> NullKernel | str:
+    def _emitted(self, request: CompileRequest) -> NullKernel | str:
         """Emits the kernel once. Returns the kernel, or the reason of a refusal."""
-        width = lanes or self.lanes
-        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{width}"
+        width = request.lanes or self.lanes
+        key = f"{request.key()}|{width}"
         if key not in self.emitted:
-            traced = kernel.trace(arrays, scalars, constants, grid)
-            verify(traced)
-            self.emitted[key] = self._made(kernel.name, traced, width)
+            self.emitted[key] = self._made(request.kernel.name, request.trace(), width)
         return self.emitted[key]
 
     def _made(self, name: str, traced: ir.KernelIR, width: int) -> NullKernel | str:

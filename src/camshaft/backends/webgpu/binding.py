@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from camshaft.backends.device import LaunchCommand, Place
+from camshaft.backends.device import LaunchCommand, Place, check_place
 from camshaft.backends.webgpu.kernel import Pipeline, WebGpuKernel, make_group
 from camshaft.backends.webgpu.memory import COPY_DST, UNIFORM, WebGpuMemory, words_nbytes
 from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslModule
@@ -130,9 +130,6 @@ def _rows(module: WgslModule, places: Sequence[Place], alignment: int) -> list[R
 def checked(place: Place, device: WebGpuDevice, what: str) -> Place:
     """Returns the place. BackendError unless it is a valid range of this device's open memory."""
     memory = place.memory
-    if not isinstance(memory, WebGpuMemory) or memory.device is not device or memory.handle is None:
-        raise BackendError(f"{device.name}: {what!r} got memory that is not this device's, or closed")
-    if place.offset_nbytes < 0 or place.nbytes < 0 or place.offset_nbytes + place.nbytes > memory.nbytes:
-        end = place.offset_nbytes + place.nbytes
-        raise BackendError(f"{device.name}: {what!r} got bytes [{place.offset_nbytes}, {end}) of {memory.nbytes}")
+    is_own = isinstance(memory, WebGpuMemory) and memory.device is device and memory.handle is not None
+    check_place(device.name, what, place, is_own)
     return place

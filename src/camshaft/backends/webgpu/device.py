@@ -7,18 +7,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from camshaft.backends.device import Bytes, Command, DeviceInfo
+from camshaft.backends.device import Bytes, Command, DeviceInfo, device_name
 from camshaft.backends.webgpu.adapters import FEATURES, Adapter, adapters
 from camshaft.backends.webgpu.copies import CopyKernels
-from camshaft.backends.webgpu.kernel import WebGpuKernel, counts
-from camshaft.backends.webgpu.lowering import Lowered, lower
+from camshaft.backends.webgpu.kernel import Lowered, WebGpuKernel, counts, lower
 from camshaft.backends.webgpu.memory import WebGpuMemory, words_nbytes
 from camshaft.backends.webgpu.native import Faults, native
 from camshaft.backends.webgpu.run import WebGpuRun
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, CamshaftError
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel, constants_key
+from camshaft.lang import CompileRequest
 
 NAME = "webgpu"
 LANES = 64
@@ -76,56 +74,32 @@ class WebGpuDevice:
         return found[0][0]
 
     # --- the protocol of backends/device.py ------------------------------------------------------------------------
-    def refusal(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> str | None:
+    def refusal(self, request: CompileRequest) -> str | None:
         """Returns what WGSL or this adapter lacks for the kernel, or None. Traces and emits; compiles nothing."""
-        return self._lower(kernel, arrays, scalars, constants, grid, lanes).refusal
+        return self._lower(request).refusal
 
-    def compile(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None = None,
-    ) -> WebGpuKernel:
+    def compile(self, request: CompileRequest) -> WebGpuKernel:
         """Creates the kernel's shader module once. `bind` creates the pipelines.
 
         BackendError with the reason of a refusal, or with naga's message and the WGSL line.
         """
-        lowered = self._lower(kernel, arrays, scalars, constants, grid, lanes)
+        lowered = self._lower(request)
         if lowered.refusal is not None:
-            raise BackendError(f"{self.name} cannot have kernel {kernel.name}: {lowered.refusal}")
+            raise BackendError(f"{self.name} cannot have kernel {request.kernel.name}: {lowered.refusal}")
         with self.lock:
             if lowered not in self._kernels:
-                made = WebGpuKernel(self, kernel.name, [a.writable for a in arrays], lowered.emitted)
+                made = WebGpuKernel(self, request.kernel.name, [a.writable for a in request.arrays], lowered.emitted)
                 made.module(frozenset())
                 self._kernels[lowered] = made
             return self._kernels[lowered]
 
-    def _lower(
-        self,
-        kernel: Kernel,
-        arrays: Sequence[ir.ArrayParam],
-        scalars: Sequence[str],
-        constants: Mapping[str, Constant],
-        grid: Sequence[ir.GridDim],
-        lanes: int | None,
-    ) -> Lowered:
+    def _lower(self, request: CompileRequest) -> Lowered:
         """Lowers the kernel once."""
-        key = f"{kernel.name}|{kernel.digest()}|{arrays!r}|{scalars!r}|{constants_key(constants)}|{grid!r}|{lanes}"
+        width = request.lanes or self.lanes
+        key = f"{request.key()}|{width}"
         with self.lock:
             if key not in self._lowered:
-                args = arrays, scalars, constants, grid, lanes or self.lanes
-                self._lowered[key] = lower(kernel, *args, self.target, self.adapter.name)
+                self._lowered[key] = lower(request.trace(), width, self.target, self.adapter.name)
             return self._lowered[key]
 
     def allocate(self, nbytes: int) -> WebGpuMemory:
@@ -234,11 +208,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 def _info(index: int, adapter: Adapter) -> DeviceInfo:
     features = tuple(sorted(adapter.features))
-    return DeviceInfo(_name(index), NAME, adapter.description, None, _limits(adapter), features)
-
-
-def _name(index: int) -> str:
-    return f"{NAME}:{index}" if index else NAME
+    return DeviceInfo(device_name(NAME, index), NAME, adapter.description, None, _limits(adapter), features)
 
 
 @functools.cache
@@ -248,6 +218,6 @@ def make(index: int) -> WebGpuDevice:
     if reason is not None:
         raise BackendError(f"webgpu is absent: {reason}")
     if not 0 <= index < len(adapters()):
-        named = "; ".join(f"{_name(i)} is {a.description}" for i, a in enumerate(adapters()))
+        named = "; ".join(f"{device_name(NAME, i)} is {a.description}" for i, a in enumerate(adapters()))
         raise BackendError(f"no device {NAME}:{index}; {named}")
-    return WebGpuDevice(_name(index), adapters()[index])
+    return WebGpuDevice(device_name(NAME, index), adapters()[index])

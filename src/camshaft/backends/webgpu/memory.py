@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.device import Bytes
+from camshaft.backends.device import Bytes, check_range
 from camshaft.errors import BackendError
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class WebGpuMemory:
     def _refuse_outside(self, offset_nbytes: int, nbytes: int, what: str) -> None:
         if self.handle is None:
             raise BackendError(f"{self.device.name}: {what} of memory that is closed")
-        if offset_nbytes < 0 or nbytes < 0 or offset_nbytes + nbytes > self.nbytes:
-            end = offset_nbytes + nbytes
-            raise BackendError(f"{self.device.name}: {what} of bytes [{offset_nbytes}, {end}) of {self.nbytes}")
+        check_range(f"{self.device.name}: {what}", offset_nbytes, nbytes, self.nbytes)
 
     def close(self) -> None:
         """Releases the buffer; the device frees it after its last use. Further calls do nothing."""

@@ -89,7 +89,7 @@ class Native:
         The caller sets the count field of an array.
         """
         made = Struct(self.ffi.new(f"{kind} *"), [])
-        self._fill(made.pointer, values, made.kept)
+        self._fill(made.pointer, values, made.references)
         return made
 
     def array(self, kind: str, items: Iterable[dict[str, Any]]) -> Struct:
@@ -97,21 +97,21 @@ class Native:
         rows = list(items)
         made = Struct(self.ffi.new(f"{kind}[]", max(len(rows), 1)), [])
         for place, values in zip(made.pointer, rows, strict=False):
-            self._fill(place, values, made.kept)
+            self._fill(place, values, made.references)
         return made
 
-    def _fill(self, place: Any, values: dict[str, Any], kept: list[Any]) -> None:
+    def _fill(self, place: Any, values: dict[str, Any], references: list[Any]) -> None:
         for name, value in values.items():
             if isinstance(value, dict):
-                self._fill(getattr(place, name), value, kept)
+                self._fill(getattr(place, name), value, references)
             elif isinstance(value, str):
                 text = value.encode()
                 data = self.ffi.new("char[]", text)
-                kept.append(data)
+                references.append(data)
                 view = getattr(place, name)
                 view.data, view.length = data, len(text)
             elif isinstance(value, Struct):
-                kept.append(value)
+                references.append(value)
                 setattr(place, name, value.pointer)
             else:
                 setattr(place, name, value)
@@ -122,7 +122,7 @@ class Struct:
     """A C struct or array, with references that keep its pointees alive."""
 
     pointer: Any
-    kept: list[Any]
+    references: list[Any]
 
 
 @functools.cache

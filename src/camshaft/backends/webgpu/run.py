@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.device import Command
+from camshaft.backends.device import Command, check_active
 from camshaft.backends.webgpu.binding import Binder
 from camshaft.backends.webgpu.memory import WebGpuMemory
 from camshaft.backends.webgpu.stamps import Stamps
@@ -62,9 +62,11 @@ class WebGpuRun:
 
     def _workgroups(self, active: Sequence[int]) -> tuple[list[int], list[int]]:
         """Returns the workgroups along x and along y for each formula."""
-        if len(active) != self._n_extents or any(not 0 <= value <= _MOST_ACTIVE for value in active):
-            wanted = f"wanted {self._n_extents}, each from 0 to {_MOST_ACTIVE}"
-            raise BackendError(f"{self.device.name}: active extents {list(active)}; {wanted}")
+        check_active(self.device.name, active, self._n_extents)
+        if any(not 0 <= value <= _MOST_ACTIVE for value in active):
+            raise BackendError(
+                f"{self.device.name}: active extents {list(active)}; wanted each from 0 to {_MOST_ACTIVE}"
+            )
         most = self.device.limits["workgroups"]
         across, down = [], []
         for programs, factors in self._formulas:

@@ -29,7 +29,7 @@ class Stamps:
             device.faults.check("making time stamps")
         self._resolved = WebGpuMemory(device, 8 * self.n_queries, QUERY_RESOLVE | COPY_SRC)
         self._staging = Staging(device, 8 * self.n_queries)
-        self._kept: list[Any] = []
+        self._references: list[Any] = []
 
     def descriptor(self, command: int, *, begin: bool = True, end: bool = True) -> Any:
         """Returns the WGPUComputePassDescriptor of a pass that writes the command's begin timestamp, its end, or both."""
@@ -41,8 +41,8 @@ class Stamps:
             beginningOfPassWriteIndex=at if begin else none,
             endOfPassWriteIndex=at + 1 if end else none,
         )
-        self._kept.append(n.struct("WGPUComputePassDescriptor", timestampWrites=writes))
-        return self._kept[-1].pointer
+        self._references.append(n.struct("WGPUComputePassDescriptor", timestampWrites=writes))
+        return self._references[-1].pointer
 
     def resolve(self, encoder: Any) -> None:
         """Encodes the resolution of the queries and the copy to the staging buffer."""

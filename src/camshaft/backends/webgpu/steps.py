@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place
+from camshaft.backends.device import Bytes, Command, CopyCommand, LaunchCommand, Place, check_copy
 from camshaft.backends.webgpu.binding import Binder, checked
 from camshaft.backends.webgpu.copies import bind_copy, is_encodable
 from camshaft.backends.webgpu.memory import Staging, WebGpuMemory, words_nbytes
 from camshaft.backends.webgpu.stamps import Stamps
-from camshaft.errors import BackendError
 
 
 @dataclass
@@ -146,13 +145,8 @@ class _Maker:
         return direct or not place.nbytes
 
     def place(self, command: CopyCommand, end: Place | Bytes) -> Place:
-        if not isinstance(end, Place):
-            raise BackendError(f"{self.device.name}: copy {command.name!r} from an array to an array is not a device's")
-        other = command.source if end is command.destination else command.destination
-        if isinstance(other, np.ndarray) and not (other.flags.c_contiguous and other.dtype == np.uint8):
-            raise BackendError(f"{self.device.name}: copy {command.name!r} of an array that is not contiguous uint8")
-        if other.nbytes != end.nbytes:
-            raise BackendError(f"{self.device.name}: copy {command.name!r} of {other.nbytes} and {end.nbytes} bytes")
+        check_copy(self.device.name, command)
+        assert isinstance(end, Place)
         return checked(end, self.device, command.name)
 
     # --- steps -----------------------------------------------------------------------------------------------------

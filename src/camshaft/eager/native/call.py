@@ -1,7 +1,7 @@
 """LLVM IR of the functions that CPython calls for an elementwise op on arrays: check, launch, return.
 
 The common case is exact ndarrays of native dtypes and one shape, contiguous alike, with 0-d arrays and numbers between them, and
-an `out` that overlaps none or lies just where an input does. Anything else goes to the op's Python function with the same
+an `out` that overlaps none or starts where an input does. Anything else goes to the op's Python function with the same
 arguments.
 """
 

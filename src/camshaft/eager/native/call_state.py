@@ -60,7 +60,7 @@ NO_FLOAT, AS_F32, AS_F64 = range(3)  # ints are stored as 8 bytes, of which the 
 
 # Named tuples: to define a dataclass takes 0.5 ms of a start.
 class Call(NamedTuple):
-    """A call under way: what CPython gave, the state, and the label of where only the op's Python function helps."""
+    """A call: CPython's arguments, the state, and the label of the code that calls the op's Python function."""
 
     b: Builder
     holder: Value
@@ -75,7 +75,7 @@ class Call(NamedTuple):
         return self.b.load_word(self.state, WORDS.index(name), kind)
 
     def need(self, *conditions: Value) -> None:
-        """Goes on if all hold, else to `slow`."""
+        """Jumps to `slow` unless all are true."""
         self.b.goto_unless(self.b.all(*conditions), self.slow)
 
     def incref(self, held: Value) -> None:

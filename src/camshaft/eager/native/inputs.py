@@ -8,7 +8,7 @@ from camshaft.eager.native import cpython_abi as layout
 from camshaft.eager.native.call_state import ROW, ROW_WORDS, ROWS_AT, Call, Row
 from camshaft.emit.llvm.builder import F64, I1, I32, I64, PTR, Value
 
-# Elements up to which strided inputs are copied natively, one after the other and with the interpreter's lock held.
+# Elements up to which strided inputs are copied natively, one after the other, without releasing the GIL.
 MOST_COPIED = 1 << 14
 
 

@@ -15,7 +15,7 @@ _MASK = (_USABLE | layout.COPY_BACK | layout.WARN) - (1 << 32)
 
 
 class Output(NamedTuple):
-    """The array that is returned, where it lies, and what the caller gave as `out`, or NULL."""
+    """The array that is returned, its data, and the caller's `out`, or NULL."""
 
     array: Value
     data: Value
@@ -35,7 +35,7 @@ class Span(NamedTuple):
         return cls(b, first, first + nbytes)
 
     def clear_of(self, data: Value, nbytes: Value, in_place: Value) -> Value:
-        """An input lies before or behind the output, or begins with it where the kernel may work `in_place`."""
+        """Whether an input ends before the output, begins after it, or starts with it and the kernel may work `in_place`."""
         b, other = self.b, Span.of(self.b, data, nbytes)
         beside = b.ule(other.end, self.first) | b.ule(self.end, other.first)
         return beside | (b.eq(other.first, self.first) & in_place)
@@ -76,7 +76,7 @@ def made_or_given(
 
 
 def unlocked(call: Call, run: Callable[[], None]) -> None:
-    """Other Python threads go on meanwhile."""
+    """Runs without the GIL."""
     b, restore = call.b, call.word("restore_thread")
     thread = b.call_at(call.word("save_thread"), PTR)
     run()
@@ -84,7 +84,7 @@ def unlocked(call: Call, run: Callable[[], None]) -> None:
 
 
 def shared(call: Call, launches: Value, n: Value) -> Value:
-    """Has the pool run n launches, which lie at a multiple of 16, so that the address's last bits say how many they are. False
+    """Has the pool run n launches, whose address is a multiple of 16: its last bits say how many they are. False
     with Python's error set."""
     b, ran = call.b, call.b.var(I1, 0)
     address = b.call_at(call.word("long_from_address"), PTR, b.element(launches, n, "i8"))
@@ -100,7 +100,7 @@ def shared(call: Call, launches: Value, n: Value) -> Value:
 
 
 def drop(call: Call, output: Output) -> None:
-    """Lets go of an array made here."""
+    """Releases an array that was made here."""
     with call.b.if_(call.b.is_null(output.given)):
         call.decref(output.array)
 

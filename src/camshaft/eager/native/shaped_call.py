@@ -1,33 +1,66 @@
-"""The function that CPython calls for an op whose kernels are compiled for each shape.
+"""LLVM IR of the function that CPython calls for an op whose kernels are found by the inputs' shapes: look up, launch, return.
 
-As call.py's, but what was compiled is found by the inputs' dtypes and shapes: their words are hashed to one row of a table and
-compared with it. A row names the output and the steps: entries with the places of their arguments. Inputs are contiguous and
-`out` lies apart from them, or just where one does that the row lets be written; anything else, and a row that is another
-shape's, goes to the op's Python function.
+As call.py's, but the inputs' dtypes and shapes are hashed to one of two rows of a table and compared with them. A row has the
+output's dtype and sizes and the steps: entries with the places of their arguments. Inputs are contiguous, and `out` is apart
+from them or starts where one does that the row allows to be overwritten. All else, and shapes without a row, goes to the op's
+Python function.
 """
 
 from __future__ import annotations
 
 from camshaft.eager.native import cpython_abi as layout
 from camshaft.eager.native.call_state import ROWS_AT, Call, Row, native_call
-from camshaft.eager.native.output import Output, Span, made_or_given
-from camshaft.eager.native.shape_table import (
-    ATTRIBUTE_WORDS,
-    KEY_WORDS,
-    MOST_ATTRIBUTES,
-    MOST_AXES,
-    MULTIPLIER,
-    N_BASES,
-    ROW,
-    ROW_BITS,
-    ROW_WORDS,
-)
-from camshaft.eager.native.shaped_run import run_row
-from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Value
+from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
+from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Value
 
+# --- the table -------------------------------------------------------------------------------------------------------
+MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 32, 3
+# An input's part of the key: its dtype's address, its number of axes, their sizes.
+KEY_WORDS = 2 + MOST_AXES
+# Attributes by keyword, as the addresses of name and value, which live as long as the row.
+MOST_ATTRIBUTES = 2
+ATTRIBUTE_WORDS = 2 * MOST_ATTRIBUTES
+ROW = (
+    *(f"key{i}" for i in range(MOST_INPUTS * KEY_WORDS)),
+    *(f"attribute{i}" for i in range(ATTRIBUTE_WORDS)),
+    "nbytes0",
+    "nbytes1",
+    "nbytes2",
+    "in_place0",
+    "in_place1",
+    "in_place2",
+    "out_dtype",
+    "out_axes",
+    *(f"out_size{i}" for i in range(MOST_AXES)),
+    "out_nbytes",
+    "release",
+    "share",
+    "scratch_nbytes",
+    "n_steps",
+    "steps",
+)
+ROW_WORDS, ROW_BITS = 44, 8
+# A step: entry, programs, number of arguments, then for each of those the index of a base and the bytes added to it.
+STEP_WORDS = 3 + 2 * MOST_ARGUMENTS
+# Bases: three inputs, the output, scratch, and 0.
+OUT_BASE, SCRATCH_BASE, NO_BASE, N_BASES = 3, 4, 5, 6
+MULTIPLIER = 0x9E3779B97F4A7C15
+# A launch on the caller's stack: entry, argument block, programs.
+LAUNCH_WORDS = 3
 _USABLE = layout.C_ORDER | layout.ALIGNED
 
 
+def row_indexes(key: list[int]) -> tuple[int, int]:
+    """The two rows that may have a key, as `_find` computes them. With one row for a key, of 64, two of 8 shapes replaced each
+    other in every third process."""
+    found = 0
+    for value in key:
+        found = ((found ^ value) * MULTIPLIER) % 2**64
+    first = found >> (64 - ROW_BITS)
+    return first, first ^ 1
+
+
+# --- the call --------------------------------------------------------------------------------------------------------
 def shaped_ir(symbol: str, n: int, slot: int) -> str:
     """The function for n inputs. `slot` is where `self` keeps the ndarray of its state, in bytes."""
     return native_call(symbol, slot, lambda call: _shaped(call, n))
@@ -116,3 +149,64 @@ def _output(call: Call, row: Row, out: Value, data: list[Value]) -> Output:
         call.need(*(span.clear_of(x, row.word(f"nbytes{i}"), in_place[i]) for i, x in enumerate(data)))
 
     return made_or_given(call, out, dtype, axes, sizes, layout.C_ORDER, made, apart)
+
+
+def run_row(call: Call, row: Row, output: Output, bases: Value) -> None:
+    """Runs the row's steps and returns the output. Its words are read first: without the lock another shape may take the row."""
+    b = call.b
+    scratch_nbytes, n_steps, release, share, axes = (
+        row.word(name) for name in ("scratch_nbytes", "n_steps", "release", "share", "out_axes")
+    )
+    steps = row.word("steps", PTR)
+    b.store_word(output.data, bases, OUT_BASE)
+    b.store_word(b.const(I64, 0), bases, NO_BASE)
+    scratch = _scratch(call, output, scratch_nbytes, bases)
+    launches = _launches(b, steps, n_steps, bases)
+    ran = b.var(I1, 1)
+    with b.if_(b.ne(share, 0)):
+        ran.set(shared(call, launches, n_steps))
+    with b.else_():
+        with b.if_(b.eq(release, 0)):
+            _run_steps(b, launches, n_steps)
+        with b.else_():
+            unlocked(call, lambda: _run_steps(b, launches, n_steps))
+    with b.if_(b.ne(scratch, b.null())):
+        b.call_at(call.word("free_memory"), VOID, scratch)
+    with b.if_(b.all(ran.value, b.is_null(output.given), b.eq(axes, 0))):
+        b.ret(b.call_at(call.word("scalar_of"), PTR, output.array))  # takes over the array
+    returned(call, output, ran.value, output.array)
+
+
+def _scratch(call: Call, output: Output, nbytes: Value, bases: Value) -> Value:
+    """Memory taken for this call, which threads do not share, or NULL where none is wanted."""
+    b, taken = call.b, call.b.var(PTR, call.b.null())
+    with b.if_(b.ne(nbytes, 0)):
+        taken.set(b.call_at(call.word("take_memory"), PTR, nbytes))
+        with b.if_(b.is_null(taken.value)):
+            drop(call, output)
+            b.goto(call.slow)
+        b.store_word((b.cast("ptrtoint", taken.value, I64) + 63) & -64, bases, SCRATCH_BASE)
+    return taken.value
+
+
+def _launches(b: Builder, steps: Value, n_steps: Value, bases: Value) -> Value:
+    """The steps as launches, each with its argument block: bases with bytes added."""
+    launches = b.alloca(f"[{MOST_STEPS * LAUNCH_WORDS} x i64]", align=16)
+    blocks = b.alloca(f"[{MOST_STEPS * MOST_ARGUMENTS} x i64]", align=64)
+    with b.for_(0, n_steps) as s:
+        step = b.element(steps, s * STEP_WORDS)
+        block, launch = b.element(blocks, s * MOST_ARGUMENTS), b.element(launches, s * LAUNCH_WORDS)
+        for word, value in enumerate((b.load(PTR, step), block, b.load_word(step, 1))):
+            b.store_word(value, launch, word)
+        pairs = b.element(step, 3)
+        with b.for_(0, b.load_word(step, 2)) as i:
+            pair = b.element(pairs, i * 2)
+            b.store_word(b.load_word(bases, b.load(I64, pair)) + b.load_word(pair, 1), block, i)
+    return launches
+
+
+def _run_steps(b: Builder, launches: Value, n: Value) -> None:
+    with b.for_(0, n) as i:
+        launch = b.element(launches, i * LAUNCH_WORDS)
+        block, programs = b.load_word(launch, 1, PTR), b.load_word(launch, 2)
+        b.call_at(b.load(PTR, launch), VOID, block, b.const(I64, 0), programs)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32, i64, u8, u16, u32, u64
-from camshaft.lang.storage import VALUES
+from camshaft.lang.targets import VALUES
 
 _SIGNED = {4: i32, 8: i64}
 _UNSIGNED = {4: u32, 8: u64}

@@ -20,7 +20,7 @@ from camshaft.emit.c_family.text import Text
 from camshaft.errors import KernelError
 from camshaft.lang import ir
 from camshaft.lang.dialects import Absent
-from camshaft.lang.storage import VALUES
+from camshaft.lang.targets import VALUES
 
 _INDENT = "    "
 
@@ -29,7 +29,7 @@ C = TypeVar("C", bound="Context")
 
 
 def type_name(ctx: Context, dtype: DType) -> str:
-    """Return the type of a value, by the dialect's column of lang/storage.py."""
+    """Return the type of a value, by the dialect's column of lang/targets.py."""
     cell = VALUES[ctx.dialect.column][dtype.name]
     if isinstance(cell, Absent):
         raise KernelError(f"kernel {ctx.kernel.name}: {cell.reason}")

@@ -19,7 +19,7 @@ from camshaft.lang import ir
 from camshaft.lang.dialects import Absent
 from camshaft.lang.instructions import COMBINERS, identity
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.lang.storage import ELEMENTS
+from camshaft.lang.targets import ELEMENTS
 
 
 def context(kernel: SimtKernel, target: WgslTarget) -> WgslContext:

@@ -91,11 +91,11 @@ FORMS: dict[str, FloatForm] = {
 def exp(k: Expander, x: ir.Value) -> ir.Value:
     """e^x: x = n ln 2 + r, a polynomial in r, times 2^n."""
     form = FORMS[x.dtype.name]
-    held = k.select(x < form.exp_low, form.exp_low, x)
-    held = k.select(held > form.exp_high, form.exp_high, held)
-    shifted = k.fma(held, 1.4426950408889634, form.shifter)
+    clamped = k.select(x < form.exp_low, form.exp_low, x)
+    clamped = k.select(clamped > form.exp_high, form.exp_high, clamped)
+    shifted = k.fma(clamped, 1.4426950408889634, form.shifter)
     n = shifted - form.shifter
-    r = k.fma(n, -form.ln2_high, held)
+    r = k.fma(n, -form.ln2_high, clamped)
     r = k.fma(n, -form.ln2_low, r)
     p = k.polynomial(r, form.exp)
     return _times_power(k, p, shifted) if "scale" in k.expansions else k.apply("scale", p, n)

@@ -37,10 +37,10 @@ def expanded_on(column: str, without: frozenset[str] = frozenset()) -> dict[str,
     rows = INSTRUCTIONS.values()
     names = [row.name for row in rows if row.name in without or row.column(column).get("f") == "expand"]
     # a WGSL driver may assume that there is no NaN
-    return {name: _kept_nan(EXPANSIONS[name]) if column == "wgsl" else EXPANSIONS[name] for name in names}
+    return {name: _nan_preserving(EXPANSIONS[name]) if column == "wgsl" else EXPANSIONS[name] for name in names}
 
 
-def _kept_nan(expansion: Expansion) -> Expansion:
+def _nan_preserving(expansion: Expansion) -> Expansion:
     def with_nan(k: Expander, x: ir.Value, *others: ir.Value) -> ir.Value:
         return k.select(k.isnan(x), x, expansion(k, x, *others))
 
@@ -53,11 +53,8 @@ def expand_functions(kernel: AnyKernel, column: str, without: frozenset[str] = f
     if not any(isinstance(item, ir.Value) and item.op in expansions for item in ir.walk(kernel.body)):
         return kernel
     rebuild = _Rebuild(kernel.name, kernel.source_file, expansions)
-    ir.recorders.append(rebuild)
-    try:
+    with ir.recording(rebuild):
         rebuild.copy(kernel.body, rebuild.body)
-    finally:
-        ir.recorders.pop()
     return replace(kernel, body=rebuild.body)
 
 

@@ -19,7 +19,7 @@ from camshaft.lang.tracing.tracer import Array, Variable
 # The most accumulators per lane that become variables: more would spill.
 MOST_REGISTERS = 64
 # A tile's accumulators: element i * lanes + lane in variable i of that lane, or a matrix of scratch.
-Held: TypeAlias = "list[Variable] | Array"
+Accumulators: TypeAlias = "list[Variable] | Array"
 
 
 def expand_tiles(
@@ -38,11 +38,8 @@ def expand_tiles(
     if not any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
         return kernel
     expander = _Expander(kernel, lanes, threads, keep, keep_copies)
-    ir.recorders.append(expander)
-    try:
+    with ir.recording(expander):
         expander.rebuild(kernel.body, expander.body)
-    finally:
-        ir.recorders.pop()
     return replace(kernel, body=expander.body, scratch=tuple(expander.scratches))
 
 
@@ -55,7 +52,7 @@ class _Expander(Copier):
         super().__init__(kernel.name, kernel.source_file)
         self.width, self.threads, self.keep, self.keep_copies = lanes, threads, keep, keep_copies
         self.scratches = list(kernel.scratch)
-        self.held: dict[ir.Tile, Held] = {}
+        self.accumulators: dict[ir.Tile, Accumulators] = {}
 
     def rebuild(self, old: ir.Block, new: ir.Block) -> None:
         outer, self.block = self.block, new
@@ -80,9 +77,9 @@ class _Expander(Copier):
         tile = item.tile
         count = max(tile.rows * tile.columns // self.width, 1)
         if count <= MOST_REGISTERS:
-            self.held[tile] = [self.var(0, tile.dtype) for _ in range(count)]
+            self.accumulators[tile] = [self.var(0, tile.dtype) for _ in range(count)]
             return
-        self.held[tile] = total = self.scratch(tile.dtype, tile.rows, tile.columns)
+        self.accumulators[tile] = total = self.scratch(tile.dtype, tile.rows, tile.columns)
         for row in self.range(tile.rows):
             for column in self.lanes(tile.columns):
                 total[row, column] = self.const(0, tile.dtype)
@@ -122,16 +119,16 @@ class _Expander(Copier):
 
     # --- words -----------------------------------------------------------------------------------------------------
     def mma(self, item: ir.TileMma) -> None:
-        held = self.held[item.tile]
+        sums = self.accumulators[item.tile]
         for p in self.range(item.depth):
-            if isinstance(held, list):
-                self.step_in_registers(item, held, p)
+            if isinstance(sums, list):
+                self.step_in_registers(item, sums, p)
             else:
-                self.step_in_scratch(item, held, p)
+                self.step_in_scratch(item, sums, p)
 
-    def step_in_registers(self, item: ir.TileMma, held: list[Variable], p: ir.Value) -> None:
+    def step_in_registers(self, item: ir.TileMma, sums: list[Variable], p: ir.Value) -> None:
         read: dict[tuple[str, int], ir.Value] = {}
-        for i, total in enumerate(held):
+        for i, total in enumerate(sums):
             row, column = self.place(item.tile, i)
             inside = self.in_tile(item.tile, row)
             if inside is not None:
@@ -152,12 +149,12 @@ class _Expander(Copier):
             return i * self.width // columns, i * self.width % columns
         return i, i
 
-    def step_in_scratch(self, item: ir.TileMma, held: Array, p: ir.Value) -> None:
+    def step_in_scratch(self, item: ir.TileMma, sums: Array, p: ir.Value) -> None:
         for row in self.range(item.tile.rows):
             a = self.a_element(item, row, p)
             for column in self.lanes(item.tile.columns):
                 b = self.b_element(item, p, column)
-                held[row, column] = self.multiplied(item, a, b, held[row, column])
+                sums[row, column] = self.multiplied(item, a, b, sums[row, column])
 
     def multiplied(self, item: ir.TileMma, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """total + a * b; in a word tile the dot product of bytes or of pairs of bf16."""
@@ -173,25 +170,25 @@ class _Expander(Copier):
         return self.gather(Array(item.b), *_shifted(item.b_at, *last))
 
     def scale(self, item: ir.TileScale) -> None:
-        held = self.held[item.tile]
-        if isinstance(held, list):
-            for total in held:
+        sums = self.accumulators[item.tile]
+        if isinstance(sums, list):
+            for total in sums:
                 total.set(total.value * item.factor)
             return
         for row in self.range(item.tile.rows):
             for column in self.lanes(item.tile.columns):
-                held[row, column] = held[row, column] * item.factor
+                sums[row, column] = sums[row, column] * item.factor
 
     def put(self, item: ir.TileStore) -> None:
-        held, tile = self.held[item.tile], item.tile
-        if isinstance(held, list):
-            for i, total in enumerate(held):
+        sums, tile = self.accumulators[item.tile], item.tile
+        if isinstance(sums, list):
+            for i, total in enumerate(sums):
                 row, column = self.place(tile, i)
                 self.put_one(item, row, column, total.value, self.in_tile(tile, row))
             return
         for r in self.range(tile.rows):
             for c in self.lanes(tile.columns):
-                self.put_one(item, r, c, held[r, c], None)
+                self.put_one(item, r, c, sums[r, c], None)
 
     def put_one(
         self, item: ir.TileStore, row: Number, column: Number, value: ir.Value, inside: ir.Value | None

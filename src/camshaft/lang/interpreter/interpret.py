@@ -14,8 +14,8 @@ import numpy as np
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.expand.tiles import expand_tiles
+from camshaft.lang.interpreter.checks import Hole, hole_of
 from camshaft.lang.interpreter.memory import Counts, Memory, bind
-from camshaft.lang.interpreter.undefined import Hole, made
 from camshaft.lang.interpreter.values import ValueMachine
 from camshaft.lang.uniformity import varying
 
@@ -99,16 +99,16 @@ class _Machine(ValueMachine):
                 _STATEMENTS[type(item)](self, item)
 
     # --- variables -----------------------------------------------------------------------------------------------
-    def as_held(self, var: ir.Var, value: Any) -> Any:
+    def broadcast(self, var: ir.Var, value: Any) -> Any:
         width = var.width or (self.lanes if var in self.varying_vars else 0)
         return np.broadcast_to(value, (width,)) if width and np.ndim(value) == 0 else value
 
     def var_new(self, item: ir.VarNew) -> None:
-        self.vars[item.var] = self.as_held(item.var, self.env[item.var.init])
+        self.vars[item.var] = self.broadcast(item.var, self.env[item.var.init])
         self.set_hole(item.var, self.holes.get(item.var.init))
 
     def var_set(self, item: ir.VarSet) -> None:
-        new = self.as_held(item.var, self.env[item.value])
+        new = self.broadcast(item.var, self.env[item.value])
         if self.mask is not None and item.var in self.varying_vars:
             new = np.where(self.mask, new, self.vars[item.var])
         self.vars[item.var] = new
@@ -121,7 +121,7 @@ class _Machine(ValueMachine):
         if self.mask is None or item.var not in self.varying_vars or (new is None and old is None):
             return new
         parts = [np.False_ if h is None else h.where for h in (new, old)]
-        return made(np.where(self.mask, *parts), (new or old or Hole(False, "")).origin)
+        return hole_of(np.where(self.mask, *parts), (new or old or Hole(False, "")).origin)
 
     # --- memory --------------------------------------------------------------------------------------------------
     def store(self, item: ir.Store) -> None:

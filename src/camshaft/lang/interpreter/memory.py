@@ -11,8 +11,7 @@ import numpy as np
 
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
-from camshaft.lang.interpreter.races import ALL_LANES, MANY, Race, Tracker
-from camshaft.lang.interpreter.undefined import Hole
+from camshaft.lang.interpreter.checks import ALL_LANES, MANY, Hole, Race, Tracker
 
 
 @dataclass

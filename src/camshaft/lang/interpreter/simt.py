@@ -7,13 +7,13 @@ have arrived, they continue in another order. A missing barrier therefore shows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
-from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.interpreter.interpret import grid_sizes, program_order
 from camshaft.lang.interpreter.memory import Counts, Memory, bind
 from camshaft.lang.interpreter.values import ValueMachine, halve, scan
@@ -133,7 +133,7 @@ class _Team(ValueMachine):
     def __init__(self, group: _Workgroup, threads: Any, index: tuple[int, ...]) -> None:
         super().__init__(group.plain, len(threads), group.memories, group.scalars)
         self.threads, self.iota, self.index, self.group = threads, threads.astype(np.int64), index, group
-        self.own = {a: np.zeros((len(threads), _size(a)), a.dtype.numpy) for a in group.kernel.private}
+        self.own = {a: np.zeros((len(threads), prod(a.shape)), a.dtype.numpy) for a in group.kernel.private}
         self.structural["load"], self.structural["atomic"] = self.read, self.change
 
     def block(self, block: ir.Block) -> Iterator[Stop]:
@@ -158,7 +158,7 @@ class _Team(ValueMachine):
 
     def all_here(self, line: int) -> None:
         if self.mask is not None and not self.mask.all():
-            raise self.group.fail(line, "a barrier or a collective that not all threads reach")
+            raise self.fail(line, "a barrier or a collective that not all threads reach")
 
     # --- flow ----------------------------------------------------------------------------------------------------
     def loop(self, item: ir.Range) -> Iterator[Stop]:
@@ -190,9 +190,6 @@ class _Team(ValueMachine):
         self.vars[item.var] = np.broadcast_to(
             new if self.mask is None else np.where(self.mask, new, old), (self.lanes,)
         )
-
-    def active(self) -> Any:
-        return np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
 
     def places(self, array: ir.Array, indices: Sequence[ir.Value], line: int, active: Any) -> Any:
         """Return the flat element of each active thread, bounds-checked."""
@@ -226,19 +223,11 @@ class _Team(ValueMachine):
 
     def change(self, value: ir.Value) -> Any:
         """Run an atomic thread by thread in a shuffled order."""
-        array, kind = value.attr
-        row, memory = ATOMICS[kind], self.memories[array]
         args = [np.broadcast_to(self.env[v], (self.lanes,)) for v in value.args]
-        old = np.zeros(self.lanes, array.dtype.numpy)
+        old = np.zeros(self.lanes, value.attr[0].dtype.numpy)
         for i in self.group.random.permutation(self.active()):
-            at = memory.atomic(value.line, [a[i] for a in args[row.operands :]], int(self.threads[i]))
-            old[i] = memory.data[at]
-            memory.data[at] = row.numpy(memory.data[at], *(a[i] for a in args[: row.operands]))
+            old[i] = self.atomic_of(value, [a[i] for a in args], int(self.threads[i]))
         return old
-
-
-def _size(array: ir.Array) -> int:
-    return int(np.prod(array.shape))
 
 
 _STATEMENTS: dict[type, Callable[[_Team, Any], None]] = {

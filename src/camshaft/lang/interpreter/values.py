@@ -11,9 +11,8 @@ from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, identity
+from camshaft.lang.interpreter.checks import ALL_LANES, Hole, of_result
 from camshaft.lang.interpreter.memory import Memory
-from camshaft.lang.interpreter.races import ALL_LANES
-from camshaft.lang.interpreter.undefined import Hole, of_result
 
 
 def halve(values: Any, kind: str) -> Any:
@@ -103,8 +102,7 @@ class ValueMachine:
             wrong = wrong & self.mask
         if np.any(wrong):
             where = f"lane {int(np.argmax(wrong))}" if np.ndim(wrong) else "all lanes"
-            place = f"kernel {self.kernel.name}, line {value.line}"
-            raise VerifyError(f"{place}: {message} (program {self.index}, {where})")
+            raise self.fail(value.line, f"{message} (program {self.index}, {where})")
 
     def load(self, value: ir.Value) -> Any:
         array, _gather, counted = value.attr
@@ -129,25 +127,35 @@ class ValueMachine:
         wrong = (lane < 0) | (lane >= self.lanes)
         if np.any(wrong):
             came = int(np.atleast_1d(lane)[int(np.argmax(wrong))])
-            place = f"kernel {self.kernel.name}, line {value.line}"
-            raise VerifyError(f"{place}: a shuffle from lane {came} of {self.lanes} (program {self.index})")
+            raise self.fail(value.line, f"a shuffle from lane {came} of {self.lanes} (program {self.index})")
         return self.each_lane(value.args[0])[lane]
 
     def atomic(self, value: ir.Value) -> Any:
         """Run an atomic lane by lane in a shuffled order if it varies, else once; return the old elements."""
-        array, kind = value.attr
-        row, memory = ATOMICS[kind], self.memories[array]
         self.whole(value.args, value.line)
         operands = [self.env[v] for v in value.args]
-        old = np.zeros(self.lanes, memory.data.dtype)
-        varies = value in self.varying
-        active = np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
-        for lane in self.random.permutation(active) if varies else (ALL_LANES,):
-            mine = [v if np.ndim(v) == 0 else v[lane] for v in operands]
-            at = memory.atomic(value.line, mine[row.operands :], int(lane))
-            old[lane if varies else 0] = memory.data[at]
-            memory.data[at] = row.numpy(memory.data[at], *mine[: row.operands])
-        return old if varies else old[0]
+        if value not in self.varying:
+            return self.atomic_of(value, operands, ALL_LANES)
+        old = np.zeros(self.lanes, value.attr[0].dtype.numpy)
+        for lane in self.random.permutation(self.active()):
+            old[lane] = self.atomic_of(value, [v if np.ndim(v) == 0 else v[lane] for v in operands], int(lane))
+        return old
+
+    def atomic_of(self, value: ir.Value, operands: list[Any], lane: int) -> Any:
+        """Run the atomic of one lane (ALL_LANES: of the program) and return the old element."""
+        array, kind = value.attr
+        row, memory = ATOMICS[kind], self.memories[array]
+        at = memory.atomic(value.line, operands[row.operands :], lane)
+        old = memory.data[at]
+        memory.data[at] = row.numpy(old, *operands[: row.operands])
+        return old
+
+    def active(self) -> Any:
+        """Return the indices of the lanes that the mask leaves active."""
+        return np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
+
+    def fail(self, line: int, message: str) -> VerifyError:
+        return VerifyError(f"kernel {self.kernel.name}, line {line}: {message}")
 
     # --- holes ---------------------------------------------------------------------------------------------------
     def set_hole(self, key: ir.Value | ir.Var, hole: Hole | None) -> None:
@@ -170,8 +178,7 @@ class ValueMachine:
         for value in values if self.holes else ():
             hole = self.holes.get(value)
             if hole is not None and np.any(hole.where if self.mask is None else hole.where & self.mask):
-                place = f"kernel {self.kernel.name}, line {line}"
-                raise VerifyError(f"{place}: an index, a bound or a condition depends on scratch: {hole.origin}")
+                raise self.fail(line, f"an index, a bound or a condition depends on scratch: {hole.origin}")
 
 
 def _bad_divisor(a: Any, b: Any) -> tuple[str, Any]:

@@ -51,27 +51,27 @@ class Accesses:
     """The accesses since the last barrier. Arrays that are `private` to a thread, or never written, need no ordering."""
 
     private: frozenset[ir.Array]
-    held: set[Access] = field(default_factory=set)
+    pending: set[Access] = field(default_factory=set)
 
     def conflicts(self, access: Access) -> bool:
         """Return whether an access needs a barrier after an earlier one of another thread.
 
         The kernel itself orders two 'lanes' accesses. Two stores of one kind write each element from the same thread.
         """
-        return any(_conflict(access, earlier) for earlier in self.held if earlier.array is access.array)
+        return any(_conflict(access, earlier) for earlier in self.pending if earlier.array is access.array)
 
     def add(self, accesses: Iterable[Access]) -> None:
-        self.held.update(a for a in accesses if a.array.writable and a.array not in self.private)
+        self.pending.update(a for a in accesses if a.array.writable and a.array not in self.private)
 
     def join(self, other: Accesses) -> None:
         """Merge the accesses of another control-flow path."""
-        self.held |= other.held
+        self.pending |= other.pending
 
     def copy(self) -> Accesses:
-        return Accesses(self.private, set(self.held))
+        return Accesses(self.private, set(self.pending))
 
     def clear(self) -> None:
-        self.held.clear()
+        self.pending.clear()
 
 
 def _conflict(a: Access, b: Access) -> bool:

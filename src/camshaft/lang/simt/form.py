@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import boolean, i64
@@ -189,7 +190,7 @@ class _Lowering(ValueLowering):
 
 def _private_scratch(kernel: ir.KernelIR, varies: frozenset[ir.Value]) -> set[ir.Array]:
     """Return small scratch arrays that are accessed only uniformly, in uniform control flow."""
-    private = {a for a in kernel.scratch if _size(a) <= MOST_PRIVATE}
+    private = {a for a in kernel.scratch if prod(a.shape) <= MOST_PRIVATE}
     for access in _all_accesses(kernel.body, varies, False):
         if access.kind != "uniform":
             private.discard(access.array)
@@ -207,13 +208,6 @@ def _all_accesses(block: ir.Block, varies: frozenset[ir.Value], masked: bool) ->
         inner = isinstance(item, ir.Lanes) or (isinstance(item, ir.When) and item.condition in varies)
         found += _all_accesses(body, varies, masked or inner)
     return found
-
-
-def _size(array: ir.Array) -> int:
-    size = 1
-    for n in array.shape:
-        size *= n
-    return size
 
 
 _TILE_OPERANDS = ("a_at", "b_at", "factor", "indices", "rows", "columns")

@@ -92,17 +92,11 @@ class ValueLowering:
         args, line = self.mapped(value.args), value.line
         if value in self.varying or self.flow_varies:
             return self.add("atomic", value.dtype, args, value.attr, line)
-        zero = self.add("const", value.dtype, attr=0, line=line)
-        var = ir.Var(value.dtype, 0, zero, None, self.here, line)
-        self.here.statements.append(ir.VarNew(line, var))
-        first = self.add("equal", boolean, (self.add("lane", i64, line=line), self.const(0, line)), line=line)
-
-        def once() -> None:
-            old = self.add("atomic", value.dtype, args, value.attr, line)
-            self.here.statements.append(ir.VarSet(line, var, old))
-
-        self.when_(first, line, once)
-        old = self.add("var_get", value.dtype, (), var, line)
+        old = self.value_when(
+            value,
+            lambda: self.add("equal", boolean, (self.add("lane", i64, line=line), self.const(0, line)), line=line),
+            lambda: self.add("atomic", value.dtype, args, value.attr, line),
+        )
         return self.add("broadcast", value.dtype, (old,), 0, line) if value in self.used else old
 
     def load(self, value: ir.Value) -> ir.Value:
@@ -114,16 +108,20 @@ class ValueLowering:
         at = self.shifted(indices, element, value.line)
         if not counted:
             return self.add("load", value.dtype, at, (array, gather, False), value.line)
-        zero = self.add("const", value.dtype, attr=0, line=value.line)
-        var = ir.Var(value.dtype, 0, zero, None, self.here, value.line)
-        self.here.statements.append(ir.VarNew(value.line, var))
+        return self.value_when(
+            value,
+            lambda: self.below(element, self.values[value.args[-1]], value.line),
+            lambda: self.add("load", value.dtype, at, (array, gather, False), value.line),
+        )
 
-        def read() -> None:
-            loaded = self.add("load", value.dtype, at, (array, gather, False), value.line)
-            self.here.statements.append(ir.VarSet(value.line, var, loaded))
-
-        self.when_(self.below(element, self.values[value.args[-1]], value.line), value.line, read)
-        return self.add("var_get", value.dtype, (), var, value.line)
+    def value_when(self, value: ir.Value, condition: Callable[[], ir.Value], make: Callable[[], ir.Value]) -> ir.Value:
+        """Record `make`, of the dtype of `value`, in a branch; return its result where the condition holds, else 0."""
+        line = value.line
+        zero = self.add("const", value.dtype, attr=0, line=line)
+        var = ir.Var(value.dtype, 0, zero, None, self.here, line)
+        self.here.statements.append(ir.VarNew(line, var))
+        self.when_(condition(), line, lambda: self.here.statements.append(ir.VarSet(line, var, make())))
+        return self.add("var_get", value.dtype, (), var, line)
 
     def shifted(self, indices: tuple[ir.Value, ...], by: ir.Value, line: int) -> tuple[ir.Value, ...]:
         return (*indices[:-1], self.add("add", i64, (indices[-1], by), line=line))

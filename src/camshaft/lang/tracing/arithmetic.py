@@ -17,6 +17,10 @@ class Arithmetic(Recorder):
         """Convert by value; floats to integers truncate towards zero."""
         return value if value.dtype == dtype else self.record("cast", dtype, (value,), value.width)
 
+    def number(self, value: Number, dtype: DType) -> ir.Value:
+        """A size, which is a Python number or a run-time scalar, as a value of the dtype."""
+        return self.cast(self.as_value(value, dtype), dtype)
+
     def bitcast(self, value: ir.Value, dtype: DType) -> ir.Value:
         """Reinterpret the bits as another dtype of the same size."""
         if value.dtype.nbytes != dtype.nbytes:

@@ -6,11 +6,10 @@ from camshaft.dtypes import DType, f32, i64
 from camshaft.lang import ir
 from camshaft.lang.instructions import COMBINERS
 from camshaft.lang.tracing.arithmetic import Arithmetic
-from camshaft.lang.tracing.handles import Variable
-from camshaft.lang.tracing.recorder import Number
+from camshaft.lang.tracing.recorder import Number, Variable
 
 
-class LaneWords(Arithmetic):
+class LaneMethods(Arithmetic):
     """Reductions, scans and shuffles over the lanes; vectors of a given width."""
 
     # --- where am I ------------------------------------------------------------------------------------------------

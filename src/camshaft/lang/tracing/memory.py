@@ -8,11 +8,10 @@ from camshaft.dtypes import DType, i64
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.tracing.arithmetic import Arithmetic
-from camshaft.lang.tracing.handles import Array
-from camshaft.lang.tracing.recorder import Number
+from camshaft.lang.tracing.recorder import Array, Number
 
 
-class MemoryWords(Arithmetic):
+class MemoryMethods(Arithmetic):
     """Reads and writes of arrays. Every index is i64; an f16 or bf16 load yields f32."""
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -32,7 +31,7 @@ class MemoryWords(Arithmetic):
         self, array: Array, indices: tuple[Number, ...], width: int = 0, gather: bool = False, count: Any = None
     ) -> ir.Value:
         target = array.ir
-        at = self.indices(target, indices)
+        at = self.indices(target, array.in_ir(indices))
         if count is not None:
             at = (*at, self.as_value(count, i64))
         return self.record("load", ir.arithmetic_dtype(target.dtype), at, width, (target, gather, count is not None))
@@ -54,7 +53,8 @@ class MemoryWords(Arithmetic):
         if stored.dtype != wanted:
             raise self.fail(f"a {stored.dtype} stored into {target.name} of {target.dtype}: wanted {wanted}")
         length = None if count is None else self.as_value(count, i64)
-        self.append(ir.Store(self.line(), target, self.indices(target, indices), stored, scattered, length, streamed))
+        at = self.indices(target, array.in_ir(indices))
+        self.append(ir.Store(self.line(), target, at, stored, scattered, length, streamed))
 
     def gather(self, array: Array, *indices: Number) -> ir.Value:
         """Load array[indices] at arbitrary lane indices (slower than a contiguous load, so it must be explicit)."""
@@ -83,10 +83,10 @@ class MemoryWords(Arithmetic):
 
     def prefetch(self, array: Array, *indices: Number) -> None:
         """Hint that array[indices] will be read soon."""
-        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, indices)))
+        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, array.in_ir(indices))))
 
 
-class AtomicWords(MemoryWords):
+class AtomicMethods(MemoryMethods):
     """Atomics on arrays and scratch of i32 or u32 (atomic_add: f32 as well). Each returns the element's old value.
 
     Inside k.lanes, under a varying mask, or with a varying operand, every active lane executes one; else the program executes
@@ -104,7 +104,7 @@ class AtomicWords(MemoryWords):
         values = tuple(self.as_value(v, target.dtype) for v in operands)
         if any(v.dtype != target.dtype for v in values):
             raise self.fail(f"atomic_{kind} of {values[0].dtype} on {target.name} of {target.dtype}")
-        at = self.indices(target, indices)
+        at = self.indices(target, array.in_ir(indices))
         return self.record("atomic", target.dtype, (*values, *at), attr=(target, kind))
 
     def atomic_add(self, array: Array, value: Number, *indices: Number) -> ir.Value:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from camshaft.dtypes import DType, f32, i32, i64, u32
 from camshaft.lang import ir
-from camshaft.lang.tracing.handles import Array
-from camshaft.lang.tracing.memory import AtomicWords
-from camshaft.lang.tracing.recorder import Number
+from camshaft.lang.tracing.memory import AtomicMethods
+from camshaft.lang.tracing.recorder import Array, Number
 
 # A tile's sides and the depth of mma must be multiples of this, the size of matrix units.
 TILE_SIDE = 16
@@ -20,8 +19,8 @@ WORD_SIDE, WORD_DEPTH = 4, 2
 class Tile:
     """A tile of f32 accumulators. Its methods are collectives without memory ordering: the kernel states its barriers."""
 
-    def __init__(self, words: TileWords, tile: ir.Tile) -> None:
-        self._words, self.ir = words, tile
+    def __init__(self, tracer: TileMethods, tile: ir.Tile) -> None:
+        self._tracer, self.ir = tracer, tile
 
     def mma(
         self,
@@ -38,39 +37,39 @@ class Tile:
         `b_at` have one index per dimension. All reads must be in bounds: copy a partial tile to scratch first (k.async_copy
         fills with 0).
         """
-        words = self._words
+        tracer = self._tracer
         for array in (a.ir, b.ir):
             if array.dtype.name not in ("f16", "bf16", "f32") or len(array.shape) < 2:
-                raise words.fail(
+                raise tracer.fail(
                     f"mma of {array.name}, {array.dtype} {array.shape}: wanted a matrix of f16, bf16 or f32"
                 )
         if k <= 0 or k % TILE_SIDE:
-            raise words.fail(f"mma with k = {k}: wanted a multiple of {TILE_SIDE}")
-        starts = words.indices(a.ir, a_at), words.indices(b.ir, b_at)
-        words.append(ir.TileMma(words.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, transpose_b))
+            raise tracer.fail(f"mma with k = {k}: wanted a multiple of {TILE_SIDE}")
+        starts = tracer.indices(a.ir, a_at), tracer.indices(b.ir, b_at)
+        tracer.append(ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, transpose_b))
 
     def scale(self, factor: Number) -> None:
         """Multiply every accumulator by a uniform value."""
-        self._words.append(ir.TileScale(self._words.line(), self.ir, self._words.as_value(factor, f32)))
+        self._tracer.append(ir.TileScale(self._tracer.line(), self.ir, self._tracer.as_value(factor, f32)))
 
     def store(
         self, out: Array, at: tuple[Number, ...], rows: Number | None = None, columns: Number | None = None
     ) -> None:
         """out[at + (i, j)] = tile[i, j], narrowed to out's dtype, for i < rows and j < columns (None: no limit)."""
-        words, array = self._words, out.ir
+        tracer, array = self._tracer, out.ir
         if not array.writable or not array.dtype.is_float or array.dtype.nbytes > 4 or len(array.shape) < 2:
-            raise words.fail(
+            raise tracer.fail(
                 f"a tile stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of floats to write to"
             )
-        limits = (words.limit(rows), words.limit(columns))
-        words.append(ir.TileStore(words.line(), self.ir, array, words.indices(array, at), *limits))
+        limits = (tracer.limit(rows), tracer.limit(columns))
+        tracer.append(ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at), *limits))
 
 
 class WordTile:
     """A tile of i32 or f32 accumulators of word products. Its methods are collectives without memory ordering."""
 
-    def __init__(self, words: TileWords, tile: ir.Tile) -> None:
-        self._words, self.ir = words, tile
+    def __init__(self, tracer: TileMethods, tile: ir.Tile) -> None:
+        self._tracer, self.ir = tracer, tile
 
     def mma(self, a: Array, a_at: tuple[Number, ...], b: Array, b_at: tuple[Number, ...], k: int) -> None:
         """tile[i, j] += sum over p < k of the word product of a[a_at + (i, p)] and b[b_at + (p, j)].
@@ -78,26 +77,26 @@ class WordTile:
         A word product is a dot product: for i32 of four s8 of a and four u8 of b, exact and wrapping; for f32 of two bf16 of
         each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2.
         """
-        words = self._words
+        tracer = self._tracer
         for array in (a.ir, b.ir):
             if array.dtype != u32 or len(array.shape) < 2:
-                raise words.fail(f"mma of words of {array.name}, {array.dtype} {array.shape}: wanted a matrix of u32")
+                raise tracer.fail(f"mma of words of {array.name}, {array.dtype} {array.shape}: wanted a matrix of u32")
         if k <= 0 or k % WORD_DEPTH:
-            raise words.fail(f"mma of words with k = {k}: wanted a multiple of {WORD_DEPTH}")
-        starts = words.indices(a.ir, a_at), words.indices(b.ir, b_at)
-        words.append(ir.TileMma(words.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
+            raise tracer.fail(f"mma of words with k = {k}: wanted a multiple of {WORD_DEPTH}")
+        starts = tracer.indices(a.ir, a_at), tracer.indices(b.ir, b_at)
+        tracer.append(ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
 
     def store(self, out: Array, at: tuple[Number, ...]) -> None:
         """out[at + (i, j)] = tile[i, j] for the whole tile; out has the tile's dtype."""
-        words, array = self._words, out.ir
+        tracer, array = self._tracer, out.ir
         if not array.writable or array.dtype != self.ir.dtype or len(array.shape) < 2:
-            raise words.fail(
+            raise tracer.fail(
                 f"a tile of words stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of {self.ir.dtype}"
             )
-        words.append(ir.TileStore(words.line(), self.ir, array, words.indices(array, at)))
+        tracer.append(ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at)))
 
 
-class TileWords(AtomicWords):
+class TileMethods(AtomicMethods):
     """Tiles and asynchronous copies."""
 
     def limit(self, value: Number | None) -> ir.Value | None:

@@ -65,7 +65,7 @@ class _Walk:
 
     # --- blocks --------------------------------------------------------------------------------------------------
     def block(self, block: ir.Block, index: ir.Value | None = None) -> None:
-        self.require(block not in self.open, 0, "a block stands inside itself")
+        self.require(block not in self.open, 0, "a block is nested in itself")
         self.open.add(block)
         if index is not None:
             self.define(index, block)

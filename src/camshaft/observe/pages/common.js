@@ -102,7 +102,7 @@ function rowLines(row) {
     [row.op, row.variant].filter(Boolean).join(" / ") + (row.device === "host" || !row.device ? "" : " on " + row.device),
     duration(row.ns) + ", " + percent(row.share) + " of the time" + (row.n_thunks > 1 ? ", " + row.n_thunks + " thunks" : ""),
     bytes(row.nbytes) + ", " + number(row.flops / 1e6) + " MFLOP (" + (row.kind || "several kinds") + ")",
-    number(row.gb_per_s) + " GB/s, " + number(row.gflop_per_s) + " GFLOP/s, " + percent(row.roof_share) + " of peak",
+    number(row.gb_per_s) + " GB/s, " + number(row.gflop_per_s) + " GFLOP/s, " + percent(row.peak_share) + " of peak",
     "waited before it " + duration(row.waited_ns),
   ];
 }

@@ -3,11 +3,11 @@ function drawRoofline(profile, colours) {
   const box = byId("roofline"), width = Math.max(box.clientWidth, 240), height = Math.round(Math.min(440, 240 + width * 0.16));
   const rows = records(profile, byId("dots").value);
   const plotted = rows.filter((r) => r.flops > 0 && r.nbytes > 0 && r.ns > 0);
-  byId("unplotted").textContent = unplotted(rows.length - plotted.length, profile.roof);
+  byId("unplotted").textContent = unplotted(rows.length - plotted.length, profile.peak);
   const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Roofline" });
-  const scale = roofScale(plotted, profile.roof, width, height);
+  const scale = roofScale(plotted, profile.peak, width, height);
   drawPowers(svg, scale, width, height);
-  if (profile.roof) drawRoof(svg, scale, profile.roof);
+  if (profile.peak) drawRoof(svg, scale, profile.peak);
   const most = Math.max(...plotted.map((r) => r.share), 1e-9);
   plotted.sort((a, b) => b.share - a.share).forEach((row) => {
     const radius = 3.2 + 9 * Math.sqrt(Math.max(row.share, 0) / most);

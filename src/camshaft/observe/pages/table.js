@@ -9,7 +9,7 @@ const COLUMNS = [
   ["MFLOP", "flops", (r) => number(r.flops / 1e6)],
   ["GB/s", "gb_per_s", (r) => number(r.gb_per_s)],
   ["GFLOP/s", "gflop_per_s", (r) => number(r.gflop_per_s)],
-  ["of peak", "roof_share", (r) => percent(r.roof_share)],
+  ["of peak", "peak_share", (r) => percent(r.peak_share)],
 ];
 const order = { key: null, descending: true };
 

@@ -13,13 +13,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from camshaft.dtypes import DType, f16, f32, i8, i32, i64, u8, u32
-from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_places, heads_of, place_limits, typical_places
+from camshaft.ops.attention.kv_cache_update import (
+    BLOCK_TOKENS,
+    cache_op,
+    check_places,
+    heads_of,
+    new_tokens,
+)
+from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -177,26 +181,16 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return tuple(caches)
 
 
-def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    arrays = (*(ops.update(i) for i in range(4)), *(ops.read(i) for i in range(4, 9)))
-    constants = {name: node.attrs[name] for name in ("kv_heads", "head_dim")}
-    return ops.Build((ops.Launch(one_token_per_program, arrays, (ops.Cells(node.inputs[4].shape[0]),), constants),))
-
-
 def _sample(name: str, form: str, heads: int, head_dim: int, places: Sequence[tuple[int, int]]) -> ops.Sample:
-    """`places` are (slot, position); two slots of three blocks each, in mixed order."""
     rng = np.random.default_rng(3)
     caches = [
         rng.integers(0, 100, spec.bounds).astype(spec.parts[0].dtype.numpy)
         for spec in cache_specs(form, 7, heads, head_dim)
     ]
-    keys, values = (rng.normal(size=(len(places), heads * head_dim)).astype(np.float32) for _ in range(2))
+    keys, values, *where = new_tokens(rng, heads, head_dim, places)
     keys[0, :GROUP] = 0
     values[-1, :GROUP] = np.tile([1.0, -1.0], GROUP // 2)  # the first of equal magnitude gives the sign
-    where = np.array(places, np.int32)
-    table = np.array([[4, 0, 6], [1, 5, 2]], np.int32)
-    arrays = (*caches, keys, values, where[:, 1].copy(), where[:, 0].copy(), table)
-    return ops.Sample(name, arrays, {"kv_heads": heads, "head_dim": head_dim})
+    return ops.Sample(name, (*caches, keys, values, *where), {"kv_heads": heads, "head_dim": head_dim})
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -205,9 +199,7 @@ def _samples() -> Iterable[ops.Sample]:
         yield _sample(f"a run over two blocks, {form}", form, 1, 96, [(0, p) for p in range(13, 20)])
         yield _sample(f"two sequences in turn, {form}", form, 2, 32, [(0, 15), (1, 0), (0, 16), (1, 1)])
     full = _sample("5 of 9 tokens", "Q8_0", 2, 64, [(1, p) for p in range(9)])
-    tokens = Extent("tokens", 9)
-    specs = [*cache_specs("Q8_0", 7, 2, 64), *[TensorSpec((tokens, 128), f32)] * 2, *[TensorSpec((tokens,), i32)] * 2]
-    yield ops.Sample(full.name, full.inputs, full.attrs, (*specs, TensorSpec((2, 3), i32)), {tokens: 5})
+    yield partly_active(full, 5, fixed=(0, 1, 2, 3, 8))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -222,18 +214,15 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((new, *caches[1:], new, new, index, index, table), attrs, "wanted K codes of i8 or u8")
 
 
-OP = ops.Op(
+OP = cache_op(
+    4,
+    one_token_per_program,
     name=NAME,
     formula="as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0",
     parameters=Parameters(f"k_codes v_codes k_scales v_scales k v {PLACES}", (KV_HEADS, HEAD_DIM), results=0),
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),
-    indexes=place_limits(6, cache=0),
-    workload=typical_places(6, cache=0),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={},
     nbytes=lambda node: 1.3 * sum(s.nbytes for s in node.inputs[4:6]),
-    updates=(0, 1, 2, 3),
 )

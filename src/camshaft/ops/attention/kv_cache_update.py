@@ -7,14 +7,14 @@ has 16 tokens of one sequence: the token at position p of slot s has index p % 1
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
-from camshaft.extent import Extent
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Kernel, Tracer, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -121,22 +121,42 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return k_cache, v_cache
 
 
-def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    arrays = (ops.update(0), ops.update(1), *(ops.read(i) for i in range(2, 7)))
-    constants = {name: node.attrs[name] for name in ("kv_heads", "head_dim")}
-    return ops.Build((ops.Launch(one_token_per_program, arrays, (ops.Cells(node.inputs[2].shape[0]),), constants),))
+def cache_op(n_caches: int, kernel: Kernel, **fields: Any) -> ops.Op:
+    """Returns an op that writes new tokens into its first `n_caches` inputs. `kernel` takes a token per program; k, v,
+    positions, slots and the block table follow the caches. `fields` are the other fields of Op."""
+    reads = range(n_caches, n_caches + 5)
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        arrays = (*(ops.update(i) for i in range(n_caches)), *(ops.read(i) for i in reads))
+        constants = {name: node.attrs[name] for name in ("kv_heads", "head_dim")}
+        return ops.Build((ops.Launch(kernel, arrays, (ops.Cells(node.inputs[n_caches].shape[0]),), constants),))
+
+    return ops.Op(
+        variants=(ops.KernelVariant(kernel.name, ops.EVERYWHERE, build),),
+        indexes=place_limits(n_caches + 2, cache=0),
+        workload=typical_places(n_caches + 2, cache=0),
+        tolerance={},
+        updates=tuple(range(n_caches)),
+        **fields,
+    )
+
+
+def new_tokens(
+    rng: np.random.Generator, heads: int, head_dim: int, places: Sequence[tuple[int, int]]
+) -> tuple[ops.Array, ...]:
+    """Returns k, v, positions, slots and block table of a sample with tokens at `places` (slot, position): two slots of three
+    blocks each, in mixed order, in a cache of 7 blocks."""
+    keys, values = (rng.normal(size=(len(places), heads * head_dim)).astype(np.float32) for _ in range(2))
+    where = np.array(places, np.int32)
+    return keys, values, where[:, 1].copy(), where[:, 0].copy(), np.array([[4, 0, 6], [1, 5, 2]], np.int32)
 
 
 def _sample(name: str, dtype: DType, heads: int, head_dim: int, places: Sequence[tuple[int, int]]) -> ops.Sample:
-    """`places` are (slot, position); two slots of three blocks each, in mixed order."""
     rng = np.random.default_rng(3)
     shape = (7, heads, head_dim, BLOCK_TOKENS)
     k_cache, v_cache = rng.normal(size=shape), rng.normal(size=shape).transpose(0, 1, 3, 2)
-    keys, values = (rng.normal(size=(len(places), heads * head_dim)).astype(np.float32) for _ in range(2))
-    where = np.array(places, np.int32)
-    table = np.array([[4, 0, 6], [1, 5, 2]], np.int32)
     caches = [np.ascontiguousarray(c).astype(dtype.numpy) for c in (k_cache, v_cache)]
-    arrays = (*caches, keys, values, where[:, 1].copy(), where[:, 0].copy(), table)
+    arrays = (*caches, *new_tokens(rng, heads, head_dim, places))
     return ops.Sample(name, arrays, {"kv_heads": heads, "head_dim": head_dim})
 
 
@@ -145,10 +165,7 @@ def _samples() -> Iterable[ops.Sample]:
     yield _sample("a run over two blocks, bf16", bf16, 1, 17, [(0, p) for p in range(13, 20)])
     yield _sample("two sequences in turn, f32", f32, 2, 15, [(0, 15), (1, 0), (0, 16), (1, 1)])
     full = _sample("5 of 9 tokens, odd head", f16, 2, 33, [(1, p) for p in range(9)])
-    tokens = Extent("tokens", 9)
-    specs = [TensorSpec(a.shape, f16) for a in full.inputs[:2]]
-    specs += [TensorSpec((tokens, 66), f32)] * 2 + [TensorSpec((tokens,), i32)] * 2 + [TensorSpec((2, 3), i32)]
-    yield ops.Sample(full.name, full.inputs, full.attrs, tuple(specs), {tokens: 5})
+    yield partly_active(full, 5, fixed=(0, 1, 6))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -162,18 +179,15 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((k_cache, v_cache, new, new, index, index, table), {}, "wanted kv_heads")
 
 
-OP = ops.Op(
+OP = cache_op(
+    2,
+    one_token_per_program,
     name="kv_cache_update",
     formula="K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v",
     parameters=Parameters(f"k_cache v_cache k v {PLACES}", (KV_HEADS, HEAD_DIM), results=0),
     infer=_infer,
     reference=_reference,
-    variants=(ops.KernelVariant("one_token_per_program", ops.EVERYWHERE, _build),),
-    indexes=place_limits(4, cache=0),
-    workload=typical_places(4, cache=0),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={},
     nbytes=lambda node: 1.5 * sum(s.nbytes for s in node.inputs[2:4]),
-    updates=(0, 1),
 )

@@ -1,29 +1,102 @@
-"""Access to consecutive keys and values of one sequence in the paged cache, plain or quantized, for attention's kernels.
+"""The operands of attention's kernels: heads, their columns as vectors, and keys and values of the paged cache.
 
-The layouts of the cache are those of kv_cache_update.py and kv_cache_quantize.py.
+The cache is plain or quantized; its layouts are those of kv_cache_update.py and kv_cache_quantize.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import e, log2
+from typing import Any
 
-from camshaft.dtypes import f32, i32, i64, u8
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tracer import Array, Number, Tracer
+from camshaft.dtypes import f32, i8, i32, i64, u8
+from camshaft.lang import Array, Number, Tracer, Value
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.registers import WIDTH, inside
-from camshaft.ops.spec import TensorSpec
+from camshaft.ops.kernels.launch import has_threads
+from camshaft.ops.spec import TensorSpec, bound
 
+WIDTH = 16  # elements of an explicit vector: a block of keys
+LOG2_E = log2(e)
+LOWEST = -3.0e38  # below every score: the initial maximum
 LINE_NBYTES = 64  # a CPU's cache line
 N_INPUTS = 6  # q, K, V, positions, slots, block table; K and V scales after them
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The numbers of heads of queries and of keys, and the columns of a head."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def group(self) -> int:
+        """q heads that share a kv head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def columns(self) -> range:
+        """The first column of each vector of a head."""
+        return columns_of(self.head_dim)
+
+    @property
+    def padded(self) -> int:
+        """A head's columns rounded up to whole vectors, for scratch."""
+        return -(-self.head_dim // WIDTH) * WIDTH
+
+    def even_steps(self, most: int) -> list[list[int]]:
+        """Splits the vectors' columns into the fewest runs of at most `most`, of nearly equal length."""
+        starts = list(self.columns)
+        n = -(-len(starts) // max(1, most))
+        step = -(-len(starts) // n)
+        return [starts[i : i + step] for i in range(0, len(starts), step)]
+
+    def start_row(
+        self, k: Tracer, q: Array, at: tuple[Value, Value], query: Array, total: Array, row: Value, scale: float
+    ) -> None:
+        """Loads q[at], one head of one token, into query[row], scaled for powers of two; sets total[row] to 0."""
+        token, column = at
+        for d in self.columns:
+            x = k.load_vector(q, token, column + d, width=WIDTH, count=inside(self.head_dim, d))
+            k.store_vector(query, x * (scale * LOG2_E), row, d)
+            k.store_vector(total, k.splat(0.0, WIDTH), row, d)
+
+
+def register_vectors(target: ops.Target) -> int:
+    """Returns how many accumulators of 16 f32 fit: 24 of AVX-512's 32 registers; 6 of two registers each for AVX2's 16, or of
+    four each for NEON's 32. On a GPU a vector is one register in each of 16 threads."""
+    return 24 if {"avx512f", "avx512vl"} <= target.features or has_threads(target) else 6
+
+
+def columns_of(head_dim: int) -> range:
+    """Returns the first column of each vector of a head. The last vector may pass the head's end."""
+    return range(0, head_dim, WIDTH)
+
+
+def inside(head_dim: int, column: int) -> int | None:
+    """Returns how many elements of the vector at `column` are in the head; None for all (no mask)."""
+    return None if column + WIDTH <= head_dim else head_dim - column
+
+
+def multiply_adds(node: ops.NodeSpec) -> float:
+    """Returns the multiply-adds of q K and p V at the bounds, without the masked half of the square of new tokens."""
+    tokens, length = node.inputs[0].bounds[0], bound(node.attrs["length"])
+    pairs = tokens * max(1.0, length - min(tokens, length) / 2)
+    return 2.0 * pairs * float(node.attrs["heads"] * node.attrs["head_dim"])
 
 
 def is_quantized(node: ops.NodeSpec) -> bool:
     """Returns whether an attention node reads a quantized cache (codes and scales)."""
     return len(node.inputs) > N_INPUTS
+
+
+def reads(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
+    """Returns the operands that every kernel of attention reads first."""
+    return tuple(ops.read(i) for i in range(len(node.inputs)))
 
 
 def caches(node: ops.NodeSpec) -> tuple[TensorSpec, ...]:
@@ -42,40 +115,37 @@ class Cache:
 
     @property
     def is_quantized(self) -> bool:
+        """Whether keys and values are codes."""
         return self.key_scales is not None
 
     @property
     def has_nibbles(self) -> bool:
+        """Whether a byte has two codes."""
         return self.keys.dtype == u8
 
     @property
     def head_dim(self) -> int:
-        return self.keys.shape[2] * (2 if self.has_nibbles else 1)
+        """The columns of a head."""
+        return int(self.keys.shape[2]) * (2 if self.has_nibbles else 1)
 
-    def key_in_lanes(self, k: Tracer, block: Value, head: Value, d: Value, j: Value) -> Value:
-        """Loads component d of keys j, with lanes over j."""
-        if self.key_scales is None:
-            return self.keys[block, head, d, j]
-        code = self.keys[block, head, self._stored(d), j]
-        return self._decoded(code, d) * self.key_scales[block, head, d // GROUP, j]
 
-    def value_in_lanes(self, k: Tracer, block: Value, head: Value, j: Value, d: Value) -> Value:
-        """Loads columns d of key j's value, with lanes over d."""
-        if self.value_scales is None:
-            return self.values[block, head, j, d]
-        code = k.gather(self.values, block, head, j, self._stored(d))
-        return self._decoded(code, d) * k.gather(self.value_scales, block, head, d // GROUP, j)
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a kernel of attention; `rest` are the arrays that it writes, then run-time scalars."""
 
-    def _stored(self, d: Value) -> Value:
-        """Returns the index of an element's code."""
-        return d // GROUP * (GROUP // 2) + d % (GROUP // 2) if self.has_nibbles else d
+    q: Array
+    cache: Cache
+    positions: Array
+    slots: Array
+    table: Array
+    rest: tuple[Any, ...]
 
-    def _decoded(self, code: Value, d: Value) -> Value:
-        """Converts a code to f32, without its scale."""
-        if not self.has_nibbles:
-            return code.to(f32)
-        shift = (d // (GROUP // 2) % 2 * 4).to(i32)
-        return (((code.to(i32) >> shift) & 15) - NIBBLE_ZERO).to(f32)
+
+def arguments_of(arguments: tuple[Any, ...]) -> Arguments:
+    """Returns a kernel's arguments by name. A cache of codes has scales, after the block table."""
+    q, keys, values, positions, slots, table, *rest = arguments
+    n = 2 if keys.dtype in (i8, u8) else 0
+    return Arguments(q, Cache(keys, values, *rest[:n]), positions, slots, table, tuple(rest[n:]))
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,9 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import caches, is_quantized
-from camshaft.ops.attention.registers import padded, register_vectors
-from camshaft.ops.attention.split_kernels import (
-    MOST_MEMBERS,
-    Shape,
-    merge_splits,
-    some_keys_per_program,
-    some_quantized_keys_per_program,
-)
-from camshaft.ops.kernels.target import has_threads
+from camshaft.ops.attention.paged import caches, is_quantized, multiply_adds, reads, register_vectors
+from camshaft.ops.attention.split_kernels import MOST_MEMBERS, Shape, merge_splits, some_keys_per_program
+from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.spec import TensorSpec, bound
 
 MAX_TOKENS = 16
@@ -31,6 +24,7 @@ MAX_SCRATCH_NBYTES = 120_000
 SPLIT_NBYTES = 192 << 10
 PAGE_NBYTES = 4096
 CHAINS = 4  # a multiply-add has a latency of 4 cycles, and 1 or 2 start per cycle
+RATE = 40.0  # multiply-adds per ns, measured on one core of a Zen 4 server (its peak is 59)
 
 
 def keys_per_split(length_bound: int, wanted: int) -> int:
@@ -38,7 +32,7 @@ def keys_per_split(length_bound: int, wanted: int) -> int:
     return STEP * max(1, wanted // STEP, -(-length_bound // (STEP * MAX_SPLITS)))
 
 
-def shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
+def _shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
     """Returns a program's sizes. CPU: as many kv heads as fit, block by block. GPU: one head, 8 blocks at once."""
     attrs, keys, registers = node.attrs, values["keys"], values["registers"]
     sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"], keys
@@ -61,24 +55,24 @@ def _ahead(node: ops.NodeSpec) -> int:
     return PAGE_NBYTES if node.inputs[1].nbytes >= n_blocks * kv_heads * PAGE_NBYTES else 0
 
 
-def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None for few tokens and a group that fits the workgroup memory."""
     tokens = bound(node.inputs[0].shape[0])
     if tokens > MAX_TOKENS:
         return f"takes at most {MAX_TOKENS} tokens; got {tokens}"
-    return refusal(node, target, defaults(node, target))
+    return _refusal(node, target, _defaults(node, target))
 
 
-def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the default keys of a program and accumulators of a register tile."""
     key_nbytes = sum(part.nbytes // (part.bounds[0] * BLOCK_TOKENS) for part in caches(node))
     wanted = 2 * STEP if has_threads(target) else min(4 * STEP, SPLIT_NBYTES // key_nbytes)
     return {"keys": keys_per_split(bound(node.attrs["length"]), wanted), "registers": register_vectors(target)}
 
 
-def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
     """Returns why the values do not fit, or None: too many splits, or scores larger than the workgroup memory."""
-    shape, splits = shape_of(node, target, values), -(-bound(node.attrs["length"]) // values["keys"])
+    shape, splits = _shape_of(node, target, values), -(-bound(node.attrs["length"]) // values["keys"])
     if splits > MAX_SPLITS:
         return f"{splits} splits; partial results take memory for at most {MAX_SPLITS}"
     if shape.scratch_nbytes > MAX_SCRATCH_NBYTES:
@@ -86,20 +80,15 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
     return None
 
 
-def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """Builds a launch with programs (token, kv heads, split), then one with programs (token, head)."""
-    return build_with(node, target, defaults(node, target))
-
-
-def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Like `build`, with a value for each tunable."""
-    attrs, tokens, shape = node.attrs, node.inputs[0].shape[0], shape_of(node, target, values)
+    attrs, tokens, shape = node.attrs, node.inputs[0].shape[0], _shape_of(node, target, values)
     length: int | Extent = attrs["length"]
     rows = (bound(tokens), shape.heads, -(-bound(length) // shape.keys))
-    partial, extremes = TensorSpec((*rows, padded(shape.head_dim)), f32), TensorSpec((*rows, 2), f32)
+    partial, extremes = TensorSpec((*rows, shape.padded), f32), TensorSpec((*rows, 2), f32)
     first = ops.Launch(
-        some_quantized_keys_per_program if is_quantized(node) else some_keys_per_program,
-        (*(ops.read(i) for i in range(len(node.inputs))), ops.scratch(0, "write"), ops.scratch(1, "write")),
+        some_keys_per_program,
+        (*reads(node), ops.scratch(0, "write"), ops.scratch(1, "write")),
         (ops.Cells(tokens), ops.Cells(shape.kv_heads // shape.together), ops.Cells(length, per=shape.keys)),
         {"scale": attrs["scale"], **asdict(shape)},
     )
@@ -112,6 +101,11 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     return ops.Build((first, second), (partial, extremes))
 
 
-TUNABLES = ops.Tunables(
-    {"keys": (128, 256, 384, 512, 1024, 2048), "registers": (6, 12, 16, 24)}, defaults, build_with, refusal
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    return multiply_adds(node) / RATE
+
+
+_TUNABLES = ops.Tunables(
+    {"keys": (128, 256, 384, 512, 1024, 2048), "registers": (6, 12, 16, 24)}, _defaults, _build, _refusal
 )
+VARIANT = ops.KernelVariant("split_keys", ops.VECTORS, _TUNABLES.build_default, _supports, _cost, _TUNABLES)

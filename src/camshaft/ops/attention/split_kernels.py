@@ -10,29 +10,34 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any
 
 from camshaft.dtypes import f32, i64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two, tile_of
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import (
+    Array,
+    Tracer,
+    Value,
+    Variable,
+    add_products,
+    first_elements,
+    greater,
+    kernel,
+    power_of_two,
+    tile_of,
+)
 from camshaft.ops.attention.kv_cache_quantize import GROUP
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import Cache, Keys
-from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.attention.paged import LOWEST, WIDTH, Heads, Keys, arguments_of, columns_of, inside
 
 MOST_MEMBERS = WIDTH // 2  # q heads of a register tile
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Heads):
     """The sizes of one program: kv heads per program (`together`), keys, blocks of keys and chains of sums of a register tile
     for q K, blocks of one head before switching to the next (`turn`), registers of a tile, prefetch distance in bytes
     (`ahead`)."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
     keys: int
     together: int
     at_once: int
@@ -42,74 +47,24 @@ class Shape:
     ahead: int
 
     @property
-    def group(self) -> int:
-        """q heads that share a kv head."""
-        return self.heads // self.kv_heads
-
-    @property
     def scratch_nbytes(self) -> int:
-        return 4 * self.together * self.group * (2 * padded(self.head_dim) + self.keys + 2)
+        """The bytes of scratch of a program."""
+        return 4 * self.together * self.group * (2 * self.padded + self.keys + 2)
 
 
 @kernel
-def some_keys_per_program(
-    k: Tracer,
-    q: Array,
-    k_cache: Array,
-    v_cache: Array,
-    positions: Array,
-    slots: Array,
-    block_table: Array,
-    partial: Array,
-    extremes: Array,
-    *,
-    scale: float,
-    **sizes: int,
-) -> None:
-    _some_keys(
-        k, q, Cache(k_cache, v_cache), (positions, slots, block_table), (partial, extremes), scale, Shape(**sizes)
-    )
-
-
-@kernel
-def some_quantized_keys_per_program(
-    k: Tracer,
-    q: Array,
-    k_codes: Array,
-    v_codes: Array,
-    positions: Array,
-    slots: Array,
-    block_table: Array,
-    k_scales: Array,
-    v_scales: Array,
-    partial: Array,
-    extremes: Array,
-    *,
-    scale: float,
-    **sizes: int,
-) -> None:
-    cache = Cache(k_codes, v_codes, k_scales, v_scales)
-    _some_keys(k, q, cache, (positions, slots, block_table), (partial, extremes), scale, Shape(**sizes))
-
-
-def _some_keys(
-    k: Tracer,
-    q: Array,
-    cache: Cache,
-    places: tuple[Array, Array, Array],
-    results: tuple[Array, Array],
-    scale: float,
-    shape: Shape,
-) -> None:
+def some_keys_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int) -> None:
     # over keys base .. base + n: s = scale log2(e) q K, m = max s, p = 2^(s - m); partial = p V, extremes = (m, sum p)
-    positions, slots, table = places
+    given = arguments_of(arguments)
+    partial, extremes, *_ = given.rest
+    shape = Shape(**sizes)
     token, first_head, split = k.program(0), k.program(1) * shape.together, k.program(2)
-    base, last = split * shape.keys, positions[token].to(i64)
+    base, last = split * shape.keys, given.positions[token].to(i64)
     with k.when(base <= last):
         count = k.minimum(last + 1 - base, shape.keys)
-        keys = Keys(k, cache, table, slots[token].to(i64), first_head, base, count, shape.ahead)
+        keys = Keys(k, given.cache, given.table, given.slots[token].to(i64), first_head, base, count, shape.ahead)
         work = _Work(k, shape, keys)
-        work.start(q, token, first_head, scale)
+        work.start(given.q, token, first_head, scale)
         for first in k.range(0, keys.n_blocks, shape.turn):
             for h in k.range(shape.together):
                 work.score(h, first)
@@ -118,7 +73,7 @@ def _some_keys(
         for first in k.range(0, keys.n_blocks, shape.turn):
             for h in k.range(shape.together):
                 work.mix(h, first)
-        work.finish(*results, token, first_head, split)
+        work.finish(partial, extremes, token, first_head, split)
 
 
 class _Work:
@@ -126,7 +81,7 @@ class _Work:
 
     def __init__(self, k: Tracer, shape: Shape, keys: Keys) -> None:
         self.k, self.shape, self.keys = k, shape, keys
-        rows, columns = shape.together * shape.group, padded(shape.head_dim)
+        rows, columns = shape.together * shape.group, shape.padded
         self.query, self.total = (k.scratch(f32, rows, columns) for _ in range(2))
         self.scores = k.scratch(f32, rows, shape.keys)
         self.peaks, self.weights = (k.scratch(f32, rows) for _ in range(2))
@@ -137,11 +92,8 @@ class _Work:
         """Loads the queries, scaled for powers of two, and sets the totals to 0."""
         k, shape = self.k, self.shape
         for row in k.range(shape.together * shape.group):
-            start = (first_head * shape.group + row) * shape.head_dim
-            for d in columns_of(shape.head_dim):
-                x = k.load_vector(q, token, start + d, width=WIDTH, count=inside(shape.head_dim, d))
-                k.store_vector(self.query, x * (scale * LOG2_E), row, d)
-                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
+            column = (first_head * shape.group + row) * shape.head_dim
+            shape.start_row(k, q, (token, column), self.query, self.total, row, scale)
 
     def members(self, h: Value, most: int = MOST_MEMBERS) -> list[list[Value]]:
         """Splits the rows of a kv head into the fewest runs of at most `most`, of nearly equal length."""
@@ -198,9 +150,9 @@ class _Work:
         """total[row] += sum over the keys of a turn of scores[row, key] V[key], for the rows of a kv head."""
         k, shape, keys = self.k, self.shape, self.keys
         end = k.minimum(first + shape.turn, keys.n_blocks)
-        whole = len(columns_of(shape.head_dim))  # all columns at once, so that values are read in memory order
+        whole = len(shape.columns)  # all columns at once, so that values are read in memory order
         for rows in self.members(h, max(1, min(MOST_MEMBERS, shape.registers // whole))):
-            for columns in even_steps(shape.head_dim, shape.registers // len(rows)):
+            for columns in shape.even_steps(shape.registers // len(rows)):
                 sums = [[k.var(k.load_vector(self.total, row, d, width=WIDTH)) for d in columns] for row in rows]
                 for index in k.range(first, end):
                     self._mix_block(sums, rows, columns, h, index)
@@ -234,7 +186,7 @@ class _Work:
             head = first_head * shape.group + row
             extremes[token, head, split, 0] = self.peaks[row]
             extremes[token, head, split, 1] = self.weights[row]
-            for d in columns_of(shape.head_dim):
+            for d in shape.columns:
                 k.store_vector(partial, k.load_vector(self.total, row, d, width=WIDTH), token, head, split, d)
 
 

@@ -11,12 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tile_loops import add_products, first_elements, greater, power_of_two
-from camshaft.lang.tracing.tracer import Array, Number, Tracer
+from camshaft.lang import Array, Number, Tracer, Value, add_products, first_elements, greater, power_of_two
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import Keys
-from camshaft.ops.attention.registers import LOG2_E, LOWEST, WIDTH, columns_of, even_steps, inside, padded
+from camshaft.ops.attention.paged import LOWEST, WIDTH, Heads, Keys, inside
 
 # A row's powers are of score - peak. The peak is set to the greatest score of the first keys, and again when a score exceeds it
 # by more than this: powers of 2^30 are as exact as those of 1, and sums are rarely rescaled.
@@ -27,22 +24,14 @@ BLOCK_ROWS = 6
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Heads):
     """The sizes of one program: tokens and keys of a tile; vectors of a register block, which has BLOCK_ROWS rows; 1 if a
     tile's keys and values are unpacked to f32 first."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
     tile_tokens: int
     tile_keys: int
     block_vectors: int
     unpacked: int
-
-    @property
-    def group(self) -> int:
-        """q heads that share a kv head."""
-        return self.heads // self.kv_heads
 
     @property
     def rows(self) -> int:
@@ -55,7 +44,8 @@ class Shape:
 
     @property
     def scratch_nbytes(self) -> int:
-        columns = padded(self.head_dim)
+        """The bytes of scratch of a program."""
+        columns = self.padded
         rows = self.rows * (2 * columns + self.tile_keys + WIDTH + 2)
         return 4 * (rows + self.unpacked * 2 * self.tile_keys * columns)
 
@@ -65,14 +55,14 @@ class Tile:
 
     def __init__(self, k: Tracer, shape: Shape) -> None:
         self.k, self.shape = k, shape
-        self.query, self.total = (k.scratch(f32, shape.rows, padded(shape.head_dim)) for _ in range(2))
+        self.query, self.total = (k.scratch(f32, shape.rows, shape.padded) for _ in range(2))
         self.scores = k.scratch(f32, shape.rows, shape.tile_keys)
         self.weights = k.scratch(f32, shape.rows, WIDTH)
         self.peaks = k.scratch(f32, shape.rows)
         self.lasts = k.scratch(i32, shape.rows)
         if shape.unpacked:
             self.keys = k.scratch(f32, shape.tile_keys // BLOCK_TOKENS, shape.head_dim, BLOCK_TOKENS)
-            self.values = k.scratch(f32, shape.tile_keys, padded(shape.head_dim))
+            self.values = k.scratch(f32, shape.tile_keys, shape.padded)
 
     def start(
         self, q: Array, positions: Array, first: Value, n_rows: Value, whole: Value, kv_head: Value, scale: float
@@ -82,10 +72,7 @@ class Tile:
         for row in k.range(whole):
             source = k.minimum(row, n_rows - 1)
             token, column = first + source // group, (kv_head * group + source % group) * head_dim
-            for d in columns_of(head_dim):
-                x = k.load_vector(q, token, column + d, width=WIDTH, count=inside(head_dim, d))
-                k.store_vector(self.query, x * (scale * LOG2_E), row, d)
-                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
+            self.shape.start_row(k, q, (token, column), self.query, self.total, row, scale)
             k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
             self.peaks[row] = 0.0
             self.lasts[row] = positions[token]
@@ -104,7 +91,7 @@ class Tile:
     def unpack(self, keys: Keys) -> None:
         """Unpacks keys and values to f32 once for all register blocks: converting 8-bit codes in each took 15 % of the time
         (Zen 4)."""
-        k, columns = self.k, columns_of(self.shape.head_dim)
+        k, columns = self.k, self.shape.columns
         for index in k.range(keys.n_blocks):
             block, start = keys.block(index), index * BLOCK_TOKENS
             for part in keys.parts():
@@ -193,7 +180,7 @@ class Tile:
         """Multiplies a row's sums by a factor."""
         k = self.k
         k.store_vector(self.weights, k.load_vector(self.weights, row, 0, width=WIDTH) * factor, row, 0)
-        for d in columns_of(self.shape.head_dim):
+        for d in self.shape.columns:
             k.store_vector(self.total, k.load_vector(self.total, row, d, width=WIDTH) * factor, row, d)
 
     def _greatest(self, row: Number) -> Value:
@@ -218,7 +205,7 @@ class Tile:
     def mix(self, row: Value, keys: Keys) -> None:
         """total += scores V for a block's rows, as many columns at a time as fit registers."""
         k, rows = self.k, range(BLOCK_ROWS)
-        for columns in even_steps(self.shape.head_dim, self.shape.block_vectors):
+        for columns in self.shape.even_steps(self.shape.block_vectors):
             sums = [[k.var(k.load_vector(self.total, row + r, d, width=WIDTH)) for d in columns] for r in rows]
             for index in k.range(keys.n_blocks):
                 block, start = keys.block(index), index * BLOCK_TOKENS
@@ -241,6 +228,6 @@ class Tile:
         for row in k.range(n_rows):
             inverse = 1.0 / k.vector_sum(k.load_vector(self.weights, row, 0, width=WIDTH))
             column = (kv_head * group + row % group) * head_dim
-            for d in columns_of(head_dim):
+            for d in self.shape.columns:
                 x = k.load_vector(self.total, row, d, width=WIDTH) * inverse
                 k.store_vector(out, x, first + row // group, column + d, count=inside(head_dim, d))

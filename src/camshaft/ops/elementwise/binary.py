@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, f16, f64, i8, i32, i64, u8, u64
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED, UNSIGNED
 from camshaft.ops.elementwise import pow_mod

@@ -11,8 +11,7 @@ import numpy as np
 
 from camshaft.dtypes import DTYPES, DType, as_dtype, f32, i32, u32
 from camshaft.errors import ShapeError
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY
 from camshaft.ops.elementwise.frame import Formula, op_of

@@ -13,14 +13,12 @@ from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from camshaft.dtypes import DType
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import binary, cast, comparison, frame, samples, unary
 from camshaft.ops.elementwise.chain_reference import Part, Tolerance, computed
 from camshaft.ops.elementwise.chain_text import Chain, parse
-from camshaft.ops.kernels import streaming
+from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.strides import Strides
 from camshaft.ops.spec import TensorSpec
 
@@ -114,7 +112,7 @@ def op_of(text: str) -> ops.Op:
     ops.expect(not unknown, "chain", ", ".join(unknown), "elementwise ops")
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-        return frame.launch(chained, node, {"chain": chain.text, "streams": streaming.pays(node, target)})
+        return frame.launch(chained, node, {"chain": chain.text, "streams": blocks.streams(node, target)})
 
     def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return _supports(chain, node, target)

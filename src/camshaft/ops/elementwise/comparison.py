@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, boolean, f16, i8, i32, i64, u8, u32
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir
 from camshaft.ops.checks import EVERY, NUMBERS
 from camshaft.ops.elementwise.frame import EXACT, Formula, family
 

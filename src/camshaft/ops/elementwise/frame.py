@@ -15,15 +15,13 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, boolean
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, Kernel
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Constant, Kernel, Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.checks import in_f32, rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.samples import Draw
 from camshaft.ops.kernels import blocks
-from camshaft.ops.kernels.strides import ProgramBlock, Strides, iteration, strides_of
+from camshaft.ops.kernels.strides import SIZES, ProgramBlock, Strides, iteration, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -106,7 +104,7 @@ def over_elements(
 ) -> None:  # fmt: skip
     """The body of every elementwise kernel: results = compute(inputs) for each element of the program's block. Of `operands`,
     `arrays` are arrays, inputs first; the number of columns may follow as a scalar."""
-    program = ProgramBlock(k, columns or operands[arrays], block, sizes, strides)
+    program = ProgramBlock(k, columns, operands[arrays:], block, sizes, strides)
     for c in k.lanes(program.start, program.stop):
         values = compute([program.load(i, x, c) for i, x in enumerate(operands[:n_inputs])])
         for i, value in enumerate(values, n_inputs):
@@ -138,7 +136,7 @@ def launch(
     reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
     writes = [ops.write(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.outputs)]
     given = {"arrays": len(specs), **over.constants, **constants}
-    return ops.Build((ops.Launch(kernel, (*reads, *writes), over.grid, given, over.extents, lanes),))
+    return ops.Build((ops.Launch(kernel, (*reads, *writes), over.grid, given, over.extents, lanes, SIZES),))
 
 
 def variant(

@@ -8,8 +8,7 @@ the target's fma rounds once; WGSL drivers' does not.
 from __future__ import annotations
 
 from camshaft.dtypes import f64, i64, u64
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir
 
 _SQRT_HALF, _MANTISSA = 0x3FE6A09E667F3BCD, 52
 _LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, f32
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
+from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.frame import Formula, op_of
-from camshaft.ops.kernels import output_dtype
 from camshaft.ops.parameters import TO
 from camshaft.ops.spec import TensorSpec
 
@@ -27,7 +26,7 @@ def _numpy(gate: Any, up: Any, to: str = "f32") -> Any:
 
 
 def _dtype(dtype: DType, attrs: ops.Attrs) -> DType:
-    return as_dtype(output_dtype.result("silu_multiply", TensorSpec((), dtype), attrs).dtype)
+    return as_dtype(to_dtype("silu_multiply", TensorSpec((), dtype), attrs).dtype)
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -57,7 +56,7 @@ ROW = Formula(
     gives=_dtype,
     operands="gate up",
     attrs=(TO,),
-    tolerance=output_dtype.TOLERANCE,
+    tolerance=TO_TOLERANCE,
     draws=(samples.normal,),
     structure=True,
     samples=_samples,

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
-from camshaft.lang import ir
-from camshaft.lang.tracing.tracer import Tracer
+from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED
 from camshaft.ops.elementwise import samples as draws

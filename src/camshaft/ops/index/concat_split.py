@@ -14,8 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, boolean, f16, f32, f64, i8, i64
 from camshaft.extent import Extent
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.elementwise.binary import wrapping
@@ -75,7 +74,7 @@ def _copies(
         block = blocks.even_block(columns)
         grid = ops.Cells(outer), ops.Cells(middle), ops.Cells(columns, per=block)
         constants = {"middle": middle, "x_start": x_start, "out_start": out_start, "columns": columns, "block": block}
-        launches.append(ops.Launch(copy_rows, (x, out), grid, constants))
+        launches.append(ops.Launch(copy_rows, (x, out), grid, constants, sizes=tuple(constants)))
     return ops.Build(tuple(launches))
 
 
@@ -135,7 +134,9 @@ def _build_outer(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     block = blocks.even_block(columns)
     grid = ops.Cells(node.inputs[0].shape[0]), ops.Cells(columns, per=block)
     arrays = ops.read(0), ops.read(1), ops.write(0)
-    return ops.Build((ops.Launch(products, arrays, grid, {"columns": columns, "block": block}),))
+    return ops.Build(
+        (ops.Launch(products, arrays, grid, {"columns": columns, "block": block}, sizes=("columns", "block")),)
+    )
 
 
 def _outer_reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:

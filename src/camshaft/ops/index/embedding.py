@@ -10,15 +10,12 @@ import numpy as np
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantized.dequantize import number_at
-from camshaft.ops.quantized.matmul import weight_operands
+from camshaft.ops.quantized.operands import packed, weight_operands
 from camshaft.ops.quantized.packing import INTERLEAVED, interleaved, pack, packed_format
-from camshaft.ops.quantized.unpacking import packed
 from camshaft.ops.spec import TensorSpec
 
 NAN = float("nan")
@@ -30,9 +27,9 @@ def _row(k: Tracer, wanted: Value, rows: int) -> tuple[Value, Value]:
 
 
 @kernel
-def plain_row(k: Tracer, ids: Array, table: Array, out: Array, *, dim: int) -> None:
+def plain_row(k: Tracer, ids: Array, table: Array, out: Array, *, rows: int, dim: int) -> None:
     t = k.program(0)
-    row, inside = _row(k, ids[t].to(i64), table.shape[0])
+    row, inside = _row(k, ids[t].to(i64), rows)
     for c in k.lanes(dim):
         out[t, c] = k.select(inside, table[row, c], NAN)
 
@@ -84,7 +81,8 @@ def _decompose(f: Any, ids: Any, table: Any) -> Any:
 def _build_plain(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     ids, table = node.inputs
     arrays = (ops.read(0), ops.read(1), ops.write(0))
-    return ops.Build((ops.Launch(plain_row, arrays, (ops.Cells(ids.shape[0]),), {"dim": table.bounds[1]}),))
+    constants: dict[str, Constant] = {"rows": table.bounds[0], "dim": table.bounds[1]}
+    return ops.Build((ops.Launch(plain_row, arrays, (ops.Cells(ids.shape[0]),), constants, sizes=("rows", "dim")),))
 
 
 def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

@@ -8,9 +8,7 @@ import numpy as np
 
 from camshaft.dtypes import f32, i32, i64
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import expect_tensor
 from camshaft.ops.kernels import blocks
@@ -70,7 +68,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         constants = {"columns": columns, "block": block}
         return ops.Build((ops.Launch(gather_active, arrays, grid, constants, extents=(x.shape[0],)),))
     constants = {"limit": x.bounds[0], "columns": columns, "block": block}
-    return ops.Build((ops.Launch(gather_bounded, arrays, grid, constants),))
+    return ops.Build((ops.Launch(gather_bounded, arrays, grid, constants, sizes=tuple(constants)),))
 
 
 def _samples() -> Iterable[ops.Sample]:

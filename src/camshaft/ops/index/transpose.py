@@ -9,12 +9,10 @@ import numpy as np
 
 from camshaft.dtypes import DTYPES, DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i64, u16
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
-from camshaft.ops.kernels.strides import Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
+from camshaft.ops.kernels.strides import SIZES, Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.reduction import axes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -30,7 +28,7 @@ def strided_copy(
     strides: tuple[Strides, ...],
 ) -> None:  # fmt: skip
     # y[i] = x[first + i . strides], y in order
-    program = ProgramBlock(k, columns or active[0], block, sizes, strides)
+    program = ProgramBlock(k, columns, active, block, sizes, strides)
     for c in k.lanes(program.start, program.stop):
         program.store(1, out, c, program.load(0, x, c, first))
 
@@ -94,7 +92,9 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def strided(over: Iteration, arrays: tuple[ops.Operand, ...], first: int = 0) -> ops.Launch:
     """A launch of `strided_copy`, with x read from its element `first` on."""
-    return ops.Launch(strided_copy, arrays, over.grid, {"first": first, **over.constants}, over.extents)
+    return ops.Launch(
+        strided_copy, arrays, over.grid, {"first": first, **over.constants}, over.extents, sizes=("first", *SIZES)
+    )
 
 
 def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch | None:
@@ -117,7 +117,7 @@ def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> op
         "dtype": dtype.name,
     }
     cells = ops.Cells(prod(sizes[i] for i in others)), ops.Cells(rows, TILE), ops.Cells(sizes[at], TILE)
-    return ops.Launch(tiles, arrays, cells, constants)
+    return ops.Launch(tiles, arrays, cells, constants, sizes=tuple(name for name in constants if name != "dtype"))
 
 
 def _samples() -> Iterable[ops.Sample]:

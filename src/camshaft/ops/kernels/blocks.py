@@ -1,24 +1,34 @@
-"""Blocks of columns: how many elements of a row a program of an elementwise or copying kernel takes, and the tunables for it."""
+"""Fits kernels over rows to a machine: blocks of columns, the tunables `block` and `lanes`, and nontemporal stores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from camshaft.extent import Extent
+from camshaft.lang import Array, Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import lanes
 
 # Columns per program: 16 KiB of each f32 operand, 0.5 (add) to 2 (silu) microseconds of work on one AVX-512 core.
 BLOCK = 4096
+LANES = (4, 8, 16, 32, 64, 128)
+# Bytes of inputs and outputs from which nontemporal stores pay: most of a last-level cache (docs/performance/elementwise.md).
+STREAM_NBYTES = 24 << 20
+# The most f32 of a row that a program stores in scratch until the row is complete.
+MAX_ROW = 16384
+# f32 of a cache line, and columns that one iteration over a row covers at most.
+_LINE, _STEP = 16, 64
+Builder = Callable[[ops.NodeSpec, ops.Target], ops.Build]
 
 
 def even_block(columns: int, most: int = BLOCK) -> int:
-    """The block that splits `columns` into the fewest blocks of at most `most`, of nearly equal size and in whole vectors."""
+    """Returns the block that splits `columns` into the fewest blocks of at most `most`, of nearly equal size and in whole
+    vectors."""
     count = -(-columns // most)
     return min(columns, -(-columns // count // 64) * 64)
 
 
-def tunables(build: lanes.Builder) -> ops.Tunables:
+def tunables(build: Builder) -> ops.Tunables:
     """The tunables `block` and `lanes` of a build with one launch, whose last grid axis is columns in blocks of its constant
     `block`."""
 
@@ -30,10 +40,57 @@ def tunables(build: lanes.Builder) -> ops.Tunables:
         block = values["block"] if isinstance(columns, Extent) else even_block(columns, values["block"])
         grid = (*only.grid[:-1], ops.Cells(columns, per=block))
         changed = replace(only, grid=grid, constants={**only.constants, "block": block})
-        return lanes.with_lanes(replace(made, launches=(changed,)), target, values)
+        return _with_lanes(replace(made, launches=(changed,)), target, values)
 
     def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
         return {"block": BLOCK, "lanes": target.lanes}
 
-    values = {"block": (512, 1024, 2048, 4096, 8192, 16384, 65536, 1 << 20), "lanes": lanes.LANES}
-    return ops.Tunables(values, defaults, build_with, lanes.refusal)
+    values = {"block": (512, 1024, 2048, 4096, 8192, 16384, 65536, 1 << 20), "lanes": LANES}
+    return ops.Tunables(values, defaults, build_with, _refusal)
+
+
+def lane_tunables(build: Builder) -> ops.Tunables:
+    """The tunable `lanes` of the launches that `build` makes. On a CPU, k.lanes may process up to eight vectors per iteration,
+    with independent accumulators."""
+    return ops.Tunables(
+        {"lanes": LANES},
+        lambda node, target: {"lanes": target.lanes},
+        lambda node, target, values: _with_lanes(build(node, target), target, values),
+        _refusal,
+    )
+
+
+def _with_lanes(build: ops.Build, target: ops.Target, values: ops.Values) -> ops.Build:
+    """Returns the build with these lanes in every launch. The device's own number leaves the build as it is."""
+    if values["lanes"] == target.lanes:
+        return build
+    launches = tuple(replace(la, lanes=values["lanes"]) if isinstance(la, ops.Launch) else la for la in build.launches)
+    return replace(build, launches=launches)
+
+
+def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    if target.backend not in ("simd", "c"):
+        return f"lanes are fixed on {target.backend}"
+    if not target.lanes <= values["lanes"] <= 8 * target.lanes:
+        return f"{values['lanes']} lanes on a device of {target.lanes}"
+    return None
+
+
+def row_lanes(columns: int, target: ops.Target) -> int | None:
+    """Returns the lanes for a reduction over a row: four vectors on a CPU if the row has 16 or more, so that sums overlap;
+    else None, the device's own."""
+    return 4 * target.lanes if target.backend == "simd" and columns >= 16 * target.lanes else None
+
+
+def streams(node: ops.NodeSpec, target: ops.Target) -> bool:
+    """Returns whether to use nontemporal stores for the node's results, which avoid reading each line before it is written.
+    Not for an Extent: the active size may be small."""
+    specs = (*node.inputs, *node.outputs)
+    known = all(isinstance(d, int) for spec in specs for d in spec.shape)
+    return target.backend == "simd" and known and sum(spec.nbytes for spec in specs) >= STREAM_NBYTES
+
+
+def prefetch_next_row(k: Tracer, x: Array, row: ir.Value, column: ir.Value) -> None:
+    """Prefetches x[row + 1] at these columns: memory is idle while a row in the L1 cache is computed."""
+    for i in range(0, _STEP, _LINE):
+        k.prefetch(x, row + 1, column + i)

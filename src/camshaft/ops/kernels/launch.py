@@ -1,15 +1,21 @@
-"""The compile-time signature of a Launch: array parameters, run-time scalars and grid."""
+"""The compile-time signature of a Launch, and the limits of the device and the plan that variants depend on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import prod
 
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.ops.op import Build, Cells, Launch, NativeCall, NodeSpec, Operand
+from camshaft.lang import CompileRequest, ir
+from camshaft.ops.op import Build, Cells, Launch, NativeCall, NodeSpec, Operand, Target
 from camshaft.ops.spec import Part, TensorSpec
+
+_WORKGROUP_MEMORY = "workgroup_memory"
+_WORKERS: ContextVar[int | None] = ContextVar("workers", default=None)
 
 
 @dataclass(frozen=True)
@@ -25,20 +31,24 @@ class Signature:
         """Names by position, so that equal kernels with differently named extents share code."""
         return tuple(f"extent{i}" for i in range(len(self.scalars)))
 
+    def request(self, launch: Launch) -> CompileRequest:
+        """Returns the launch's kernel with these parameters, for a device to compile."""
+        return CompileRequest(launch.kernel, self.arrays, self.scalar_names, launch.constants, self.grid, launch.lanes)
+
 
 def operand_spec(operand: Operand, node: NodeSpec, build: Build) -> TensorSpec:
-    """The spec of an operand's tensor."""
+    """Returns the spec of an operand's tensor."""
     tensors = {"input": node.inputs, "output": node.outputs, "scratch": build.scratch}[operand.kind]
     return tensors[operand.index]
 
 
 def operand_part(operand: Operand, node: NodeSpec, build: Build) -> Part:
-    """The part of an operand's tensor."""
+    """Returns the part of an operand's tensor."""
     return operand_spec(operand, node, build).part(operand.part)
 
 
 def signature(launch: Launch | NativeCall, node: NodeSpec, build: Build) -> Signature:
-    """The launch's parameters. Extents of the grid alone come after those that the kernel takes."""
+    """Returns the launch's parameters. Extents that only the grid uses come after those that the kernel takes."""
     arrays = []
     for i, operand in enumerate(launch.arrays):
         part = operand_part(operand, node, build)
@@ -64,14 +74,43 @@ def _grid_dim(cells: Cells, scalars: list[Extent]) -> ir.GridDim:
 
 
 def program_factors(launch: Launch | NativeCall) -> tuple[int, tuple[tuple[Extent, int], ...]]:
-    """The number of programs: a constant, times ceil(active value / divisor) for each of the Extents with its divisor."""
+    """Returns the number of programs: a constant, and (extent, divisor) for each factor ceil(active value / divisor)."""
     fixed = prod(-(-c.dim // c.per) for c in launch.grid if isinstance(c.dim, int))
     return fixed, tuple((c.dim, c.per) for c in launch.grid if isinstance(c.dim, Extent))
 
 
 def program_count(launch: Launch | NativeCall, active: dict[Extent, int]) -> int:
-    """The number of programs when the extents have these active values."""
+    """Returns the number of programs when the extents have these active values."""
     total, factors = program_factors(launch)
     for extent, divisor in factors:
         total *= -(-active[extent] // divisor)
     return total
+
+
+def has_threads(target: Target) -> bool:
+    """Returns whether lanes are the threads of a workgroup (GPUs). On CPUs they are vector elements, and scratch is on the
+    stack."""
+    return _WORKGROUP_MEMORY in target.limits
+
+
+def workgroup_nbytes(target: Target) -> int:
+    """Returns the bytes of memory that a workgroup may use; 0 on CPUs."""
+    return target.limits.get(_WORKGROUP_MEMORY, 0)
+
+
+def plan_workers() -> int | None:
+    """Returns the number of workers of the plan that this thread compiles; None outside of a compilation.
+
+    Only costs may depend on it, and only between variants with the same results.
+    """
+    return _WORKERS.get()
+
+
+@contextmanager
+def for_workers(count: int) -> Iterator[None]:
+    """Sets `plan_workers` in the body (plan/compile.py)."""
+    token = _WORKERS.set(count)
+    try:
+        yield
+    finally:
+        _WORKERS.reset(token)

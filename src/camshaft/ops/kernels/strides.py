@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from math import prod
 
 from camshaft.extent import Extent
-from camshaft.lang import ir
-from camshaft.lang.kernel import Constant
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import blocks
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 Strides = tuple[int, ...]
+# Constants of `ProgramBlock` that may be run-time scalars.
+SIZES = ("columns", "block", "sizes", "strides")
 
 
 def strides_of(spec: TensorSpec, shape: Sequence[Dim]) -> Strides:
@@ -96,38 +96,52 @@ class ProgramBlock:
     """Inside a kernel: this program's columns, and loads and stores of the operands there. The grid is `Iteration.grid`."""
 
     def __init__(
-        self, k: Tracer, active: ir.Operand, block: int, sizes: tuple[int, ...], strides: tuple[Strides, ...]
+        self,
+        k: Tracer,
+        columns: int,
+        active: Sequence[ir.Value],
+        block: int,
+        sizes: Strides,
+        strides: tuple[Strides, ...],
     ) -> None:
+        """`active`: the run-time scalars after the arrays, of which the first is the number of columns where `columns` is 0."""
         self._k, self._strides = k, strides
         self._index = [k.program(0), *split_index(k.program(1), sizes)]
         first = k.program(2) * block
-        self.start, self.stop = first, k.minimum(first + block, active)
+        count = active[0] if is_zero(columns) else columns
+        self.start, self.stop = first, k.minimum(first + block, count)
         self._bases = [self._base(s[:-1]) for s in strides]
 
     def _base(self, strides: Strides) -> ir.Operand:
         total: ir.Operand = 0
         for index, stride in zip(self._index, strides, strict=True):
-            if stride:
+            if not is_zero(stride):
                 total = total + index * stride
         return total
 
-    def load(self, operand: int, array: Array, column: ir.Value, first: int = 0) -> ir.Value:
+    def load(self, operand: int, array: Array, column: ir.Value, first: ir.Operand = 0) -> ir.Value:
         """The operand's element for a column of the block, where the operand begins at element `first` of its array."""
-        base, stride = self._bases[operand] + first if first else self._bases[operand], self._strides[operand][-1]
-        if stride not in (0, 1):
-            return self._k.gather(array, column * stride + base)
-        return array[column + base if stride else base]
+        base, stride = first + self._bases[operand], self._strides[operand][-1]
+        if is_zero(stride):
+            return array[base]
+        contiguous = isinstance(stride, int) and stride == 1
+        return array[column + base] if contiguous else self._k.gather(array, column * stride + base)
 
     def store(self, operand: int, array: Array, column: ir.Value, value: ir.Operand, streams: bool = False) -> None:
         """Stores the result's element of a column; a result's columns are contiguous."""
         self._k.store(array, (column + self._bases[operand],), value, streamed=streams)
 
 
-def split_index(index: ir.Value, sizes: Sequence[int]) -> list[ir.Value]:
+def is_zero(number: ir.Operand) -> bool:
+    """Whether a constant is 0; a run-time scalar is not."""
+    return isinstance(number, int) and number == 0
+
+
+def split_index(index: ir.Value, sizes: Sequence[ir.Operand]) -> list[ir.Value]:
     """The row-major index into `sizes` as one index per axis."""
     parts: list[ir.Value] = []
     for i, size in enumerate(sizes):
         inner = prod(sizes[i + 1 :])
-        part = index // inner if inner > 1 else index
+        part = index // inner if i + 1 < len(sizes) else index
         parts.append(part % size if i else part)
     return parts

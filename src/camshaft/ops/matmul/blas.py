@@ -11,8 +11,7 @@ import numpy as np
 
 from camshaft.backends.blas import library, trampoline
 from camshaft.dtypes import f32, i32
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -45,7 +44,7 @@ def columns_per(s: Sizes) -> int:
     return min(max(-(-s.columns // (8 * 16)) * 16, 64), 512)
 
 
-def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why BLAS cannot compute the node, or None."""
     s = sizes_of(node)
     if max(bound(s.rows), s.columns, s.depth) > MAX_SIZE:
@@ -53,7 +52,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return only_floats(node) or only_f32(node) or library.absent()
 
 
-def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Builds launches that widen inputs that are not f32, then one native call."""
     s = sizes_of(node)
     operands: list[ops.Operand] = []
@@ -86,14 +85,14 @@ def _digest(extent: bool) -> str:
     return hashlib.sha256(trampoline.llvm_ir("symbol", extent=extent).encode()).hexdigest()
 
 
-def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Measured on Zen 4: 3.1 multiply-adds per lane and nanosecond, operands at 30 bytes per nanosecond, 0.2 us per call."""
     s = sizes_of(node)
     calls = s.matrices * -(-bound(s.rows) // rows_per(s)) * -(-s.columns // columns_per(s))
     return s.multiply_adds / (3.1 * target.lanes) + sum(spec.nbytes for spec in node.inputs) / 30 + 200.0 * calls
 
 
-def supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why NumPy cannot compute the node, or None."""
     if sizes_of(node).extents:
         return "a host call computes every row up to the bound; the rows are an Extent"
@@ -102,7 +101,7 @@ def supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return only_f32(node) or library.absent()
 
 
-def build_numpy(node: ops.NodeSpec, target: ops.Target) -> ops.HostCall:
+def _build_numpy(node: ops.NodeSpec, target: ops.Target) -> ops.HostCall:
     """Builds a host call of NumPy's matmul, which uses NumPy's BLAS and threads."""
     return ops.HostCall(_by_numpy)
 
@@ -112,6 +111,10 @@ def _by_numpy(node: ops.NodeSpec, inputs: Sequence[ops.Array], outputs: Sequence
     np.matmul(a, np.swapaxes(b, -1, -2) if sizes_of(node).transposed and b.ndim > 1 else b, out=outputs[0])
 
 
-def cost_numpy(node: ops.NodeSpec, target: ops.Target) -> float:
+def _cost_numpy(node: ops.NodeSpec, target: ops.Target) -> float:
     """The cost of `blas` plus the call into Python, during which the other workers wait."""
-    return cost(node, target) + 20_000.0
+    return _cost(node, target) + 20_000.0
+
+
+BLAS = ops.KernelVariant("blas", frozenset({"blas"}), _build, _supports, _cost)
+NUMPY = ops.KernelVariant("numpy", frozenset({"blas"}), _build_numpy, _supports_numpy, _cost_numpy)

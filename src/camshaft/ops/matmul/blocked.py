@@ -1,23 +1,20 @@
 """The variant of matmul with blocks that fit a core's caches: the sizes of tiles, blocks and groups for a node, and their cost.
 
-The kernel is in blocked_kernel.py. b as [k, n] is read in place; as [n, k] it is packed to panels first, as in tiled.py.
+The kernel is in blocked_kernel.py. b as [k, n] is read in place; as [n, k] it is packed to panels first (panels.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from camshaft.dtypes import DType, f32
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import tiled
-from camshaft.ops.matmul.blocked_kernel import WIDTH, multiply_blocks
-from camshaft.ops.matmul.panels import pack_panels, turn_launch
-from camshaft.ops.matmul.shapes import Sizes, only_floats, result_of, sizes_of
+from camshaft.ops.matmul.blocked_kernel import multiply_blocks
+from camshaft.ops.matmul.panels import PACK_DEPTH, pack_launch, pack_panels, turn_launch
+from camshaft.ops.matmul.shapes import WIDTH, Sizes, only_floats, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
-BACKENDS = frozenset({"simd", "c"})
 # The rows of a register tile by its vectors, for 32 registers of 16 elements. At most 8 rows of a: rows at a distance of 4096
 # bytes share an L1 cache set of 8 ways (16 rows took twice as long).
 TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
@@ -25,7 +22,7 @@ TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
 TILE_COST = {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}
 MOST_SUMS = 28
 # Values of `packed`: b is read in place, packed before, or packed by the program itself, a panel's part at a time.
-AS_IT_LIES, PACKED, HELD = 0, 1, 2
+IN_PLACE, PACKED, PACKED_INSIDE = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.
 PARTS, BLOCKS, GROUPS = (
     (128, 256, 512, 1024, 2048),
@@ -34,7 +31,7 @@ PARTS, BLOCKS, GROUPS = (
 )
 # Bytes of a program's block of a, which leave room for a part of a panel in an L2 cache of 1 MiB.
 BLOCK_NBYTES = 400 << 10
-# The most scratch of a program that keeps sums until the last part: half of the L2 cache.
+# The most scratch for the sums of a program until the last part: half of the L2 cache.
 WAITING_NBYTES = 512 << 10
 # The least number of programs, where rows and columns allow it: 15 took two threads 5 % longer than 33.
 PROGRAMS = 32
@@ -105,21 +102,10 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
     return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
 
 
-def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why the variant does not support the node, or None."""
-    return only_floats(node)
-
-
-def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Builds one launch, after a launch that packs b if it is [n, k]."""
-    return build_with(node, target, defaults(node, target))
-
-
 def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Like `build`, with a value for each tunable."""
+    """Builds one launch, after a launch that packs b if it is [n, k] or large."""
     s = sizes_of(node)
-    a = ops.read(0, shape=(s.a_matrices * bound(s.rows), s.depth))
-    b = ops.read(1, shape=s.b_shape)
+    a, b, _ = s.operands
     return build_of(s, values, a, b, f32, result_of(node), short=node.inputs[1].dtype != f32)
 
 
@@ -142,8 +128,7 @@ def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
     if s.transposed and (short or s.depth % 2 == 0):
         return turn_launch(s, vectors, b, short)
     if s.transposed:
-        pack = tiled.pack_b_launch(s, vectors, tiled.PACK_DEPTH, 0)
-        return replace(pack, arrays=(b, *pack.arrays[1:]))
+        return pack_launch(s, vectors, PACK_DEPTH, b, 0)
     return ops.Launch(
         pack_panels,
         (b, ops.scratch(0, "write")),
@@ -162,7 +147,7 @@ def _most_panels(values: ops.Values, part: int) -> int:
 def _beside_sums(values: ops.Values, part: int) -> int:
     """Returns the bytes of a program's other scratch: its copy of a and its panel of b."""
     copy = (part + 2 * WIDTH) * (values["block"] + values["rows"]) * values["copied"]
-    return 4 * (copy + part * values["vectors"] * WIDTH * (values["packed"] == HELD))
+    return 4 * (copy + part * values["vectors"] * WIDTH * (values["packed"] == PACKED_INSIDE))
 
 
 def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
@@ -177,16 +162,12 @@ def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand
     panels = -(-n_panels // -(-n_panels * width // values["group"]))
     if result != f32 and s.depth > part:
         panels = min(panels, _most_panels(values, part))
-    constants = {
-        "rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "tall": tall, "vectors": vectors,
-        "block": block, "panels": panels, "part": part, "copied": bool(values["copied"]),
-        "paired_part": values["packed"] == HELD,
-    }  # fmt: skip
-    arrays = a, b, ops.write(0, shape=(s.matrices * rows, s.columns))
+    blocks = {"tile": tile, "tall": tall, "vectors": vectors, "block": block, "panels": panels, "part": part}
+    scratch = {"copied": bool(values["copied"]), "paired_part": values["packed"] == PACKED_INSIDE}
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
     # rows vary fastest, so that a worker's range spans few groups of columns
     grid = (ops.Cells(s.matrices), ops.Cells(n_panels, panels), by_rows)
-    return ops.Launch(multiply_blocks, arrays, grid, {**constants, **s.constants()}, s.extents)
+    return ops.Launch(multiply_blocks, (a, b, s.out), grid, {**blocks, **scratch, **s.constants()}, s.extents)
 
 
 TUNABLES = ops.Tunables(
@@ -205,12 +186,16 @@ TUNABLES = ops.Tunables(
 )
 
 
-def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Measured on Zen 4: 3.4 multiply-adds per lane and nanosecond in full tiles (peak 3.6) or b once at 25 bytes per
     nanosecond, whichever is slower; 100 ns per launch; packing b 0.6 ns per element."""
     s, values = sizes_of(node), defaults(node, target)
     width = values["vectors"] * WIDTH
-    work = float(s.matrices) * bound(s.rows) * s.depth * -(-s.columns // width) * width
-    computing = work * TILE_COST[values["vectors"]] / (3.4 * target.lanes)
+    computing = s.in_panels(width) * TILE_COST[values["vectors"]] / (3.4 * target.lanes)
     packing = 0.6 * prod(s.b_shape) if s.transposed else 0.0
     return max(computing, sum(spec.nbytes for spec in node.inputs) / 25) + packing + 100.0
+
+
+BLOCKED = ops.KernelVariant(
+    "blocked", frozenset({"simd", "c"}), TUNABLES.build_default, lambda node, target: only_floats(node), _cost, TUNABLES
+)

@@ -4,7 +4,7 @@ A program multiplies a block of rows with a group of panels of b (`vectors` vect
 time, so that a panel's part stays in the L2 cache for all row tiles. b is read in place or from packed panels. Products are
 added in the order of k, starting at 0 in each part, so results depend only on `part`.
 
-A 16-bit result is rounded once, when it is stored. If the depth has several parts, scratch holds the f32 sums until the last.
+A 16-bit result is rounded once, when it is stored. If the depth has several parts, the f32 sums are in scratch until the last.
 
 If a has 32-bit words, each is a pair of bf16 along the depth, and the depth counts words. b's rows are paired when they are
 read or packed.
@@ -12,44 +12,18 @@ read or packed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from camshaft.dtypes import f32, u32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Number, Tracer, Variable
-from camshaft.ops.matmul.lanes import Axes, matrix_of
+from camshaft.lang import Array, Number, Tracer, Value, Variable, kernel, tile_of
+from camshaft.ops.matmul.panels import paired_rows
+from camshaft.ops.matmul.shapes import WIDTH, Blocks, Tiles
 
-WIDTH = 16
 LINE = 16  # f32 elements of a cache line
 AHEAD = 12  # rows to prefetch before they are paired
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """A split of rows into tiles: `tall` tiles of `tile` rows, then tiles with one row less, so that no row is computed twice.
-    With `active`, all tiles are tall and the last is partial."""
-
-    k: Tracer
-    rows: int
-    tile: int
-    tall: int
-    active: Value | None
-
-    @property
-    def count(self) -> int:
-        """The number of tiles at the bound."""
-        short = self.rows - self.tall * self.tile
-        return -(-self.rows // self.tile) if self.active is not None else self.tall + short // max(self.tile - 1, 1)
-
-    @property
-    def has_short(self) -> bool:
-        """Whether there are tiles of tile - 1 rows."""
-        return self.active is None and self.tall < self.count
-
-    def first_row(self, t: Value) -> Value:
-        """The first row of tile t."""
-        return t * self.tile - self.k.maximum(t - self.tall, 0) if self.has_short else t * self.tile
 
 
 @dataclass(frozen=True)
@@ -74,7 +48,7 @@ class Part:
         return isinstance(self.start, int) and self.start == 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Product:
     """A program's operands. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` is its first column.
     `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` has a panel's part of b in words."""
@@ -83,9 +57,9 @@ class Product:
     a: Array
     b: Array
     out: Array
-    left: Array | None
-    sums: Array | None
-    paired_part: Array | None
+    left: Array | None = None
+    sums: Array | None = None
+    paired_part: Array | None = None
     tiles: Tiles
     first: Value
     last: Value
@@ -118,7 +92,7 @@ class Product:
                 self.left[r - row, c] = self.a[self.a_row + r, start + c]
         k.barrier()
 
-    def hold(self, p: Value, part: Part) -> None:
+    def pair_part(self, p: Value, part: Part) -> None:
         """Pairs a panel's part of b into scratch, once for all tiles. Prefetches in software: the rows are too far apart for
         hardware prefetching."""
         if self.paired_part is None:
@@ -181,16 +155,14 @@ class Product:
                 k.prefetch(self.out, self.out_row + self.tiles.first_row(t) + i, s)
         for i, line in enumerate(self.tile_sums(self.factors(t, height), at, p, part)):
             row, values = self.tiles.first_row(t) + i, [total.value for total in line]
-            if self.tiles.active is None:
+            active = self.tiles.active
+            with nullcontext() if active is None else k.when(row < active):
                 self.store(row, p, at, values, part)
-            else:
-                with k.when(row < self.tiles.active):
-                    self.store(row, p, at, values, part)
 
     def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
         """Returns a tile's sums over a part of the depth, in registers."""
         k, start = self.k, part.start
-        sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
+        sums = tile_of(k, len(rows), self.vectors, WIDTH)
         for d in k.range(part.length):
             weights = self.weights(at, p, start, d)
             for row, line in zip(rows, sums, strict=True):
@@ -216,7 +188,7 @@ class Product:
     def multiply(self, p: Value, part: Part) -> None:
         """Multiplies all row tiles of the program with one panel."""
         k, tiles = self.k, self.tiles
-        self.hold(p, part)
+        self.pair_part(p, part)
         for t in k.range(self.first, k.minimum(self.last, tiles.tall) if tiles.has_short else self.last):
             self.tile(t, tiles.tile, p, part)
         if tiles.has_short:
@@ -242,33 +214,43 @@ class Product:
             block_of(between, depth - between, True)
 
 
-def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | None) -> Value:
-    """Combines rows `row` and `row` + 1 of 16-bit elements to words, with the first row in the low halves."""
-    low, high = (k.load_vector(b, row + i, start, width=WIDTH, count=count).to(u32) for i in range(2))
-    return (high << 16) | low
-
-
 @kernel
 def multiply_blocks(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, tall: int,
-    vectors: int, block: int, panels: int, part: int, copied: bool, paired_part: bool, batch: Axes, a_steps: Axes,
-    b_steps: Axes,
-) -> None:  # fmt: skip
+    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, copied: bool, paired_part: bool, **constants: Any
+) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels per program, `part` of the depth at a time
-    index, width = k.program(0), vectors * WIDTH
-    active = extent[0] if extent else None
-    tiles = Tiles(k, rows, tile, tall, active)
-    first, p0 = k.program(2) * block, k.program(1) * (panels * width)
+    s = Blocks(**constants)
+    rows, columns = s.block * s.tile, s.panels * s.width
     # an odd number of lines apart
-    pitch = -(-part // (2 * LINE)) * 2 * LINE + LINE
-    left = k.scratch(f32, block * tile, pitch) if copied else None
-    # an f32 out holds the sums of earlier parts itself
-    sums = k.scratch(f32, block * tile, panels * width) if depth > part and out.dtype != f32 else None
-    words = k.scratch(u32, part, width) if paired_part else None
-    b_rows = -(-columns // width) if len(b.shape) == 3 else depth
-    last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
-    product = Product(
-        k, a, b, out, left, sums, words, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
-        matrix_of(index, batch, b_steps) * b_rows, index * rows, p0, columns, vectors,
-    )  # fmt: skip
-    product.by_parts(p0, k.minimum(p0 + panels * width, columns), depth, part)
+    pitch = -(-s.part // (2 * LINE)) * 2 * LINE + LINE
+    left = k.scratch(f32, rows, pitch) if copied else None
+    # an f32 out has the sums of earlier parts itself
+    sums = k.scratch(f32, rows, columns) if s.depth > s.part and out.dtype != f32 else None
+    words = k.scratch(u32, s.part, s.width) if paired_part else None
+    b_rows = -(-s.columns // s.width) if len(b.shape) == 3 else s.depth
+    multiply(k, Product, s, extent, b_rows, a=a, b=b, out=out, left=left, sums=sums, paired_part=words)
+
+
+def multiply(
+    k: Tracer, make: Callable[..., Product], s: Blocks, extent: tuple[Value, ...], b_rows: int, **arrays: Array | None
+) -> None:
+    """Computes a program's blocks with a product that `make` makes of `arrays` and the places. `b_rows`: the rows, or panels, of
+    a matrix of b."""
+    index, active = k.program(0), extent[0] if extent else None
+    tiles = Tiles(k, s.rows, s.tile, s.tall, active)
+    first, p0 = k.program(2) * s.block, k.program(1) * (s.panels * s.width)
+    last = k.minimum(first + s.block, tiles.count if active is None else (active + (s.tile - 1)) // s.tile)
+    product = make(
+        k=k,
+        tiles=tiles,
+        first=first,
+        last=last,
+        a_row=s.a(index) * s.rows,
+        b_row=s.b(index) * b_rows,
+        out_row=index * s.rows,
+        p0=p0,
+        columns=s.columns,
+        vectors=s.vectors,
+        **arrays,
+    )
+    product.by_parts(p0, k.minimum(p0 + s.panels * s.width, s.columns), s.depth, s.part)

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from camshaft.dtypes import f32, i32, u32, u64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
-from camshaft.ops.matmul.blocked_kernel import WIDTH, Columns, Part, Product, Tiles
-from camshaft.ops.matmul.lanes import Axes, matrix_of
-from camshaft.ops.matmul.panels import ask, columns_of, next_of
+from camshaft.lang import Array, Tracer, Value, Variable, kernel, tile_of
+from camshaft.ops.matmul.blocked_kernel import Columns, Part, Product, multiply
+from camshaft.ops.matmul.panels import columns_of, next_of, prefetch_row
+from camshaft.ops.matmul.shapes import WIDTH, Blocks
 from camshaft.ops.quantize.q8_blocks import ROUNDER, ROUNDER_BITS
 
 BLOCK, WORDS = 64, 32
@@ -102,12 +101,12 @@ def turn_rounded(k: Tracer, b: Array, packed: Array, scales: Array, *, columns: 
             for i, (one, two) in enumerate(zip(*pair, strict=True)):
                 k.store_vector(transposed, one | (two << 32), (first + c) // 2, i * WIDTH)
     for d in k.range(WORDS):
-        ask(k, packed, at, k.minimum(block * WORDS + d + WORDS, blocks * WORDS - 1))
+        prefetch_row(k, packed, at, k.minimum(block * WORDS + d + WORDS, blocks * WORDS - 1))
         for c in range(width // 2):
             packed[at, block * WORDS + d, c] = transposed[c, d]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WholeProduct(Product):
     """A program's operands, with the depth in words and b in panels."""
 
@@ -118,7 +117,7 @@ class WholeProduct(Product):
         """Returns a tile's sums over a part of the depth, which has full blocks."""
         start, length = part.start, part.length
         k, panel = self.k, self.b_row + p // (self.vectors * WIDTH)
-        sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(self.vectors)] for _ in rows]
+        sums = tile_of(k, len(rows), self.vectors, WIDTH)
         for q in k.range(length // WORDS):
             whole = [[k.var(k.splat(0, WIDTH, i32), i32) for _ in range(self.vectors)] for _ in rows]
             for first in k.range(0, WORDS, TOGETHER):
@@ -140,18 +139,9 @@ class WholeProduct(Product):
 
 @kernel
 def multiply_rounded(
-    k: Tracer, a: Array, a_scales: Array, b: Array, b_scales: Array, out: Array, *extent: Value, rows: int, columns: int,
-    depth: int, tile: int, tall: int, vectors: int, block: int, panels: int, part: int, batch: Axes, a_steps: Axes,
-    b_steps: Axes,
-) -> None:  # fmt: skip
+    k: Tracer, a: Array, a_scales: Array, b: Array, b_scales: Array, out: Array, *extent: Value, **constants: Any
+) -> None:
     # as multiply_blocks, of words
-    index, width = k.program(0), vectors * WIDTH
-    active = extent[0] if extent else None
-    tiles = Tiles(k, rows, tile, tall, active)
-    first, p0 = k.program(2) * block, k.program(1) * (panels * width)
-    last = k.minimum(first + block, tiles.count if active is None else (active + (tile - 1)) // tile)
-    product = WholeProduct(
-        k, a, b, out, None, None, None, tiles, first, last, matrix_of(index, batch, a_steps) * rows,
-        matrix_of(index, batch, b_steps) * -(-columns // width), index * rows, p0, columns, vectors, a_scales, b_scales,
-    )  # fmt: skip
-    product.by_parts(p0, k.minimum(p0 + panels * width, columns), depth, part)
+    s = Blocks(**constants)
+    b_rows = -(-s.columns // s.width)
+    multiply(k, WholeProduct, s, extent, b_rows, a=a, b=b, out=out, a_scales=a_scales, b_scales=b_scales)

@@ -1,24 +1,71 @@
 """matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] of f32, f16, bf16 in f32, of f64, of i32.
 
-With `transpose_b`, b is [.., n, k]. The attribute `to` rounds f32 sums once when they are stored (kernels/output_dtype.py).
+With `transpose_b`, b is [.., n, k]. The attribute `to` rounds f32 sums once when they are stored.
+
+In activation mode 'q8' rules round what products of many rows multiply. With bf16 weights, activations become bf16 once per
+tensor, as in llama.cpp: a product of two bf16 numbers is exact in f32, and instructions that multiply pairs of them do twice the
+work of f32's. With f16 weights the product becomes rounded_matmul.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from camshaft.dtypes import f32, i32
+from camshaft.dtypes import DType, bf16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import output_dtype
-from camshaft.ops.matmul import bf16_dot, blas, blocked, lanes, matrix_unit, skinny, tile, tiled
-from camshaft.ops.matmul.rounding import BF16_RULES
-from camshaft.ops.matmul.shapes import infer, sizes_of
+from camshaft.ops.checks import TO_TOLERANCE, partly_active, to_dtype
+from camshaft.ops.matmul.bf16 import BF16_DOT, MATRIX_UNIT
+from camshaft.ops.matmul.blas import BLAS, NUMPY
+from camshaft.ops.matmul.blocked import BLOCKED
+from camshaft.ops.matmul.lanes import LANES, SKINNY
+from camshaft.ops.matmul.shapes import DTYPES, OWN_DTYPES, as_matrices, sizes_of
+from camshaft.ops.matmul.tile import TILE
+from camshaft.ops.matmul.tiled import TILED
 from camshaft.ops.parameters import TO, Attribute, Parameters
-from camshaft.ops.spec import TensorSpec
+from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
+from camshaft.ops.spec import TensorSpec, bound
+
+# Up to so many rows the weights' bandwidth limits a product, and f32 activations cost nothing (single tokens, logits).
+FEW_ROWS = 64
+# Ops that can store their first result rounded (attribute `to`).
+MAKERS = ("rms_norm", "residual_norm", "silu_multiply")
+
+
+def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -> tuple[TensorSpec, ...]:
+    """out [.., m, n] in f32 or, rounded, in the dtype of the attribute `to`; in f64 or i32 if both operands are. As in NumPy, the
+    result has no axis for a vector.
+
+    ShapeError, as from `op`, for other ranks, dtypes, depths that differ, batches that do not broadcast.
+    """
+    ops.expect(len(specs) == 2, op, specs, "a [.., m, k] and b [.., k, n]")
+    own = specs[0].dtype if specs[0].dtype == specs[1].dtype and specs[0].dtype in OWN_DTYPES else None
+    for spec in specs:
+        fits = len(spec.shape) >= 1 and spec.is_plain and spec.dtype in (own, *DTYPES)
+        ops.expect(fits, op, spec, "f32, f16 or bf16 [.., r, c], or both f64 or i32")
+    transposed = attrs.get("transpose_b", False)
+    ops.expect(isinstance(transposed, bool), op, transposed, "transpose_b True or False")
+    a, b = as_matrices(specs, transposed)
+    fixed = (*a.shape[:-2], a.shape[-1], *b.shape)
+    ops.expect(not any(isinstance(d, Extent) for d in fixed), op, specs, "an Extent only as the rows of a")
+    depth, columns = (b.shape[-1], b.shape[-2]) if transposed else (b.shape[-2], b.shape[-1])
+    order = "[.., n, k]" if transposed else "[.., k, n]"
+    ops.expect(depth == a.shape[-1], op, specs, f"b {order} with k = {a.shape[-1]}")
+    ops.expect(min(a.bounds + b.bounds) > 0, op, specs, "no empty axis")
+    try:
+        batch = np.broadcast_shapes(a.bounds[:-2], b.bounds[:-2])
+    except ValueError:
+        batch = None
+    ops.expect(batch is not None, op, specs, "batch axes that broadcast")
+    shape = (*(batch or ()), *a.shape[-2:-1][: len(specs[0].shape) - 1], *(columns,)[: len(specs[1].shape) - 1])
+    if own is not None:
+        ops.expect("to" not in attrs, op, f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
+        return (TensorSpec(shape, own),)
+    return (to_dtype(op, TensorSpec(shape, f32), attrs),)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -54,8 +101,8 @@ _SHAPES = (
 )
 
 # (m, k, n, b as [n, k], result) for matrix units and bf16 dot products: full tiles of 32, and partial ones. Validation for a plan
-# takes every third sample: each variant needs one of these that it supports, in f32 and rounded (skinny.py: a few rows times
-# [k, n]), and bf16_dot.py one for each layout of b.
+# takes every third sample: each variant needs one of these that it supports, in f32 and rounded (SKINNY: a few rows times
+# [k, n]), and BF16_DOT one for each layout of b.
 _BF16 = (
     (32, 64, 32, False, "f32"),
     (37, 44, 33, False, "bf16"),
@@ -123,13 +170,13 @@ def _special_samples(a: ops.Array, weights: ops.Array, b: ops.Array) -> Iterable
     odd[1, 3], odd[2, 17], odd[6, 0] = np.nan, np.inf, -np.inf
     yield ops.Sample("NaN and infinities", (odd, weights), {"transpose_b": True})
     yield ops.Sample("NaN and infinities, one row", (odd[6:7], weights), {"transpose_b": True})
-    for bound, active in ((13, 5), (35, 13), (13, 1), (4, 3)):
-        rows = Extent("rows", bound)
-        specs = (TensorSpec((rows, 18), f32), TensorSpec((19, 18), f32))
-        name = f"{active} of {bound} rows"
-        yield ops.Sample(name, (a[:bound], weights), {"transpose_b": True}, specs, {rows: active})
-        specs = (TensorSpec((rows, 18), f32), TensorSpec((18, 19), f32))
-        yield ops.Sample(f"{name}, b [k, n]", (a[:bound], b), {}, specs, {rows: active})
+    for most, active in ((13, 5), (35, 13), (13, 1), (4, 3)):
+        name = f"{active} of {most} rows"
+        full = (
+            ops.Sample(name, (a[:most], weights), {"transpose_b": True}),
+            ops.Sample(f"{name}, b [k, n]", (a[:most], b)),
+        )
+        yield from (partly_active(sample, active, fixed=(1,), extent="rows") for sample in full)
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -146,30 +193,55 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((2, 8), i32), TensorSpec((8, 3), i32)), {"to": "f16"}, "no `to` beside i32")
 
 
+def is_linear(use: Use, dtype: DType) -> bool:
+    """Returns whether a use multiplies many rows of f32 by weights [n, k] of a dtype."""
+    if use.op.name != "matmul" or not use.attrs.get("transpose_b", False):
+        return False
+    x, w = use.inputs[0].spec, use.inputs[1].spec
+    return bool(x.dtype == f32 and w.dtype == dtype and len(x.shape) == 2 and bound(x.shape[0]) > FEW_ROWS)
+
+
+def _rounded_result(use: Use, uses: Uses) -> Match | None:
+    """Makes an op store its first result as bf16 if only bf16 products on the same device read it."""
+    y = use.outputs[0]
+    readers = uses.readers(y)
+    alone = all(is_linear(n, bf16) and n.inputs[0] is y and n.device == use.device for n in readers)
+    if not readers or not alone or uses.is_output(y):
+        return None
+
+    def build(new: Builder) -> Mapping[Any, Any]:
+        made = new.apply(use.op, use.inputs, {**use.attrs, "to": "bf16"}, use.name)
+        return dict(zip(use.outputs, made, strict=True))
+
+    return Match(build)
+
+
+def _rounded_activations(use: Use, uses: Uses) -> Match | None:
+    """Makes matmul(x, w bf16) of many rows read x cast to bf16, with one cast per x and device."""
+    if not is_linear(use, bf16):
+        return None
+    x, w = use.inputs
+
+    def build(new: Builder) -> Mapping[Any, Any]:
+        (rounded,) = new.once("cast", (x,), {"to": "bf16"}, f"{x.name}.bf16")
+        return dict(zip(use.outputs, new.apply(use.op, (rounded, w), use.attrs, use.name), strict=True))
+
+    return Match(build)
+
+
 OP = ops.Op(
     name="matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
     parameters=Parameters("a b", (Attribute("transpose_b", "bool", False), TO), out_by_position=True),
     infer=infer,
     reference=_reference,
-    variants=(
-        ops.KernelVariant("lanes", ops.EVERYWHERE, lanes.build, lanes.supports, lanes.cost),
-        ops.KernelVariant("tiled", ops.VECTORS, tiled.build, tiled.supports, tiled.cost, tunables=tiled.TUNABLES),
-        ops.KernelVariant("blocked", blocked.BACKENDS, blocked.build, blocked.supports, blocked.cost, blocked.TUNABLES),
-        ops.KernelVariant(
-            "bf16_dot", frozenset({"simd"}), bf16_dot.build, bf16_dot.supports, bf16_dot.cost, bf16_dot.TUNABLES
-        ),
-        ops.KernelVariant(
-            "matrix_unit", frozenset({"simd"}), matrix_unit.build, matrix_unit.supports, matrix_unit.cost
-        ),
-        ops.KernelVariant("skinny", skinny.BACKENDS, skinny.build, skinny.supports, skinny.cost, skinny.TUNABLES),
-        ops.KernelVariant("tile", tile.BACKENDS, tile.build, tile.supports, tile.cost, tile.TUNABLES),
-        ops.KernelVariant("blas", frozenset({"blas"}), blas.build, blas.supports, blas.cost),
-        ops.KernelVariant("numpy", frozenset({"blas"}), blas.build_numpy, blas.supports_numpy, blas.cost_numpy),
-    ),
+    variants=(LANES, TILED, BLOCKED, BF16_DOT, MATRIX_UNIT, SKINNY, TILE, BLAS, NUMPY),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance=output_dtype.TOLERANCE | {"f64": 1e-29},
+    tolerance=TO_TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
-    rules=BF16_RULES,
+    rules=(
+        Rule(Stage.ROUNDED_RESULT, MAKERS, _rounded_result),
+        Rule(Stage.ROUND, ("matmul",), _rounded_activations),
+    ),
 )

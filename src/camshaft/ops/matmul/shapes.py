@@ -1,17 +1,17 @@
-"""The sizes of a matmul: rows, columns, depth, and the matrices of a batch."""
+"""The sizes of a matmul: rows, columns, depth, and the matrices of a batch; for variants and in kernels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant
+from camshaft.lang import Constant, Tracer, Value
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import output_dtype
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 DTYPES = (f32, f16, bf16)
@@ -19,6 +19,86 @@ SHORT = (f16, bf16)
 CPUS = ("simd", "scalar", "c")
 # Dtypes that are multiplied and added without conversion; both operands have the same.
 OWN_DTYPES = (f64, i32)
+# Elements of 16 bits in a 32-bit word.
+PAIR = 2
+# Elements of an explicit vector.
+WIDTH = 16
+Axes: TypeAlias = tuple[int, ...]
+
+
+def matrix_of(index: Value, batch: Axes, steps: Axes) -> Value | int:
+    """Returns the index of an operand's matrix for product `index` of the batch; the constant 0 if it has only one."""
+    found: Value | int = 0
+    for size, step in zip(reversed(batch), reversed(steps), strict=True):
+        if step:
+            found = index % size * step + found
+        index = index // size
+    return found
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The sizes of a matmul in a kernel, from its constants: `Sizes.constants`."""
+
+    rows: int
+    columns: int
+    depth: int
+    batch: Axes
+    a_steps: Axes
+    b_steps: Axes
+
+    def a(self, index: Value) -> Value | int:
+        """Returns the index of the matrix of a for a product of the batch."""
+        return matrix_of(index, self.batch, self.a_steps)
+
+    def b(self, index: Value) -> Value | int:
+        """Returns the index of the matrix of b for a product of the batch."""
+        return matrix_of(index, self.batch, self.b_steps)
+
+
+@dataclass(frozen=True)
+class Blocks(Matrices):
+    """The sizes of a product in blocks: rows of a tile and how many tiles have all of these (`tall`), vectors of a panel, tiles
+    and panels of a program, depth of a step."""
+
+    tile: int
+    tall: int
+    vectors: int
+    block: int
+    panels: int
+    part: int
+
+    @property
+    def width(self) -> int:
+        """The columns of a panel."""
+        return self.vectors * WIDTH
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A split of rows into tiles: `tall` tiles of `tile` rows, then tiles with one row less, so that no row is computed twice.
+    With `active`, all tiles are tall and the last is partial."""
+
+    k: Tracer
+    rows: int
+    tile: int
+    tall: int
+    active: Value | None
+
+    @property
+    def count(self) -> int:
+        """The number of tiles at the bound."""
+        short = self.rows - self.tall * self.tile
+        return -(-self.rows // self.tile) if self.active is not None else self.tall + short // max(self.tile - 1, 1)
+
+    @property
+    def has_short(self) -> bool:
+        """Whether there are tiles of tile - 1 rows."""
+        return self.active is None and self.tall < self.count
+
+    def first_row(self, t: Value) -> Value:
+        """The first row of tile t."""
+        return t * self.tile - self.k.maximum(t - self.tall, 0) if self.has_short else t * self.tile
 
 
 @dataclass(frozen=True)
@@ -53,13 +133,37 @@ class Sizes:
         return self.b_matrices * rows, columns
 
     @property
+    def operands(self) -> tuple[ops.Operand, ops.Operand, ops.Operand]:
+        """The rows of all matrices of a, of b, and of the result, each as one array."""
+        return (
+            ops.read(0, shape=(self.a_matrices * bound(self.rows), self.depth)),
+            ops.read(1, shape=self.b_shape),
+            self.out,
+        )
+
+    @property
+    def out(self) -> ops.Operand:
+        """The rows of all matrices of the result, as one array."""
+        return ops.write(0, shape=(self.matrices * bound(self.rows), self.columns))
+
+    @property
     def multiply_adds(self) -> float:
         """Multiplications at the bound."""
         return float(self.matrices) * bound(self.rows) * self.columns * self.depth
 
+    @property
+    def in_words(self) -> Sizes:
+        """These sizes with the depth in words of PAIR elements."""
+        return replace(self, depth=self.depth // PAIR)
+
+    def in_panels(self, width: int) -> float:
+        """Multiplications at the bound with the columns padded to whole panels of `width`."""
+        return float(self.matrices) * bound(self.rows) * self.depth * -(-self.columns // width) * width
+
     def constants(self) -> dict[str, Constant]:
-        """The batch as kernel constants, which `matrix_of` reads."""
-        return {"batch": self.batch, "a_steps": self.a_steps, "b_steps": self.b_steps}
+        """The kernel constants of `Matrices`."""
+        sizes: dict[str, Constant] = {"rows": bound(self.rows), "columns": self.columns, "depth": self.depth}
+        return sizes | {"batch": self.batch, "a_steps": self.a_steps, "b_steps": self.b_steps}
 
     def offsets(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """[matrices, 2]: the first element in a and in b of each product's matrices."""
@@ -119,7 +223,7 @@ def result_of(node: ops.NodeSpec) -> DType:
 
 
 def only_f32(node: ops.NodeSpec) -> str | None:
-    """Why a variant that does not round its results cannot compute the node, or None."""
+    """Returns why a variant that does not round its results cannot compute the node, or None."""
     dtype = node.outputs[0].dtype
     return f"does not round results; wanted {dtype.name}" if dtype in SHORT else None
 
@@ -127,35 +231,3 @@ def only_f32(node: ops.NodeSpec) -> str | None:
 def rounds_on_cpus(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """`only_f32` except on CPUs: where 32-bit words are the smallest unit of a store, two programs may share one."""
     return None if target.backend in CPUS else only_f32(node)
-
-
-def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -> tuple[TensorSpec, ...]:
-    """out [.., m, n] in f32 or, rounded, in the dtype of the attribute `to`; in f64 or i32 if both operands are. As in NumPy, the
-    result has no axis for a vector.
-
-    ShapeError, as from `op`, for other ranks, dtypes, depths that differ, batches that do not broadcast.
-    """
-    ops.expect(len(specs) == 2, op, specs, "a [.., m, k] and b [.., k, n]")
-    own = specs[0].dtype if specs[0].dtype == specs[1].dtype and specs[0].dtype in OWN_DTYPES else None
-    for spec in specs:
-        fits = len(spec.shape) >= 1 and spec.is_plain and spec.dtype in (own, *DTYPES)
-        ops.expect(fits, op, spec, "f32, f16 or bf16 [.., r, c], or both f64 or i32")
-    transposed = attrs.get("transpose_b", False)
-    ops.expect(isinstance(transposed, bool), op, transposed, "transpose_b True or False")
-    a, b = as_matrices(specs, transposed)
-    fixed = (*a.shape[:-2], a.shape[-1], *b.shape)
-    ops.expect(not any(isinstance(d, Extent) for d in fixed), op, specs, "an Extent only as the rows of a")
-    depth, columns = (b.shape[-1], b.shape[-2]) if transposed else (b.shape[-2], b.shape[-1])
-    order = "[.., n, k]" if transposed else "[.., k, n]"
-    ops.expect(depth == a.shape[-1], op, specs, f"b {order} with k = {a.shape[-1]}")
-    ops.expect(min(a.bounds + b.bounds) > 0, op, specs, "no empty axis")
-    try:
-        batch = np.broadcast_shapes(a.bounds[:-2], b.bounds[:-2])
-    except ValueError:
-        batch = None
-    ops.expect(batch is not None, op, specs, "batch axes that broadcast")
-    kept = (*(batch or ()), *a.shape[-2:-1][: len(specs[0].shape) - 1], *(columns,)[: len(specs[1].shape) - 1])
-    if own is not None:
-        ops.expect("to" not in attrs, op, f"to {attrs.get('to')!r}", f"no `to` beside {own.name}")
-        return (TensorSpec(kept, own),)
-    return (output_dtype.result(op, TensorSpec(kept, f32), attrs),)

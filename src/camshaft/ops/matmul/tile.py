@@ -7,15 +7,14 @@ where the target has them for the dtype; elsewhere each thread computes a square
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from camshaft.dtypes import bf16, f16, i64
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.target import has_threads, workgroup_nbytes
-from camshaft.ops.matmul.lanes import Axes, matrix_of
-from camshaft.ops.matmul.shapes import only_f32, only_floats, sizes_of
+from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
+from camshaft.ops.matmul.shapes import Matrices, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound
 
 BACKENDS = frozenset({"webgpu", "cuda", "metal", "null"})
@@ -27,34 +26,44 @@ MOST_SUMS = 64
 LEAST_NBYTES = 2 * 2 * 64 * STEP * 4
 
 
+@dataclass(frozen=True)
+class Tiles(Matrices):
+    """The sizes of a product in tiles: rows and columns of a tile, depth of a block, blocks of each operand."""
+
+    transposed: bool
+    m: int
+    n: int
+    step: int
+    buffers: int
+
+
 @kernel
-def multiply_tiles(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, transposed: bool,
-    m: int, n: int, step: int, buffers: int, batch: Axes, a_steps: Axes, b_steps: Axes,
-) -> None:  # fmt: skip
+def multiply_tiles(k: Tracer, a: Array, b: Array, out: Array, *extent: Value, **constants: Any) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j] (transposed: b[j, k]) for m rows i and n columns j, `step` of k at a time
+    s = Tiles(**constants)
+    rows, columns, depth, m, n, step = s.rows, s.columns, s.depth, s.m, s.n, s.step
     index, row, column = k.program(0), k.program(1) * m, k.program(2) * n
     active = extent[0] if extent else rows
     a_row, b_row = (
-        matrix_of(index, batch, a_steps) * rows + row,
-        matrix_of(index, batch, b_steps) * (columns if transposed else depth),
+        s.a(index) * rows + row,
+        s.b(index) * (columns if s.transposed else depth),
     )
-    left = [k.scratch(a.ir.dtype, m, step) for _ in range(buffers)]
-    right = [k.scratch(b.ir.dtype, *((n, step) if transposed else (step, n))) for _ in range(buffers)]
+    left = [k.scratch(a.ir.dtype, m, step) for _ in range(s.buffers)]
+    right = [k.scratch(b.ir.dtype, *((n, step) if s.transposed else (step, n))) for _ in range(s.buffers)]
     total = k.tile(m, n)
 
     def begin(block: int, p: Value) -> None:
         there = depth - p
         k.async_copy(left[block], a, a_row, p, rows=active - row, columns=there)
-        if transposed:
+        if s.transposed:
             k.async_copy(right[block], b, b_row + column, p, rows=columns - column, columns=there)
         else:
             k.async_copy(right[block], b, b_row + p, column, rows=there, columns=columns - column)
 
     def multiply(block: int) -> None:
-        total.mma(left[block], (0, 0), right[block], (0, 0), k=step, transpose_b=transposed)
+        total.mma(left[block], (0, 0), right[block], (0, 0), k=step, transpose_b=s.transposed)
 
-    if buffers == 1:
+    if s.buffers == 1:
         for p in k.range(0, depth, step):
             begin(0, p)
             k.async_wait()
@@ -84,7 +93,7 @@ def _in_turn(
         multiply(last % 2)
 
 
-def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the rows and columns of a workgroup's tile, the smallest that covers the product, up to 64; and a block's depth:
     32 for 16-bit types on CUDA GPUs, which is 4 copies of 16 bytes per row."""
     s = sizes_of(node)
@@ -92,7 +101,7 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     return {"rows": m, "columns": n, "step": 2 * STEP if _in_halves(node, target) else STEP, "threads": target.lanes}
 
 
-def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
     """Returns why the values do not fit, or None: blocks exceed the workgroup memory, or sums the registers."""
     size = 2 if _in_halves(node, target) else 4  # every element takes 4 bytes in WGSL's workgroup memory
     nbytes = size * _buffers(target) * values["step"] * (values["rows"] + values["columns"])
@@ -112,7 +121,7 @@ def _buffers(target: ops.Target) -> int:
     return 2 if target.backend == "cuda" else 1
 
 
-def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None."""
     if not has_threads(target):
         return "takes devices whose lanes are threads of a workgroup"
@@ -121,39 +130,30 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return only_floats(node) or only_f32(node)
 
 
-def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """Builds a launch with a program per product and tile."""
-    return build_with(node, target, defaults(node, target))
-
-
-def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Like `build`, with a value for each tunable."""
-    s = sizes_of(node)
-    rows, m, n = bound(s.rows), values["rows"], values["columns"]
-    arrays = (
-        ops.read(0, shape=(s.a_matrices * rows, s.depth)),
-        ops.read(1, shape=s.b_shape),
-        ops.write(0, shape=(s.matrices * rows, s.columns)),
-    )
-    sizes = {"rows": rows, "columns": s.columns, "depth": s.depth, "transposed": s.transposed}
-    shape = {"m": m, "n": n, "step": values["step"], "buffers": _buffers(target)}
+    s, m, n = sizes_of(node), values["rows"], values["columns"]
+    shape = {"transposed": s.transposed, "m": m, "n": n, "step": values["step"], "buffers": _buffers(target)}
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows, m), ops.Cells(s.columns, n))
-    constants: dict[str, Constant] = {**sizes, **shape, **s.constants()}
-    return ops.Build((ops.Launch(multiply_tiles, arrays, grid, constants, s.extents, values["threads"]),))
+    constants: dict[str, Constant] = {**shape, **s.constants()}
+    return ops.Build((ops.Launch(multiply_tiles, s.operands, grid, constants, s.extents, values["threads"]),))
 
 
-TUNABLES = ops.Tunables(
+_TUNABLES = ops.Tunables(
     {"rows": (16, 32, 64, 128), "columns": (16, 32, 64, 128), "step": (16, 32, 64), "threads": (32, 64, 128, 256)},
-    defaults,
-    build_with,
-    refusal,
+    _defaults,
+    _build,
+    _refusal,
 )
 
 
-def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Full tiles at 4 multiply-adds per thread and nanosecond. On llvmpipe, 16 rows: 0.3 a nanosecond in all, others 0.03 to 0.06
     (transposed b); 256 cubed: 1.0, others 0.02 and 0.7. No GPU was measured."""
-    s, values = sizes_of(node), defaults(node, target)
+    s, values = sizes_of(node), _defaults(node, target)
     m, n = values["rows"], values["columns"]
     cells = -(-bound(s.rows) // m) * m * -(-s.columns // n) * n
     return s.matrices * cells * s.depth / (4 * target.lanes)
+
+
+TILE = ops.KernelVariant("tile", BACKENDS, _TUNABLES.build_default, _supports, _cost, _TUNABLES)

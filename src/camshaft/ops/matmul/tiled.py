@@ -7,25 +7,23 @@ for any strides; with a power-of-two stride, all rows of b would share a few cac
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from camshaft.dtypes import f32
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang import tile_of as zeros
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import gemv
-from camshaft.ops.matmul.lanes import Axes, matrix_of
-from camshaft.ops.matmul.shapes import Sizes, only_floats, rounds_on_cpus, sizes_of
+from camshaft.ops.matmul.lanes import streams_launch
+from camshaft.ops.matmul.panels import PACK_DEPTH, column_vectors, pack_launch, pack_rows
+from camshaft.ops.matmul.shapes import WIDTH, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
-WIDTH = 16
 GEMV_ROWS = 8
 # Up to so many rows, GEMV is used, GEMV_ROWS rows at a time: rereading b from a cache costs less than packing it (0.6 ns per
 # element as [n, k]).
 FEW_ROWS = {False: 8, True: 32}
 # The same for an Extent, which usually has few active rows (one for a prompt's logits).
 FEW_OF_EXTENT = 64
-PACK_DEPTH = 256
 OWN_CACHE_NBYTES = 1 << 21
 # The sums of a register tile: 32 registers minus a row of b and a factor; more would spill to the stack.
 MOST_SUMS = 28
@@ -40,21 +38,21 @@ def tile_of(target: ops.Target) -> tuple[int, int]:
 
 @kernel
 def weights_by_row(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, block: int,
-    batch: Axes, a_steps: Axes, b_steps: Axes,
-) -> None:  # fmt: skip
+    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tile: int, block: int, **sizes: Any
+) -> None:
     # out[i, j] = sum_k a[i, k] b[j, k]: `tile` rows i, `block` rows j of b, lanes along k; each b is read once per tile
+    m = Matrices(**sizes)
     index, at, first = k.program(0), k.program(1) * tile, k.program(2) * block
-    active = extent[0] if extent else rows
-    a_row, b_row = matrix_of(index, batch, a_steps) * rows, matrix_of(index, batch, b_steps) * columns
-    from_b = [k.minimum(first + j, columns - 1) + b_row for j in range(block)]
+    active = extent[0] if extent else m.rows
+    a_row, b_row = m.a(index) * m.rows, m.b(index) * m.columns
+    from_b = [k.minimum(first + j, m.columns - 1) + b_row for j in range(block)]
 
     def multiply(height: int) -> None:
         from_a = [k.minimum(at + i, active - 1) + a_row for i in range(height)]
         sums = [[k.accumulator("sum") for _ in range(block)] for _ in range(height)]
         # One row: b in memory order. Rows of 1152 bytes in parallel reached a third of peak bandwidth, in order 70 %.
         for together in [[j] for j in range(block)] if height == 1 else [list(range(block))]:
-            for c in k.lanes(depth):
+            for c in k.lanes(m.depth):
                 weights = {j: b[from_b[j], c] for j in together}
                 for i in range(height):
                     x = a[from_a[i], c]
@@ -63,8 +61,8 @@ def weights_by_row(
         for i in range(height):
             for j in range(block):
                 total = k.lanes_sum(sums[i][j])
-                with k.when((at + i < active) & (first + j < columns)):
-                    out[index * rows + at + i, first + j] = total
+                with k.when((at + i < active) & (first + j < m.columns)):
+                    out[index * m.rows + at + i, first + j] = total
 
     if extent and tile > 1:
         with k.when(extent[0] == 1):  # logits of a prompt
@@ -77,17 +75,17 @@ def weights_by_row(
 
 @kernel
 def weights_by_column(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int, block: int,
-    batch: Axes, a_steps: Axes, b_steps: Axes,
-) -> None:  # fmt: skip
+    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tile: int, block: int, **sizes: Any
+) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j]: `tile` rows i, `block` vectors of columns j; each b is read once per tile
+    m = Matrices(**sizes)
     index, at, first = k.program(0), k.program(1) * tile, k.program(2) * (block * WIDTH)
-    active = extent[0] if extent else rows
-    a_row, b_row = matrix_of(index, batch, a_steps) * rows, matrix_of(index, batch, b_steps) * depth
+    active = extent[0] if extent else m.rows
+    a_row, b_row = m.a(index) * m.rows, m.b(index) * m.depth
     from_a = [k.minimum(at + i, active - 1) + a_row for i in range(tile)]
-    starts, counts = column_vectors(k, first, columns, block)
-    sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(block)] for _ in range(tile)]
-    for d in k.range(depth):
+    starts, counts = column_vectors(k, first, m.columns, block)
+    sums = zeros(k, tile, block, WIDTH)
+    for d in k.range(m.depth):
         for j in range(block):
             weights = k.load_vector(b, b_row + d, starts[j], width=WIDTH, count=counts[j])
             for i in range(tile):
@@ -95,75 +93,33 @@ def weights_by_column(
     for i in range(tile):
         with k.when(at + i < active):
             for j in range(block):
-                k.store_vector(out, sums[i][j].value, index * rows + at + i, starts[j], count=counts[j])
-
-
-def column_vectors(k: Tracer, first: Value, columns: int, n: int) -> tuple[list[Value], list[Value | None]]:
-    """Returns the first columns of n vectors, and the number of columns in each (None if all are always full)."""
-    starts = [first + j * WIDTH for j in range(n)]
-    if columns % (n * WIDTH) == 0:
-        return starts, [None] * n
-    return [k.minimum(s, columns - 1) for s in starts], [k.maximum(columns - s, 0) for s in starts]
-
-
-@kernel
-def pack_rows(k: Tracer, a: Array, packed: Array, *extent: Value, rows: int, tile: int, depth: int) -> None:
-    # packed[matrix, tile, k, r] = a[matrix, tile * TILE + r, k]; rows past the last repeat it
-    matrix, at, tiles = k.program(0), k.program(1), -(-rows // tile)
-    active = extent[0] if extent else rows
-    for r in range(tile):
-        row = k.minimum(at * tile + r, active - 1) + matrix * rows
-        for c in k.lanes(depth):
-            k.scatter(packed, a[row, c], matrix * tiles + at, c, r)
-
-
-@kernel
-def pack_columns(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
-    # packed[matrix, panel, k, c] = b[matrix, k, panel * NR + c]; columns past the last are 0
-    matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
-    panels = -(-columns // (vectors * WIDTH))
-    at, counts = column_vectors(k, panel * (vectors * WIDTH), columns, vectors)
-    for d in k.range(first, k.minimum(first + part, depth)):
-        for j in range(vectors):
-            values = k.load_vector(b, matrix * depth + d, at[j], width=WIDTH, count=counts[j])
-            k.store_vector(packed, values, matrix * panels + panel, d, j * WIDTH)
-
-
-@kernel
-def pack_transposed(k: Tracer, b: Array, packed: Array, *, columns: int, vectors: int, depth: int, part: int) -> None:
-    # packed[matrix, panel, k, c] = b[matrix, panel * NR + c, k]; columns past the last repeat it
-    matrix, panel, first = k.program(0), k.program(1), k.program(2) * part
-    panels = -(-columns // (vectors * WIDTH))
-    for c in range(vectors * WIDTH):
-        row = k.minimum(panel * (vectors * WIDTH) + c, columns - 1) + matrix * columns
-        for d in k.lanes(first, k.minimum(first + part, depth)):
-            k.scatter(packed, b[row, d], matrix * panels + panel, d, c)
+                k.store_vector(out, sums[i][j].value, index * m.rows + at + i, starts[j], count=counts[j])
 
 
 @kernel
 def multiply_panels(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, rows: int, columns: int, depth: int, tile: int,
-    vectors: int, batch: Axes, a_steps: Axes, b_steps: Axes,
-) -> None:  # fmt: skip
+    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tile: int, vectors: int, **sizes: Any
+) -> None:
     # out[i, j] = sum_k a[tile(i), k, i] b[panel(j), k, j]: tile x vectors sums in registers
+    m = Matrices(**sizes)
     index, panel, at = k.program(0), k.program(1), k.program(2)
-    tiles, panels = -(-rows // tile), -(-columns // (vectors * WIDTH))
-    active = extent[0] if extent else rows
-    a_tile = matrix_of(index, batch, a_steps) * tiles + at
-    b_panel = matrix_of(index, batch, b_steps) * panels + panel
-    sums = [[k.var(k.splat(0.0, WIDTH)) for _ in range(vectors)] for _ in range(tile)]
-    for d in k.range(depth):
+    tiles, panels = -(-m.rows // tile), -(-m.columns // (vectors * WIDTH))
+    active = extent[0] if extent else m.rows
+    a_tile = m.a(index) * tiles + at
+    b_panel = m.b(index) * panels + panel
+    sums = zeros(k, tile, vectors, WIDTH)
+    for d in k.range(m.depth):
         weights = [k.load_vector(b, b_panel, d, j * WIDTH, width=WIDTH) for j in range(vectors)]
         for i in range(tile):
             x = k.splat(a[a_tile, d, i], WIDTH)
             for j in range(vectors):
                 sums[i][j].set(k.fma(x, weights[j], sums[i][j].value))
-    starts, counts = column_vectors(k, panel * (vectors * WIDTH), columns, vectors)
+    starts, counts = column_vectors(k, panel * (vectors * WIDTH), m.columns, vectors)
     for i in range(tile):
         row = at * tile + i
         with k.when(row < active):
             for j in range(vectors):
-                k.store_vector(out, sums[i][j].value, index * rows + row, starts[j], count=counts[j])
+                k.store_vector(out, sums[i][j].value, index * m.rows + row, starts[j], count=counts[j])
 
 
 def few_rows(s: Sizes) -> int:
@@ -171,7 +127,7 @@ def few_rows(s: Sizes) -> int:
     return FEW_OF_EXTENT if s.transposed and s.extents else FEW_ROWS[s.transposed]
 
 
-def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the register tile: GEMV's for few rows, else GEMM's. `columns` counts vectors for GEMM and for b as [k, n],
     else rows of b."""
     s = sizes_of(node)
@@ -184,7 +140,7 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     return {"packed": 0, "rows": rows, "columns": columns, "pack_depth": PACK_DEPTH}
 
 
-def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
     """Returns why the values do not fit the node, or None: too many sums or rows of a tile, or a GEMV that rereads b."""
     s, sums = sizes_of(node), values["rows"] * values["columns"]
     halves = 1 if target.lanes >= WIDTH or (s.transposed and not values["packed"]) else WIDTH // target.lanes
@@ -197,86 +153,65 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
     return None
 
 
-def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None."""
     return only_floats(node) or rounds_on_cpus(node, target)
 
 
-def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """Builds GEMV for few rows, else packing and GEMM."""
-    return build_with(node, target, defaults(node, target))
-
-
-def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Like `build`, with a value for each tunable."""
     s = sizes_of(node)
     return _gemm(s, values) if values["packed"] else _gemv(s, target, values)
 
 
-TUNABLES = ops.Tunables(
+_TUNABLES = ops.Tunables(
     {
         "packed": (0, 1),
         "rows": (1, 2, 3, 4, 6, 8, 10, 12, 14),
         "columns": (1, 2, 3, 4, 8, 16),
         "pack_depth": (64, 128, 256, 512, 1024),
     },
-    defaults,
-    build_with,
-    refusal,
+    _defaults,
+    _build,
+    _refusal,
 )
 
 
 def _gemv(s: Sizes, target: ops.Target, values: ops.Values) -> ops.Build:
-    rows, tile, block = bound(s.rows), values["rows"], values["columns"]
-    arrays = (
-        ops.read(0, shape=(s.a_matrices * rows, s.depth)),
-        ops.read(1, shape=s.b_shape),
-        ops.write(0, shape=(s.matrices * rows, s.columns)),
-    )
-    if s.transposed and rows == 1:
-        return ops.Build((gemv.launch(s, target, arrays, block),))
-    sizes = {"rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "block": block}
+    tile, block = values["rows"], values["columns"]
+    if s.transposed and bound(s.rows) == 1:
+        return ops.Build((streams_launch(s, target, s.operands, block),))
     per = block if s.transposed else block * WIDTH
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows, tile), ops.Cells(s.columns, per))
     function = weights_by_row if s.transposed else weights_by_column
-    return ops.Build((ops.Launch(function, arrays, grid, {**sizes, **s.constants()}, s.extents),))
+    constants = {"tile": tile, "block": block, **s.constants()}
+    return ops.Build((ops.Launch(function, s.operands, grid, constants, s.extents),))
 
 
 def _gemm(s: Sizes, values: ops.Values) -> ops.Build:
-    tile, vectors, pack_depth = values["rows"], values["columns"], values["pack_depth"]
+    (a, b, out), tile, vectors = s.operands, values["rows"], values["columns"]
     rows, panel = bound(s.rows), vectors * WIDTH
     tiles, panels = -(-rows // tile), -(-s.columns // panel)
     packed_a, packed_b = (s.a_matrices * tiles, s.depth, tile), (s.b_matrices * panels, s.depth, panel)
     pack_a = ops.Launch(
         pack_rows,
-        (ops.read(0, shape=(s.a_matrices * rows, s.depth)), ops.scratch(0, "write")),
+        (a, ops.scratch(0, "write")),
         (ops.Cells(s.a_matrices), ops.Cells(s.rows, tile)),
         {"rows": rows, "tile": tile, "depth": s.depth},
         s.extents,
     )
-    pack_b = pack_b_launch(s, vectors, pack_depth, 1)
     multiply = ops.Launch(
         multiply_panels,
-        (ops.scratch(0, "read"), ops.scratch(1, "read"), ops.write(0, shape=(s.matrices * rows, s.columns))),
+        (ops.scratch(0, "read"), ops.scratch(1, "read"), out),
         (ops.Cells(s.matrices), ops.Cells(panels), ops.Cells(s.rows, tile)),
-        {"rows": rows, "columns": s.columns, "depth": s.depth, "tile": tile, "vectors": vectors, **s.constants()},
+        {"tile": tile, "vectors": vectors, **s.constants()},
         s.extents,
     )
-    return ops.Build((pack_a, pack_b, multiply), (TensorSpec(packed_a, f32), TensorSpec(packed_b, f32)))
+    launches = pack_a, pack_launch(s, vectors, values["pack_depth"], b, 1), multiply
+    return ops.Build(launches, (TensorSpec(packed_a, f32), TensorSpec(packed_b, f32)))
 
 
-def pack_b_launch(s: Sizes, vectors: int, pack_depth: int, scratch: int) -> ops.Launch:
-    """Returns the launch that packs b to panels of `vectors` vectors: a scratch tensor [matrices x panels, k, columns]."""
-    panels = -(-s.columns // (vectors * WIDTH))
-    return ops.Launch(
-        pack_transposed if s.transposed else pack_columns,
-        (ops.read(1, shape=s.b_shape), ops.scratch(scratch, "write")),
-        (ops.Cells(s.b_matrices), ops.Cells(panels), ops.Cells(s.depth, pack_depth)),
-        {"columns": s.columns, "vectors": vectors, "depth": s.depth, "part": pack_depth},
-    )
-
-
-def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Measured on Zen 4: GEMV 40 bytes per nanosecond with b in a cache (15 from memory; 12 as [k, n]), GEMM 3.3
     multiply-adds per lane and nanosecond (2.4 where b is larger than a core's own caches), packing 0.6 ns per element."""
     s = sizes_of(node)
@@ -287,3 +222,6 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     packed = s.a_matrices * bound(s.rows) * s.depth + prod(s.b_shape)
     rate = 3.3 if 4 * prod(s.b_shape) <= OWN_CACHE_NBYTES else 2.4
     return s.multiply_adds / (rate * target.lanes) + 0.6 * packed
+
+
+TILED = ops.KernelVariant("tiled", ops.VECTORS, _TUNABLES.build_default, _supports, _cost, _TUNABLES)

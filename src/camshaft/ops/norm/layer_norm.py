@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
-from camshaft.ops.kernels import streaming
+from camshaft.dtypes import f32
+from camshaft.lang import Array, Tracer, kernel
+from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, Parameters
 
@@ -17,24 +18,25 @@ from camshaft.ops.parameters import EPS, Parameters
 def one_row_per_program(
     k: Tracer, x: Array, w: Array, b: Array, out: Array, *, dim: int, inner: int, eps: float, streams: bool
 ) -> None:
+    # fma by name: left to LLVM, whether a product and a sum are fused depends on the length of the row.
     # y[r, c] = (x[r, c] - m[r]) / sqrt(v[r] + eps) * w[c] + b[c]; m = mean_c(x[r]), v = mean_c((x[r] - m[r])^2)
     row = k.program(0) * inner + k.program(1)
     total, errors, squares = k.accumulator("sum"), k.accumulator("sum"), k.accumulator("sum")
     for c in k.lanes(dim):
         total += x[row, c]
-    mean = k.lanes_sum(total) / dim
+    mean = k.lanes_sum(total) / k.number(dim, f32)
     # Sums of differences from the rounded mean stay exact for a large mean; the differences' own mean corrects it.
     for c in k.lanes(dim):
         if streams:
-            streaming.prefetch_next_row(k, x, row, c)
+            blocks.prefetch_next_row(k, x, row, c)
         difference = x[row, c] - mean
         errors += difference
-        squares += difference * difference
-    error = k.lanes_sum(errors) / dim
-    scale = k.rsqrt(k.lanes_sum(squares) / dim - error * error + eps)
+        squares.set(k.fma(difference, difference, squares.value))
+    error = k.lanes_sum(errors) / k.number(dim, f32)
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) - error * error + eps)
     shift = -error * scale
     for c in k.lanes(dim):
-        y = ((x[row, c] - mean) * scale + shift) * w[c] + b[c]
+        y = k.fma(k.fma(x[row, c] - mean, scale, shift), w[c], b[c])
         k.store(out, (row, c), y, streamed=streams)
 
 
@@ -54,9 +56,10 @@ OP = row_op(
     formula="y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b",
     parameters=Parameters("x w b", (EPS,)),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"x": "rc", "w": "c", "b": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
-    flops=lambda node: 8.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 8.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

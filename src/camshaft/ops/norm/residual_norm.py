@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.dtypes import f32
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, TO, Parameters
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
@@ -23,8 +24,8 @@ def one_row_per_program(
     for c in k.lanes(dim):
         value = a[row, c] + b[row, c]
         total[row, c] = value
-        squares += value**2
-    scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
+        squares.set(k.fma(value, value, squares.value))  # fused for every length of the row
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) + eps)
     for c in k.lanes(dim):  # a lane reads what it wrote itself: no barrier
         norm[row, c] = total[row, c] * scale * w[c]
 
@@ -61,6 +62,7 @@ OP = row_op(
     formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
     parameters=Parameters("a b w", (EPS, TO), results=2),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"a": "rc", "b": "rc", "w": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
@@ -68,7 +70,7 @@ OP = row_op(
     rank=2,
     gives="rc rc",
     several_vectors=False,
-    flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
     rules=(Rule(Stage.FUSE, ("add",), _fused),),
 )

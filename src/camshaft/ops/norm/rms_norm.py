@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
-from camshaft.ops.kernels import streaming
+from camshaft.dtypes import f32
+from camshaft.lang import Array, Tracer, kernel
+from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, TO, Parameters
 
@@ -20,11 +21,11 @@ def one_row_per_program(
     # y[r, c] = x[r, c] / sqrt(mean_c(x[r]^2) + eps) * w[c]
     row, squares = k.program(0) * inner + k.program(1), k.accumulator("sum")
     for c in k.lanes(dim):
-        squares += x[row, c] ** 2
-    scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
+        squares.set(k.fma(x[row, c], x[row, c], squares.value))  # fused for every length of the row
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) + eps)
     for c in k.lanes(dim):
         if streams:
-            streaming.prefetch_next_row(k, x, row, c)
+            blocks.prefetch_next_row(k, x, row, c)
         k.store(out, (row, c), x[row, c] * scale * w[c], streamed=streams)
 
 
@@ -42,10 +43,11 @@ OP = row_op(
     formula="y = x / sqrt(mean(x^2) + eps) * w",
     parameters=Parameters("x w", (EPS, TO)),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"x": "rc", "w": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
     to=True,
-    flops=lambda node: 4.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 4.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import streaming
+from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
 
@@ -28,10 +28,10 @@ def one_row_per_program(
         greatest.set(k.select(value > before, value, before))
     top = k.lanes_max(greatest)
     # A row for nontemporal stores stays on the stack until its sum is known.
-    powers = k.scratch(f32, dim) if streams and dim <= streaming.MAX_ROW else None
+    powers = k.scratch(f32, dim) if streams and dim <= blocks.MAX_ROW else None
     for c in k.lanes(dim):
         if prefetch:
-            streaming.prefetch_next_row(k, x, row, c)
+            blocks.prefetch_next_row(k, x, row, c)
         power = k.exp(x[row, c] - top)
         if powers is None:
             out[row, c] = power
@@ -70,9 +70,10 @@ OP = row_op(
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
     parameters=Parameters("x"),
     kernel=one_row_per_program,
+    sizes=("dim",),
     inputs={"x": "rc"},
     numpy=_reference,
     special=_special,
-    flops=lambda node: 5.0 * np.prod(node.inputs[0].bounds),
+    flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

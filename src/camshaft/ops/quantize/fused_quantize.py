@@ -1,35 +1,31 @@
 """rms_norm, residual_norm and silu_multiply with their result quantized in the same pass, for quantized products.
 
 Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as (group, zero) pairs,
-several where several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (where another
+more than one if several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (if another
 op reads it), and the sum of a residual_norm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.checks import partly_active
 from camshaft.ops.elementwise import silu_multiply
-from camshaft.ops.kernels.lanes import row_lanes
-from camshaft.ops.kernels.target import has_threads
+from camshaft.ops.kernels.blocks import row_lanes
+from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block, store_block_of_lane
+from camshaft.ops.quantize.q8_blocks import BLOCK, Sums, loader, q8_outs, span_of, store_blocks
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
-# (group, zero) of each q8 form: keys of q8.LAYOUTS.
-Sums: TypeAlias = tuple[tuple[int, int], ...]
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 32, {"sums": ((32, 0),)}),
     (3, 96, {"sums": ((16, 32),)}),
@@ -39,7 +35,7 @@ _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
 
 
 def _case(first: ops.Op, rows: int, k: int) -> tuple[tuple[ops.Array, ...], dict[str, Any]]:
-    """Inputs and attributes of `first` for y of [rows, k]; the first block of the first row is zero."""
+    """Returns inputs and attributes of `first` for y of [rows, k]; the first block of the first row is zero."""
     rng = np.random.default_rng(rows + k)
     x = [rng.normal(size=(rows, k)).astype(np.float32) for _ in range(1 if first.name == "rms_norm" else 2)]
     for array in x:
@@ -50,18 +46,17 @@ def _case(first: ops.Op, rows: int, k: int) -> tuple[tuple[ops.Array, ...], dict
 
 
 def samples(first: ops.Op) -> Iterable[ops.Sample]:
-    """Samples of `first` followed by quantize_activations."""
+    """Yields samples of `first` followed by quantize_activations."""
     for rows, k, attrs in _SHAPES:
         inputs, own = _case(first, rows, k)
         yield ops.Sample(f"{rows}x{k} {attrs}", inputs, own | attrs)
-    tokens = Extent("tokens", 16)
     inputs, own = _case(first, 16, 64)
-    specs = tuple(TensorSpec((tokens, 64), f32) if a.ndim == 2 else TensorSpec((64,), f32) for a in inputs)
-    yield ops.Sample("7 of 16", inputs, own | {"sums": ((32, 0), (16, 32)), "floats": True}, specs, {tokens: 7})
+    full = ops.Sample("7 of 16", inputs, own | {"sums": ((32, 0), (16, 32)), "floats": True})
+    yield partly_active(full, 7, fixed=[i for i, a in enumerate(inputs) if a.ndim == 1])
 
 
 def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
-    """A row that is not a multiple of a block; an unknown group of sums."""
+    """Yields a row that is not a multiple of a block, and unknown or repeated sums."""
     rows: tuple[tuple[int, Sums, str], ...] = (
         (33, ((32, 0),), "multiple of 32"),
         (64, ((8, 0),), "sums such"),
@@ -78,23 +73,14 @@ SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
 TOLERANCE = 3e-5
 
 
-def _outputs(arrays: Sequence[Any], first: int, sums: Sums) -> tuple[list[Q8Out], list[Array]]:
-    """The q8 forms whose arrays start at number `first`, and the arrays after them."""
-    zeros = [zero for _, zero in sums]
-    end = first + 3 * len(zeros)
-    starts = range(first, end, 3)
-    forms = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(starts, zeros, strict=True)]
-    return forms, list(arrays[end:])
-
-
 @kernel
 def norm_row(
     k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: Sums, floats: bool, vectors: bool
 ) -> None:
     # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * w[c]; blocks of 32 of y quantized
     terms, w = arrays[: 1 + residual], arrays[1 + residual]
-    quantized, rest = _outputs(arrays, 2 + residual, sums)
-    row, squares = k.program(0), k.accumulator("sum")
+    quantized, rest = q8_outs(arrays[2 + residual :], sums)
+    row, squares, load = k.program(0), k.accumulator("sum"), loader(k, vectors)
     for c in k.lanes(dim):
         value = terms[0][row, c] + terms[1][row, c] if residual else terms[0][row, c]
         if residual:
@@ -102,65 +88,30 @@ def norm_row(
         squares += value**2
     scale = k.rsqrt(k.lanes_sum(squares) / dim + eps)
 
-    def vector(b: Value, half: int) -> Value:
-        c = b * BLOCK + 16 * half
-        found = [k.load_vector(t, row, c, width=16) for t in terms]
-        y = (found[0] + found[1] if residual else found[0]) * k.splat(scale, 16) * k.load_vector(w, c, width=16)
-        if floats:
-            k.store_vector(rest[0], y, row, c)
-        return y
+    def y_at(c: Value) -> Value:
+        found = [load(t, row, c) for t in terms]
+        total = found[0] + found[1] if residual else found[0]
+        return total * (k.splat(scale, 16) if vectors else scale) * load(w, c)
 
-    def element(b: Value, i: int) -> Value:
-        c = b * BLOCK + i
-        found = [k.gather(t, row, c) for t in terms]
-        y = (found[0] + found[1] if residual else found[0]) * scale * k.gather(w, c)
-        if floats:
-            k.scatter(rest[0], y, row, c)
-        return y
-
-    blocks = dim // BLOCK
-    if vectors:
-        for b in k.range(blocks):
-            store_block(k, [vector(b, half) for half in (0, 1)], row, b, quantized)
-    else:
-        for b in k.lanes(blocks):
-            store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
+    store_blocks(k, y_at, row, (dim // BLOCK,), quantized, vectors, rest[0] if floats else None)
 
 
 @kernel
 def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, vectors: bool) -> None:
     # y[r, c] = gate[r, c] / (1 + exp(-gate[r, c])) * up[r, c]; blocks of 32 of y quantized, `span` a program
-    gate, up = arrays[:2]
-    quantized, rest = _outputs(arrays, 2, sums)
-    row, first = k.program(0), k.program(1) * span
+    (gate, up), load = arrays[:2], loader(k, vectors)
+    quantized, rest = q8_outs(arrays[2:], sums)
+    row = k.program(0)
 
-    def vector(b: Value, half: int) -> Value:
-        c = b * BLOCK + 16 * half
-        value = k.load_vector(gate, row, c, width=16)
-        y = value / (1.0 + k.exp(-value)) * k.load_vector(up, row, c, width=16)
-        if floats:
-            k.store_vector(rest[0], y, row, c)
-        return y
+    def y_at(c: Value) -> Value:
+        value = load(gate, row, c)
+        return value / (1.0 + k.exp(-value)) * load(up, row, c)
 
-    def element(b: Value, i: int) -> Value:
-        c = b * BLOCK + i
-        value = k.gather(gate, row, c)
-        y = value / (1.0 + k.exp(-value)) * k.gather(up, row, c)
-        if floats:
-            k.scatter(rest[0], y, row, c)
-        return y
-
-    last = k.minimum(first + span, blocks)
-    if vectors:
-        for b in k.range(first, last):
-            store_block(k, [vector(b, half) for half in (0, 1)], row, b, quantized)
-    else:
-        for b in k.lanes(first, last):
-            store_block_of_lane(k, [element(b, i) for i in range(BLOCK)], row, b, quantized)
+    store_blocks(k, y_at, row, span_of(k, blocks, span), quantized, vectors, rest[0] if floats else None)
 
 
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """The specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
+    """Returns the specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
     kinds: Any = attrs.get("sums")
     fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
     ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
@@ -169,7 +120,7 @@ def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ..
 
 
 def _without_quantization(attrs: ops.Attrs) -> dict[str, Any]:
-    """The attributes of the first op."""
+    """Returns the attributes of the first op."""
     return {name: value for name, value in attrs.items() if name not in ("sums", "floats")}
 
 
@@ -233,8 +184,8 @@ def _cost(vectors: bool) -> Any:
 
 
 def _own_quantizer(name: str) -> Callable[[Use, Uses], Match | None]:
-    """The op with the quantize_activations that read its first result, on one device: the op of that name, which gives the
-    result itself only if anything else reads it."""
+    """Matches an op and the quantize_activations that read its first result on one device. The op `name` replaces them; it
+    returns the result itself only if anything else reads it."""
 
     def find(use: Use, uses: Uses) -> Match | None:
         y = use.outputs[0]
@@ -263,7 +214,7 @@ def _parameters(of_first: Parameters) -> Parameters:
 
 
 def _op(first: ops.Op) -> ops.Op:
-    """The op that is `first`, then quantize_activations."""
+    """Returns the op that is `first`, then quantize_activations."""
     name = f"{first.name}_q8"
     flops = first.flops
     return ops.Op(

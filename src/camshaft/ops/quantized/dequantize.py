@@ -9,16 +9,13 @@ import numpy as np
 from camshaft.dtypes import f32, i8, i64
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels import output_dtype
+from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.parameters import TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantized.matmul import weight_operands
+from camshaft.ops.quantized.operands import Packed, packed, weight_operands
 from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED, PACKED_FORMATS, interleaved, pack, packed_format
-from camshaft.ops.quantized.unpacking import Packed, packed
 from camshaft.ops.spec import TensorSpec
 
 
@@ -59,7 +56,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     ops.expect(fits, "dequantize", x, "x [n, k] in a block format or of quantize_activations")
     if not _is_q8(x):
         packed_format(x)
-    return (output_dtype.result("dequantize", TensorSpec(x.shape, f32), attrs),)
+    return (to_dtype("dequantize", TensorSpec(x.shape, f32), attrs),)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
@@ -143,6 +140,6 @@ OP = ops.Op(
     ),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance=output_dtype.TOLERANCE | {"f32": 1e-13},
+    tolerance=TO_TOLERANCE | {"f32": 1e-13},
     flops=lambda node: 2.0 * float(np.prod(node.inputs[0].bounds)),
 )

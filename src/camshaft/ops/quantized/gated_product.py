@@ -8,6 +8,7 @@ Bit-equal to two quantized_matmuls and silu_multiply_q8 with the same variant of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -15,23 +16,17 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, store_block
+from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
 from camshaft.ops.quantized import matmul
-from camshaft.ops.quantized.k_quant import nested_totals
-from camshaft.ops.quantized.kernels import q8_totals
-from camshaft.ops.quantized.matmul import by_whole_numbers, weight_operands
+from camshaft.ops.quantized.kernels import packed_only, product_build, tile_cost, totals_of
+from camshaft.ops.quantized.operands import Rows, Tokens, packed
 from camshaft.ops.quantized.packing import ROWS, packed_format
-from camshaft.ops.quantized.rows import Rows, Tokens
-from camshaft.ops.quantized.unpacking import packed
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
@@ -53,18 +48,15 @@ def gated_tile(
     bound: int,
     block: str,
     ahead: int,
-    sums: fused_quantize.Sums,
+    sums: Sums,
 ) -> None:
     # y[t, 32 b .. 32 b + 31] = silu(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
-    zeros = [zero for _, zero in sums]
-    places = range(9, 9 + 3 * len(zeros), 3)
-    outs = [Q8Out(arrays[i], arrays[i + 1], arrays[i + 2], zero) for i, zero in zip(places, zeros, strict=True)]
-    tokens, b = Tokens(k, columns, bound, arrays[9 + 3 * len(zeros) :][:1]), k.program(0)
+    outs, active = q8_outs(arrays[9:], sums)
+    tokens, b = Tokens(k, columns, bound, active[:1]), k.program(0)
     made = k.scratch(f32, 2, columns, BLOCK)
     for number, (codes, scales, extra) in enumerate((gate, up)):
         weights = packed(k, codes, scales, extra, block)
-        totals_of = nested_totals if by_whole_numbers(weights.form) else q8_totals
         for i in k.range(BLOCK // rows):
             mine = Rows(k, rows, n, b * (BLOCK // rows) + i)
             for t, total in enumerate(totals_of(x, weights, mine, tokens, blocks, ahead)):
@@ -72,11 +64,8 @@ def gated_tile(
     for token in k.range(columns):
         place = tokens.first + token
         condition = tokens.is_stored(place)
-        if condition is None:
+        with nullcontext() if condition is None else k.when(condition):
             _store(k, made, token, place, b, outs)
-        else:
-            with k.when(condition):
-                _store(k, made, token, place, b, outs)
 
 
 def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out]) -> None:
@@ -108,7 +97,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return SILU.reference((gate, up), {"sums": attrs["sums"], "floats": False})
 
 
-def _decompose(f: Any, x: Any, gate: Any, up: Any, sums: fused_quantize.Sums) -> Any:
+def _decompose(f: Any, x: Any, gate: Any, up: Any, sums: Sums) -> Any:
     products = (f.quantized_matmul(x, w) for w in (gate, up))
     return f.silu_multiply_q8(*products, sums=sums, floats=False)
 
@@ -122,28 +111,11 @@ def _product(node: ops.NodeSpec) -> ops.NodeSpec:
 def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(_product(node), target)
-    sums = node.attrs["sums"]
-    y = TensorSpec((x.shape[0], n), f32)
+    rows, y = min(values["rows"], ROWS), TensorSpec((tokens, n), f32)
     outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
-    constants: dict[str, Constant] = {
-        "n": n,
-        "blocks": gate.bounds[1] // BLOCK,
-        "rows": min(values["rows"], ROWS),
-        "columns": values["tokens"],
-        "bound": x.bounds[0],
-        "block": gate.dtype.name,
-        "ahead": values["ahead"],
-        "sums": sums,
-    }
-    inputs = tuple(ops.read(0, part.name, (prod(part.shape),)) for part in x.parts)
-    launch = ops.Launch(
-        gated_tile,
-        (*inputs, *weight_operands(node, 1), *weight_operands(node, 2), *outputs),
-        (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"])),
-        constants,
-        (tokens,) if isinstance(tokens, Extent) else (),
-    )
-    return ops.Build((launch,))
+    constants = {**matmul.tile_constants(node, {**values, "rows": rows}), "sums": node.attrs["sums"]}
+    grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"]))
+    return product_build(gated_tile, node, grid, constants, outputs=outputs)
 
 
 def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
@@ -185,8 +157,7 @@ def _moved(operand: ops.Operand, number: int, scratch: Sequence[int]) -> ops.Ope
 
 
 def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    found = [v for v in PRODUCT.variants if v.name == "tile"]
-    return found[0].supports(_product(node), target)
+    return packed_only(_product(node), target)
 
 
 def _unfused_cost(node: ops.NodeSpec, target: ops.Target) -> float:
@@ -196,12 +167,11 @@ def _unfused_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     # Zen 4, n 1536, k 576: 4 us slower than `unfused` for one token (it waits at each block's end), 190 us faster for 512
-    (tile,) = (v for v in PRODUCT.variants if v.name == "tile")
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-    return 2 * tile.cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
+    return 2 * tile_cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
-def _case(name: str, rows: int, active: int, n: int, k: int, sums: fused_quantize.Sums) -> ops.Sample:
+def _case(name: str, rows: int, active: int, n: int, k: int, sums: Sums) -> ops.Sample:
     """A sample with two matrices from different seeds."""
     from camshaft.ops.quantized.samples import Case, LazySample
 

@@ -1,27 +1,22 @@
-"""quantized_matmul of one token, which is bound by reading the weights: it reads several streams of them at once.
+"""The variant of quantized_matmul for one token, which is bound by reading the weights: it reads several streams of them at once.
 
 Hardware prefetches only within a 4 KiB page, so a single stream waits at each page end; software prefetches displace hardware
 ones. A program takes 16 rows of each of `streams` parts of the weights, alternating `step` blocks of each, in memory order.
-Results are bit-equal to the tile's. Zen 4, weights of k = 14336 from memory, GB/s of the file's bytes, first for a tile with
-prefetches 8 KiB ahead and then for this kernel, on one thread: Q4_0 27.5 and 31.4, Q4_1 27.3 and 29.2, Q8_0 26.4 and 31.0, Q4_K
-24.5 and 26.4, Q6_K 21.5 and 27.0; k = 896: Q5_0 24.5 and 30.1 (two threads 46 and 57).
+Results are bit-equal to the tile's. Times are in docs/performance/quantized_products.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd, prod
+from typing import Any
 
-from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import Array, Tracer, Variable, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.kernels.launch import plan_workers
 from camshaft.ops.quantized import k_quant, kernels
-from camshaft.ops.quantized.kernels import Activations
+from camshaft.ops.quantized.operands import Packed, Rows, Tokens
 from camshaft.ops.quantized.packing import BLOCK, ROWS, SUPER
-from camshaft.ops.quantized.rows import Rows, Tokens
-from camshaft.ops.quantized.unpacking import Packed, packed
 
 # (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4 on one Zen 4 core. For other formats a tile with
 # prefetches is as fast or faster: one stream of Q2_K 26 GB/s, several 19 to 23, Q3_K 26 and 18 to 26, Q5_1 24 and 18 to 23.
@@ -39,41 +34,25 @@ FASTEST = {
 # SmolLM2's products of up to 1536 x 576 take 5 to 15 microseconds: with streams for all products its Q4_0 file generated 276
 # tokens/s on two threads, for logits only 326, for none 328. Products of 4864 x 896 gain 19 %.
 LEAST_WEIGHTS = 1 << 21
-STREAMS, STEPS = (1, 2, 3, 4, 6), (1, 2, 4)
 
 
 @kernel
-def q8_streams(
-    k: Tracer,
-    x_codes: Array,
-    x_scales: Array,
-    x_sums: Array,
-    codes: Array,
-    scales: Array,
-    extra: Array,
-    out: Array,
-    *active: Value,
-    n: int,
-    blocks: int,
-    streams: int,
-    step: int,
-    block: str,
-    whole_numbers: bool,
-) -> None:
+def product_streams(k: Tracer, *arguments: Any, n: int, blocks: int, streams: int, step: int, block: str) -> None:
     # 16 rows of each part per program
     tiles, share = -(-n // ROWS), shares(n, streams)
     places = [k.program(0) + stream * share for stream in range(streams)]
     is_ragged = streams * share != tiles
     mine = [Rows(k, ROWS, n, k.minimum(place, tiles - 1) if is_ragged else place) for place in places]
-    weights, tokens = packed(k, codes, scales, extra, block), Tokens(k, 1, 1, active)
-    totals_of = _nested_totals if whole_numbers else _totals
-    totals = totals_of((x_codes, x_scales, x_sums), weights, mine, tokens, blocks, step)
+    given = kernels.operands(k, arguments, block)
+    tokens = Tokens(k, 1, 1, given.active)
+    totals_of = _nested_totals if k_quant.by_whole_numbers(given.weights.form) else _totals
+    totals = totals_of(given.x, given.weights, mine, tokens, blocks, step)
     for place, rows, total in zip(places, mine, totals, strict=True):
         if is_ragged:
             with k.when(place < tiles):
-                tokens.store(rows, out, [total])
+                tokens.store(rows, given.out, [total])
         else:
-            tokens.store(rows, out, [total])
+            tokens.store(rows, given.out, [total])
 
 
 def shares(n: int, streams: int) -> int:
@@ -82,7 +61,7 @@ def shares(n: int, streams: int) -> int:
 
 
 def _totals(
-    x: Activations, weights: Packed, mine: Sequence[Rows], tokens: Tokens, blocks: int, step: int
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Tokens, blocks: int, step: int
 ) -> list[Variable]:
     k = weights.k
     totals = [k.var(rows.spread(0.0)) for rows in mine]
@@ -94,7 +73,7 @@ def _totals(
 
 
 def _nested_totals(
-    x: Activations, weights: Packed, mine: Sequence[Rows], tokens: Tokens, blocks: int, step: int
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Tokens, blocks: int, step: int
 ) -> list[Variable]:
     k = weights.k
     totals, parts = ([k.var(rows.spread(0.0)) for rows in mine] for _ in range(2))
@@ -128,20 +107,31 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
     return f"{values['streams']} streams of {tiles} tiles" if values["streams"] > tiles else None
 
 
-def launch(
-    node: ops.NodeSpec,
-    weights: tuple[ops.Operand, ...],
-    values: ops.Values,
-    whole_numbers: bool,
-) -> ops.Launch:
-    """Returns the launch, with a program per tile of a part. `weights`: the operands of the packed weights."""
+def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    """Builds one launch with a program per tile of a part."""
+    (x, w), streams = node.inputs, values["streams"]
+    grid = ops.Cells(shares(w.bounds[0], streams)), ops.Cells(x.shape[0])
+    return kernels.product_build(product_streams, node, grid, {"n": w.bounds[0], **values})
+
+
+TUNABLES = ops.Tunables({"streams": (1, 2, 3, 4, 6), "step": (1, 2, 4)}, values_of, _build, refusal)
+
+
+def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why the variant does not support the node, or None for one quantized token."""
     x, w = node.inputs
-    sizes = {"n": w.bounds[0], "blocks": w.bounds[1] // BLOCK, "streams": values["streams"], "step": values["step"]}
-    inputs = tuple(ops.read(0, part.name, (prod(part.shape),)) for part in x.parts)
-    return ops.Launch(
-        q8_streams,
-        (*inputs, *weights, ops.write(0)),
-        (ops.Cells(shares(w.bounds[0], values["streams"])), ops.Cells(x.shape[0])),
-        {**sizes, "block": w.dtype.name, "whole_numbers": whole_numbers},
-        (x.shape[0],) if isinstance(x.shape[0], Extent) else (),
-    )
+    if w.dtype.name not in FASTEST:
+        return f"takes weights of {', '.join(FASTEST)}: a tile reads others as fast"
+    if target.lanes != ROWS:  # not measured elsewhere; 16 registers would be too few
+        return f"takes CPUs with vectors of {ROWS} numbers"
+    return kernels.packed_only(node, target) if kernels.is_q8(x) and x.bounds[0] == 1 else "takes one quantized token"
+
+
+def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """Measured on one Zen 4 core: 0.024 ns per weight, a tile 0.028. But it waits for each stream's first lines, and two cores
+    that share scarce bandwidth read 22 to 25 GB/s with one stream each, 15 to 20 with several."""
+    gains = plan_workers() == 1 and prod(node.inputs[1].bounds) >= LEAST_WEIGHTS
+    return (0.85 if gains else 1.2) * kernels.tile_cost(node, target)
+
+
+VARIANT = ops.KernelVariant("gemv", frozenset({"simd"}), TUNABLES.build_default, supports, cost, TUNABLES)

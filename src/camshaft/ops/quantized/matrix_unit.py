@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 from camshaft.dtypes import f32, i32, i64, u32
-from camshaft.extent import Extent
-from camshaft.lang.ir import Value
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer, Variable
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.quantized.kernels import is_q8, operands, packed_only, product_build
+from camshaft.ops.quantized.operands import Index, Packed, Rows
 from camshaft.ops.quantized.packing import BLOCK
-from camshaft.ops.quantized.rows import Rows
-from camshaft.ops.quantized.unpacking import Index, Packed, packed
-from camshaft.ops.spec import TensorSpec
 
 WORDS = BLOCK // 4
 
@@ -26,7 +24,7 @@ WORDS = BLOCK // 4
 class UnitTile:
     """The tile for CPUs with `features`: rows, most and fewest tokens, and whether the f32 totals stay in registers.
 
-    NEON's 32 registers hold 8 sums of the unit, 8 totals and 8 words of codes. AMX's sums go through memory in any case.
+    NEON's 32 registers have room for 8 sums of the unit, 8 totals and 8 words of codes. AMX's sums go through memory in any case.
     """
 
     features: frozenset[str]
@@ -43,12 +41,12 @@ TILES = (
 
 @kernel
 def q8_unit_tile(
-    k: Tracer, x_codes: Array, x_scales: Array, x_sums: Array, codes: Array, scales: Array, extra: Array, out: Array,
-    *active: Value, n: int, blocks: int, rows: int, columns: int, bound: int, block: str, in_registers: bool,
-) -> None:  # fmt: skip
+    k: Tracer, *arguments: Any, n: int, blocks: int, rows: int, columns: int, bound: int, block: str, in_registers: bool
+) -> None:
     # `rows` rows of weights x `columns` tokens per program; the last tile starts earlier, so that it is full
-    weights, mine = packed(k, codes, scales, extra, block), Rows(k, rows, n)
-    first, limit = k.program(1) * columns, active[0] if active else k.const(bound, i64)
+    given = operands(k, arguments, block)
+    (x_codes, x_scales, x_sums), weights, mine = given.x, given.weights, Rows(k, rows, n)
+    first, limit = k.program(1) * columns, given.active[0] if given.active else k.const(bound, i64)
     start = k.minimum(first, bound - columns)
     totals = _Totals(k, mine, columns, in_registers)
     unpacked, sums = k.scratch(u32, WORDS, rows), k.scratch(i32, columns, rows)
@@ -64,7 +62,7 @@ def q8_unit_tile(
             k.barrier()
     for i, total in totals.each():
         with k.when((start + i >= first) & (start + i < limit)):
-            mine.store(out, total, start + i)
+            mine.store(given.out, total, start + i)
 
 
 def _code_words(
@@ -133,31 +131,31 @@ def tile_of(target: ops.Target) -> UnitTile | None:
     return next((tile for tile in TILES if tile.features <= target.features), None)
 
 
-def refusal(x: TensorSpec, target: ops.Target) -> str | None:
-    """Returns why the unit does not support this number of quantized tokens, or None."""
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    x = node.inputs[0]
+    if not is_q8(x):
+        return "takes quantized activations"
     tile = tile_of(target) if target.backend == "simd" else None
     if tile is None:
         return "takes CPUs that multiply matrices of bytes: AMX's or NEON's i8mm"
     fewest = tile.tokens[-1]
-    return f"a tile of {fewest} tokens for {x.bounds[0]}" if x.bounds[0] < fewest else None
+    return f"a tile of {fewest} tokens for {x.bounds[0]}" if x.bounds[0] < fewest else packed_only(node, target)
 
 
-def launch(node: ops.NodeSpec, target: ops.Target, weights: tuple[ops.Operand, ...]) -> ops.Launch:
-    """Returns the launch, with a program per tile. `weights`: the operands of the packed weights."""
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """Builds one launch with a program per tile."""
     (x, w), tile = node.inputs, tile_of(target)
     assert tile is not None
     columns = next(tokens for tokens in tile.tokens if tokens <= x.bounds[0])
-    sizes = {
-        "n": w.bounds[0],
-        "blocks": w.bounds[1] // BLOCK,
-        "rows": tile.rows,
-        "columns": columns,
-        "bound": x.bounds[0],
-    }
-    return ops.Launch(
-        q8_unit_tile,
-        (ops.read(0, "codes"), ops.read(0, "scales"), ops.read(0, "sums"), *weights, ops.write(0)),
-        (ops.Cells(w.bounds[0], tile.rows), ops.Cells(x.shape[0], columns)),
-        {**sizes, "block": w.dtype.name, "in_registers": tile.in_registers},
-        (x.shape[0],) if isinstance(x.shape[0], Extent) else (),
-    )
+    sizes = {"n": w.bounds[0], "rows": tile.rows, "columns": columns, "bound": x.bounds[0]}
+    inputs = tuple(ops.read(0, part.name) for part in x.parts)
+    grid = ops.Cells(w.bounds[0], tile.rows), ops.Cells(x.shape[0], columns)
+    return product_build(q8_unit_tile, node, grid, {**sizes, "in_registers": tile.in_registers}, x=inputs)
+
+
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """An estimate: half of the tile's instructions per weight and token."""
+    return 0.0036 * node.inputs[0].bounds[0] * float(prod(node.inputs[1].bounds))
+
+
+VARIANT = ops.KernelVariant("matrix_unit", frozenset({"simd"}), _build, _supports, _cost)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from camshaft.dtypes import u32
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.lang.ir import Value
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, Value
 
 
 @dataclass

@@ -14,10 +14,8 @@ import numpy as np
 
 from camshaft.dtypes import DTYPES, as_dtype, boolean, f16, f32, f64, i8, i32, i64, u8
 from camshaft.extent import Extent
-from camshaft.lang import ir
+from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.lang.instructions import identity
-from camshaft.lang.kernel import Constant, kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters
@@ -49,7 +47,7 @@ def one_row_per_program(k: Tracer, x: Array, out: Array, *, dim: int, dtype: str
     wins = best.value == winner
     if nan_first and value_dtype.is_float:
         wins = wins | k.isnan(best.value)
-    out[row] = k.lanes_min(k.select(wins, where.value, dim))
+    out[row] = k.lanes_min(k.select(wins, where.value, k.number(dim, i32)))
 
 
 @kernel
@@ -117,12 +115,11 @@ def _build(name: str, node: ops.NodeSpec) -> ops.Build:
     constants["nan_first"] = bool(node.attrs.get("nan_first"))
     if columns == 1:
         arrays = ops.read(0, shape=(before, dim)), ops.write(0, shape=(before,))
-        return ops.Build((ops.Launch(one_row_per_program, arrays, (ops.Cells(rows),), constants),))
-    block = min(columns, COLUMNS)
+        return ops.Build((ops.Launch(one_row_per_program, arrays, (ops.Cells(rows),), constants, sizes=("dim",)),))
     arrays = ops.read(0, shape=(before, dim, columns)), ops.write(0, shape=(before, columns))
-    grid = ops.Cells(rows), ops.Cells(columns, per=block)
-    constants |= {"columns": columns, "block": block}
-    return ops.Build((ops.Launch(into_columns, arrays, grid, constants),))
+    grid = ops.Cells(rows), ops.Cells(columns, per=COLUMNS)
+    constants |= {"columns": columns, "block": COLUMNS}
+    return ops.Build((ops.Launch(into_columns, arrays, grid, constants, sizes=("dim", "columns")),))
 
 
 def _samples() -> Iterable[ops.Sample]:

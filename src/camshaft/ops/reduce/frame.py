@@ -14,16 +14,16 @@ from typing import Any, TypeAlias
 
 from camshaft.dtypes import DTYPES, DType, f32, f64, i64, u64
 from camshaft.extent import Extent
-from camshaft.lang import ir
+from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.lang.instructions import identity
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.strides import split_index
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 # Elements of a program along a long row, elements of the rows that it folds into columns, and columns of a block.
 BLOCK, CHUNK, COLUMNS = 16384, 65536, 512
+# Constants of the kernels that may be run-time scalars.
+SIZES = ("kept", "reduced", "columns", "per", "parts", "outer_step", "count")
 # Targets without 64-bit floats: sums of f32 are in f32, block by block.
 NO_F64 = frozenset({"webgpu", "metal", "null"})
 MOST_LANES = 1024
@@ -155,17 +155,17 @@ def _offset(index: ir.Value, axes: Sequence[tuple[int, int]]) -> ir.Operand:
     return total
 
 
-def _finish(k: Tracer, value: ir.Value, out: Array, dtype: DType, count: int) -> ir.Value:
-    """The value to store: a mean is divided by `count`; a partial result keeps its dtype."""
-    if count:
-        value = value / count
+def _finish(k: Tracer, value: ir.Value, out: Array, dtype: DType, count: tuple[int, ...]) -> ir.Value:
+    """The value to store: a mean is divided by its `count`; a partial result keeps its dtype."""
+    for n in count:
+        value = value / k.number(n, value.dtype)
     return value if out.dtype == value.dtype else narrowed(k, value, dtype)
 
 
 @kernel
 def along_rows(
     k: Tracer, *operands: Any, inputs: int, kind: str, dtype: str, kept: Axes, reduced: Axes, columns: int, per: int,
-    parts: int, outer_step: int, count: int,
+    parts: int, outer_step: int, count: tuple[int, ...],
 ) -> None:  # fmt: skip
     # out[r, part] = fold over the part's columns c, and over the other reduced axes, of x[r, .., c] (y[r, .., c])
     out, wide = operands[inputs], DTYPES[dtype]
@@ -177,8 +177,10 @@ def along_rows(
     def add_row(start: ir.Operand) -> None:
         for c in k.lanes(first, k.minimum(first + per, columns)):
             values = [_wide(k, x[start + c], wide) for x in operands[:inputs]]
-            term = values[0] if inputs == 1 else values[0] * values[1]
-            total.set(combine(k, kind, total.value, term))
+            if inputs == 2 and wide.is_float:  # of two products in a sum, one would be fused or the other
+                total.set(k.fma(values[0], values[1], total.value))
+            else:
+                total.set(combine(k, kind, total.value, prod(values[1:], start=values[0])))
 
     if reduced:
         for r in k.range(prod(size for size, _ in reduced)):
@@ -192,12 +194,11 @@ def along_rows(
 @kernel
 def into_columns(
     k: Tracer, *operands: Any, kind: str, dtype: str, kept: Axes, reduced: Axes, columns: int, per: int, parts: int,
-    outer_step: int, count: int, block: int,
+    outer_step: int, count: tuple[int, ...], block: int, blocks: int,
 ) -> None:  # fmt: skip
     # out[part, r, c] = fold over the part's rows of x[r, .., c]; each lane keeps its columns' totals in scratch
     x, out, wide = operands[0], operands[1], DTYPES[dtype]
     n_kept, n_reduced = (prod(size for size, _ in axes) for axes in (kept, reduced))
-    blocks = -(-columns // block)
     part, first = k.program(2) // blocks, k.program(2) % blocks * block
     base = k.program(0) * outer_step + _offset(k.program(1), kept)
     stop = k.minimum(first + block, columns)

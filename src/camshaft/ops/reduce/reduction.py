@@ -15,10 +15,10 @@ import numpy as np
 from camshaft.backends.blas import library
 from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
-from camshaft.lang.kernel import Constant
+from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, in_f32, rounded, same_dtype, widened
-from camshaft.ops.kernels import lanes
+from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
 from camshaft.ops.reduce import reduction_samples
@@ -82,10 +82,11 @@ def axes_of(op: str, spec: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
     if asked is None:
         return tuple(range(rank))
     given = (asked,) if isinstance(asked, int) else tuple(asked)
-    fits = all(isinstance(a, int) and -rank <= a < rank for a in given)
-    ops.expect(fits, op, f"axes {asked} of {spec}", f"axes from {-rank} to {rank - 1}")
+    if not all(isinstance(a, int) and -rank <= a < rank for a in given):
+        ops.expect(False, op, f"axes {asked} of {spec}", f"axes from {-rank} to {rank - 1}")
     found = tuple(a % rank for a in given)
-    ops.expect(len(set(found)) == len(found), op, f"axes {asked} of {spec}", "each axis once")
+    if len(set(found)) < len(found):
+        ops.expect(False, op, f"axes {asked} of {spec}", "each axis once")
     return found
 
 
@@ -127,7 +128,7 @@ def _build(row: Reduction, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x = node.inputs[0]
     axes = axes_of(row.name, x, node.attrs)
     wide = reducing.accumulates_in(row.kind, as_dtype(x.dtype), target.backend)
-    count = prod(x.bounds[a] for a in axes) if row.mean else 0
+    count = (prod(x.bounds[a] for a in axes),) if row.mean else ()
     fold = fold_of(x.shape, axes)
     reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
     result = ops.write(0, shape=(prod(node.outputs[0].bounds),))
@@ -135,15 +136,16 @@ def _build(row: Reduction, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         return ops.Build((_launch(row, fold, wide, count, (*reads, result), target),))
     between = partial_spec(fold, wide)
     flat = (prod(between.bounds),)
-    first = _launch(row, fold, wide, 0, (*reads, ops.scratch(0, "write", flat)), target)
+    first = _launch(row, fold, wide, (), (*reads, ops.scratch(0, "write", flat)), target)
     rest = fold_of((fold.outer, *between.bounds[1:]), (2,))
     second = _launch(row, rest, wide, count, (ops.scratch(0, "read", flat), result), target)
     return ops.Build((first, second), (between,))
 
 
 def _launch(
-    row: Reduction, fold: Fold, wide: DType, count: int, arrays: tuple[ops.Operand, ...], target: ops.Target
-) -> ops.Launch:
+    row: Reduction, fold: Fold, wide: DType, count: tuple[int, ...], arrays: tuple[ops.Operand, ...],
+    target: ops.Target,
+) -> ops.Launch:  # fmt: skip
     constants: dict[str, Constant] = {
         "kind": row.kind,
         "dtype": wide.name,
@@ -159,10 +161,12 @@ def _launch(
     if fold.along:
         grid = (outer, kept, ops.Cells(fold.parts))
         width = reducing.lanes_for(fold, row.kind, target)
-        return ops.Launch(reducing.along_rows, arrays, grid, {**constants, "inputs": len(arrays) - 1}, lanes=width)
-    block = min(fold.columns, reducing.COLUMNS)
-    grid = (outer, kept, ops.Cells(fold.parts * -(-fold.columns // block)))
-    return ops.Launch(reducing.into_columns, arrays, grid, {**constants, "block": block})
+        constants |= {"inputs": len(arrays) - 1}
+        return ops.Launch(reducing.along_rows, arrays, grid, constants, lanes=width, sizes=reducing.SIZES)
+    blocks = -(-fold.columns // reducing.COLUMNS)
+    grid = (outer, kept, ops.Cells(fold.parts * blocks))
+    constants |= {"block": reducing.COLUMNS, "blocks": blocks}
+    return ops.Launch(reducing.into_columns, arrays, grid, constants, sizes=(*reducing.SIZES, "blocks"))
 
 
 @in_f32
@@ -189,7 +193,7 @@ def op_of(row: Reduction) -> ops.Op:
         parameters=Parameters("x", (AXES, KEEPDIMS)) if row.arity == 1 else Parameters("a b"),
         infer=lambda specs, attrs: infer(row, specs, attrs),
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=lanes.tunables(build)), *row.others),
+        variants=(ops.KernelVariant("folds", ops.EVERYWHERE, build, tunables=blocks.lane_tunables(build)), *row.others),
         samples=lambda: reduction_samples.samples(row),
         error_samples=lambda: reduction_samples.error_samples(row),
         tolerance=row.tolerance,

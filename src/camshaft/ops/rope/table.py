@@ -40,7 +40,7 @@ class RopeScaling:
 
 
 def rope_table(context: int, rotary_dim: int, theta: float, scaling: RopeScaling | None = None) -> Array:
-    """f32 [context, rotary_dim]: row p holds rotary_dim / 2 cosines, then as many sines, for position p.
+    """Returns f32 [context, rotary_dim]: row p has rotary_dim / 2 cosines, then as many sines, for position p.
 
     ShapeError for an odd rotary_dim, an unknown kind, or a kind whose fields are missing or not positive.
     """
@@ -111,7 +111,7 @@ def _yarn(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScalin
 
 
 def _llama3(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScaling) -> Scaled:
-    """Wavelengths below original / high stay, those above original / low are multiplied by factor, with a blend between."""
+    """Leaves wavelengths below original / high, multiplies those above original / low by factor, and blends between."""
     rotations = scaling.original_context * frequencies / (2 * pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     smooth = np.clip((rotations - low) / (high - low), 0, 1)

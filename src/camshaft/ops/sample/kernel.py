@@ -1,7 +1,8 @@
 """The kernel of sample: a program per row finds what top_k, top_p and min_p keep and draws from it.
 
-Filters apply in the order of transformers' warpers, each to what the one before kept. The draw is an exponential race, which is
-equivalent to Gumbel-max: token i has the time e_i / w_i, e_i = -ln(1 - v_i) of a hash v_i of (seed, step, i); the least wins.
+Filters apply in the order of transformers' warpers, each to the tokens that the one before left. The draw is an exponential
+race, which is equivalent to Gumbel-max: token i has the time e_i / w_i, e_i = -ln(1 - v_i) of a hash v_i of (seed, step, i), and
+the least time wins.
 Nothing depends on the lane count: counts and top_p's masses are sums of integers, and ties go to the smaller index.
 """
 
@@ -14,21 +15,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from camshaft.dtypes import f32, i32, i64, u32
-from camshaft.lang import ir
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array as KernelArray
-from camshaft.lang.tracing.tracer import Tracer, Variable
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 
-Word = TypeVar("Word", ir.Value, np.ndarray[Any, Any])
-Masked = Callable[[ir.Value], ir.Value]
+Word = TypeVar("Word", Value, np.ndarray[Any, Any])
+Masked = Callable[[Value], Value]
 LOWEST, HIGHEST = -3.4028234663852886e38, 3.4028234663852886e38
-# top_p uses weights in fixed point, 2^-28 of the likeliest token's; two halves of 14 bits keep sums over 2^18 tokens in u32.
+# top_p uses weights in fixed point, 2^-28 of the likeliest token's; two halves of 14 bits let sums over 2^18 tokens fit u32.
 WEIGHT_BITS, HALF_BITS = 28, 14
 MOST_TOKENS = 1 << 18
 
 
 def mix(x: Word) -> Word:
-    """A bijective hash of a 32-bit word (xorshift and multiply, constants of Wellons' Hash Prospector)."""
+    """Hashes a 32-bit word bijectively (xorshift and multiply, constants of Wellons' Hash Prospector)."""
     x = x ^ (x >> 16)
     x = x * 0x21F0AAAD
     x = x ^ (x >> 15)
@@ -38,7 +36,7 @@ def mix(x: Word) -> Word:
 
 
 def keys(low: Word, high: Word, step: Word) -> tuple[Word, Word]:
-    """Two 32-bit keys of (seed, step)."""
+    """Returns two 32-bit keys of (seed, step)."""
     return mix(mix(mix(low) ^ high) ^ step), mix(mix(mix(step ^ 0x9E3779B9) ^ low) ^ high)
 
 
@@ -49,31 +47,31 @@ def noise(index: Word, first: Word, second: Word) -> Word:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of logits, and the list of the `n_listed` blocks of it that may hold a kept token."""
+    """One row of logits, and the list of the `n_listed` blocks of it that may have a kept token."""
 
     k: Tracer
-    logits: KernelArray
-    row: ir.Value
+    logits: Array
+    row: Value
     n: int
     block: int
-    listed: KernelArray
+    listed: Array
     n_listed: Variable
 
     def all_blocks(self) -> int:
         return -(-self.n // self.block)
 
-    def columns(self) -> Iterator[ir.Value]:
+    def columns(self) -> Iterator[Value]:
         """The columns of the listed blocks, over the lanes."""
         for j in self.k.range(self.n_listed.value):
             first = self.listed[j].to(i64) * self.block
             yield from self.k.lanes(first, self.k.minimum(first + self.block, self.n))
 
-    def value(self, c: ir.Value) -> ir.Value:
+    def value(self, c: Value) -> Value:
         """Loads a logit; NaN and -inf become the lowest finite number."""
         x = self.logits[self.row, c]
         return self.k.select(x > LOWEST, x, LOWEST)
 
-    def count(self, holds: Masked) -> ir.Value:
+    def count(self, holds: Masked) -> Value:
         """Counts the columns of listed blocks for which a condition is true."""
         total = self.k.accumulator("sum", i32)
         for c in self.columns():
@@ -82,27 +80,27 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTokens:
     """The kept tokens: those with keys above `least`, and those with keys equal to it and indexes up to `last`."""
 
     least: Variable
     last: Variable
 
-    def holds(self, key: ir.Value, c: ir.Value) -> ir.Value:
+    def holds(self, key: Value, c: Value) -> Value:
         return (key > self.least.value) | ((key == self.least.value) & (c.to(i32) <= self.last.value))
 
 
 @kernel
 def one_row_per_program(
     k: Tracer,
-    logits: KernelArray,
-    temperature: KernelArray,
-    top_k: KernelArray,
-    top_p: KernelArray,
-    min_p: KernelArray,
-    seed: KernelArray,
-    weights: KernelArray,
-    out: KernelArray,
+    logits: Array,
+    temperature: Array,
+    top_k: Array,
+    top_p: Array,
+    min_p: Array,
+    seed: Array,
+    weights: Array,
+    out: Array,
     *,
     n: int,
     block: int,
@@ -121,7 +119,7 @@ def one_row_per_program(
         best = _keep_top_k(this, wanted)
         inverse = 1.0 / temperature_
 
-        def weight(c: ir.Value) -> ir.Value:
+        def weight(c: Value) -> Value:
             x = this.value(c)
             return k.exp(k.select(x == top, 0.0, (x - top) * inverse))
 
@@ -131,7 +129,7 @@ def one_row_per_program(
         out[row] = _race(this, best, heavy, weight, least, hash_keys)
 
 
-def _find_peaks(this: Row, peaks: KernelArray) -> ir.Value:
+def _find_peaks(this: Row, peaks: Array) -> Value:
     """Stores the greatest logit of each block in `peaks` and returns the greatest of all."""
     k = this.k
     for b in k.range(this.all_blocks()):
@@ -147,7 +145,7 @@ def _find_peaks(this: Row, peaks: KernelArray) -> ir.Value:
     return k.lanes_max(top)
 
 
-def _first_equal(this: Row, top: ir.Value) -> ir.Value:
+def _first_equal(this: Row, top: Value) -> Value:
     """Returns the least index of a value equal to `top`."""
     where = this.k.accumulator("min", i32)
     for c in this.k.lanes(this.n):
@@ -155,7 +153,7 @@ def _first_equal(this: Row, top: ir.Value) -> ir.Value:
     return this.k.lanes_min(where)
 
 
-def _bisect(k: Tracer, bits: int, holds: Masked) -> ir.Value:
+def _bisect(k: Tracer, bits: int, holds: Masked) -> Value:
     """Returns the greatest integer below 2^bits for which a monotonic condition is true; 0 if there is none."""
     found, bit = k.var(0, u32), k.var(1 << (bits - 1), u32)
     for _ in k.range(bits):
@@ -166,18 +164,18 @@ def _bisect(k: Tracer, bits: int, holds: Masked) -> ir.Value:
     return found.value
 
 
-def _ordered_float(k: Tracer, rank: ir.Value) -> ir.Value:
-    """The float of a rank: u32 in the order of floats. Ranks below that of the lowest finite float give that float."""
+def _ordered_float(k: Tracer, rank: Value) -> Value:
+    """Returns the float of a rank: u32 in the order of floats. Ranks below that of the lowest finite float give that float."""
     rank = k.maximum(rank, 0x00800000)
     negative = rank < 0x80000000
     return k.bitcast(k.select(negative, rank ^ 0xFFFFFFFF, rank ^ 0x80000000), f32)
 
 
-def _list_blocks(this: Row, peaks: KernelArray, wanted: ir.Value) -> None:
+def _list_blocks(this: Row, peaks: Array, wanted: Value) -> None:
     """Lists the blocks that may contain one of the `wanted` greatest: their peak is at least the wanted-th greatest peak."""
     k, floor = this.k, this.k.var(LOWEST)
 
-    def enough(rank: ir.Value) -> ir.Value:
+    def enough(rank: Value) -> Value:
         total, bound = k.accumulator("sum", i32), _ordered_float(k, rank)
         for b in k.lanes(this.all_blocks()):
             total += (peaks[b] >= bound).to(i32)
@@ -192,7 +190,7 @@ def _list_blocks(this: Row, peaks: KernelArray, wanted: ir.Value) -> None:
     k.barrier()
 
 
-def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: ir.Value) -> None:
+def _cut_ties(this: Row, kept: KeptTokens, equal: Masked, wanted: Value) -> None:
     """Keeps only the first `wanted` of the columns with the least kept key."""
     k = this.k
     with k.when(this.count(equal) > wanted):
@@ -201,13 +199,13 @@ def _cut_ties(this: Row, kept: Kept, equal: Masked, wanted: ir.Value) -> None:
         kept.last.set(last.to(i32))
 
 
-def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
+def _keep_top_k(this: Row, wanted: Value) -> KeptTokens:
     """Keeps the `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
     k = this.k
-    kept = Kept(k.var(LOWEST), k.var(this.n, i32))
+    kept = KeptTokens(k.var(LOWEST), k.var(this.n, i32))
     with k.when(wanted < this.n):
 
-        def enough(rank: ir.Value) -> ir.Value:
+        def enough(rank: Value) -> Value:
             bound = _ordered_float(k, rank)
             return this.count(lambda c: this.value(c) >= bound) >= wanted
 
@@ -218,12 +216,12 @@ def _keep_top_k(this: Row, wanted: ir.Value) -> Kept:
     return kept
 
 
-def _fixed_point(k: Tracer, weight: ir.Value) -> ir.Value:
+def _fixed_point(k: Tracer, weight: Value) -> Value:
     """Converts a weight from 0 to 1 to an integer of WEIGHT_BITS bits."""
     return k.minimum((weight * float(1 << WEIGHT_BITS)).to(u32), (1 << WEIGHT_BITS) - 1)
 
 
-def _mass(this: Row, weights: KernelArray, least: ir.Value) -> ir.Value:
+def _mass(this: Row, weights: Array, least: Value) -> Value:
     """Returns the sum of the fixed-point weights that are at least `least`, divided by 2^HALF_BITS and rounded once."""
     k, mask = this.k, (1 << HALF_BITS) - 1
     high, low = k.accumulator("sum", u32), k.accumulator("sum", u32)
@@ -237,10 +235,10 @@ def _mass(this: Row, weights: KernelArray, least: ir.Value) -> ir.Value:
     return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, total.to(f32))
 
 
-def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, share: ir.Value) -> Kept:
-    """The fewest of the kept tokens, by descending weight, that have `share` of their mass; keys are fixed-point weights."""
+def _keep_top_p(this: Row, best: KeptTokens, weight: Masked, weights: Array, share: Value) -> KeptTokens:
+    """Keeps the fewest tokens of `best`, by descending weight, that have `share` of their mass. Keys are fixed-point weights."""
     k = this.k
-    kept = Kept(k.var(0, u32), k.var(this.n, i32))
+    kept = KeptTokens(k.var(0, u32), k.var(this.n, i32))
     with k.when(share < 1):
         for c in this.columns():
             kept_weight = k.select(best.holds(this.value(c), c), weight(c), 0.0)
@@ -256,8 +254,8 @@ def _keep_top_p(this: Row, best: Kept, weight: Masked, weights: KernelArray, sha
 
 
 def _race(
-    this: Row, best: Kept, heavy: Kept, weight: Masked, least: ir.Value, hash_keys: tuple[ir.Value, ir.Value]
-) -> ir.Value:
+    this: Row, best: KeptTokens, heavy: KeptTokens, weight: Masked, least: Value, hash_keys: tuple[Value, Value]
+) -> Value:
     """Draws a token from those that top_k and top_p keep and whose weight is at least `least`."""
     k, shortest, winner = this.k, this.k.var(HIGHEST), this.k.var(0, i32)
     for c in this.columns():
@@ -271,7 +269,7 @@ def _race(
     return k.lanes_min(k.select(shortest.value == first, winner.value, this.n))
 
 
-def _exponential(k: Tracer, bits: ir.Value) -> ir.Value:
+def _exponential(k: Tracer, bits: Value) -> Value:
     """-ln(1 - v) for v = (bits + 1/2) / 2^32, precise near 0: ln(u) v / (u - 1), u = 1 - v rounded (Goldberg's log1p)."""
     v = k.minimum((bits.to(f32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     u = 1.0 - v

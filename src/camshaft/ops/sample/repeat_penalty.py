@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.extent import Extent
-from camshaft.lang.kernel import kernel
-from camshaft.lang.tracing.tracer import Array, Tracer
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.checks import expect_tensor
+from camshaft.ops.checks import expect_tensor, partly_active
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
@@ -94,10 +92,8 @@ def _samples() -> Iterable[ops.Sample]:
         yield ops.Sample(f"{rows}x{n}, {m} ids", (logits, ids, rng.uniform(0.8, 1.5, rows).astype(np.float32)))
     logits = np.array([[np.nan, np.inf, -np.inf, 0.0, 5.0]], np.float32)
     yield ops.Sample("special", (logits, np.array([[0, 1, 2, 3, 9, -7]], np.int32), np.full(1, 1.25, np.float32)))
-    tokens, x = Extent("rows", 16), rng.normal(size=(16, 33)).astype(np.float32)
-    specs = (TensorSpec((tokens, 33), f32), TensorSpec((tokens, 2), i32), TensorSpec((tokens,), f32))
-    ids = rng.integers(0, 33, (16, 2)).astype(np.int32)
-    yield ops.Sample("7 of 16", (x, ids, np.full(16, 1.1, np.float32)), {}, specs, {tokens: 7})
+    x, ids = rng.normal(size=(16, 33)).astype(np.float32), rng.integers(0, 33, (16, 2)).astype(np.int32)
+    yield partly_active(ops.Sample("7 of 16", (x, ids, np.full(16, 1.1, np.float32))), 7, extent="rows")
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -29,12 +29,12 @@ def choose_variants(
     override: str | None,
     strict: bool,
     dispatcher: KernelDispatch | None = None,
-    foreseen: Callable[[], Sequence[Node]] = tuple,
+    upcoming: Callable[[], Sequence[Node]] = tuple,
 ) -> list[Choice]:
     """Returns a Choice per node, on its own device or by the override.
 
     The caller's functions and the ops that the dispatcher supports need no choice. The variants of all other nodes on a device
-    are proved together, along with those of the nodes that `foreseen` returns for the override's device. Raises BackendError
+    are proved together, along with those of the nodes that `upcoming` returns for the override's device. Raises BackendError
     like `choose`, and for an unavailable device.
     """
     wanted = {name: check_override(name) for name in {n.device for n in nodes} if name is not None}
@@ -43,8 +43,8 @@ def choose_variants(
     for name in dict.fromkeys(names):
         indexes = [i for i, other in enumerate(names) if other == name and found[i] is None]
         uses = [(nodes[i].op, nodes[i].spec) for i in indexes]
-        later = (lambda: [(node.op, node.spec) for node in foreseen()]) if name == override else tuple
-        chosen = choose(uses, name, strict=strict, foreseen=later)
+        later = (lambda: [(node.op, node.spec) for node in upcoming()]) if name == override else tuple
+        chosen = choose(uses, name, strict=strict, upcoming=later)
         for i, choice in zip(indexes, chosen, strict=True):
             found[i] = choice
     return [choice for choice in found if choice is not None]

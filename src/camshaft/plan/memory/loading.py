@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from camshaft.backends.cpu.packing import Packing
+from camshaft.backends.cpu.loaded import Packing
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 
@@ -62,7 +62,7 @@ def load_request(tensor: Tensor) -> LoadRequest:
     assert source is not None
     packing = None
     if spec.layout.name == "interleaved":
-        from camshaft.ops.quantized.pack_kernels import packing_of  # a cached plan stores its packing
+        from camshaft.ops.quantized.packing import packing_of  # a cached plan stores its packing
 
         packing = packing_of(spec)
     return LoadRequest(source, spec.layout.name, spec.nbytes, packing)
