@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import peak
 import rows
-from camshaft.models.families.table import architecture
 
 from camshaft.dtypes import f16
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
@@ -25,6 +24,7 @@ from camshaft.generate.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
 from camshaft.graph.rewrite import prepare
+from camshaft.models.architectures import architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.pull import resolve_model

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from camshaft.models.families.table import architecture
-
 from bench.compare.random_model import SHAPES, make
 from camshaft.formats.gguf.file import open_gguf
+from camshaft.models.architectures import architecture
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.pull import resolve_model
 from camshaft.models.quantize import quantize
