@@ -42,6 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, path: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CAMSHAFT_CACHE_DIR", str(made))
         said(path)
+        # Other tests of this process may have loaded the executor and kernels already, which then are in their store only:
+        # a new process puts into this one what it lacks.
+        started(path)
     return made
 
 

@@ -90,6 +90,12 @@ def test_temperature_0_and_greedy_are_greedy() -> None:
     assert Sampling(greedy=True).is_greedy
 
 
+def test_numbers_of_any_size_and_kind_are_checked_and_used() -> None:
+    with pytest.raises(SettingError, match="temperature"):
+        Sampling(temperature=10**400)
+    assert seed_words(Sampling(seed=np.int32(5)).start_seed(), 1) == (5, 0, 1)  # type: ignore[arg-type]
+
+
 def test_a_given_seed_is_kept_and_a_missing_one_is_new_each_time() -> None:
     assert Sampling(seed=5).start_seed() == 5
     assert Sampling().start_seed() != Sampling().start_seed()

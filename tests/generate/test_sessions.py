@@ -370,6 +370,37 @@ def test_a_conversation_processes_only_what_is_new(lm: LanguageModel, monkeypatc
     conversation.close()
 
 
+def test_a_message_that_is_refused_is_no_part_of_the_conversation(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Rendered:
+        def render(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
+            return "".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>"
+
+    monkeypatch.setitem(vars(lm), "chat_template", Rendered())
+    conversation = lm.conversation(max_tokens=3, sampling=GREEDY)
+    with pytest.raises(ContextError, match="shorten it"):
+        list(conversation.say("one and " * CONTEXT))
+    assert conversation.messages == []
+    list(conversation.say("one"))
+    assert [m["role"] for m in conversation.messages] == ["user", "assistant"]
+    conversation.close()
+
+
+def test_a_closed_model_whose_template_was_never_read_says_that_it_is_closed(tiny_path: Path) -> None:
+    model = LanguageModel(tiny_path, threads=1, context=CONTEXT)
+    model.close()
+    for call in (lambda: model.generate("a message"), model.describe_plan):
+        with pytest.raises(ModelError, match="is closed"):
+            call()
+
+
+def test_prompts_of_a_batch_may_be_any_iterable_and_bytes_are_no_token_ids(lm: LanguageModel) -> None:
+    assert len(lm.generate_batch((ids for ids in (A, B)), max_tokens=1).generations) == 2
+    with pytest.raises(SettingError, match="the prompt came as bytes"):
+        lm.generate(b"a message")  # type: ignore[arg-type]
+
+
 def test_a_conversation_forgets_the_tokens_of_a_stop_string(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in the cache and not in the answer, so the next turn processes everything in a new session."""
 

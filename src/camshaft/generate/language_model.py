@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -128,7 +128,8 @@ class LanguageModel(Closing):
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The file's chat template. Raises ModelError if it has none."""
+        """The file's chat template. Raises ModelError if it has none, or if the model is closed."""
+        self.check_open()
         return ChatTemplate.from_gguf(self._file.metadata, self.tokenizer.vocabulary.tokens)
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
@@ -142,7 +143,7 @@ class LanguageModel(Closing):
     def prompt_ids(self, prompt: str | Sequence[int], *, raw: bool, first: bool = True) -> list[int]:
         """Token ids of a prompt: ids are checked; text is tokenized as is if `raw`, else as a user message of the template."""
         if not isinstance(prompt, str):
-            if not hasattr(prompt, "__iter__"):
+            if isinstance(prompt, bytes) or not hasattr(prompt, "__iter__"):
                 raise SettingError(f"the prompt came as {type(prompt).__name__}; wanted a text or a list of token ids")
             return self._checked(prompt)
         if raw:
@@ -179,7 +180,7 @@ class LanguageModel(Closing):
 
     def generate_batch(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Iterable[str | Sequence[int]],
         options: GenerateOptions | Sequence[GenerateOptions] | None = None,
         **keywords: Unpack[GenerateKeywords],
     ) -> Batch:
@@ -190,6 +191,7 @@ class LanguageModel(Closing):
         """
         if isinstance(prompts, str):
             raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
+        prompts = list(prompts)
         several = list(options) if isinstance(options, Sequence) else [options] * len(prompts)
         if len(several) != len(prompts):
             raise SettingError(f"{len(several)} options for {len(prompts)} prompts; wanted one, or one per prompt")
@@ -235,6 +237,7 @@ class LanguageModel(Closing):
 
     def describe_plan(self) -> PlanDescription:
         """Describe the plan for single tokens, and the memory use of all plans."""
+        self.check_open()
         bound = self.plans.single.bound
         return PlanDescription(
             bound.schedule.thunks,

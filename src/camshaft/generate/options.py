@@ -32,7 +32,7 @@ def _number(low: float, high: float, *, above: bool = False) -> Callable[[Any], 
     def fits(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
             return False
-        return bool(math.isfinite(value) and (low < value if above else low <= value) and value <= high)
+        return bool((low < value if above else low <= value) and value <= high)  # false for NaN
 
     return fits
 
@@ -89,7 +89,7 @@ class Sampling:
 
     def start_seed(self) -> int:
         """The seed for one generation: the given one, or a random one."""
-        return int.from_bytes(os.urandom(8), "little") if self.seed is None else self.seed
+        return int.from_bytes(os.urandom(8), "little") if self.seed is None else int(self.seed)
 
 
 SAMPLING_RULES: _Rules = {

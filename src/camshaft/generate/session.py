@@ -149,12 +149,13 @@ class Conversation:
 
     def say(self, text: str) -> Generator[str]:
         """Send a message and yield the answer's pieces. An interrupted answer stays in the messages as far as it got."""
-        self.messages.append({"role": "user", "content": text})
-        rendered = self._lm.chat_template.render(self.messages, add_generation_prompt=True)
+        messages = [*self.messages, {"role": "user", "content": text}]
+        rendered = self._lm.chat_template.render(messages, add_generation_prompt=True)
         if not rendered.startswith(self._processed):
             self._restart()
         pieces: list[str] = []
         generation = self._session.generate(rendered[len(self._processed) :], self._options)
+        self.messages = messages  # after what may raise: a message that was not taken is none of the next turn's
         complete = False
         try:
             for piece in generation:
