@@ -133,7 +133,7 @@ class Session(Closing):
         self.close()
 
 
-class Conversation:
+class Conversation(Closing):
     """Chat messages, and the session whose KV cache has them.
 
     Each turn renders the chat template over all messages and processes what follows the text that the session has. If that
