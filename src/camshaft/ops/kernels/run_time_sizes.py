@@ -23,8 +23,8 @@ BACKENDS = ("simd", "scalar")
 # More programs than any launch has: a power of two, by which a division is a shift.
 _MANY = ir.GridDim(1 << 62)
 _ONE = ir.GridDim(1)
-# Scalars by number. None has more in a launch, and one that did would fail here.
-_SCALARS = tuple(ir.RunTime(i) for i in range(64))
+# Scalars by number: more than the sizes and strides of four operands of NumPy's 64 axes.
+_SCALARS = tuple(ir.RunTime(i) for i in range(384))
 
 
 class _Array(NamedTuple):
