@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from platformdirs import user_cache_path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code. Where it may not be written into the
+# tree, it is written into the cache folder.
+if sys.dont_write_bytecode and sys.pycache_prefix is None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(user_cache_path("camshaft-tests") / "bytecode")
 
 # Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth.
 settings.register_profile("quick", max_examples=50, deadline=None)
@@ -16,7 +25,14 @@ settings.load_profile("quick")
 
 SLOWEST = 6  # ops in the summary
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+@pytest.fixture(scope="session", autouse=True)
+def same_process() -> Iterator[None]:
+    """Plans validate without child processes, each of which takes 0.3 to 0.5 s to start."""
+    from tests.support.same_process import SameProcess, judging
+
+    with judging(SameProcess):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,24 @@ Each claim ends as proved or as absent with a reason; the summary at the end of 
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named, device
 from camshaft.validation.run import refusal_of
-from camshaft.validation.validate import check_sample, node_of
+from camshaft.validation.validate import node_of
 from tests.support.needs import require
-from tests.support.samples import covering, in_turn, is_row, spread, usable, without
+from tests.support.samples import check_bits, covering, in_turn, is_row, spread, usable, without
 
 # Devices that CI has: an absent one fails there. The others are tried where they are.
 IN_CI = ("cpu:c", "webgpu")
 NAMES = (*IN_CI, "cuda", "metal")
 # Samples in the default run: of an op, and of a family's row, which shares its kernels' frame.
-MOST, OF_ROWS = 10, 1
+MOST, OF_ROWS = 6, 1
 # ... of cast, which alone shows how each dtype is read, and of those whose kernels a software GPU compiles for up to 5 s.
 OTHERS = {
-    "cast": 20,
-    "attention": 2,
+    "cast": 16,
+    "attention": 1,
     "quantized_matmul": 3,
     "dequantize": 3,
     "gated_product": 1,
@@ -35,9 +34,9 @@ OTHERS = {
     "matmul": 4,
     "sample": 3,
 }
-# Behind `full`: of a row, and of ops with very many (each of the devices others). All behind `soak`.
-ROW_SAMPLES = 4
-SPREAD = {"quantized_matmul": 33, "matmul": 26, "attention": 17}
+# Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
+ROW_SAMPLES, SAMPLES = 3, 8
+SPREAD = {"quantized_matmul": 26, "matmul": 20, "attention": 6, "cast": 40}
 CASES = [
     pytest.param(name, op, variant, id=f"{name}-{op.name}-{variant.name}")
     for name in NAMES
@@ -65,7 +64,7 @@ def _share(name, op, variant) -> list:
     if name not in IN_CI:
         return []
     fit = usable(op, variant, device(name))
-    n = ROW_SAMPLES if is_row(op) else SPREAD.get(op.name, len(fit))
+    n = ROW_SAMPLES if is_row(op) else SPREAD.get(op.name, SAMPLES)
     return without(spread(fit, n, IN_CI.index(name)), _quick(name, op, variant))
 
 
@@ -83,7 +82,7 @@ def test_more_samples_of_each_claim(name, op, variant) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("name", "op", "variant"), [c for c in CASES if c.values[1].name in SPREAD])
+@pytest.mark.parametrize(("name", "op", "variant"), CASES)
 def test_every_sample_on_every_device(name, op, variant) -> None:
     _prove(name, op, variant, lambda name, op, variant: in_turn(op))
 
@@ -102,11 +101,6 @@ def _prove(name, op, variant, tried) -> tuple[int, list[str]]:
         if refused is not None:
             refusals.append(refused)
             continue
-        first, second = (check_sample(op, variant, target, sample) for _ in range(2))
-        assert first.max_error <= first.tolerance, f"{sample.name}: error {first.max_error} above {first.tolerance}"
-        for a, b in zip(first.outputs, second.outputs, strict=True):
-            np.testing.assert_array_equal(
-                a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8), err_msg=sample.name
-            )
+        check_bits(op, variant, target, sample)
         n_proved += 1
     return n_proved, refusals

@@ -14,11 +14,6 @@ from camshaft.emit.target import LEVELS
 from tests.support.needs import require_level
 from tests.support.quick import full
 
-# What few machines have is behind `soak`, and what most machines run anyway behind `full`.
-RUN = [
-    *("sse4", "avx2", full("avx512")),
-    *(pytest.param(name, marks=pytest.mark.soak) for name in ("avx-vnni", "avx512-vnni", "avx512-bf16", "amx")),
-]
 # One sample of each kind of kernel and block format, by the beginning and the end of its name.
 SAMPLES = {
     "quantized_matmul": [
@@ -29,6 +24,21 @@ SAMPLES = {
     "matmul": [("()13x7x32()", ""), ("()33x34x35() transposed", ""), ("bf16 37x44x33", "")],
     "attention": [("70 tokens from 100", ""), ("one token at 300", "")],
 }
+# In the default run: one token and several, packed in 4 and 6 bits and by a table, and in f32.
+QUICK = {
+    "quantized_matmul": [("Q4_0 1(1)", "q8"), ("Q6_K 29(7)", "q8"), ("IQ4_NL 29(7)", "q8"), ("Q4_0 29(7)", "f32")],
+    "matmul": [("()13x7x32()", ""), ("bf16 37x44x33", "")],
+    "attention": SAMPLES["attention"],
+}
+# What few machines have is behind `soak`, and what most machines run anyway behind `full`.
+RUN = [
+    *(("sse4", QUICK), ("avx2", QUICK)),
+    *(full(name, SAMPLES) for name in ("sse4", "avx2", "avx512")),
+    *(
+        pytest.param(name, SAMPLES, marks=pytest.mark.soak)
+        for name in ("avx-vnni", "avx512-vnni", "avx512-bf16", "amx")
+    ),
+]
 CHILD = """
 import json, sys
 from camshaft import ops
@@ -48,11 +58,11 @@ print(json.dumps({"features": sorted(device.features), "lanes": device.lanes, "f
 """
 
 
-@pytest.mark.parametrize("level", RUN)
-def test_products_on_a_lesser_level(level) -> None:
+@pytest.mark.parametrize(("level", "samples"), RUN)
+def test_products_on_a_lesser_level(level, samples) -> None:
     require_level(level)
     environment = {**os.environ, "CAMSHAFT_CPU_FEATURES": level, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    command = [sys.executable, "-c", CHILD, json.dumps(SAMPLES)]
+    command = [sys.executable, "-c", CHILD, json.dumps(samples)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-500:]
     said = json.loads(done.stdout)

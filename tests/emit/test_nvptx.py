@@ -18,6 +18,7 @@ from tests.support.needs import require
 from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined
 from tests.support.quick import quick_of
+from tests.support.stored import key_of, stored
 
 LANES = 128
 LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
@@ -34,9 +35,9 @@ def product_and_sum(k, x, y, out):
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Symbol -> SIMT form, of every variant's first and last sample."""
+    """Symbol -> SIMT form, of every variant's last sample, and its first but for rows, which share their kernels' frame."""
     found = {}
-    for item in op_kernels(TARGET):
+    for item in op_kernels(TARGET, rows=(-1,)):
         found[f"{item.symbol}_{len(found)}"] = simt_form(item.kernel, item.lanes or LANES)
     return found
 
@@ -44,9 +45,14 @@ def kernels():
 @pytest.fixture(scope="module")
 def texts(kernels):
     """Symbol -> PTX for the oldest GPU."""
-    return {
-        name: ptx(emit(kernel, GPU_TARGETS["sm_80"], name), GPU_TARGETS["sm_80"]) for name, kernel in kernels.items()
-    }
+    return {name: ptx_of(kernel, name, "sm_80") for name, kernel in kernels.items()}
+
+
+def ptx_of(kernel, name, processor) -> str:
+    """PTX for a GPU, from the store if LLVM made it before."""
+    target = GPU_TARGETS[processor]
+    text = emit(kernel, target, name)
+    return stored(key_of("ptx", repr(target), text), lambda: ptx(text, target).encode()).decode()
 
 
 def test_every_access_knows_its_memory(texts) -> None:
@@ -80,9 +86,8 @@ def test_a_rounded_product_names_the_rounding_after_it() -> None:
 @pytest.mark.parametrize("processor", quick_of(sorted(GPU_TARGETS), ["sm_80"]))
 def test_ptxas_takes_every_kernel(kernels, texts, processor) -> None:
     require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
-    target = GPU_TARGETS[processor]
     if processor != "sm_80":
-        texts = {name: ptx(emit(kernel, target, name), target) for name, kernel in kernels.items()}
+        texts = {name: ptx_of(kernel, name, processor) for name, kernel in kernels.items()}
     report = assemble(joined(list(texts.values())), processor)
     assert report.keys() == kernels.keys()
     spilled = {name for name, found in report.items() if found.spill_nbytes}

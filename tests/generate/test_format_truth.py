@@ -10,11 +10,11 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from tests.support.divergence import FORMATS, Divergence, cut, diverge, frozen, in_format, texts
 from tests.support.models import require_default_model
-from tests.support.quick import quick_of
 
 MOST = 1.1  # times llama.cpp's own
 N_ALIKE = 40
-QUICK = ("Q4_K_M",)  # tests/models/test_block_types.py has a tiny model in each format
+QUICK = "Q4_K_M"  # tests/models/test_block_types.py has a tiny model in each format
+QUICK_MOST = 1.5  # one text's divergence differs from that of six, which is frozen
 GREEDY = Sampling(greedy=True)
 
 
@@ -34,12 +34,12 @@ def short(folder: Path) -> Path:
     return cut(require_default_model(), folder / "short.gguf")
 
 
-def check(ours: Divergence, theirs: Divergence, what: str) -> None:
+def check(ours: Divergence, theirs: Divergence, what: str, most: float = MOST) -> None:
     print(
         f"{what}: KL {ours.kl:.2e}, llama.cpp {theirs.kl:.2e}; difference {ours.difference:.3f}, {theirs.difference:.3f}"
     )
-    assert ours.kl <= MOST * theirs.kl
-    assert ours.difference <= MOST * theirs.difference
+    assert ours.kl <= most * theirs.kl
+    assert ours.difference <= most * theirs.difference
 
 
 def said(lm: LanguageModel, ids: list[int]) -> bytes:
@@ -56,14 +56,24 @@ def check_format(source: Path, name: str, folder: Path, ids: list[int], part: st
         check(diverge(path, part, lm.logits), frozen(part)[name], name)
         wanted = said(lm, ids[:N_ALIKE])
         assert all(said(lm, ids[:N_ALIKE]) == wanted for _ in range(runs))
-    for threads in (1, 5):
+    for threads in (1, 5) if runs > 1 else (3,):
         with LanguageModel(path, threads=threads, context=320, sessions=2) as lm:
             assert said(lm, ids[:N_ALIKE]) == wanted
 
 
-@pytest.mark.parametrize("name", quick_of(FORMATS, QUICK))
+def test_a_format_is_near_to_the_truth(short: Path, folder: Path, ids: list[int]) -> None:
+    path = in_format(short, QUICK, folder)
+    with LanguageModel(path, threads=2, context=320, sessions=2) as lm:
+        check(diverge(path, "cut", lm.logits, 1), frozen("cut")[QUICK], QUICK, QUICK_MOST)
+        wanted = said(lm, ids[:N_ALIKE])
+    with LanguageModel(path, threads=3, context=320, sessions=2) as lm:
+        assert said(lm, ids[:N_ALIKE]) == wanted
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_format_is_as_near_to_the_truth_as_in_llama_cpp(name: str, short: Path, folder: Path, ids: list[int]) -> None:
-    check_format(short, name, folder, ids, "cut", 2)
+    check_format(short, name, folder, ids, "cut", 1)
 
 
 @pytest.mark.soak

@@ -337,7 +337,7 @@ def test_a_closed_model_holds_no_weights_and_no_cache(tiny_path: Path) -> None:
     session.process(A)
     memory = [
         weakref.ref(lm.plans.cache.states["keys.0"].base),
-        weakref.ref(next(iter(lm.plans.weights._packed.values())).base),
+        weakref.ref(next(iter(lm.plans.weights._loaded.values())).base),
     ]
     lm.close()
     session.close()

@@ -23,14 +23,15 @@ def path() -> Path:
     return require_default_model()
 
 
-@pytest.fixture(scope="module")
-def ids() -> list[int]:
-    return llama_cpp_top()["tokens"].tolist()
+@pytest.fixture(scope="module", params=[96, full(256)])
+def ids(request: pytest.FixtureRequest) -> list[int]:
+    """The first tokens of the text that llama.cpp's logits are frozen of."""
+    return llama_cpp_top()["tokens"].tolist()[: request.param]
 
 
 @pytest.fixture(scope="module")
 def truth(path: Path, ids: list[int]) -> np.ndarray:
-    """float64 [256, vocab]."""
+    """float64 [tokens, vocab]."""
     with open_gguf(path) as file:
         return reference.logits(Dequantized(file), file.metadata, ids)
 
@@ -68,7 +69,7 @@ def test_the_usual_mode_stays_close(usual: LanguageModel, truth: np.ndarray, ids
     assert divergence <= 0.004
     highest = np.sort(truth, axis=1)[:, -2:]
     sure = highest[:, 1] - highest[:, 0] > 1
-    assert sure.sum() > 50
+    assert sure.mean() > 0.2
     assert (logits.argmax(axis=1) == truth.argmax(axis=1))[sure].all()
 
 
@@ -76,7 +77,8 @@ def test_the_usual_mode_stays_close(usual: LanguageModel, truth: np.ndarray, ids
 def test_llama_cpp_agrees(mode: str, request: pytest.FixtureRequest, ids: list[int]) -> None:
     frozen = llama_cpp_top()
     logits = request.getfixturevalue(mode).logits(ids)
-    assert reference.top_divergence(frozen["log_probabilities"], frozen["ids"], logits).mean() <= 0.01
+    top, theirs = (frozen[key][: len(ids)] for key in ("ids", "log_probabilities"))
+    assert reference.top_divergence(theirs, top, logits).mean() <= 0.01
 
 
 @pytest.mark.parametrize("chunk", [7, full(1)])
@@ -96,7 +98,8 @@ def test_one_run_over_the_whole_prompt_agrees_too(
 
 
 @pytest.mark.full
-def test_a_prompt_longer_than_one_run_holds_goes_through_in_several(path: Path, ids: list[int]) -> None:
+def test_a_prompt_longer_than_one_run_holds_goes_through_in_several(path: Path) -> None:
+    ids = llama_cpp_top()["tokens"].tolist()
     with LanguageModel(path, threads=2, context=640, activations="f32", sessions=1) as lm, lm.session() as session:
         assert lm.plans.prompt_tokens.bound == 512
         whole = session.process([*ids, *ids, *ids[:64]])
@@ -116,7 +119,7 @@ def _say(lm: LanguageModel, ids: list[int]) -> tuple[list[int], bytes]:
     return generation.ids, lm.logits(ids).tobytes() + single.tobytes()
 
 
-@pytest.mark.parametrize("runs", [5, full(20)])
+@pytest.mark.parametrize("runs", [3, full(20)])
 def test_threads_and_repetition_change_no_bit(path: Path, usual: LanguageModel, ids: list[int], runs: int) -> None:
     wanted = _say(usual, ids[:48])
     for _ in range(runs - 1):

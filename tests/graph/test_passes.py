@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import camshaft as cs
+from camshaft import ops
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.rewrite import apply_rules, pack_weights
+from camshaft.graph.rewrite import apply_rules, pack_weights, rules_at
 from camshaft.ops.quantized.packing import INTERLEAVED
 from camshaft.ops.rule import Stage
 from camshaft.ops.spec import TensorSpec
@@ -185,3 +186,15 @@ def test_block_weights_get_the_packed_layout_and_others_keep_theirs() -> None:
     layouts = {t.name: t.spec.layout for node in packed.nodes for t in node.inputs if t.kind == "constant"}
     assert {name for name, layout in layouts.items() if layout is INTERLEAVED} == {"w0", "w1", "w2"}
     assert len(layouts) == 4
+
+
+def test_rewrites_find_every_rule_of_every_op() -> None:
+    by_op = {(op.name, rule.stage, name) for op in ops.all_ops() for rule in op.rules for name in rule.roots}
+    found = {
+        (op.name, stage, name)
+        for name in ops.NAMES
+        for stage in Stage
+        for op in ops.all_ops()
+        if set(op.rules) & set(rules_at(name, stage))
+    }
+    assert by_op == found

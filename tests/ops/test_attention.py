@@ -20,6 +20,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
 from camshaft.validation.run import refusal_of, run_variant
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.quick import each_value
 from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("attention")
@@ -190,9 +191,9 @@ def test_splits_are_few_even_in_long_caches() -> None:
 HEADS = [((9, 3), 64), ((8, 8), 80), ((6, 2), 96), ((8, 2), 128), ((16, 1), 64)]
 
 
-@pytest.mark.parametrize(("heads", "head_dim"), HEADS)
-@pytest.mark.parametrize("name", ["null:wgsl", "null:msl", "null:ptx"])
-def test_a_tile_fits_the_workgroup_memory(name, heads, head_dim) -> None:
+@pytest.mark.parametrize(("shape", "name"), each_value(HEADS, ["null:wgsl", "null:msl", "null:ptx"]))
+def test_a_tile_fits_the_workgroup_memory(shape, name) -> None:
+    heads, head_dim = shape
     target, given = device(name), sample("prompt", [(0, p) for p in range(60)], heads=heads, head_dim=head_dim)
     node, variant = node_of(OP, given), VARIANTS["tiled"]
     assert variant.supports(node, target) is None
@@ -209,9 +210,9 @@ def test_a_smaller_workgroup_memory_gives_a_smaller_tile() -> None:
     assert "exceed the workgroup memory" in (VARIANTS["tiled"].supports(node, tiny) or "")
 
 
-@pytest.mark.parametrize(("heads", "head_dim"), HEADS[:4])
-@pytest.mark.parametrize("limit", [32 << 10, 16 << 10])
-def test_small_tiles_are_right_on_threads(heads, head_dim, limit) -> None:
+@pytest.mark.parametrize(("shape", "limit"), each_value(HEADS[:4], [32 << 10, 16 << 10]))
+def test_small_tiles_are_right_on_threads(shape, limit) -> None:
+    heads, head_dim = shape
     places = [(i % 2, i // 2 + (20 if i % 2 else 0)) for i in range(9)]
     given = sample("two", places, heads=heads, head_dim=head_dim)
     target = SimulatedDevice(limits={"workgroup_memory": limit})

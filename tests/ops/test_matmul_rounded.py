@@ -24,7 +24,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.selection.select import select
 from camshaft.validation.run import run_variant
-from tests.support.quick import pairwise
+from tests.support.quick import each_value
 
 VARIANTS = {v.name: v for v in OP.variants}
 BF16, F16 = ml_dtypes.bfloat16, np.float16
@@ -60,7 +60,7 @@ def both(arrays: list[np.ndarray], to: str, attrs: dict, rows: Extent | None = N
 
 @pytest.mark.parametrize(
     ("way", "stored", "shape"),
-    pairwise(WAYS, [(BF16, False), (BF16, True), (F16, False)], [(67, 530, 150), (3, 530, 131)]),
+    each_value(WAYS, [(BF16, False), (BF16, True), (F16, False)], [(67, 530, 150), (3, 530, 131)], times=2),
 )
 def test_the_bits_are_those_of_f32_sums_rounded(way, stored, shape) -> None:
     (name, values), (dtype, transposed) = way, stored

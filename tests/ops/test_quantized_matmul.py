@@ -11,6 +11,7 @@ from camshaft.ops.quantized.matmul import THREADS
 from camshaft.ops.quantized.packing import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.quick import each_value
 from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("quantized_matmul")
@@ -19,8 +20,7 @@ TILE = next(variant for variant in OP.variants if variant.name == "tile")
 FORMATS = ("Q4_0", "Q4_1", "Q6_K")
 
 
-@pytest.mark.parametrize("quantized", [True, False])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("name", "quantized"), each_value(FORMATS, [True, False]))
 def test_rows_astride_a_workgroup(name, quantized) -> None:
     assert name in PACKED_FORMATS
     for tokens, active, n in ((1, 1, 64), (1, 1, 65), (13, 13, 130), (14, 5, 63)):

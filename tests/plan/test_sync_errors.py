@@ -152,7 +152,7 @@ def test_what_makes_no_sense_is_one_clear_line(words: str) -> None:
 
 def test_an_op_without_a_kernel_where_it_was_placed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     device = pass_for_null(FakeDevice("null", backend="null"), monkeypatch)
-    monkeypatch.setattr(device, "refusal", lambda kernel, *args: f"null has no {kernel.name}")
+    monkeypatch.setattr(device, "refusal", lambda request: f"null has no {request.kernel.name}")
     graph, x = alone()
     graph.node("silu", graph.copy(x, "null"), on="null")
     with pytest.raises(CamshaftError, match=r"silu of .*no kernel can do it: .*null has no "):

@@ -17,6 +17,7 @@ from camshaft.ops.kernels.launch import operand_part, program_count, signature
 from camshaft.validation.run import GUARD_NBYTES, check_guards, guarded, updated, view
 from camshaft.validation.validate import check_outputs, node_of
 from tests.support.cross import CrossTarget, compile_for
+from tests.support.stored import key_of, stored
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
@@ -81,7 +82,9 @@ class Executable:
             traced = made.request(launch).trace()
             verify(traced)
             text = emit(traced, self.cpu.target.at(launch.lanes or 4), f"kernel{index}")
-            (self.folder / f"kernel{index}.o").write_bytes(compile_for(self.cpu.target, text))
+            object_key = key_of("cross", repr(self.cpu.target), text)
+            code = stored(object_key, lambda: compile_for(self.cpu.target, text))
+            (self.folder / f"kernel{index}.o").write_bytes(code)
         return self.symbols[key]
 
     def add(self, op, variant, sample) -> bool:

@@ -1,6 +1,5 @@
 """Runs a kernel through its C text, compiled by the C compiler at hand. Used by the tests of emit/c*.py."""
 
-import hashlib
 from functools import cache
 from math import prod
 
@@ -12,6 +11,7 @@ from camshaft.emit.c.module import emit
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from tests.support.emit_harness import ENTRY, guarded, guards_whole, trace
 from tests.support.needs import require
+from tests.support.stored import key_of, stored
 
 
 def function(text):
@@ -22,8 +22,9 @@ def function(text):
 
 @cache
 def _function(text, compiler):
-    name = "k" + hashlib.sha256(f"{compiler.key()}{text}".encode()).hexdigest()[:20]
-    library = load(build(compiler, text.replace("void kernel(", f"void {name}(")))
+    key = key_of("c", compiler.key(), text)
+    name = f"k{key[:20]}"
+    library = load(stored(key, lambda: build(compiler, text.replace("void kernel(", f"void {name}("))))
     return ENTRY(library.address(name)), library
 
 

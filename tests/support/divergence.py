@@ -61,12 +61,12 @@ def texts(part: str) -> list[list[int]]:
     return [list(map(int, row)) for row in np.load(TEXTS)["tokens"][: N_TEXTS[part]]]
 
 
-def diverge(path: Path, part: str, logits: Callable[[list[int]], ArrayLike]) -> Divergence:
-    """How far `logits` of the texts are from the float64 logits of the very weights that lie in the file."""
+def diverge(path: Path, part: str, logits: Callable[[list[int]], ArrayLike], n_texts: int | None = None) -> Divergence:
+    """How far `logits` of the texts, or of the first `n_texts`, are from the float64 logits of the file's own weights."""
     with open_gguf(path) as file:
         weights = dict(Dequantized(file))
         return Divergence.of_all(
-            [Divergence.of(reference.logits(weights, file.metadata, ids), logits(ids)) for ids in texts(part)]
+            [Divergence.of(reference.logits(weights, file.metadata, ids), logits(ids)) for ids in texts(part)[:n_texts]]
         )
 
 

@@ -1,22 +1,24 @@
 """Runs a kernel compiled and interpreted on equal arrays, each array between guard bytes. Used by the tests of emit/."""
 
-import ctypes
+from functools import cache
 from math import prod
 
 import numpy as np
 
-from camshaft.backends.cpu.compile import compile_module, host_target, load_object
+from camshaft.backends.cpu.compile import compile_module, host_target, load_kernel
+from camshaft.backends.cpu.loaded import ENTRY
 from camshaft.dtypes import as_dtype
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from camshaft.lang.verifier.verify import verify
+from tests.support.stored import key_of, stored
 
 FEATURES = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
-WIDTHS = (1, 4, 8, 16, 32, 64)
+# One lane, a short vector, the widest of a CPU in f32, and several of them. Tests of words that depend on the width name theirs.
+WIDTHS = (1, 4, 16, 64)
 GUARD_NBYTES = 64
-ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 def trace(kernel, arrays, outputs=1, scalars=(), grid=(1,), **constants):
@@ -44,11 +46,21 @@ def guards_whole(copy, whole):
     return (whole[:start] == 0xA5).all() and (whole[start + copy.nbytes :] == 0xA5).all()
 
 
+def compiled(text, vectorize=True):
+    """The object of an LLVM module, from the store if it was compiled before."""
+    return stored(key_of("llvm", str(vectorize), text), lambda: compile_module(text, vectorize=vectorize))
+
+
+@cache
+def _entry(text, vectorize):
+    """The function `kernel` of an LLVM module, loaded under a name of its own."""
+    name = f"kernel_{key_of(str(vectorize), text)}"
+    return ENTRY(load_kernel(compiled(text.replace("@kernel(", f"@{name}("), vectorize)).address(name))
+
+
 def native(kernel_ir, lanes, features=FEATURES, vectorize=True):
     """The compiled kernel as a function (arrays, scalar values)."""
-    text = emit(kernel_ir, CpuTarget("x86_64", lanes, frozenset(features)), "kernel")
-    library = load_object(compile_module(text, vectorize=vectorize))
-    entry = ENTRY(library.address("kernel"))
+    entry = _entry(emit(kernel_ir, CpuTarget("x86_64", lanes, frozenset(features)), "kernel"), vectorize)
 
     def call(arrays, values=(), programs=None):
         held = np.array(values or (0,), np.int64)
@@ -56,7 +68,6 @@ def native(kernel_ir, lanes, features=FEATURES, vectorize=True):
         block = np.array(places, np.int64)
         first, last = programs or (0, prod(grid_sizes(kernel_ir, values)))
         entry(block.ctypes.data, first, last)
-        assert library is not None
 
     return call
 

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.stored import key_of, stored
+
 STAND_IN = Path(__file__).parent / "metal_stand_in"
 FLAGS = ("-std=c++14", "-O1", "-fPIC", "-shared", f"-I{STAND_IN}")
 MEANING = ("-fsigned-char", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing")
@@ -111,15 +113,28 @@ _count = itertools.count()
 
 
 def _build(text: str, prelude: Path) -> ctypes.CDLL:
-    stem = _folder() / f"unit{next(_count)}"
-    source, shared = stem.with_suffix(".cpp"), stem.with_suffix(".so")
+    shared = _folder() / f"unit{next(_count)}.so"
+    shared.write_bytes(stored(key_of("msl", _stand_in(), text), lambda: _compile(text, shared, prelude)))
+    return ctypes.CDLL(str(shared))
+
+
+def _compile(text: str, shared: Path, prelude: Path) -> bytes:
+    source = shared.with_suffix(".cpp")
     source.write_text(text, "utf-8")
     made = subprocess.run(
         ["g++", *FLAGS, *MEANING, *WARNINGS, str(source), "-o", str(shared)], capture_output=True, text=True
     )
     if made.returncode != 0:
         raise StandInError(f"g++ over {prelude.name}: {made.stderr[:4000]}")
-    return ctypes.CDLL(str(shared))
+    return shared.read_bytes()
+
+
+@functools.cache
+def _stand_in() -> str:
+    """What an object depends on beside its text: the headers, the flags and the compiler."""
+    headers = [path.read_text("utf-8") for path in sorted(STAND_IN.iterdir())]
+    version = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+    return "\0".join([version, *FLAGS, *MEANING, *WARNINGS, *headers])
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import HostCall, Launch
 from camshaft.validation.validate import node_of
+from tests.support.samples import is_row
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,17 @@ class OpKernel:
         return f"{self.op}_{self.variant}_{self.kernel.name}"
 
 
-def op_kernels(target, ends: tuple[int, ...] = (0, -1)) -> Iterator[OpKernel]:
-    """Kernels of all variants that speak of the target's backend, of the samples at `ends` among those that each supports."""
+def op_kernels(target, ends: tuple[int, ...] = (0, -1), rows: tuple[int, ...] | None = None) -> Iterator[OpKernel]:
+    """Kernels of all variants that speak of the target's backend, of the samples at `ends` among those that each supports;
+    of a family's row at `rows`, if given."""
     for op in ops.all_ops():
         for variant in op.variants:
             if target.backend not in variant.backends:
                 continue
             nodes = [node_of(op, sample) for sample in op.samples()]
             nodes = [node for node in nodes if variant.supports(node, target) is None]
-            for node in {end % len(nodes): nodes[end] for end in ends if nodes}.values():
+            taken = rows if rows is not None and is_row(op) else ends
+            for node in {end % len(nodes): nodes[end] for end in taken if nodes}.values():
                 build = variant.build(node, target)
                 for launch in () if isinstance(build, HostCall) else build.launches:
                     if isinstance(launch, Launch):

@@ -31,6 +31,16 @@ def pairwise(*axes: Sequence[Any]) -> list[Any]:
     return [pytest.param(*value) if i in quick else full(*value) for i, value in enumerate(values)]
 
 
+def each_value(*axes: Sequence[Any], times: int = 1) -> list[Any]:
+    """All combinations of several parameters' values; the default run has each value, `times` times that of the longest axis."""
+    every = list(product(*(range(len(axis)) for axis in axes)))
+    n = max(len(axis) for axis in axes)
+    # the shorter axes start one later in each round, so that rounds differ
+    quick = {tuple((i + r * (len(axis) < n)) % len(axis) for axis in axes) for r in range(times) for i in range(n)}
+    values = [tuple(axis[i] for axis, i in zip(axes, case, strict=True)) for case in every]
+    return [pytest.param(*value) if case in quick else full(*value) for case, value in zip(every, values, strict=True)]
+
+
 def covering(shown: Sequence[set[Any]], cost: Sequence[int] | None = None, most: int | None = None) -> list[int]:
     """Indexes of some of the sets whose union is that of all, or the first `most`.
 

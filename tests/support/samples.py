@@ -14,7 +14,8 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.ops.op import KernelVariant, Op, Sample
-from camshaft.validation.validate import node_of
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import SampleResult, check_sample, node_of
 from tests.support import quick
 
 # Rows that stand for their families: every shape, every dtype.
@@ -108,3 +109,17 @@ def spread(some: list[Sample], n: int, turn: int) -> list[Sample]:
         return some
     step = next(s for s in range(len(some) // n + 1, 2 * len(some)) if gcd(s, len(some)) == 1)
     return [some[(turn * n + i + 1) * step % len(some)] for i in range(n)]
+
+
+def check_bits(op: Op, variant: KernelVariant, device, sample: Sample, again=None) -> SampleResult:
+    """Asserts that a sample is within its tolerance, and that one more run (on `again`, if given) has the same bits."""
+    checked = check_sample(op, variant, device, sample)
+    assert checked.max_error <= checked.tolerance, (
+        f"{checked.sample}: error {checked.max_error} above {checked.tolerance}"
+    )
+    outputs = run_variant(variant, node_of(op, sample), again or device, sample.inputs, sample.extents)
+    for a, b in zip(checked.outputs, outputs, strict=True):
+        np.testing.assert_array_equal(
+            *(x.reshape(-1).view(np.uint8) for x in (a, b)), err_msg=f"{sample.name}, run again"
+        )
+    return checked

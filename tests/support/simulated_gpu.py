@@ -21,13 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from camshaft.backends.cpu.compile import compile_module, host_target, load_object
+from camshaft.backends.cpu.compile import host_target, load_object
 from camshaft.emit.llvm.module import argument_lines, program_lines, size_lines, total_lines
 from camshaft.emit.llvm.values import array_name, memory_dtype
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form, thread
 from camshaft.emit.nvptx.simt import Machine
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import CompileRequest
+from tests.support.emit_harness import compiled
 
 HARNESS = Path(__file__).with_suffix(".c")
 
@@ -143,7 +144,7 @@ class SimulatedKernel:
 def simulated(kernel, seed: int = 1) -> SimulatedKernel:
     """A SimtKernel made ready to run here."""
     text, nbytes = emit(kernel, "kernel")
-    library = load_object(compile_module(text, vectorize=False))
+    library = load_object(compiled(text, vectorize=False))
     return SimulatedKernel(kernel.name, kernel.lanes, library.address("kernel"), nbytes, library, seed)
 
 

@@ -104,7 +104,7 @@ def test_top_divergence_counts_the_rest_as_one() -> None:
 
 
 def test_llama_cpp_is_close_on_the_default_model() -> None:
-    path, frozen = default_model(), llama_cpp_top()
+    path, frozen = default_model(), {key: rows[:96] for key, rows in llama_cpp_top().items()}
     if path is None:
         pytest.skip("the default model is not there: camshaft pull")
     with open_gguf(path) as file:

@@ -31,13 +31,10 @@ def prepare(graph: Graph, activations: str) -> Graph:
 
 
 @functools.cache
-def rules_of(stage: Stage) -> Mapping[str, tuple[Rule, ...]]:
-    """Returns a stage's rules by the name of the op that they start at, in op table order."""
-    found: dict[str, tuple[Rule, ...]] = {}
-    for rule in (rule for op in ops.all_ops() for rule in op.rules if rule.stage == stage):
-        for name in rule.roots:
-            found[name] = (*found.get(name, ()), rule)
-    return found
+def rules_at(name: str, stage: Stage) -> tuple[Rule, ...]:
+    """Returns a stage's rules that start at the op of that name, in op table order."""
+    rules = (rule for op in ops.with_rules_at(name) for rule in op.rules)
+    return tuple(rule for rule in rules if rule.stage == stage and name in rule.roots)
 
 
 def apply_rules(graph: Graph, *stages: Stage) -> Graph:
@@ -49,11 +46,11 @@ def apply_rules(graph: Graph, *stages: Stage) -> Graph:
 
 def _apply_stage(graph: Graph, stage: Stage) -> Graph:
     """Matches all rules against the original graph; the first match of a node wins."""
-    rules, uses = rules_of(stage), _GraphUses(graph)
+    uses = _GraphUses(graph)
     matches: dict[Node, Match] = {}
     removed: set[Any] = set()
     for node in graph.nodes:
-        match = next((m for rule in rules.get(node.op.name, ()) if (m := rule.find(node, uses)) is not None), None)
+        match = next((m for rule in rules_at(node.op.name, stage) if (m := rule.find(node, uses)) is not None), None)
         if match is None or node in removed or any(use in removed or use in matches for use in match.removed):
             continue
         matches[node] = match

@@ -51,6 +51,16 @@ _MODULES = {
 TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}
 _HOMES = {name: module for module, rows in _MODULES.items() for name in rows.split()}
 NAMES = tuple(_HOMES)
+# Op at which rewrite rules start -> the ops that have these rules, so that a graph imports no other op for them.
+_RULES_AT = {
+    "add": "residual_norm",
+    "matmul": "matmul rounded_matmul",
+    "quantized_matmul": "quantized_matmul",
+    "rms_norm": "matmul rms_norm_q8",
+    "residual_norm": "matmul residual_norm_q8",
+    "silu_multiply": "matmul silu_multiply_q8",
+    "silu_multiply_q8": "gated_product",
+}
 
 
 @functools.cache
@@ -77,6 +87,11 @@ def group_of(name: str) -> str:
 def all_ops() -> tuple[Op, ...]:
     """Every op, in the table's order."""
     return tuple(get(name) for name in NAMES)
+
+
+def with_rules_at(name: str) -> tuple[Op, ...]:
+    """The ops whose rewrite rules start at a use of the op of that name, in the table's order."""
+    return tuple(get(found) for found in _RULES_AT.get(name, "").split())
 
 
 # op -> (variant, the module that registers it when imported)

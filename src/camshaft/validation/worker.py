@@ -113,6 +113,24 @@ def _result(case: VariantCase, worst: SampleResult, n_samples: int, elapsed: flo
     )
 
 
+def judge_or_fail(case: VariantCase, begin: Callable[[str], None]) -> ValidationResult:
+    """As `judge`, within `bounded` memory, with whatever the variant raises as a failure. Raises StoreError."""
+    current: str | None = None
+
+    def begin_named(sample: str) -> None:
+        nonlocal current
+        current = sample
+        begin(sample)
+
+    try:
+        with bounded(device_named(case.backend).space):
+            return judge(case, begin_named)
+    except StoreError:
+        raise
+    except Exception as error:
+        return ValidationResult(case.op, case.variant, case.backend, "failed", _reason(error), sample=current)
+
+
 def _reason(error: Exception) -> str:
     """The error as one line."""
     text = " ".join(str(error).split())
@@ -128,23 +146,11 @@ def main() -> None:
     _send("ready", True)
     for line in sys.stdin:
         case = VariantCase(**json.loads(line))
-        current: list[str] = []
-
-        def begin(sample: str, current: list[str] = current) -> None:
-            current[:] = [sample]
-            _send("sample", sample)
-
         try:
-            with bounded(device_named(case.backend).space):
-                result = judge(case, begin)
+            result = judge_or_fail(case, lambda sample: _send("sample", sample))
         except StoreError as error:
             _send("store", str(error))
             continue
-        except Exception as error:  # whatever a variant raises is its result
-            reason = _reason(error)
-            result = ValidationResult(
-                case.op, case.variant, case.backend, "failed", reason, sample=current[0] if current else None
-            )
         _send("result", asdict(result))
 
 
