@@ -11,6 +11,7 @@ import pytest
 from camshaft import DispatchTable, ops, table
 from camshaft.backends.cpu.device import counts, cpu_device
 from camshaft.eager import elementwise_call, launches, runners
+from camshaft.errors import ShapeError
 from camshaft.ops.op import Sample
 from camshaft.validation.validate import check_sample
 
@@ -209,3 +210,17 @@ def _same_view(base: Array, like: Array, view: Array) -> Array:
     """The view of `base` that `view` is of `like`."""
     start = view.__array_interface__["data"][0] - like.__array_interface__["data"][0]
     return np.ndarray(view.shape, view.dtype, base, start, view.strides)
+
+
+def test_arrays_of_many_axes_have_sizes_enough() -> None:
+    x = np.arange(2**22, dtype=F32).reshape((2,) * 22)
+    axes = tuple(range(0, 22, 2)) + tuple(range(1, 22, 2))
+    np.testing.assert_array_equal(table().transpose(x, axes=axes), x.transpose(axes))
+
+
+def test_an_empty_axis_is_named_in_the_error() -> None:
+    x = np.zeros((0, 3), F32)
+    with pytest.raises(ShapeError, match="no empty axis"):
+        table().softmax(x)
+    with pytest.raises(ShapeError, match="no empty axis"):
+        table().gather(x, np.zeros(1, np.int32))

@@ -99,3 +99,12 @@ def test_comparisons_never_compare_truths() -> None:
         truths = np.array([True, False])
         np.testing.assert_array_equal(compare(truths, truths[::-1]), getattr(np, name)(truths, truths[::-1]))
     np.testing.assert_array_equal(table().logical_and(huge, signed), np.logical_and(huge, signed))
+
+
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+def test_an_empty_axis_has_no_extreme_though_the_result_is_empty(name: str) -> None:
+    x = np.zeros((0, 3, 0), np.float32)
+    for function in (getattr(np, name), getattr(table(), name)):
+        assert function(x, axis=1).shape == (0, 0)
+        with pytest.raises(ValueError, match=r"no identity|of an empty sequence"):
+            function(x, axis=2)

@@ -20,7 +20,7 @@ from camshaft.generate.options import (
 from camshaft.generate.sampler import NO_TOKEN, recent_tokens, seed_words
 
 WRONG = [
-    *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), "hot", None, True)],
+    *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), 10**400, "hot", None, True)],
     *[("top_k", v) for v in (-1, 2**31, 1.5, None)],
     *[("top_p", v) for v in (0, -0.5, 1.1, float("nan"))],
     *[("min_p", v) for v in (-0.1, 1.5, float("nan"))],

@@ -54,3 +54,13 @@ def test_operands_that_step_alike_are_one_axis():
     tokens = Extent("tokens", 16)
     assert walked((tokens,), (tokens,)).columns == tokens
     assert walked((tokens, 5), (tokens, 5)).outer == tokens
+
+
+def test_a_row_op_of_any_rank_needs_a_kernel_that_takes_inner():
+    from camshaft.ops.norm.frame import row_op
+    from camshaft.ops.norm.residual_norm import OP, one_row_per_program
+
+    fields = {"name": "sums", "formula": "", "kernel": one_row_per_program, "inputs": {"x": "rc"}, "numpy": np.add}
+    assert row_op(**fields, rank=2, flops=OP.flops, decompose=OP.decompose).name == "sums"
+    with pytest.raises(ValueError, match="sums: its kernel takes no `inner`; wanted that, or rank=2"):
+        row_op(**fields)

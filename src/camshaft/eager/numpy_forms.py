@@ -75,7 +75,7 @@ def reduction(op: str, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> For
     keep = bool(attrs.get("keepdims"))
     shape = tuple(1 if i in gone else n for i, n in enumerate(x.shape) if keep or i not in gone)
     if not x.size:
-        return Form((x,), shape, _of_nothing(op, x, shape))
+        return Form((x,), shape, _of_nothing(op, x, shape, 0 in [x.shape[i] for i in gone]))
     computed, returned = _computed(op)[x.dtype.kind]
     return Form((x.astype(computed),), shape, None, None if returned is None else np.dtype(returned))
 
@@ -101,11 +101,12 @@ def _computed(op: str) -> dict[str, tuple[Any, Any]]:
 _IDENTITIES = {"sum": 0, "prod": 1, "mean": np.nan}
 
 
-def _of_nothing(op: str, x: Array, shape: tuple[int, ...]) -> Array:
-    """What a reduction of an array without elements is, in NumPy's dtypes. ArrayValueError where there is no such value."""
+def _of_nothing(op: str, x: Array, shape: tuple[int, ...], folds_nothing: bool) -> Array:
+    """What a reduction of an array without elements is, in NumPy's dtypes. ArrayValueError where a reduced axis is empty and
+    the op has no identity."""
     kind = x.dtype.kind
     if op in _ARGUMENTS or op not in _IDENTITIES:
-        if np.prod(shape):
+        if folds_nothing:
             words = {"max": "maximum", "min": "minimum"}.get(op, op)
             what = f"zero-size array to reduction operation {words} which has no identity"
             raise ArrayValueError(f"attempt to get {op} of an empty sequence" if op in _ARGUMENTS else what)

@@ -32,7 +32,7 @@ def _number(low: float, high: float, *, above: bool = False) -> Callable[[Any], 
     def fits(value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
             return False
-        return bool((low < value if above else low <= value) and value <= high)  # false for NaN
+        return bool((low < value if above else low <= value) and value <= high)  # False for NaN
 
     return fits
 

@@ -26,7 +26,9 @@ TO_TOLERANCE = {"f32": 1e-12, "f16": 1.1 * 2.0**-20 / 12, "bf16": 1.1 * 2.0**-14
 def expect_tensor(op: str, spec: TensorSpec, dtypes: Iterable[DType] = (f32,)) -> None:
     """Raises ShapeError unless `spec` is a plain, non-empty tensor of one of `dtypes`. Only axis 0 may be an Extent."""
     allowed = tuple(dtypes)
-    wanted = f"a tensor of {' or '.join(d.name for d in allowed)} with an Extent only as its first axis"
+    wanted = (
+        f"a tensor of {' or '.join(d.name for d in allowed)} with no empty axis, and an Extent only as its first axis"
+    )
     inner_extent = any(isinstance(d, Extent) for d in spec.shape[1:])
     fits = spec.is_plain and spec.dtype in allowed and len(spec.shape) >= 1 and not inner_extent
     ops.expect(fits and 0 not in spec.bounds, op, spec, wanted)

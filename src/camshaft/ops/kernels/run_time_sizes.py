@@ -23,8 +23,8 @@ BACKENDS = ("simd", "scalar")
 # More programs than any launch has: a power of two, by which a division is a shift.
 _MANY = ir.GridDim(1 << 62)
 _ONE = ir.GridDim(1)
-# Scalars by number. None has more in a launch, and one that did would fail here.
-_SCALARS = tuple(ir.RunTime(i) for i in range(64))
+# Scalars by number: more than the sizes and strides of four operands of NumPy's 64 axes.
+_SCALARS = tuple(ir.RunTime(i) for i in range(384))
 
 
 class _Array(NamedTuple):
@@ -52,7 +52,7 @@ class RunTimeForm:
     def key(self) -> Hashable:
         """Equal for launches that share a kernel."""
         constants = tuple(self.constants.items())
-        return id(self.kernel), self.arrays, constants, self.grid, self.lanes, len(self.values)
+        return self.kernel, self.arrays, constants, self.grid, self.lanes, len(self.values)
 
     def compile(self, device: Device) -> CompiledKernel:
         """The kernel for every launch of this key."""

@@ -59,10 +59,13 @@ def row_op(
     **fields: Any,
 ) -> ops.Op:
     """The Op of a row-wise kernel; the parameters of RowOp (`gives` as words: "rc r"), `several_vectors` and `sizes` (of
-    `launch`), samples besides the common ones (`special`), and other fields of Op. ValueError for results of other axes."""
+    `launch`), samples besides the common ones (`special`), and other fields of Op. ValueError for results of other axes, or a
+    kernel without `inner` for any rank."""
     row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()))
     if not row.gives or not {*row.gives} <= {"rc", "r"}:
         raise ValueError(f"{name}: got results of {gives!r}; wanted rc or r for each")
+    if rank is None and "inner" not in _constants_of(kernel):
+        raise ValueError(f"{name}: its kernel takes no `inner`; wanted that, or rank=2")
 
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         return results(row, specs, attrs)
@@ -94,8 +97,9 @@ def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tupl
     wanted = ", ".join(f"{name} {texts[axes]}" for name, axes in row.inputs.items()) + " of f32"
     ops.expect(len(specs) == len(row.inputs), row.name, specs, wanted)
     x = specs[0]
-    fits = x.is_plain and x.dtype == f32 and len(x.shape) == (row.rank or max(len(x.shape), 1)) and 0 not in x.bounds
+    fits = x.is_plain and x.dtype == f32 and len(x.shape) == (row.rank or max(len(x.shape), 1))
     ops.expect(fits, row.name, x, wanted)
+    ops.expect(0 not in x.bounds, row.name, x, "no empty axis")
     fixed = not any(isinstance(d, Extent) for d in (*x.shape[1:], x.shape[-1]))
     ops.expect(fixed, row.name, x, "an Extent as the first axis only, and not as the last")
     for (name, axes), spec in zip(row.inputs.items(), specs, strict=True):
@@ -115,6 +119,11 @@ def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tup
         found = row.numpy(*arrays, **{name: attrs[name] for name in row.positive})
     made = found if isinstance(found, tuple) else (found,)
     return tuple(np.reshape(y, shape_of(axes, wide[0].shape)) for y, axes in zip(made, row.gives, strict=True))
+
+
+def _constants_of(kernel: Kernel) -> tuple[str, ...]:
+    code = kernel.function.__code__
+    return code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
 
 
 def launch(
@@ -137,8 +146,7 @@ def launch(
     streams = blocks.streams(node, target)
     known: dict[str, Constant] = {"dim": dim, "inner": inner, **{name: node.attrs[name] for name in row.positive}}
     known |= {"streams": streams, "prefetch": target.backend == "simd"}
-    code = kernel.function.__code__
-    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    named = _constants_of(kernel)
     grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
     width = blocks.row_lanes(dim, target) if several_vectors else None
     constants = {name: known[name] for name in named}
