@@ -146,7 +146,8 @@ def test_bits_are_those_of_kernels_for_one_shape(columns: int, backend: str) -> 
         shapes = [x.shape for x in inputs]
         variant = next(v for v in op.variants if backend in v.backends)
         result = check_sample(op, variant, device, Sample(f"{shapes} {attrs}", inputs, attrs))  # compares both forms
-        assert result.max_error <= result.tolerance, (name, shapes)
+        # The tolerance of bf16 is a mean over many elements; of a few, each may be off by half a unit in the last place.
+        assert result.max_error <= (2.0**-16 if "to" in attrs else result.tolerance), (name, shapes)
 
 
 def test_bits_are_those_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
