@@ -26,7 +26,7 @@ OF_SOME = {
     "gemv": lambda cpu: cpu.device.lanes == 16,
     "int16_gemm": lambda cpu: "avx512vnni" in cpu.device.features,
 }
-FEWEST = 4  # samples that a variant is proved on, where there are so many
+FEWEST = 3  # samples that a variant is proved on, where there are so many
 QUICK, QUICK_OF_OTHERS = 2, 1  # ... in the default run
 # In the default run these, whose instructions depend on the CPU, run on each, all others on one in turn.
 ON_EACH = ("quantized_matmul", "matmul", "rounded_matmul")
