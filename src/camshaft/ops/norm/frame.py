@@ -107,7 +107,7 @@ def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tupl
         if spec != want:
             ops.expect(False, row.name, spec, f"{name} of {want}")
     for name in row.positive:
-        ops.expect(attrs.get(name, 0) > 0, row.name, attrs.get(name), f"{name} above 0")
+        ops.expect(attrs.get(name, 0) > 0, row.name, attrs.get(name, f"no {name}"), f"{name} above 0")
     first, *others = (TensorSpec(shape_of(axes, x.shape), f32) for axes in row.gives)
     return (to_dtype(row.name, first, attrs) if row.to else first, *others)
 
