@@ -10,6 +10,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import f32
+from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
@@ -64,3 +65,29 @@ def test_a_row_op_of_any_rank_needs_a_kernel_that_takes_inner():
     assert row_op(**fields, rank=2, flops=OP.flops, decompose=OP.decompose).name == "sums"
     with pytest.raises(ValueError, match="sums: its kernel takes no `inner`; wanted that, or rank=2"):
         row_op(**fields)
+
+
+def test_a_row_op_takes_the_defaults_of_its_parameters():
+    from camshaft.ops.norm import rms_norm
+    from camshaft.ops.norm.frame import row_op
+    from camshaft.ops.parameters import Attribute, Parameters
+
+    op = row_op(
+        name="unit_rms",
+        formula="",
+        kernel=rms_norm.one_row_per_program,
+        inputs={"x": "rc", "w": "c"},
+        numpy=rms_norm._reference,
+        positive={"eps": 1e-5},
+        parameters=Parameters("x w", (Attribute("eps", "float", 0.5),)),
+        flops=rms_norm.OP.flops,
+        decompose=rms_norm.OP.decompose,
+    )
+    specs = TensorSpec((2, 8), f32), TensorSpec((8,), f32)
+    assert op.infer(specs, {}) == (specs[0],)
+    (launched,) = op.variants[0].build(NodeSpec(specs, (specs[0],), {}), cpu_device("simd")).launches
+    assert launched.constants["eps"] == 0.5
+    ones = np.ones((2, 8))
+    np.testing.assert_allclose(op.reference([ones, ones[0]], {})[0], ones / np.sqrt(1.5))
+    with pytest.raises(ShapeError, match=r"unit_rms: got 0\.0; wanted eps above 0"):
+        op.infer(specs, {"eps": 0.0})

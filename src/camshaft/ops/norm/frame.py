@@ -21,6 +21,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm import samples
+from camshaft.ops.parameters import ANY, REQUIRED
 from camshaft.ops.spec import TensorSpec, bound
 
 
@@ -31,6 +32,7 @@ class RowOp:
     `inputs`: the axes of each by name, the first of them "rc". `numpy(*arrays, **attrs)` computes the results from float64 arrays
     that broadcast with x. `positive`: attributes that must be above 0, with the value that samples take. `to`: the first result
     may be rounded (to_dtype in ops/checks.py). `rank`: 2 where x must be [rows, columns]. `gives`: the axes of each result.
+    `defaults`: those of the `positive` attributes.
     """
 
     name: str
@@ -40,6 +42,12 @@ class RowOp:
     to: bool = False
     rank: int | None = None
     gives: tuple[str, ...] = ("rc",)
+    defaults: Mapping[str, float] = field(default_factory=dict)
+
+    def given(self, attrs: ops.Attrs) -> dict[str, Any]:
+        """The `positive` attributes of a use of the op: those given, else their defaults."""
+        known = {**self.defaults, **attrs}
+        return {name: known[name] for name in self.positive if name in known}
 
 
 def row_op(
@@ -61,7 +69,9 @@ def row_op(
     """The Op of a row-wise kernel; the parameters of RowOp (`gives` as words: "rc r"), `several_vectors` and `sizes` (of
     `launch`), samples besides the common ones (`special`), and other fields of Op. ValueError for results of other axes, or a
     kernel without `inner` for any rank."""
-    row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()))
+    attributes = fields.get("parameters", ANY).attributes
+    defaults = {a.name: a.default for a in attributes if a.name in (positive or {}) and a.default is not REQUIRED}
+    row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()), defaults)
     if not row.gives or not {*row.gives} <= {"rc", "r"}:
         raise ValueError(f"{name}: got results of {gives!r}; wanted rc or r for each")
     if rank is None and "inner" not in _constants_of(kernel):
@@ -107,7 +117,10 @@ def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tupl
         if spec != want:
             ops.expect(False, row.name, spec, f"{name} of {want}")
     for name in row.positive:
-        ops.expect(attrs.get(name, 0) > 0, row.name, attrs.get(name, f"no {name}"), f"{name} above 0")
+        value = row.given(attrs).get(name)
+        ops.expect(
+            value is not None and value > 0, row.name, f"no {name}" if value is None else value, f"{name} above 0"
+        )
     first, *others = (TensorSpec(shape_of(axes, x.shape), f32) for axes in row.gives)
     return (to_dtype(row.name, first, attrs) if row.to else first, *others)
 
@@ -116,7 +129,7 @@ def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tup
     wide = [a.astype(np.float64) for a in inputs]
     arrays = [a[..., None] if axes == "r" else a for a, axes in zip(wide, row.inputs.values(), strict=True)]
     with np.errstate(all="ignore"):
-        found = row.numpy(*arrays, **{name: attrs[name] for name in row.positive})
+        found = row.numpy(*arrays, **row.given(attrs))
     made = found if isinstance(found, tuple) else (found,)
     return tuple(np.reshape(y, shape_of(axes, wide[0].shape)) for y, axes in zip(made, row.gives, strict=True))
 
@@ -144,7 +157,7 @@ def launch(
     reads = [ops.read(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.inputs.values())]
     writes = [ops.write(i, shape=shape_of(axes, flat)) for i, axes in enumerate(row.gives)]
     streams = blocks.streams(node, target)
-    known: dict[str, Constant] = {"dim": dim, "inner": inner, **{name: node.attrs[name] for name in row.positive}}
+    known: dict[str, Constant] = {"dim": dim, "inner": inner, **row.given(node.attrs)}
     known |= {"streams": streams, "prefetch": target.backend == "simd"}
     named = _constants_of(kernel)
     grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
