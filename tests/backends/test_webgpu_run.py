@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -250,11 +250,8 @@ def test_runs_from_several_threads() -> None:
             if not (back.view(np.float32) == value * 2 ** (i + 1)).all():
                 failures.append((value, i))
 
-    threads = [threading.Thread(target=work, args=(float(i + 1),)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, [1.0, 2.0, 3.0, 4.0]))  # raises what a thread raised
     assert failures == []
 
 

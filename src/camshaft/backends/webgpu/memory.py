@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,9 @@ class WebGpuMemory:
     __del__ = close
 
 
+_CALLBACK_TIMEOUT_S = 10.0
+
+
 class Staging:
     """A mappable buffer for downloads."""
 
@@ -92,7 +96,7 @@ class Staging:
         self.device, self.nbytes = device, words_nbytes(nbytes)
         self.handle: Any = None
         self.handle = device.create_buffer(self.nbytes, MAP_READ | COPY_DST)
-        self._status = 0
+        self._status, self._called = 0, threading.Event()
         signature = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
         self._callback = device.native.ffi.callback(signature, self._mapped)
         lib = device.native.lib
@@ -101,6 +105,7 @@ class Staging:
 
     def _mapped(self, status: int, message: Any, *_: Any) -> None:
         self._status = status
+        self._called.set()
 
     def fetch(self, source: Any, offset_nbytes: int, nbytes: int) -> None:
         """Submits a copy of `nbytes` (whole words) of `source` to the start of this buffer."""
@@ -118,9 +123,12 @@ class Staging:
         device, lib, ffi = self.device, self.device.native.lib, self.device.native.ffi
         nbytes = self.nbytes if nbytes is None else nbytes
         self._status = 0
+        self._called.clear()
         lib.wgpuBufferMapAsync(self.handle, lib.WGPUMapMode_Read, 0, nbytes, self._info.pointer[0])
         device.finish_work()
         device.faults.check(f"reading {nbytes} bytes")
+        # Another thread that waits for the device may have taken this callback and be about to call it.
+        self._called.wait(_CALLBACK_TIMEOUT_S)
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise BackendError(f"{device.name}: results could not be mapped (status {self._status})")
         start = lib.wgpuBufferGetConstMappedRange(self.handle, 0, nbytes)
