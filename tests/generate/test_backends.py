@@ -99,7 +99,7 @@ def test_the_whole_comparison(activations: str, backend: str, texts: list[list[i
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    quick_of(product(["llama", "qwen2", "qwen3"], SIZES), [("qwen2", "scalar"), ("qwen3", "c")]),
+    quick_of(product(["llama", "qwen2", "qwen3"], SIZES), [("qwen2", "scalar")]),
 )
 def test_tiny_models_agree_with_their_frozen_logits(name: str, backend: str, tmp_path: Path) -> None:
     reason = backend_named(backend).absent()
