@@ -1,4 +1,4 @@
-"""Backends of installed packages: found by their entry points and wrapped, so that their errors name them."""
+"""Find the backends of installed packages by their entry points, and name the package in their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share: the decorator that reports errors and groups options, printing, and progress bars."""
+"""The command decorator, which groups options and reports errors; printing; progress bars."""
 
 from __future__ import annotations
 

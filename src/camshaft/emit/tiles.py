@@ -1,4 +1,4 @@
-"""How tiles become matrix instructions of groups of threads: which tiles do, and which accumulators each group owns."""
+"""Decide which tiles become matrix instructions, and which accumulators each group of threads owns."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,12 +15,12 @@ from camshaft.text.tokenizer import Detokenizer
 FinishReason = Literal["stop", "length"]
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that calls `close` at its end."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release what the object uses; may be called twice."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

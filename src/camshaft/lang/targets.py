@@ -1,4 +1,4 @@
-"""What each target supports besides the instruction table: structural values and statements, and dtypes.
+"""Tables of what each target supports: structural values and statements, and dtypes.
 
 STRUCTURAL and STATEMENTS say who lowers a value or a statement on each target. 'emitter': the target's emitter. 'simt':
 lang/simt/form.py, before the emitters of SIMT targets run. 'tiles': lang/expand/tiles.py, which rewrites it to other

@@ -1,4 +1,4 @@
-"""What is known of a kernel's values: how often and where each is used, and which integers are never negative."""
+"""Analyze a kernel's values: how often and where each is used, and which integers are never negative."""
 
 from __future__ import annotations
 

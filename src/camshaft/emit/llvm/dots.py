@@ -1,4 +1,4 @@
-"""Byte and pair dot products and byte look-ups in LLVM IR: by the CPU's or GPU's instructions, else by shifts and masks."""
+"""Emit dot products and byte look-ups in LLVM IR, by an instruction of the target or by shifts and masks."""
 
 from __future__ import annotations
 

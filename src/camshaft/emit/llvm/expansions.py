@@ -1,4 +1,4 @@
-"""What "expand:NAME" in the instruction table means in LLVM, and conversions between dtypes.
+"""Emit the instructions that the table marks "expand:NAME", and conversions between dtypes, in LLVM IR.
 
 Each expansion takes a Typed writer and the operands' names, all of one LLVM type, and returns the result's name.
 """
