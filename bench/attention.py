@@ -1,6 +1,6 @@
 """Benchmark attention: causal SDPA against PyTorch and ONNX Runtime, one token over long caches, prompts; with shares of peak.
 
-Run: python bench/attention.py [--threads 1 2] [--peer-python PYTHON] [--only WORD] [--json FILE]. The peers' Python needs torch,
+Run: python -m bench.attention [--threads 1 2] [--peer-python PYTHON] [--only WORD] [--json FILE]. The peers' Python needs torch,
 onnxruntime and onnx; without --peer-python camshaft runs alone. SDPA runs in interleaved rounds; each peer is a process that
 blocks on a pipe in between (bench/attention_peer.py). A case is a plan with many uses of attention, each with its own cache: for
 one token so many that caches are read from memory.
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peak
-import rows
 
+from bench import peak, rows
 from camshaft.generate.kv_cache import KINDS, KVCache
 from camshaft.generate.options import KV_CACHES
 from camshaft.graph import functions as F

@@ -1,6 +1,6 @@
 """The peers of attention.py: causal SDPA, B1 H8 T1024 D64 f32, in PyTorch or ONNX Runtime. Does not import camshaft.
 
-Run by attention.py as `python bench/attention_peer.py torch|onnxruntime THREADS`. Each input line is a number of calls; each
+Run by attention.py as `python -m bench.attention_peer torch|onnxruntime THREADS`. Each input line is a number of calls; each
 output line is {"s": mean seconds per call}.
 """
 

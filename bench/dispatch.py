@@ -1,6 +1,6 @@
 """The cost of a call of the dispatch table, against NumPy and, if installed, ONNX Runtime and torch, interleaved.
 
-    python bench/dispatch.py [--threads 1 2] [--rounds 60] [--json FILE]
+    python -m bench.dispatch [--threads 1 2] [--rounds 60] [--json FILE]
 
 Each case runs all peers in short interleaved rounds. The result is the minimum over rounds; `ratio` is NumPy's minimum over
 camshaft's (above 1: camshaft is faster). Medians and maxima are stored too, but on a busy machine only minima are reliable.
@@ -138,7 +138,7 @@ def empty_ns() -> float:
 
 def measure(case: Case, rounds: int, off: float) -> dict[str, Any]:
     """Run all peers in interleaved rounds of about ROUND_NS each."""
-    import rows
+    from bench import rows
 
     least = {name: times(call, 1) for name, call in case.peers.items()}
     n = max(1, int(ROUND_NS / max(min(times(call, 3) for call in case.peers.values()), 1)))
@@ -201,7 +201,7 @@ def line(row: dict[str, Any]) -> tuple[object, ...]:
 
 def main() -> None:
     """Measures and prints."""
-    import rows
+    from bench import rows
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

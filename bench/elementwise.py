@@ -1,6 +1,6 @@
 """Softmax, norms and chains of elementwise ops at many sizes, against ONNX Runtime, torch and NumPy, in interleaved rounds.
 
-Run: python bench/elementwise.py [--shapes 1024x4096 64x256] [--only softmax] [--threads 1 2] [--peer-python PYTHON]
+Run: python -m bench.elementwise [--shapes 1024x4096 64x256] [--only softmax] [--threads 1 2] [--peer-python PYTHON]
 [--peers onnxruntime torch] [--json FILE]. `python -m bench.compare` makes its rows of 1024 x 4096 the same way
 (array_rows.py). Each peer runs in its own process. Shares of peak count each array as read or written once.
 """

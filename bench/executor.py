@@ -1,6 +1,6 @@
 """Nanoseconds per thunk of the executor: 16-element float32 adds on 1 and 2 threads, with and without waits.
 
-Run: python bench/executor.py [--thunks 300] [--repeats 9] [--json FILE]. Prints one JSON row per case.
+Run: python -m bench.executor [--thunks 300] [--repeats 9] [--json FILE]. Prints one JSON row per case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Time the steps of `camshaft generate` up to the first token, in one process; run by first_token.py.
 
-`python bench/first_steps.py MODEL PROMPT [THREADS]` prints a JSON object of seconds by step.
+`python -m bench.first_steps MODEL PROMPT [THREADS]` prints a JSON object of seconds by step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Time from process start to first token, cold (empty cache) and warm, with its parts.
 
-Run: python bench/first_token.py [MODEL ...] [--threads N ...] [--repeat 5] [--peer-python PYTHON] [--json FILE]. Totals are of
+Run: python -m bench.first_token [MODEL ...] [--threads N ...] [--repeat 5] [--peer-python PYTHON] [--json FILE]. Totals are of
 fresh `camshaft generate` processes; the parts are measured in other processes that take the same steps. Cold ones have an empty
 cache folder; bytecode is compiled before, as an installation does. If the peer's Python has llama-cpp-python, its time to first
 token for the same message is measured interleaved with the warm ones (llama_first.py).
@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import rows
-
+from bench import rows
 from camshaft.models.pull import resolve_model
 
 PROMPT = "Why is the sky blue?"

@@ -1,6 +1,6 @@
 """Benchmark each op of a language model at the model's shapes: time, GB/s, GFLOP/s and share of peak.
 
-Run: python bench/kernels.py [MODEL] [--threads 1 2] [--tokens 1 512] [--only WORD] [--json FILE]. A case is a plan with at least
+Run: python -m bench.kernels [MODEL] [--threads 1 2] [--tokens 1 512] [--only WORD] [--json FILE]. A case is a plan with at least
 one use of the op per layer, each on its own weights or cache; the time is that of one use. For one token there are so many uses
 that weights and caches are read from memory, as in the model. Operands in a processor cache may exceed 100 % of the memory peak.
 """
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peak
-import rows
 
+from bench import peak, rows
 from camshaft.dtypes import f16
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.generate.kv_cache import KVCache

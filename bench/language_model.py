@@ -1,6 +1,6 @@
 """camshaft against llama.cpp on one model file: prompt and generation tokens per second, in interleaved rounds.
 
-Run: python bench/language_model.py [MODEL] [--threads 1 2] [--peer-python PYTHON] [--json FILE]. llama-cpp-python is the extra
+Run: python -m bench.language_model [MODEL] [--threads 1 2] [--peer-python PYTHON] [--json FILE]. llama-cpp-python is the extra
 `bench`; --peer-python names an interpreter of another environment that has it. The rows of `python -m bench.compare` are made
 the same way (bench/compare/language_rows.py).
 """

@@ -1,6 +1,6 @@
 """Answer a message with llama-cpp-python, streamed; run by first_token.py. Does not import camshaft.
 
-`python bench/llama_first.py MODEL PROMPT [THREADS]` prints the pieces as they arrive.
+`python -m bench.llama_first MODEL PROMPT [THREADS]` prints the pieces as they arrive.
 """
 
 from __future__ import annotations

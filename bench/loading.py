@@ -1,6 +1,6 @@
 """Benchmark loading: weight packing in GB/s of the file by format, and the peak memory of opening a model.
 
-Run: python bench/loading.py [MODEL ...] [--threads 1 2] [--mbytes 256] [--repeat 5] [--json FILE]. Packing reads a file in the
+Run: python -m bench.loading [MODEL ...] [--threads 1 2] [--mbytes 256] [--repeat 5] [--json FILE]. Packing reads a file in the
 system's page cache and writes fresh memory; page faults and releasing pages are included. Memory is the peak of a process that
 opens the model, minus that of one that imports camshaft and compiles a kernel.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rows
 
+from bench import rows
 from bench.compare.peers.ours_loading import measure_memory
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile

@@ -1,6 +1,6 @@
 """Matrix products in f32 and bf16, square, tall and flat, against NumPy, ONNX Runtime and torch, in interleaved rounds.
 
-Run: python bench/matmul.py [--shapes 1024x1024x1024 16x4096x4096] [--dtypes f32 bf16] [--threads 1 2] [--peer-python PYTHON]
+Run: python -m bench.matmul [--shapes 1024x1024x1024 16x4096x4096] [--dtypes f32 bf16] [--threads 1 2] [--peer-python PYTHON]
 [--peers NumPy torch onnxruntime] [--json FILE [--resume]]. A shape is m x k x n. `python -m bench.compare` makes its rows the
 same way (array_rows.py). Each peer runs in its own process, with a pause before each measurement, since worker
 threads spin for a while.

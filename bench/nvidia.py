@@ -1,6 +1,6 @@
 """NVIDIA GPUs: check every kernel with ptxas (no GPU needed), or time ops and a language model against the CPU on a GPU.
 
-Run: python bench/nvidia.py ptxas | ops | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of every
+Run: python -m bench.nvidia ptxas | ops | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of every
 variant's kernels, for three GPU generations. `ops`: nanoseconds, by GPU events, of each variant's largest sample, minimum of 20
 runs. `model`: prompt and generation tokens per second.
 """
@@ -16,10 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import rows
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from bench import rows
 from camshaft import LanguageModel, ops
 from camshaft.backends.cuda import device as cuda
 from camshaft.backends.cuda.kernel import ptx

@@ -1,6 +1,6 @@
 """Peak rates of this machine: memory reads, and int8, bf16 and f32 multiply-adds.
 
-Run: python bench/peak.py [--threads 1 2] [--json FILE]. Measures with observe/machine_peak.py; stores nothing.
+Run: python -m bench.peak [--threads 1 2] [--json FILE]. Measures with observe/machine_peak.py; stores nothing.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import rows
-
+from bench import rows
 from camshaft.observe.machine_peak import MachinePeak, measure
 
 __all__ = ["MachinePeak", "measure"]

@@ -1,6 +1,6 @@
 """Quantized products of every block format: GB/s, Gop/s and shares of peak, with ggml on the same blocks, interleaved.
 
-Run: python bench/quantized.py [--formats Q4_0 ...] [--shapes 4096x14336 ...] [--tokens 1 512] [--threads 1 2] [--peer-python
+Run: python -m bench.quantized [--formats Q4_0 ...] [--shapes 4096x14336 ...] [--tokens 1 512] [--threads 1 2] [--peer-python
 PYTHON | --no-peer] [--json FILE]. Weights of up to 64 tokens are so many copies that they come from memory. The time of a product
 includes quantizing the activations, once for all copies.
 """
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peak
-import rows
 
+from bench import peak, rows
 from bench.compare import peers as peer_modules
 from bench.compare.process import PeerProcess
 from bench.compare.suite import OURS, Peer

@@ -1,6 +1,6 @@
 """A model of a known shape from random weights, to measure where no file of that shape is at hand. Its text is noise.
 
-Run: python bench/random_model.py OUT.gguf [--type Q4_K_M] [--like qwen2-0.5b] [--tokenizer smollm2]. The vocabulary is that of an
+Run: python -m bench.random_model OUT.gguf [--type Q4_K_M] [--like qwen2-0.5b] [--tokenizer smollm2]. The vocabulary is that of an
 existing model, filled up with unused tokens; llama.cpp opens the file too.
 """
 

@@ -1,6 +1,6 @@
 """The cost of eager calls whose shapes were never seen, against NumPy, interleaved.
 
-    python bench/shapes.py [--shapes 200] [--rounds 5] [--threads 1] [--json FILE]
+    python -m bench.shapes [--shapes 200] [--rounds 5] [--threads 1] [--json FILE]
 
 Each round draws new random shapes, from 1 to 1024 rows and columns, and calls every op once on each: NumPy, then camshaft. A
 result is the total over the shapes of a round; `again` calls the same shapes once more, which camshaft then knows. The first
@@ -121,7 +121,7 @@ def line(row: dict[str, Any]) -> tuple[object, ...]:
 
 def main() -> None:
     """Measures and prints."""
-    import rows
+    from bench import rows
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=int, default=200)

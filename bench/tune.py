@@ -1,6 +1,6 @@
 """Measure the gain of tuning: each shape of a model's plans and the f32 product of 1024 x 1024, before and after.
 
-Run: python bench/tune.py [MODEL] [--threads 2] [--again] [--only WORD] [--json FILE]. Untuned shapes (with --again all) are tuned
+Run: python -m bench.tune [MODEL] [--threads 2] [--again] [--only WORD] [--json FILE]. Untuned shapes (with --again all) are tuned
 first, as `camshaft tune` does. Then the default choice and the tuned one run in new plans, in interleaved rounds: the speed-up is
 the lower of the median ratio over rounds and the ratio of minima. Where both are the same kernel nothing is measured. `noise` is
 how much the default choice differs from itself in the same rounds.
@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import rows
-
+from bench import rows
 from camshaft.generate.language_model import LanguageModel
 from camshaft.selection.select import Choice, choose
 from camshaft.tune.benchmark import Candidate, benchmark_round_robin

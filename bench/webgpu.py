@@ -1,6 +1,6 @@
 """Host time of WebGPU runs: microseconds per thunk to submit a chain of small adds, and what making it ready once cost.
 
-Run: python bench/webgpu.py [--device webgpu] [--thunks 300] [--repeats 25] [--json FILE]. Each thunk adds 16 floats and reads
+Run: python -m bench.webgpu [--device webgpu] [--thunks 300] [--repeats 25] [--json FILE]. Each thunk adds 16 floats and reads
 what the one before it wrote; 'arena' has all results in one buffer, 'buffers' each in its own. The device is idle when a run is
 submitted. `cpu` is the submitting thread's own time, which a busy machine does not stretch.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rows
 
+from bench import rows
 from camshaft.backends.device import CopyCommand, Device, LaunchCommand, Place
 from camshaft.backends.registry import device, devices
 from camshaft.dtypes import f32
