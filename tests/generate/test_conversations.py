@@ -239,9 +239,8 @@ def test_conversations_between_turns_give_their_places_to_others(lm: LanguageMod
     for text in ("ab", "cd"):
         said = ["".join(talk.say(text)) for talk in talks]
         assert len(set(said)) == 1
-    with lm.session(), lm.session(), lm.session():
-        with pytest.raises(ContextError, match=f"all {SESSIONS} sessions"):
-            next(talks[0].say("ef"))
+    with lm.session(), lm.session(), lm.session(), pytest.raises(ContextError, match=f"all {SESSIONS} sessions"):
+        next(talks[0].say("ef"))
     assert list(talks[0].say("ef"))
     for talk in talks:
         talk.close()

@@ -50,7 +50,7 @@ COMMANDS = {
     "pull": "models",
     "models": "models",
     "generate": "generate",
-    "chat": "generate",
+    "chat": "chat",
     "bench": "bench",
     "plan": "plan",
     "profile": "plan",

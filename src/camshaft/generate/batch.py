@@ -114,8 +114,9 @@ class Batch(Closing):
     def _admit(self) -> None:
         """Give free slots to waiting sequences. Without a slot, wait for one. Raises ContextError if other sessions use all."""
         cache = self._model.plans.cache
-        for sequence in self._active:
-            cache.slots.use(sequence.slot)
+        for active in self._active:
+            assert active.slot is not None
+            cache.slots.use(active.slot)
         while self._waiting and (cache.n_free or not self._active):
             sequence = self._waiting[0]
             sequence.slot = cache.open_slot(wait=not self._active)

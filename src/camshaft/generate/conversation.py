@@ -124,7 +124,7 @@ class Conversation(Closing):
         if len(ids) > context:
             what = "the system message and this message have" if self._shifts else "the conversation has"
             raise ContextError(
-                f"{what} {len(ids)} tokens; the context is {context}: shorten it or open a larger context"
+                f"{what} {len(ids)} tokens; the context is {context}: shorten it or raise the context"
             )
         return turn, ids
 

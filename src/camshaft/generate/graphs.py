@@ -52,6 +52,7 @@ def sampling_graph(penalized: int, rows: Dim, vocab_size: int) -> Graph:
         recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
         logits = F.repeat_penalty(logits, recent, penalty)
     kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
-    parameters = [graph.input(name, (rows,), dtype) for name, dtype in kinds.items()]
-    graph.output("token", F.sample(logits, *parameters, graph.input("seed", (rows, 3), "u32")))
+    temperature, top_k, top_p, min_p = (graph.input(name, (rows,), dtype) for name, dtype in kinds.items())
+    seed = graph.input("seed", (rows, 3), "u32")
+    graph.output("token", F.sample(logits, temperature, top_k, top_p, min_p, seed))
     return graph

@@ -59,11 +59,8 @@ class SamplerPlans:
 
     def logits_of(self, row: int) -> Array:
         """A copy of one row of `logits`, f32 [vocab]."""
-        if isinstance(self._logits, np.ndarray):
-            return self._logits[row].copy()
-        from camshaft.plan.memory.device_memory import DeviceRows
-
-        return DeviceRows(self._logits, row + 1).copy()[row]
+        rows: Array = self._logits if isinstance(self._logits, np.ndarray) else self._logits.read(row + 1)
+        return np.array(rows[row])
 
     def _plan(self, penalized: int, rows: Dim) -> Plan:
         key = penalized, rows
