@@ -239,6 +239,10 @@ def test_conversations_between_turns_give_their_places_to_others(lm: LanguageMod
     for text in ("ab", "cd"):
         said = ["".join(talk.say(text)) for talk in talks]
         assert len(set(said)) == 1
+    batch = lm.generate_batch([[5, i] for i in range(SESSIONS)], **HOW)
+    next(batch)
+    assert len(batch._active) == SESSIONS
+    batch.close()
     with lm.session(), lm.session(), lm.session(), pytest.raises(ContextError, match=f"all {SESSIONS} sessions"):
         next(talks[0].say("ef"))
     assert list(talks[0].say("ef"))

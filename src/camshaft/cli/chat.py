@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -201,7 +201,7 @@ def _path(argument: str, usage: str) -> Path:
         raise SettingError(f"{argument}: {error}") from error
 
 
-def _saved_messages(path: Path) -> list[dict[str, object]]:
+def _saved_messages(path: Path) -> list[dict[str, Any]]:
     """The messages in a file. Raises SettingError if it is not a saved chat."""
     from camshaft.generate.conversation import checked_messages
 

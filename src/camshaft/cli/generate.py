@@ -63,7 +63,7 @@ def generate(
     json: options.Json = False,
 ) -> None:
     """Generate text from a prompt and stream it. The prompt comes after the model, from -p or from --file."""
-    if text is prompt is file is None and model is not None and _is_text(model):
+    if text is None and prompt is None and file is None and model is not None and _is_text(model):
         model, text = None, model
     said = _prompt_text(text, prompt, file, raw=raw)
     if raw and system is not None:

@@ -117,11 +117,17 @@ class Batch(Closing):
         for active in self._active:
             assert active.slot is not None
             cache.slots.use(active.slot)
-        while self._waiting and (cache.n_free or not self._active):
-            sequence = self._waiting[0]
-            sequence.slot = cache.open_slot(wait=not self._active)
-            cache.slots.use(sequence.slot)
-            self._active.append(self._waiting.popleft())
+        while self._waiting:
+            try:
+                slot = cache.open_slot(wait=not self._active)
+            except ContextError:
+                if self._active:
+                    return
+                raise
+            cache.slots.use(slot)
+            sequence = self._waiting.popleft()
+            sequence.slot = slot
+            self._active.append(sequence)
             sequence.generation.begin()
 
     def _parts(self) -> list[tuple[_Sequence, list[int]]]:

@@ -68,7 +68,7 @@ class Conversation(Closing):
         if system is not None and not isinstance(system, str):
             raise SettingError(f"system came as {type(system).__name__}; wanted a text")
         self._lm, self._options, self._shifts = lm, options, context_shift
-        self.messages = [{"role": "system", "content": system}] if system is not None else []
+        self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self.messages += checked_messages(messages)
         self.dropped = 0
         self._session, self._is_closed = Session(lm, waits=True), False
@@ -123,9 +123,7 @@ class Conversation(Closing):
             ids = self._dropped_to(turn, context // 2)
         if len(ids) > context:
             what = "the system message and this message have" if self._shifts else "the conversation has"
-            raise ContextError(
-                f"{what} {len(ids)} tokens; the context is {context}: shorten it or raise the context"
-            )
+            raise ContextError(f"{what} {len(ids)} tokens; the context is {context}: shorten it or raise the context")
         return turn, ids
 
     def _dropped_to(self, turn: _Turn, n_tokens: int) -> list[int]:
