@@ -59,6 +59,26 @@ def test_those_that_wait_are_served_in_order_and_nobody_goes_before_them(pool: T
     assert slots.n_free == 1
 
 
+def test_a_slot_that_changes_hands_is_waited_for(pool: ThreadPoolExecutor) -> None:
+    slots, taken, ends = Slots(1), threading.Event(), threading.Event()
+    slots.use(slots.take(wait=False) or 0)
+
+    def second() -> None:
+        slots.take(wait=True)
+        taken.set()  # and does not use it yet
+        ends.wait(60)
+        slots.release(0)
+
+    pool.submit(second)
+    until(lambda: len(slots._waiting) == 1)
+    slots.release(0)
+    assert taken.wait(60)
+    third = pool.submit(slots.take, wait=True)
+    until(lambda: len(slots._waiting) == 1 or third.done())
+    ends.set()
+    assert third.result(60) == 0
+
+
 def test_a_thread_does_not_wait_for_itself_nor_for_one_that_waits_or_is_gone(pool: ThreadPoolExecutor) -> None:
     slots = Slots(2)
     for _ in range(2):

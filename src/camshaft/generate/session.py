@@ -28,7 +28,10 @@ class Session(Closing):
         thread's generation will free one. Raises ContextError if all slots are in use."""
         self._model, self._waits = model, waits
         self._open = False
-        self._slot = None if waits else model.plans.cache.open_slot()
+        self._slot = None
+        if not waits:
+            self._slot = model.plans.cache.open_slot()
+            model.plans.cache.slots.keep(self._slot)
         self._open = True
         self._end = weakref.WeakMethod(self.close)
         self.position = 0  # tokens in the cache

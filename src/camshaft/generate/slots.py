@@ -31,9 +31,11 @@ class Slots:
     so it takes no lock: operations on lists, dicts, deques and simple queues are atomic."""
 
     def __init__(self, n: int) -> None:
+        self._n = n
         self._free = list(range(n - 1, -1, -1))
         self._waiting: deque[_Waiter] = deque()
-        self._users: dict[int, int] = {}  # slot -> the thread that will free it without being told
+        self._users: dict[int, int] = {}  # slot -> the thread that advances its generation
+        self._kept: set[int] = set()  # slots of sessions, which only their owners close
         self._idle: dict[int, weakref.ref[Callable[[], None]]] = {}  # slot -> what frees it, idle for longest first
         self._entering = threading.Lock()  # of two threads that begin to wait for each other, the second sees the first
         self.is_closed = False
@@ -67,10 +69,11 @@ class Slots:
             raise
 
     def _will_free(self, waiter: _Waiter) -> bool:
-        """Whether a slot's user is another thread that runs and does not wait itself."""
-        stuck = {each.thread for each in list(self._waiting)} | {waiter.thread}
+        """Whether a slot is on its way to somebody, or its user is another thread that runs and does not wait itself."""
         alive = {thread.ident for thread in threading.enumerate()}
-        return any(user in alive and user not in stuck for user in list(self._users.values()))
+        runs = alive - {each.thread for each in list(self._waiting)} - {waiter.thread}
+        users = (self._users.get(slot) for slot in range(self._n) if slot not in self._kept)
+        return any(user is None or user in runs for user in users)
 
     def _withdraw(self, waiter: _Waiter) -> None:
         try:
@@ -97,6 +100,8 @@ class Slots:
                 if slot is not None:
                     self._free.append(slot)
                 continue
+            if slot is not None:
+                self._users[slot] = waiter.thread
             waiter.ticket.put(slot)
 
     def _end_an_idle_one(self) -> bool:
@@ -112,10 +117,15 @@ class Slots:
         """The calling thread advances a generation, which frees the slot at its end."""
         self._users[slot] = threading.get_ident()
 
+    def keep(self, slot: int) -> None:
+        """The slot's owner closes it some time; nobody waits for that."""
+        self._kept.add(slot)
+
     def release(self, slot: int) -> None:
         """Free a slot."""
         self._users.pop(slot, None)
         self._idle.pop(slot, None)
+        self._kept.discard(slot)
         self._free.append(slot)
         self._serve()
 
