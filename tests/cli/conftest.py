@@ -47,6 +47,8 @@ class FakeConversation:
         self.said.append(text)
         if text == "too long":
             raise ContextError("3000 tokens and\n2048 fit")
+        if text == "interrupt":
+            raise KeyboardInterrupt
         if text == "drop":
             self.dropped += 4
         asked = [*self.messages, {"role": "user", "content": text}]

@@ -128,6 +128,8 @@ def test_a_stopped_answer_is_no_part_of_the_conversation(cli: Any, lm: Any, mode
     assert (result.exit_code, result.stdout) == (0, "Hel\nHel\n")
     assert result.stderr == 2 * "camshaft: stopped; the message and its answer are not part of the conversation\n"
     assert lm.talk.messages == []
+    result = cli("chat", model_file, stdin="interrupt\n")  # before the answer has begun
+    assert (result.exit_code, result.stdout, result.stderr.count("stopped")) == (0, "\n", 1)
 
 
 def test_bytes_that_are_not_utf8_are_replaced(cli: Any, lm: Any, model_file: str) -> None:

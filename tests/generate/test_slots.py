@@ -157,6 +157,30 @@ def test_many_threads_with_few_sessions_all_get_their_text(lm: LanguageModel) ->
     assert lm.plans.cache.n_free == SESSIONS
 
 
+@pytest.mark.full
+def test_a_storm_of_threads_gets_the_same_texts_as_one_thread(lm: LanguageModel) -> None:
+    """Generations, some closed early, conversations and batches, 20 threads for 3 sessions."""
+    want, talked = "".join(lm.generate([5, 1], **HOW)), "".join(lm.generate("a", **HOW))
+
+    def generate() -> bool:
+        return "".join(lm.generate([5, 1], **HOW)) == want
+
+    def leave() -> bool:
+        return want.startswith(next(lm.generate([5, 1], **HOW)))
+
+    def talk() -> bool:
+        with lm.conversation(**HOW) as conversation:
+            return "".join(conversation.say("a")) == talked and not conversation.say("b").tokens
+
+    def batch() -> bool:
+        return lm.generate_batch([[5, 1]] * 4, **HOW).texts() == [want] * 4
+
+    with ThreadPoolExecutor(20) as executor:
+        futures = [executor.submit(call) for _ in range(40) for call in (generate, leave, talk, batch)]
+        assert [future.result(60) for future in futures] == [True] * len(futures)
+    assert lm.plans.cache.n_free == SESSIONS
+
+
 def test_batches_conversations_and_logits_wait_too(lm: LanguageModel, pool: ThreadPoolExecutor) -> None:
     held = [lm.generate([5, i], **HOW) for i in range(SESSIONS)]
     for generation in held:
