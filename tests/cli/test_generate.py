@@ -149,6 +149,8 @@ def test_one_argument_with_blanks_is_a_prompt_for_the_default_model(
     monkeypatch.setattr("camshaft.models.pull.resolve_model", lambda *_: tmp_path)
     assert cli("generate", "Why is the sky blue?", "--threads", "1").exit_code == 0
     assert (lm.made["model"], lm.calls[0][0]) == ("smollm2", "Why is the sky blue?")
+    assert cli("generate", "-", stdin="Hi").exit_code == 0
+    assert (lm.made["model"], lm.calls[1][0]) == ("smollm2", "Hi")
     result = cli("generate", "Hi")
     assert (result.exit_code, "no prompt" in result.stderr) == (2, True)
 

@@ -103,8 +103,8 @@ def stream(pieces: Iterable[str]) -> None:
 
 
 def _is_text(argument: str) -> bool:
-    """Whether a single argument is a prompt rather than a model: no model's name has a blank."""
-    return len(argument.split()) > 1 and not os.path.exists(argument)
+    """Whether a single argument is a prompt rather than a model: stdin, or a text with a blank, which no model's name has."""
+    return argument == "-" or (len(argument.split()) > 1 and not os.path.exists(argument))
 
 
 def _prompt_text(argument: str | None, option: str | None, file: Path | None, *, raw: bool) -> str:
