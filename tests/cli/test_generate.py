@@ -111,7 +111,7 @@ def test_a_disk_error_is_one_line_too(cli: Any, lm: Any, model_file: str) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "no prompt; wanted one: after the model, by -p TEXT or by --file FILE"),
+        ([], "no prompt; wanted one after the model, by -p TEXT or by --file FILE; see 'camshaft generate --help'"),
         (["Hi", "-p", "Ho"], "more than one prompt; wanted one"),
         (["-p", "Hi", "--file", "x"], "more than one prompt; wanted one"),
         (["-p", ""], "the prompt is empty"),

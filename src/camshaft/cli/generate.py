@@ -112,7 +112,8 @@ def _prompt_text(argument: str | None, option: str | None, file: Path | None, *,
     given = [str(source) for source in (argument, option, file) if source is not None]
     if len(given) != 1:
         came = "more than one prompt" if given else "no prompt"
-        raise SettingError(f"{came}; wanted one: after the model, by -p TEXT or by --file FILE")
+        wanted = "one after the model, by -p TEXT or by --file FILE"
+        raise SettingError(f"{came}; wanted {wanted}; see 'camshaft generate --help'")
     if given[0] == "-" or file is not None:
         data = sys.stdin.buffer.read() if given[0] == "-" else Path(given[0]).read_bytes()
         data = data.removesuffix(b"\n").removesuffix(b"\r")  # the last line's end
