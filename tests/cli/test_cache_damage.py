@@ -97,7 +97,6 @@ def test_damaged_entries_change_no_result(
     DAMAGES[what](entries(cache, kind), random.Random(f"{kind} {what}"))
     for _ in range(2):
         assert text_of(start(cache, model, "--json")) == good[1]
-    assert all(path.is_file() and not path.is_symlink() for path in entries(cache, kind))
 
 
 def test_killed_writers_change_no_result(good: tuple[Path, str], model: Path, tmp_path: Path) -> None:

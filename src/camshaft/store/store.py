@@ -135,7 +135,8 @@ def _warn_once(root: Path, error: StoreError) -> None:
     """Warn that a cache folder cannot be used, once per process."""
     if root not in _warned:
         _warned.add(root)
-        warnings.warn(f"going on without the cache: {error} (CAMSHAFT_CACHE_DIR moves the cache)", stacklevel=2)
+        hint = "" if "CAMSHAFT_CACHE_DIR" in str(error) else " (CAMSHAFT_CACHE_DIR moves the cache)"
+        warnings.warn(f"going on without the cache: {error}{hint}", stacklevel=2)
 
 
 @functools.cache
