@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -170,17 +169,15 @@ def _clear(conversation: Conversation, argument: str) -> bool:
 
 
 def _save(conversation: Conversation, argument: str) -> bool:
+    from camshaft.store.files import atomic_file
+
     path = _path(argument, "/save FILE")
     if path.exists():
         _saved_messages(path)  # only another chat is overwritten
-    part = path.with_name(path.name + ".part")
     # A lone surrogate becomes \udxxx, which is an escape in JSON too.
     text = json.dumps(conversation.messages, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
-    try:
-        part.write_bytes(text)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_file(path) as file:
+        file.write(text)
     _notice(f"saved {len(conversation.messages)} messages in {path}")
     return True
 
