@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
@@ -172,6 +173,12 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         self.globals.update(
             raise_exception=_raise_exception, strftime_now=_strftime_now, namespace=LimitedNamespace, dict=dict
         )
+
+    def _compile(self, source: str, filename: str) -> Any:
+        """Compile the generated Python code, without Python's warnings about it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return super()._compile(source, filename)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Evaluate *, ** or %."""
