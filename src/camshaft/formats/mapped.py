@@ -22,6 +22,11 @@ def shown(text: str, limit: int = 80) -> str:
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
+def shown_value(value: object, limit: int = 80) -> str:
+    """A metadata value for an error message: in one line, escaped, cut to `limit` characters."""
+    return shown(value, limit) if isinstance(value, str) else " ".join(repr(value).split())[:limit]
+
+
 def path_for_messages(path: str | os.PathLike[str]) -> str:
     """The path, quoted and escaped if it has characters that would break a line."""
     name = os.fspath(path)

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2.exceptions import TemplateSyntaxError
 
 from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown_value
 from camshaft.text.template_language import LimitedEnvironment, parse
 from camshaft.text.template_limits import OUTPUT, refuse
 from camshaft.text.tokenizer import Tokenizer
@@ -41,7 +42,11 @@ class ChatTemplate:
         `tokens` is the vocabulary if it is loaded already; reading it from the file takes over 10 ms.
         """
         source = metadata.get("tokenizer.chat_template")
-        if not isinstance(source, str):
+        if source is not None and not isinstance(source, str):
+            raise ModelError(
+                f"tokenizer.chat_template is {shown_value(source)}; wanted a text; use --raw to do without"
+            )
+        if source is None:
             raise ModelError("the model file has no tokenizer.chat_template; use --raw to give it plain text")
         tokens = metadata.get("tokenizer.ggml.tokens", ()) if tokens is None else tokens
         return cls(source, bos_token=_spelling(metadata, "bos", tokens), eos_token=_spelling(metadata, "eos", tokens))

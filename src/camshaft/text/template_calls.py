@@ -10,10 +10,11 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 from jinja2 import pass_context
-from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_TESTS
+from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.filters import do_items, make_attrgetter
 from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedFormatter
+from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Namespace, _PassArg
 
 from camshaft.text.template_limits import INTEGER_BITS, ITEMS, SIZE, Limits, refuse
@@ -201,7 +202,7 @@ class LimitedFormatter(SandboxedFormatter):
 def _join(context: Context, value: Any, d: Any = "", attribute: Any = None) -> str:
     items = list(value) if attribute is None else list(map(make_attrgetter(context.environment, attribute), value))
     _join_guard(_limits(context), str(d), items)
-    return str(DEFAULT_FILTERS["join"](context.eval_ctx, items, d))
+    return str(JINJA_FILTERS["join"](context.eval_ctx, items, d))
 
 
 @pass_context
@@ -293,7 +294,7 @@ _FIRST: dict[_PassArg | None, Callable[[Context], tuple[Any, ...]]] = {
 }
 
 
-def limited(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+def limited(function: Any, guard: Guard) -> Callable[..., Any]:
     """A filter or test that checks its arguments and its result."""
 
     kind = _PassArg.from_obj(function)
@@ -317,11 +318,11 @@ def limited(function: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
     return functools.update_wrapper(wrapper, function, updated=())
 
 
-def filters() -> dict[str, Callable[..., Any]]:
+def filters() -> dict[str, Any]:
     """The filters by name."""
-    return {name: limited(_OWN.get(name) or DEFAULT_FILTERS[name], guard) for name, guard in FILTERS.items()}
+    return {name: limited(_OWN.get(name) or JINJA_FILTERS[name], guard) for name, guard in FILTERS.items()}
 
 
-def tests() -> dict[str, Callable[..., Any]]:
+def tests() -> dict[str, Any]:
     """The tests by name."""
-    return DEFAULT_TESTS | {name: limited(DEFAULT_TESTS[name], _free) for name in _COMPARISONS.split()}
+    return {**JINJA_TESTS} | {name: limited(JINJA_TESTS[name], _free) for name in _COMPARISONS.split()}

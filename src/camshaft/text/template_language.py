@@ -96,14 +96,14 @@ class LimitedCodeGenerator(CodeGenerator):
         if frame.buffer is not None:
             self.write(")")
 
-    def visit_Add(self, node: nodes.Add, frame: Frame) -> None:
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
         """A sum: only its result is checked, and not if it is output at once, where the output is counted."""
         start, end = ("", "") if node is self._output else ("context.limits.made(", ")")
         self.write(start)
         self._write_sum(node, frame, _MAX_SUM)
         self.write(end)
 
-    def _write_sum(self, node: nodes.Add, frame: Frame, room: int) -> None:
+    def _write_sum(self, node: nodes.BinExpr, frame: Frame, room: int) -> None:
         self.write("(")
         if isinstance(node.left, nodes.Add) and room:
             self._write_sum(node.left, frame, room - 1)

@@ -60,7 +60,7 @@ class StringArray(Sequence[str]):
         return self._count
 
     def __repr__(self) -> str:
-        return f"<StringArray {self._key} of {self._count}>"
+        return f"<StringArray {shown(self._key)} of {self._count}>"
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
