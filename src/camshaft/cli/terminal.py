@@ -50,4 +50,4 @@ def protect_streams() -> None:
 
 def unescaped(stream: Any) -> TextIO:
     """The stream to which progress bars write, which move the cursor."""
-    return stream.unescaped if isinstance(stream, EscapingStream) else stream  # type: ignore[no-any-return]
+    return stream.unescaped if isinstance(stream, EscapingStream) else stream

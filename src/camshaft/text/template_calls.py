@@ -6,7 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from types import BuiltinFunctionType, ModuleType
+from types import BuiltinFunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from jinja2 import pass_context
@@ -20,7 +20,8 @@ from jinja2.utils import Namespace, _PassArg
 from camshaft.text.template_limits import INTEGER_BITS, ITEMS, SIZE, Limits, refuse
 
 MAX_WIDTH = 100_000  # of a field that is padded
-_MAX_FIELDS = 10_000  # of a format
+_MAX_FIELDS, _MAX_FORMAT = 10_000, 1_000_000  # fields and characters of a format
+_MAX_ATTRIBUTE = 60  # characters of an attribute such as a.b.c, which is looked up for every item of a list
 _MAX_PRODUCT = 1 << 30  # characters of a text times those of what is searched in it: some searches are quadratic
 _WIDE = re.compile(r"\d{6}")
 _STARRED = re.compile(r"%(\([^)]*\))?[-+ #0\d]*\.?\*")
@@ -59,9 +60,6 @@ def remainder_guard(limits: Limits, a: Any, b: Any) -> None:
         refuse(f"a text of more than {SIZE:,} characters")
 
 
-OPERATORS: dict[str, Guard] = {"*": multiply_guard, "**": power_guard, "%": remainder_guard}
-
-
 def _pair_guard(limits: Limits, text: Any, *given: Any, **named: Any) -> None:
     """Check a method that searches its arguments in a text."""
     for other in (*given, *named.values()) if given or named else ():
@@ -92,12 +90,23 @@ def _lines_guard(limits: Limits, text: Any, *given: Any, **named: Any) -> None:
 def _list_guard(limits: Limits, value: Any, *given: Any, **named: Any) -> None:
     if hasattr(value, "__len__") and len(value) > ITEMS:
         refuse(f"a list of {len(value):,} items; at most {ITEMS:,} are allowed")
+    for other in (*given, *named.values()) if given or named else ():
+        if isinstance(other, str) and len(other) > _MAX_ATTRIBUTE:
+            refuse(f"an argument of more than {_MAX_ATTRIBUTE} characters")
+
+
+def _rows_guard(limits: Limits, value: Any, *given: Any, **named: Any) -> None:
+    _list_guard(limits, value)
     _width_guard(limits, value, *given, **named)
 
 
 def _join_guard(limits: Limits, separator: Any, items: Any) -> None:
     if (limits.weigh(items) if not isinstance(items, str) else len(items)) + len(separator) * len(items) > 4 * SIZE:
         refuse(f"a text of more than {SIZE:,} characters")
+
+
+def _list_join_guard(limits: Limits, value: Any, d: Any = "", attribute: Any = None) -> None:
+    _list_guard(limits, value, *(() if attribute is None else (str(attribute),)))
 
 
 def _number_guard(limits: Limits, value: Any, *given: Any, **named: Any) -> None:
@@ -113,6 +122,11 @@ def _round_guard(limits: Limits, value: Any, precision: Any = 0, method: Any = "
 
 def _free(limits: Limits, *given: Any, **named: Any) -> None:
     """The guard of what makes nothing large."""
+
+
+# The operators that are checked beside +, whose code LimitedCodeGenerator writes. The difference of two views of a mapping is a
+# set.
+OPERATORS: dict[str, Guard] = {"*": multiply_guard, "**": power_guard, "%": remainder_guard, "-": _free}
 
 
 _SEARCHES = "count endswith find index lstrip removeprefix removesuffix rfind rindex rstrip startswith strip partition"
@@ -183,8 +197,8 @@ class LimitedFormatter(SandboxedFormatter):
 
     def vformat(self, format_string: str, args: Any, kwargs: Any) -> str:
         """Format. Raises LimitError for too many fields."""
-        if format_string.count("{") > _MAX_FIELDS:
-            refuse(f"a format of more than {_MAX_FIELDS:,} fields")
+        if format_string.count("{") > _MAX_FIELDS or len(format_string) > _MAX_FORMAT:
+            refuse(f"a format of more than {_MAX_FIELDS:,} fields or {_MAX_FORMAT:,} characters")
         return super().vformat(format_string, args, kwargs)
 
     def format_field(self, value: Any, format_spec: str) -> Any:
@@ -244,32 +258,17 @@ def _limits(context: Context) -> Limits:
 
 
 _FREE_FILTERS = (
-    *(
-        "abs",
-        "attr",
-        "capitalize",
-        "count",
-        "d",
-        "default",
-        "dictsort",
-        "e",
-        "escape",
-        "filesizeformat",
-        "first",
-        "last",
-    ),
-    *("length", "lower", "max", "min", "random", "safe", "string", "title", "upper"),
+    "abs attr capitalize count d default dictsort e escape first items last length lower random reverse safe"
 )
-_LIST_FILTERS = "batch groupby list map reject rejectattr reverse select selectattr slice sort unique"
+_FREE_FILTERS += " string title tojson upper"
+_LIST_FILTERS = "groupby list map max min reject rejectattr select selectattr sort sum unique"
 # Filter -> the check of its arguments. Others, such as pprint and urlize, no chat template uses.
 FILTERS: dict[str, Guard] = {
-    **dict.fromkeys(_FREE_FILTERS, _free),
+    **dict.fromkeys(_FREE_FILTERS.split(), _free),
     **dict.fromkeys(_LIST_FILTERS.split(), _list_guard),
-    "reverse": _free,
-    "items": _free,
-    "join": _free,
-    "sum": _free,
-    "tojson": _free,
+    "batch": _rows_guard,
+    "slice": _rows_guard,
+    "join": _list_join_guard,
     "center": _width_guard,
     "indent": _lines_guard,
     "truncate": _pair_guard,
@@ -277,6 +276,7 @@ FILTERS: dict[str, Guard] = {
     "replace": _replace_guard,
     "int": _number_guard,
     "float": _number_guard,
+    "filesizeformat": _number_guard,
     "round": _round_guard,
     "format": lambda limits, a, *given, **named: remainder_guard(limits, str(a), named or given),
 }
@@ -307,15 +307,20 @@ def limited(function: Any, guard: Guard) -> Callable[..., Any]:
     @pass_context
     def guarded(context: Any, *given: Any, **named: Any) -> Any:
         guard(context.limits, *given, **named)
-        return context.limits.made(function(*given, **named))
+        return context.limits.made(_counted(context.limits, function(*given, **named)))
 
     @pass_context
     def checked(context: Any, *given: Any, **named: Any) -> Any:
         guard(context.limits, *given, **named)
-        return context.limits.made(function(*first(context), *given, **named))
+        return context.limits.made(_counted(context.limits, function(*first(context), *given, **named)))
 
     wrapper = checked if kind is not None else plain if guard is _free else guarded
     return functools.update_wrapper(wrapper, function, updated=())
+
+
+def _counted(limits: Limits, result: Any) -> Any:
+    """A generator with a check of the clock at each item; other results as they are."""
+    return map(limits.item, result) if isinstance(result, GeneratorType) else result
 
 
 def filters() -> dict[str, Any]:

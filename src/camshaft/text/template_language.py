@@ -60,12 +60,24 @@ class LimitedCodeGenerator(CodeGenerator):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._repeated: set[int] = set()  # ids of the lists of statements that run more than once
+        self._tests: set[int] = set()  # ids of the conditions of loops
         self._output: nodes.Node | None = None
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         """A loop."""
         self._repeated.add(id(node.body))
+        if node.test is not None:
+            self._tests.add(id(node.test))
         super().visit_For(node, frame)
+
+    def visit(self, node: nodes.Node, *given: Any, **named: Any) -> Any:
+        """Any node. The condition of a loop is evaluated for items that do not reach its body."""
+        if id(node) not in self._tests:
+            return super().visit(node, *given, **named)
+        self.write("context.limits.item(")
+        super().visit(node, *given, **named)
+        self.write(")")
+        return None
 
     def macro_body(self, node: Any, frame: Frame) -> tuple[Frame, MacroRef]:
         """The function of a macro or call block."""
@@ -149,9 +161,12 @@ class LimitedCodeGenerator(CodeGenerator):
             self._checked(check, super().visit_Getitem, node, frame)
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
-        """a == b. Comparing with a constant or truth value is quick."""
-        operands = [node.expr, *(operand.expr for operand in node.ops)]
-        if any(isinstance(operand, nodes.Const | nodes.Compare | nodes.Not | nodes.Test) for operand in operands):
+        """a == b. Comparing with one constant or truth value is quick."""
+        operands = [node.expr, node.ops[0].expr]
+        is_quick = any(
+            isinstance(operand, nodes.Const | nodes.Compare | nodes.Not | nodes.Test) for operand in operands
+        )
+        if is_quick and len(node.ops) == 1 and node.ops[0].op not in ("in", "notin"):
             super().visit_Compare(node, frame)
         else:
             self._checked("item", super().visit_Compare, node, frame)
@@ -181,10 +196,10 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             return super()._compile(source, filename)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Evaluate *, ** or %."""
+        """Evaluate one of OPERATORS."""
         assert isinstance(context, LimitedContext)
-        if type(left) is int and operator == "%":  # frequent: loop.index0 % 2
-            return left % right
+        if type(left) is type(right) is int and operator in "%-":  # frequent: loop.index0 % 2
+            return left % right if operator == "%" else left - right
         OPERATORS[operator](context.limits, left, right)
         return context.limits.made(self.binop_table[operator](left, right))
 

@@ -8,7 +8,7 @@ checking the clock between operations bounds the time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from typing import Any, NoReturn
 
@@ -78,12 +78,12 @@ class Limits:
         if clock() > self._deadline:
             self._check_time()
         if type(value) is str and len(value) <= SIZE:  # most values
-            self._nbytes_left -= len(value)
+            self._nbytes_left -= len(value) if value.isascii() else 4 * len(value)
             if self._nbytes_left < 0:
                 self.charge(0)
             return value
         if isinstance(value, str):
-            self.charge(len(value))
+            self.charge(4 * len(value))
         self.weigh(value)
         return value
 
@@ -91,7 +91,7 @@ class Limits:
         """Return a part of a value, which is no larger than the value."""
         self.tick()
         if hasattr(value, "__len__"):
-            self.charge(8 * len(value))
+            self.charge((4 if isinstance(value, str) else 16) * len(value))
         return value
 
     def item(self, value: Any) -> Any:
@@ -118,7 +118,7 @@ class Limits:
             weight = value.bit_length() // 3
             if weight * 3 > INTEGER_BITS:
                 refuse(f"an integer of more than {INTEGER_BITS:,} bits")
-        elif isinstance(value, list | tuple | Mapping | AbstractSet):
+        elif isinstance(value, list | tuple | Mapping | AbstractSet | ValuesView):
             return self._weigh_container(value, depth)
         else:
             weight = 1
@@ -136,7 +136,7 @@ class Limits:
             refuse(f"lists nested more than {DEPTH} deep")
         if len(value) > ITEMS:
             refuse(f"a list of {len(value):,} items; at most {ITEMS:,} are allowed")
-        self.charge(256 + 8 * len(value))
+        self.charge(256 + (16 if isinstance(value, list | tuple) else 100) * len(value))
         parts: Iterable[Any] = value if not isinstance(value, Mapping) else (x for pair in value.items() for x in pair)
         weight, deepest = _ITEM, 0
         for part in parts:
