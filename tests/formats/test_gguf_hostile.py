@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import struct
 import tracemalloc
@@ -293,6 +294,23 @@ def test_changed_numbers_and_truncation_never_crash_the_reader(valid, tmp_path, 
 def test_random_bytes_after_a_good_header_never_crash_the_reader(tmp_path, body, n_keys, n_tensors) -> None:
     (tmp_path / "f.gguf").write_bytes(b"GGUF" + u32(3) + u64(n_tensors) + u64(n_keys) + body)
     use_everything(tmp_path / "f.gguf")
+
+
+@pytest.mark.soak
+def test_many_mutated_files_never_crash_the_reader(valid: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "f.gguf"
+    for seed in range(100_000):
+        rng = random.Random(seed)
+        changed = bytearray(valid)
+        for _ in range(rng.randint(1, 6)):
+            position = rng.randrange(min(len(valid), 2500))
+            number = u64(rng.choice(NUMBERS))[: rng.choice((4, 8))]
+            new = rng.choice((bytes([rng.choice(INTERESTING)]), number, rng.randbytes(3), bytes(changed[:40])))
+            changed[position : position + len(new)] = new
+            if rng.random() < 0.05:
+                del changed[position : position + rng.randint(1, 40)]
+        path.write_bytes(changed)
+        use_everything(path)
 
 
 def test_every_truncation_of_a_valid_file_is_refused(valid: bytes, tmp_path: Path) -> None:

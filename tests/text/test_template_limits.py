@@ -68,8 +68,7 @@ ATTACKS = {
     NESTED + "{{ ns.x == ns.y }}": "a list of more than 4,000,000 characters",
     NESTED + "{{ ns.x }}": "a list of more",
     NESTED.replace("(ns.x, ns.x)", "{'a': [ns.x, ns.x]}.values()") + "{{ ns.x }}": "a list of more",
-    KEYS
-    + "{% for i in range(9000) %}{% set ns.x = ns.x + [d.keys() - {}.keys()] %}{% endfor %}": "of more than",
+    KEYS + "{% for i in range(9000) %}{% set ns.x = ns.x + [d.keys() - {}.keys()] %}{% endfor %}": "of more than",
     "{{ ([namespace()] * 9)|map(attribute='a.' * 2000000)|list }}": "an argument of more than 60 characters",
     DEEP: "lists nested more than 100 deep",
     "{% for i in range(100000) %}" + "a" * 100 + "{% endfor %}": "the text has more than 4,000,000 characters",

