@@ -136,7 +136,7 @@ class Limits:
             refuse(f"lists nested more than {DEPTH} deep")
         if len(value) > ITEMS:
             refuse(f"a list of {len(value):,} items; at most {ITEMS:,} are allowed")
-        self.charge(256 + (16 if isinstance(value, list | tuple) else 100) * len(value))
+        self.charge(256 + (48 if isinstance(value, list | tuple) else 100) * len(value))
         parts: Iterable[Any] = value if not isinstance(value, Mapping) else (x for pair in value.items() for x in pair)
         weight, deepest = _ITEM, 0
         for part in parts:
