@@ -299,7 +299,7 @@ def test_random_bytes_after_a_good_header_never_crash_the_reader(tmp_path, body,
 @pytest.mark.soak
 def test_many_mutated_files_never_crash_the_reader(valid: bytes, tmp_path: Path) -> None:
     path = tmp_path / "f.gguf"
-    for seed in range(100_000):
+    for seed in range(20_000):
         rng = random.Random(seed)
         changed = bytearray(valid)
         for _ in range(rng.randint(1, 6)):
