@@ -161,7 +161,8 @@ def bind_lowered(
         )
     else:
         bound = bind(schedule, memory_plan, arena=arena, buffers=arrays, threads=workers)
-    plan = _plan(graph, lowered, choices, bound, memory, time.perf_counter() - started)
+    lent = frozenset(name for name, tensor in graph.inputs.items() if tensor in given)
+    plan = _plan(graph, lowered, choices, bound, memory, lent, time.perf_counter() - started)
     if settings().instrumented:
         plan = hook("built")(plan)
     return plan
@@ -192,6 +193,7 @@ def _plan(
     choices: Sequence[Choice],
     bound: RunnableSchedule,
     memory: BufferMemory,
+    lent: frozenset[str],
     seconds: float,
 ) -> ExecutionPlan:
     def views(tensors: Mapping[str, Tensor]) -> dict[str, Array | DeviceArray]:
@@ -205,4 +207,6 @@ def _plan(
         for tensors in (graph.inputs, graph.outputs)
     )
     states, limits = views(graph.states), _limits(graph)
-    return ExecutionPlan(bound, inputs, outputs, states, away, specs, choices, graph, limits, seconds, lowered.origins)
+    return ExecutionPlan(
+        bound, inputs, outputs, states, away, specs, choices, graph, limits, lent, seconds, lowered.origins
+    )

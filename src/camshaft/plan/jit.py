@@ -72,8 +72,8 @@ class _Jitted:
         with self._lock:
             traced = self._for(args, kwargs, values, structure)
             given = (v for v in values if isinstance(v, np.ndarray))
-            results = traced.plan.run(**dict(zip(traced.inputs, given, strict=True)))
-            made = [results[leaf].copy() if isinstance(leaf, _Output) else leaf for leaf in traced.leaves]
+            results = traced.plan.run(dict(zip(traced.inputs, given, strict=True)))
+            made = [results[leaf] if isinstance(leaf, _Output) else leaf for leaf in traced.leaves]
         return with_leaves(traced.result, iter(made))
 
     def plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
