@@ -24,7 +24,7 @@ class Settings:
     activations: str
     kv_cache: str = "auto"
     c_compiler: str | None = None
-    cache_nbytes: int = 512 << 20
+    cache_nbytes: int = 512 * 10**6
     tune: bool = False
     chains: bool = True
     beam: int = 4

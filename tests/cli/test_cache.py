@@ -50,7 +50,7 @@ def test_every_kind_is_shown_apart(cli: Any, kept: Store) -> None:
     assert found["evidence"] == (1, True, 0, 0)
     assert found["measurements"] == (0, False, 0, 0)
     assert found["models"] == (1, True, None, None)
-    assert (rows["objects"]["n_names"], rows["objects"]["max_nbytes"]) == (5, 16 << 20)
+    assert (rows["objects"]["n_names"], rows["objects"]["max_nbytes"]) == (5, 16 * 10**6)
     lines = [line.split() for line in cli("cache").stdout.splitlines()]
     assert lines[0] == ["entries", "size", "at", "most", "hits", "misses"]
     assert lines[1][:2] == ["objects", "3"]
@@ -170,7 +170,8 @@ def test_doctor_on_a_full_disk_is_one_line_and_leaves_no_verdict(tmp_path: Path)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     done = subprocess.run(command, env=environment, text=True, preexec_fn=no_files, timeout=240, **pipes)
     first, last = done.stderr.splitlines()
-    assert (done.returncode, done.stdout, first) == (2, "", "camshaft: proving kernels")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert first.startswith("camshaft: proving kernels (")
     assert "cannot be written: File too large (CAMSHAFT_CACHE_DIR moves the cache)" in last
     assert list((tmp_path / "evidence").glob("*/*")) == []
 

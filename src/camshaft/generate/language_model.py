@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from camshaft.errors import ContextError, ModelError, SettingError
+from camshaft.errors import ContextError, ModelError, SettingError, count
 from camshaft.garbage import no_collection
 from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch
@@ -118,7 +118,7 @@ class LanguageModel(Closing):
         except MemoryError as error:
             self._file.close()
             raise ContextError(
-                f"no memory for {sessions} sessions of {context} tokens: lower --context or sessions="
+                f"no memory for {count(sessions, 'session')} of {count(context, 'token')}: lower context= or sessions="
             ) from error
         except BaseException:
             self._file.close()

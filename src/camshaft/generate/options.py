@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32
-from camshaft.errors import ContextError, SettingError
+from camshaft.errors import ContextError, SettingError, count
 from camshaft.settings import setting, settings
 
 MOST_RECENT = 4096
@@ -196,7 +196,7 @@ def check_sizes(context: int, sessions: int) -> None:
         raise SettingError(f"context {context!r}, sessions {sessions!r}; wanted whole numbers from 1 up")
     if context * sessions >= 1 << 31:  # positions and rows of the cache are i32
         raise ContextError(
-            f"{sessions} sessions with a context of {context} tokens; wanted fewer than 2^31 tokens in all"
+            f"{count(sessions, 'session')} with a context of {count(context, 'token')}; wanted fewer than 2^31 tokens in all"
         )
 
 

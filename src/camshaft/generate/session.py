@@ -82,7 +82,7 @@ class Session(Closing):
         if self.position + n_tokens > self._model.context:
             used = f" after {self.position} already in the session" if self.position else ""
             raise ContextError(
-                f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise --context"
+                f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise context="
             )
 
     def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import PlanError, ShapeError
+from camshaft.errors import PlanError, ShapeError, count, shortened
 from camshaft.extent import Extent
 from camshaft.graph.arguments import checked_list, given_form, views_of_memory
 from camshaft.graph.custom import COPY, Spec, custom_op
@@ -44,6 +44,12 @@ class Node:
     device: str | None = None
     after: tuple[Tensor | str, ...] = ()
 
+    def __repr__(self) -> str:
+        names = ", ".join(t.name for t in self.inputs)
+        return (
+            f"Node({self.name!r}: {shortened(f'{self.op.name}({names})')}{f' on {self.device}' if self.device else ''})"
+        )
+
     @cached_property
     def spec(self) -> NodeSpec:
         return NodeSpec(tuple(t.spec for t in self.inputs), tuple(t.spec for t in self.outputs), self.attrs)
@@ -59,6 +65,10 @@ class Graph:
         self.outputs: dict[str, Tensor] = {}
         self._scope: list[str] = []
         self._device: str | None = None
+
+    def __repr__(self) -> str:
+        named = f"{', '.join(self.inputs) or 'no input'} -> {', '.join(self.outputs) or 'no output'}"
+        return f"Graph({shortened(named)}; {count(len(self.nodes), 'node')})"
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:

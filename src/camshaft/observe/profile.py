@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.errors import SettingError
+from camshaft.errors import SettingError, count
 from camshaft.observe.machine_peak import MachinePeak, machine_peak
 from camshaft.observe.rows import GROUPS, Row, Work, grouped, layer_and_part, work_of
 from camshaft.plan.execution_plan import ExecutionPlan
@@ -59,6 +59,11 @@ class Profile:
     peak: MachinePeak | None
     notes: tuple[str, ...]
     timeline: TimedRun = field(repr=False)
+
+    def __repr__(self) -> str:
+        times = f"{self.total_ns / 1000:.4g} us, fastest {self.fastest_ns / 1000:.4g} us"
+        done = f"{count(self.runs, 'run')} of {count(len(self.thunks), 'thunk')} on {count(self.threads, 'thread')}"
+        return f"Profile({times}; {done})"
 
     def by(self, what: str) -> tuple[Row, ...]:
         """Rows by 'thunk', 'op', 'part' or 'layer'. Raises SettingError for another grouping."""

@@ -111,6 +111,9 @@ class TensorSpec:
         """Whether it is an ordinary row-major array."""
         return self.layout is ROWS and isinstance(self.dtype, DType)
 
+    def __repr__(self) -> str:
+        return f"TensorSpec({self})"
+
     def __str__(self) -> str:
         dims = ", ".join(f"{d.name}<={d.bound}" if isinstance(d, Extent) else str(d) for d in self.shape)
         suffix = "" if self.layout is ROWS else f" {self.layout.name}"

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.errors import PlanError
+from camshaft.errors import PlanError, count, shortened
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 def explain(schedule: Schedule, memory: MemoryPlan, threads: int, choices: Iterable[Choice]) -> str:
     """Returns a line per thunk ('|' marks a wait before it), why each other variant was not chosen, and each space's arena."""
     lines = [
-        f"{len(schedule.thunks)} thunks, {sum(schedule.waits)} waits, {threads} threads; arena "
+        f"{count(len(schedule.thunks), 'thunk')}, {count(sum(schedule.waits), 'wait')}, {count(threads, 'thread')}; arena "
         f"{memory.arena_nbytes} bytes for {memory.temp_nbytes_sum} bytes of temporaries"
     ]
     for index, (thunk, wait) in enumerate(zip(schedule.thunks, schedule.waits, strict=True)):
@@ -63,6 +63,9 @@ class Submission:
 
     def __init__(self, future: Future[dict[str, Array]]) -> None:
         self._future = future
+
+    def __repr__(self) -> str:
+        return f"Submission({'done' if self.done() else 'not done'})"
 
     def done(self) -> bool:
         """Whether the run has ended, successfully or not."""
@@ -94,9 +97,12 @@ class Submitter:
 
     def __init__(self) -> None:
         self._threads: dict[int, ThreadPoolExecutor] = {}  # by process
+        self.closed = False
 
     def submit(self, run: Callable[[], dict[str, Array]]) -> Submission:
         """Queues a run. Raises PlanError if the plan is closed."""
+        if self.closed:
+            raise PlanError("the plan is closed")
         process = os.getpid()
         thread = self._threads.get(process)
         if thread is None:  # of concurrent callers the first wins; the executors of the others never start a thread
@@ -108,6 +114,7 @@ class Submitter:
 
     def close(self) -> None:
         """Stops the thread after all queued runs."""
+        self.closed = True
         thread = self._threads.get(os.getpid())
         if thread is not None:
             thread.shutdown()
@@ -138,8 +145,8 @@ class ExecutionPlan:
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __repr__(self) -> str:
-        thunks = len(self.bound.schedule.thunks)
-        return f"ExecutionPlan({', '.join(self.inputs)} -> {', '.join(self.outputs)}; {thunks} thunks)"
+        ins, outs = (", ".join(tensors) or "none" for tensors in (self.graph.inputs, self.graph.outputs))
+        return f"ExecutionPlan({shortened(f'{ins} -> {outs}')}; {count(len(self.bound.schedule.thunks), 'thunk')})"
 
     def set_extent(self, extent: Extent, value: int) -> None:
         """Sets the active value of an extent for later runs. Raises PlanError outside 0 to its bound."""
@@ -255,6 +262,8 @@ class ExecutionPlan:
         self.states.clear()
 
     def __enter__(self) -> Self:
+        if self._submitter.closed:
+            raise PlanError("the plan is closed")
         return self
 
     def __exit__(self, *error: object) -> None:

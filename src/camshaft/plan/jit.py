@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.errors import PlanError, ShapeError
+from camshaft.errors import PlanError, ShapeError, count
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.arguments import operand
 from camshaft.plan.compile import compile
@@ -62,6 +62,13 @@ class _Jitted:
         self._function, self._backend, self._threads = function, backend, threads
         self._traced: dict[Any, _Traced] = {}
         self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"<{self._label}; {count(len(self._traced), 'plan')}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Returns the function bound to an object, as methods are; the object is a constant of the trace."""
+        return self if instance is None else _Bound(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kwargs = dict(sorted(kwargs.items()))
@@ -138,6 +145,24 @@ class _Jitted:
             except TypeError as error:
                 return PlanError(f"{self._label}: {name}: {error}; wanted arrays, and constants that can be hashed")
         raise AssertionError("every leaf can be hashed")
+
+
+class _Bound:
+    """A jitted function with its first argument."""
+
+    def __init__(self, jitted: _Jitted, instance: object) -> None:
+        self.__func__, self.__self__ = jitted, instance
+        functools.update_wrapper(self, jitted, updated=())
+
+    def __repr__(self) -> str:
+        return f"<{self.__func__!r} of {shortened(repr(self.__self__), 60)}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
+        """Returns the plan for these arguments; see plan.explain()."""
+        return self.__func__.plan(self.__self__, *args, **kwargs)
 
 
 def _plain(value: Any) -> Any:

@@ -76,7 +76,7 @@ class ChatTemplate:
         """
         source = metadata.get("tokenizer.chat_template")
         if not isinstance(source, str):
-            raise ModelError("the model file has no tokenizer.chat_template; use --raw to give it plain text")
+            raise ModelError("the model file has no tokenizer.chat_template; use raw=True to give it plain text")
         tokens = metadata.get("tokenizer.ggml.tokens", ()) if tokens is None else tokens
         return cls(source, bos_token=_spelling(metadata, "bos", tokens), eos_token=_spelling(metadata, "eos", tokens))
 

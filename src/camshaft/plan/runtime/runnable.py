@@ -94,7 +94,11 @@ class ClosablePlan(ABC):
         if self._closed:
             raise PlanError("the plan is closed")
 
+    def __repr__(self) -> str:
+        return f"<{'closed ' if self._closed else ''}{type(self).__name__}>"
+
     def __enter__(self) -> Self:
+        self._refuse_closed()
         return self
 
     def __exit__(self, *error: object) -> None:
