@@ -232,7 +232,7 @@ def settings() -> Settings:
 def thread_count(requested: int | None = None) -> int:
     """The number of worker threads: `requested`, else CAMSHAFT_THREADS, else the cores available to this process."""
     if requested is not None:
-        if not isinstance(requested, int) or not 1 <= requested <= 1024:
+        if isinstance(requested, bool) or not isinstance(requested, int) or not 1 <= requested <= 1024:
             raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
         return requested
     affinity = getattr(os, "sched_getaffinity", None)

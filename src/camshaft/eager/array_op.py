@@ -123,7 +123,8 @@ class ArrayOp:
         """
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
-        operands = [operand(x) for x in inputs]
+        name = self.op.name
+        operands = [operand(x, name) for x in inputs]
         if self.n_inputs:
             result = self._elementwise(operands, output(out), attrs)
         else:

@@ -98,8 +98,8 @@ class Profile:
 def profile(plan: ExecutionPlan, *, runs: int = 20, warmup: int = 3) -> Profile:
     """Profile a plan with its present inputs and extents; see ExecutionPlan.profile. Measures the machine's peak first, if it
     is not stored (takes seconds)."""
-    if runs < 1 or warmup < 0:
-        raise SettingError(f"profile: {runs} runs after {warmup} warm-up runs; wanted 1 or more after 0 or more")
+    if type(runs) is not int or type(warmup) is not int or runs < 1 or warmup < 0:
+        raise SettingError(f"profile: {runs!r} runs after {warmup!r} warm-up runs; wanted 1 or more after 0 or more")
     for _ in range(warmup):
         plan.bound.timed()
     return profile_of(plan, [plan.bound.timed() for _ in range(runs)])

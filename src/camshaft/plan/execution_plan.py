@@ -80,6 +80,8 @@ class Submission:
 
         Raises PlanError in a host thunk without a timeout: the run may need the workers that run the thunk.
         """
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float, type(None))):
+            raise PlanError(f"the timeout is {timeout!r:.80}; wanted seconds, or None")
         if timeout is None and inside_host_thunk() and not self._future.done():
             raise PlanError(
                 "a host thunk's function waited, without a timeout, for a run that may need its own workers"

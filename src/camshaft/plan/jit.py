@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.errors import PlanError, ShapeError, count
+from camshaft.errors import PlanError, ShapeError, count, shortened
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.arguments import operand
 from camshaft.plan.compile import compile
@@ -31,13 +31,16 @@ def jit(function: Callable[..., Any] | None = None, *, backend: str | None = Non
     Arguments and results are arrays, or dicts, lists, tuples, named tuples and dataclasses of them. Arrays and NumPy
     scalars become graph inputs. Everything else (Python numbers, strings) is a constant of the trace: another value triggers a
     new trace. Arrays that the function captures are constants too. Results are NumPy arrays; Python numbers and None are
-    returned unchanged. Called with tensors of a graph, the function adds its nodes to that graph.
+    returned unchanged. Called with tensors of a graph, the function adds its nodes to that graph. A method may be decorated: its
+    object is an argument like any other, a constant unless it is a dataclass.
 
     Raises PlanError, naming the argument or result, for an unhashable constant and for a result that is not a tensor of the
     trace.
     """
     if function is None:
         return functools.partial(jit, backend=backend, threads=threads)
+    if not callable(function):
+        raise PlanError(f"jit: got {function!r:.80}; wanted a function of arrays")
     return functools.wraps(function)(_Jitted(function, backend, threads))
 
 

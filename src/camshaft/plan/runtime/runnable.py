@@ -6,7 +6,6 @@ wraps one of them.
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Self
@@ -151,7 +150,9 @@ class NativePlan(ClosablePlan):
     def set_extent(self, extent: Extent, value: int) -> None:
         """See Runnable."""
         place = self._place(extent)
-        number = operator.index(value)
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise PlanError(f"extent {extent.name!r} got {value!r:.80}; wanted a whole number from 0 to {extent.bound}")
+        number = int(value)
         if not 0 <= number <= extent.bound:
             raise PlanError(f"extent {extent.name!r} got {number}; wanted 0 to {extent.bound}")
         self._refuse_closed()
@@ -215,6 +216,8 @@ class NativePlan(ClosablePlan):
         """Returns whether a wait precedes each thunk."""
 
     def _place(self, extent: Extent) -> int:
+        if not isinstance(extent, Extent):
+            raise PlanError(f"got the extent {extent!r:.80}; wanted an Extent of this plan")
         if extent not in self._index:
             raise PlanError(f"extent {extent.name!r} (bound {extent.bound}) is not one of this plan's")
         return self._index[extent]
