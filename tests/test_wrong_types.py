@@ -139,6 +139,12 @@ def test_a_wrong_type_is_named(call: Callable[[Any], object], value: object, wor
     assert words in str(caught.value)
 
 
+def result_after_a_text(plan: cs.ExecutionPlan) -> object:
+    submitted = plan.submit(x=X)
+    submitted.wait(30)
+    return submitted.result("a")  # type: ignore[arg-type]
+
+
 RUN: list[tuple[Callable[[cs.ExecutionPlan], object], str]] = [
     (lambda p: p.run(x=None), "input 'x': got None"),
     (lambda p: p.run(x="a"), "input 'x' came as <U1 []"),
@@ -146,7 +152,7 @@ RUN: list[tuple[Callable[[cs.ExecutionPlan], object], str]] = [
     (lambda p: p.run(x=MASKED), "input 'x': a masked array"),
     (lambda p: p.run(3), "got 3; wanted inputs by name"),  # type: ignore[arg-type]
     (lambda p: p.submit(x=object()), "input 'x'"),
-    (lambda p: p.submit(x=X).result("a"), "the timeout is 'a'"),  # type: ignore[arg-type]
+    (result_after_a_text, "the timeout is 'a'"),
     (lambda p: p.set_extent("a", 3), "got the extent 'a'; wanted an Extent"),  # type: ignore[arg-type]
     (lambda p: p.profile(x=X, runs="a"), "'a' runs"),  # type: ignore[arg-type]
     (lambda p: p.profile(x=X, warmup="a"), "'a' warm-up"),  # type: ignore[arg-type]

@@ -219,8 +219,8 @@ class ExecutionPlan:
 
     def _active(self, name: str, array: Array) -> Array:
         """Returns the active elements of a plain output, or all bytes of a blocked one."""
-        view: Array = array[(..., *map(slice, active_shape(self, name, {})))]  # `...`: an array without axes stays one
-        return view
+        shape = active_shape(self, name, {})
+        return array[tuple(map(slice, shape))] if shape else array
 
     def explain(self) -> str:
         """Returns a text listing: thunks with variant, device and reason; waits; arenas; why other variants were not chosen."""

@@ -99,7 +99,7 @@ def active_shape(plan: ExecutionPlan, name: str, active: Mapping[Extent, int]) -
     """Returns an output's shape with these active sizes, and for other extents those of the last run."""
     spec: TensorSpec = plan.specs[name]
     if not spec.is_plain:
-        return plan.outputs[name].shape
+        return (plan.outputs[name].size,)
     return tuple(active.get(d, plan.bound.extent(d)) if isinstance(d, Extent) else d for d in spec.shape)
 
 
