@@ -113,7 +113,7 @@ TABLE = (
         "cache_nbytes",
         "a size from 16M up",
         "512M",
-        "Maximum size of the cache of compiled kernels.",
+        "Maximum size of the cache of compiled kernels; M is 10^6 bytes.",
         size,
         lambda: Settings.cache_nbytes,
     ),
