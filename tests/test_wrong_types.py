@@ -91,8 +91,8 @@ GRAPH: list[Row] = [
     (lambda v: cs.Graph().constant("c", v), [1.0], "constant 'c' got [1.0]; wanted an ndarray"),
     (lambda v: cs.Graph().constant(v, X), 3, "constant: got the name 3"),
     (lambda v: cs.Graph().state("s", v), 3, "state 's': got 3"),
-    (lambda v: cs.Graph().reshape(v, (3,)), "a", "reshape: got 'a'; wanted a tensor"),
-    (lambda v: cs.Graph().rows(v, 0, 1), "a", "rows: got 'a'; wanted a tensor"),
+    (lambda v: cs.Graph().reshape(v, (3,)), "a", "reshape: got 'a'; wanted tensors"),
+    (lambda v: cs.Graph().rows(v, 0, 1), "a", "rows: got 'a'; wanted tensors"),
     (lambda v: cs.Graph().output("y", v), 3, "output 'y': got 3"),
     (on_graph(lambda g, x: g.output(3, x)), None, "output: got the name 3"),  # type: ignore[arg-type]
     (on_graph(lambda g, x: g.node(3, x)), None, "no op 3"),  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ GRAPH: list[Row] = [
     (on_graph(lambda g, x: cs.sum(x, axis="a")), None, "sum: got axes a"),
     (on_graph(lambda g, x: g.custom(3.5, [x], [])), None, "custom: got 3.5"),
     (on_graph(lambda g, x: g.custom(print, 3, [])), None, "got inputs=3; wanted a list"),  # type: ignore[arg-type]
-    (on_graph(lambda g, x: g.custom(print, ["a"], [])), None, "got 'a'; wanted a tensor"),  # type: ignore[list-item]
+    (on_graph(lambda g, x: g.custom(print, ["a"], [])), None, "got 'a'; wanted tensors"),  # type: ignore[list-item]
 ]
 ARRAYS: list[Row] = [
     (cs.exp, None, "exp: got None; wanted tensors, arrays and numbers"),

@@ -164,7 +164,7 @@ def checked_device(name: object) -> str | None:
 def checked_tensor(what: str, x: object) -> Tensor:
     """Raises ShapeError unless `x` is a tensor."""
     if not isinstance(x, Tensor):
-        raise ShapeError(f"{what}: got {x!r:.80}; wanted a tensor of this graph")
+        raise ShapeError(f"{what}: got {x!r:.80}; wanted tensors of this graph")
     return x
 
 

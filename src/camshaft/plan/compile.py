@@ -76,6 +76,8 @@ def compile(
     if sync is not None and activations != "f32":
         raise PlanError(f"compile: activations {activations!r} with sync {sync!r}; wanted f32, as it was written")
     check_sync(graph, sync)
+    if sync is None and not memory and not graph.outputs and not any(map(_has_effect, graph.nodes)):
+        raise PlanError(f"compile: {graph!r} computes nothing; wanted an output (graph.output(name, tensor))")
     unknown = sorted(set(memory or ()) - {*graph.inputs, *graph.states, *graph.outputs})
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
@@ -100,11 +102,9 @@ def compile(
 
 
 def _check_arguments(graph: object, weights: object, memory: object, **flags: object) -> None:
-    """Raises PlanError for a wrong type, and for a graph that computes nothing that a caller could read."""
+    """Raises PlanError for a wrong type."""
     if not isinstance(graph, Graph):
         raise PlanError(f"compile: got {graph!r:.80}; wanted a camshaft.Graph")
-    if not graph.outputs and not any(_has_effect(node) for node in graph.nodes):
-        raise PlanError(f"compile: {graph!r} computes nothing; wanted an output (graph.output(name, tensor))")
     if weights is not None and not isinstance(weights, Weights):
         raise PlanError(f"compile: weights={weights!r:.80}; wanted Weights or None")
     if memory is not None and not isinstance(memory, Mapping):
