@@ -19,6 +19,7 @@ from camshaft.formats.blocks import BlockFormat, by_ggml_id
 from camshaft.formats.gguf.values import Entry, Metadata, scan_value
 from camshaft.formats.mapped import Cursor, MappedFile, shown
 from camshaft.formats.tensor import FileTensor
+from camshaft.store.digest import digest_of
 
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
@@ -235,7 +236,7 @@ class HeaderIndex:
 def probe(file: MappedFile) -> str:
     """A lookup key for a file's header: its size and a hash of its first bytes. Different headers may share it."""
     first = file.view(0, min(_PROBE_NBYTES, file.size))
-    return f"{file.size}|{hashlib.sha256(first.data).hexdigest()}"
+    return digest_of(file.size, first.tobytes())
 
 
 def known_header(file: GGUFFile) -> HeaderIndex:
