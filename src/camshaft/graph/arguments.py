@@ -11,7 +11,7 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import ArrayOverflowError, PlanError, ShapeError
+from camshaft.errors import ArrayOverflowError, PlanError, ShapeError, shortened
 from camshaft.graph.tensor import Array, Tensor, root
 from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
 from camshaft.ops.op import Attrs, Op
@@ -164,7 +164,7 @@ def checked_device(name: object) -> str | None:
 def checked_tensor(what: str, x: object) -> Tensor:
     """Raises ShapeError unless `x` is a tensor."""
     if not isinstance(x, Tensor):
-        raise ShapeError(f"{what}: got {x!r:.80}; wanted tensors of this graph")
+        raise ShapeError(f"{what}: got {shortened(repr(x), 80)}; wanted tensors of this graph")
     return x
 
 
