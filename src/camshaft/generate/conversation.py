@@ -123,7 +123,7 @@ class Conversation(Closing):
             ids = self._dropped_to(turn, context // 2)
         if len(ids) > context:
             what = "the system message and this message have" if self._shifts else "the conversation has"
-            raise ContextError(f"{what} {len(ids)} tokens; the context is {context}: shorten it or raise the context")
+            raise ContextError(f"{what} {len(ids)} tokens; the context is {context}: shorten it or raise context=")
         return turn, ids
 
     def _dropped_to(self, turn: _Turn, n_tokens: int) -> list[int]:

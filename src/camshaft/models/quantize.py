@@ -88,7 +88,7 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
     if target.is_dir():
         raise StoreError(f"{target}: is a folder; wanted the path of an output file")
     if target.exists() and not force:
-        raise StoreError(f"{target}: exists already; replace it with --force")
+        raise StoreError(f"{target}: exists already; force=True replaces it")
     if not target.parent.is_dir():
         raise StoreError(f"{target}: the folder {target.parent} does not exist")
 
@@ -111,11 +111,12 @@ def formats_of(file: GGUFFile, mix: Mix, *, pure: bool = False) -> dict[str, Blo
 def _position(file: GGUFFile) -> Callable[[int], TensorPosition]:
     def number(key: str, otherwise: int) -> int:
         value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
-        return int(np.max(value)) if isinstance(value, (int, np.ndarray)) else otherwise
+        values = np.asarray(value if isinstance(value, (int, np.ndarray)) else otherwise)
+        return int(values.max()) if values.size and values.dtype.kind in "iu" else otherwise
 
     heads = number("attention.head_count", 1)
     per_head = heads // max(1, number("attention.head_count_kv", heads))
-    layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.(\d+)\.", name))}
+    layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.([0-9]{1,9})\.", name))}
     n_layers, n_experts = number("block_count", len(layers)), number("expert_count", 0)
     return lambda layer: TensorPosition(layer, n_layers, per_head, n_experts)
 
