@@ -220,7 +220,7 @@ def test_what_a_conversation_cannot_begin_with_is_refused(lm: LanguageModel, giv
 
 def test_generate_takes_a_prompt_or_messages(lm: LanguageModel) -> None:
     chat = [{"role": "user", "content": "x"}]
-    for given in ({}, {"prompt": "x", "messages": chat}, {"messages": chat, "raw": True}):
+    for given in ({}, {"prompt": "x", "messages": chat}, {"messages": chat, "raw": True}, {"messages": []}):
         with pytest.raises(SettingError, match="generate got"):
             lm.generate(**given)  # type: ignore[arg-type]
 

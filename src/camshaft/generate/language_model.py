@@ -191,17 +191,18 @@ class LanguageModel(Closing):
         if (prompt is None) == (messages is None):
             came = "neither a prompt nor messages" if prompt is None else "a prompt and messages"
             raise SettingError(f"generate got {came}; wanted one of them")
-        ids = (
-            self.prompt_ids(prompt, raw=options.raw) if prompt is not None else self._chat_ids(messages or [], options)
-        )
+        ids = self._chat_ids(messages, options) if prompt is None else self.prompt_ids(prompt, raw=options.raw)
         self.check_open()
         session = Session(self, waits=True)
         return session.start(ids, options, lambda generation: session.close())
 
-    def _chat_ids(self, messages: Messages, options: GenerateOptions) -> list[int]:
+    def _chat_ids(self, messages: Messages | None, options: GenerateOptions) -> list[int]:
         if options.raw:
             raise SettingError("generate got messages and raw=True; messages need the chat template")
-        return encode_chat(self.tokenizer, self.chat_template.render(checked_messages(messages)))
+        chat = checked_messages(() if messages is None else messages)
+        if not chat:
+            raise SettingError("generate got no messages; wanted at least one")
+        return encode_chat(self.tokenizer, self.chat_template.render(chat))
 
     def generate_batch(
         self,
