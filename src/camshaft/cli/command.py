@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 
+from camshaft.cli.exits import CLOSED_PIPE, FAILED, INTERRUPTED, RaisesInterrupts, discard_output
 from camshaft.errors import CamshaftError, StoreError
 from camshaft.settings import setting
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-FAILED, INTERRUPTED = 2, 130
 _MOVE = "CAMSHAFT_CACHE_DIR"
 
 
@@ -40,11 +40,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
         try:
-            function(**given)
+            with RaisesInterrupts():
+                function(**given)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents an error from the flush at exit
-            raise typer.Exit(1) from None
+            discard_output()
+            raise typer.Exit(CLOSED_PIPE) from None
         except (CamshaftError, OSError) as error:
             fail(error)
         except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -67,7 +68,7 @@ class Generation:
     """An iterator of text pieces. At its end `finish_reason` is 'stop' (end token or stop string) or 'length'.
 
     `ids` are the generated tokens without the end token, `tokens` their number. If closed early or after an error,
-    `finish_reason` is None.
+    `finish_reason` is None. Several threads may read one generation: each piece goes to one of them.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Generation:
         self._next_token: Callable[[], int | None] | None = next_token
         self._text, self._stop = detokenizer, StopStrings(options.stop_strings)
         self._max_tokens = options.max_tokens
+        self._reading = threading.RLock()
         self._on_end = on_end
         self._started = self._first = self._last = 0.0
 
@@ -116,15 +118,16 @@ class Generation:
         return self
 
     def __next__(self) -> str:
-        try:
-            while self._next_token is not None:
-                piece = self.advance()
-                if piece:
-                    return piece
-        except BaseException:
-            self.close()
-            raise
-        raise StopIteration
+        with self._reading:
+            try:
+                while self._next_token is not None:
+                    piece = self.advance()
+                    if piece:
+                        return piece
+            except BaseException:
+                self.close()
+                raise
+            raise StopIteration
 
     def close(self) -> None:
         """End the iteration; may be called twice."""
