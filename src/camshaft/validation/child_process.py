@@ -19,6 +19,20 @@ from camshaft.settings import settings
 
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 5.0
+_PR_SET_PDEATHSIG = 1
+PARENT = "CAMSHAFT_PARENT_PROCESS"
+
+
+def end_with_parent() -> None:
+    """In a child: end when the parent does, also by a signal and while native code runs. Linux only; elsewhere the child ends
+    when it next reads stdin."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ.get(PARENT, os.getppid())):  # it ended before the call
+        os._exit(1)
 
 
 class ChildProcess:
@@ -34,6 +48,7 @@ class ChildProcess:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
             "CAMSHAFT_CACHE_DIR": str(settings().cache_dir.absolute()),
+            PARENT: str(os.getpid()),
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
@@ -43,6 +58,7 @@ class ChildProcess:
             env=environment,
             text=True,
             encoding="utf-8",
+            start_new_session=os.name != "nt",  # Ctrl-C on a terminal is for this process, which then ends its children
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
