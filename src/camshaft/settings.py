@@ -25,7 +25,7 @@ class Settings:
     activations: str
     kv_cache: str = "auto"
     c_compiler: str | None = None
-    cache_nbytes: int = 512 << 20
+    cache_nbytes: int = 512 * 10**6
     tune: bool = False
     chains: bool = True
     beam: int = 4
@@ -71,7 +71,7 @@ TABLE = (
         "a folder",
         "the user's cache folder",
         "Folder of the cache: compiled kernels, validation results, measurements, compiled plans, model headers, models.",
-        folder,
+        Path,  # not checked: what cannot be used is reported once, and does without (store/store.py)
         lambda: Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
     ),
     Setting(
@@ -114,7 +114,7 @@ TABLE = (
         "cache_nbytes",
         "a size from 16M up",
         "512M",
-        "Maximum size of the cache of compiled kernels.",
+        "Maximum size of the cache of compiled kernels; M is 10^6 bytes.",
         size,
         lambda: Settings.cache_nbytes,
     ),
@@ -236,7 +236,8 @@ limit_to_cores = True  # False in tests, which want several workers on any machi
 def thread_count(requested: int | None = None) -> int:
     """The number of worker threads: `requested`, else CAMSHAFT_THREADS, at most the cores available to this process; by
     default all of these. More workers than cores would wait for each other."""
-    if requested is not None and (not isinstance(requested, int) or not 1 <= requested <= 1024):
+    is_number = isinstance(requested, int) and not isinstance(requested, bool)
+    if requested is not None and not (is_number and 1 <= requested <= 1024):
         raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
     cores, wanted = available_cores(), requested or settings().threads
     return cores if wanted is None else min(wanted, cores) if limit_to_cores else wanted

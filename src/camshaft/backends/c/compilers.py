@@ -19,6 +19,7 @@ from pathlib import Path
 from camshaft.emit.target import LEVELS, CpuLevel
 from camshaft.errors import BackendError
 from camshaft.settings import setting
+from camshaft.store.digest import digest_of
 
 # A kernel takes up to 35 s of CPU time, which is minutes on a busy machine; the CPU time is limited too.
 COMPILE_TIMEOUT_S, _COMPILE_CPU_S = 1200.0, 120
@@ -59,7 +60,7 @@ class Compiler:
 
     def key(self) -> str:
         """Returns the cache key of the compiler, its version, the flags and the CPU level."""
-        return f"{self.name}|{self.version}|{' '.join(FLAGS)}|{setting('cpu_features')}"
+        return digest_of(self.name, self.version, FLAGS, setting("cpu_features"))
 
 
 def find_compiler() -> Compiler:
