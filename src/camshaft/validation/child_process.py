@@ -20,18 +20,17 @@ from camshaft.settings import settings
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 5.0
 _PR_SET_PDEATHSIG = 1
-PARENT = "CAMSHAFT_PARENT_PROCESS"
 
 
-def end_with_parent() -> None:
-    """In a child: end when the parent does, also by a signal and while native code runs. Linux only; elsewhere the child ends
+def end_with_parent(parent: int) -> None:
+    """In a child of the process `parent`: end when the parent does, also by a signal and while native code runs. Linux only; elsewhere the child ends
     when it next reads stdin."""
     if sys.platform != "linux":
         return
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ.get(PARENT, os.getppid())):  # it ended before the call
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
@@ -48,10 +47,9 @@ class ChildProcess:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
             "CAMSHAFT_CACHE_DIR": str(settings().cache_dir.absolute()),
-            PARENT: str(os.getpid()),
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", module, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

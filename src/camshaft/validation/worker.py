@@ -146,7 +146,8 @@ def _send(what: str, value: object) -> None:
 
 def main() -> None:
     """Validate the cases from stdin one by one."""
-    end_with_parent()
+    if len(sys.argv) > 1:
+        end_with_parent(int(sys.argv[1]))
     watch_builds(lambda begins: _send("compiling", begins))
     _send("ready", True)
     for line in sys.stdin:
