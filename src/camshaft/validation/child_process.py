@@ -23,8 +23,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """In a child of the process `parent`: end when the parent does, also by a signal and while native code runs. Linux only; elsewhere the child ends
-    when it next reads stdin."""
+    """In a child of the process `parent`: end when it does, also by a signal and while native code runs.
+
+    Linux only; elsewhere the child ends when it next reads stdin.
+    """
     if sys.platform != "linux":
         return
     import ctypes
