@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -225,3 +227,25 @@ def test_a_message_goes_through_the_chat_template_and_raw_text_does_not(lm: Lang
     raw = lm.generate("hi", max_tokens=1, sampling=GREEDY, raw=True)
     assert raw.prompt_tokens == len(lm.tokenize("hi")) < chat.prompt_tokens
     assert lm.prompt_ids("hi", raw=False)[0] == 1  # <|im_start|>, parsed as the token
+
+
+def test_each_piece_of_one_generation_goes_to_one_of_its_readers() -> None:
+    text = bytes(range(97, 123)) * 2
+    tokens, inside, overlaps = iter(text), threading.Lock(), []
+
+    def next_token() -> int | None:
+        if not inside.acquire(blocking=False):
+            overlaps.append(1)
+            return 0
+        time.sleep(1e-4)  # lets another reader in
+        inside.release()
+        return next(tokens, None)
+
+    generation = Generation(1, next_token, Detokenizer(PIECES.__getitem__), GenerateOptions(max_tokens=100))
+    pieces: list[str] = []
+    readers = [threading.Thread(target=lambda: pieces.extend(generation)) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert (overlaps, sorted(pieces), bytes(generation.ids)) == ([], sorted(text.decode()), text)

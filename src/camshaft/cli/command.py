@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 
+from camshaft.cli.exits import CLOSED_PIPE, FAILED, INTERRUPTED, RaisesInterrupts, discard_output
 from camshaft.cli.terminal import escaped, unescaped
 from camshaft.errors import CamshaftError, StoreError, count
 from camshaft.settings import setting
@@ -26,7 +27,6 @@ from camshaft.settings import setting
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-FAILED, INTERRUPTED = 2, 130
 # A keyword of the library in a message: `raw=True`, `context=`, `top_p=2`.
 _KEYWORD = re.compile(r"\b([a-z_]+)=(?:True\b|(?=(\S?)))")
 _MOVE = "CAMSHAFT_CACHE_DIR"
@@ -44,11 +44,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
         try:
-            function(**given)
+            with RaisesInterrupts():
+                function(**given)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents an error from the flush at exit
-            raise typer.Exit(1) from None
+            discard_output()
+            raise typer.Exit(CLOSED_PIPE) from None
         except (CamshaftError, OSError) as error:
             fail(error, wrapped.__annotations__)
         except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from camshaft.cli.command import FAILED, INTERRUPTED
+from camshaft.cli.exits import FAILED, INTERRUPTED
 from camshaft.cli.terminal import protect_streams
 from camshaft.version import __version__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +81,7 @@ class Generation:
     full context). If closed early or after an error, it is None.
 
     `ids` are the generated tokens without the end token, `tokens` their number, `text` the pieces so far, and `logprobs` has an
-    entry per token if the option of that name is set.
+    entry per token if the option of that name is set. Several threads may read one generation: each piece goes to one of them.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Generation:
         self._detokenizer, self._stop = detokenizer, StopStrings(options.stop_strings)
         self._pieces: list[str] = []
         self._max_tokens = options.max_tokens
+        self._reading = threading.RLock()
         self._started = self._first = self._last = 0.0
 
     @property
@@ -138,15 +140,16 @@ class Generation:
         return self
 
     def __next__(self) -> str:
-        try:
-            while self._next_token is not None:
-                piece = self.advance()
-                if piece:
-                    return piece
-        except BaseException:
-            self.close()
-            raise
-        raise StopIteration
+        with self._reading:
+            try:
+                while self._next_token is not None:
+                    piece = self.advance()
+                    if piece:
+                        return piece
+            except BaseException:
+                self.close()
+                raise
+            raise StopIteration
 
     def close(self) -> None:
         """End the iteration; may be called twice."""
