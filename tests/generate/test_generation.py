@@ -233,13 +233,13 @@ def test_each_piece_of_one_generation_goes_to_one_of_its_readers() -> None:
     text = bytes(range(97, 123)) * 2
     tokens, inside, overlaps = iter(text), threading.Lock(), []
 
-    def next_token() -> int | None:
+    def next_token() -> int | str:
         if not inside.acquire(blocking=False):
             overlaps.append(1)
             return 0
         time.sleep(1e-4)  # lets another reader in
         inside.release()
-        return next(tokens, None)
+        return next(tokens, "stop")
 
     generation = Generation(1, next_token, Detokenizer(PIECES.__getitem__), GenerateOptions(max_tokens=100))
     pieces: list[str] = []

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import FAILED, command, one_line
+from camshaft.cli.command import command, one_line
+from camshaft.cli.exits import FAILED
 from camshaft.cli.generate import stream
 from camshaft.errors import CamshaftError, ContextError, SettingError
 
