@@ -19,9 +19,10 @@ from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
+from camshaft.eager.new_shapes import Kinds
 from camshaft.eager.numpy_forms import attributes_of, count_of
 from camshaft.eager.operands import as_kind, kind_of, output
-from camshaft.eager.shaped_call import Prepared
+from camshaft.eager.shaped_call import Plan, Prepared
 from camshaft.errors import ArrayTypeError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op
@@ -49,6 +50,10 @@ def anything(choice: Choice, node: NodeSpec) -> None:
     """Accepts every choice."""
 
 
+def _kind(node: NodeSpec) -> Hashable:
+    return tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
+
+
 class ArrayOp:
     """An op on arrays. `call` is what a table returns: a builtin where native calls can be made and the op is elementwise, else
     this object's own method; either has this object as `__self__`.
@@ -58,6 +63,7 @@ class ArrayOp:
         "_calls",
         "_choices",
         "_kernels",
+        "_kinds",
         "_lock",
         "_plain",
         "_python",
@@ -87,6 +93,7 @@ class ArrayOp:
         self._calls: dict[Hashable, Prepared] = {}
         self._choices: dict[Hashable, Choice] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
+        self._kinds = Kinds()
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.Words | None = None
@@ -121,6 +128,10 @@ class ArrayOp:
         Arrays are ndarrays or whatever has `__array__`, `__dlpack__` or the buffer protocol; results are ndarrays, or of the
         first DLPack kind among the inputs. ShapeError, which is a ValueError or TypeError where NumPy raises one.
         """
+        if out is None:
+            result = self._kinds.call(self, inputs, attrs)
+            if result is not None:
+                return result
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
         operands = [operand(x) for x in inputs]
@@ -142,7 +153,7 @@ class ArrayOp:
     def select(self, node: NodeSpec) -> Choice:
         """Returns the choice for a node under the current override and measurements: where nothing but one variant can do it, the
         choice for the first node of these dtypes and ranks."""
-        kind = tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
+        kind = _kind(node)
         choice = self._choices.get(kind)
         if choice is None or choice.variant.supports(node, choice.device) is not None:
             choice = self._selected(node)
@@ -159,6 +170,10 @@ class ArrayOp:
     def _is_only_choice(self, node: NodeSpec) -> bool:
         measured = self.measurements is not None or measurements().has(self.op)
         return not measured and len(alternatives(self.op, node, self.override)) == 1
+
+    def only_choice(self, node: NodeSpec) -> Choice | None:
+        """The choice for every node of these dtypes and ranks, where there is one."""
+        return None if self.check is not anything else self._choices.get(_kind(node))
 
     def known(self, key: Hashable) -> Prepared | None:
         """The call prepared for a key, or None."""
@@ -177,6 +192,12 @@ class ArrayOp:
         """Registers the call with the builtin, where it supports it."""
         if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
             native_call.add_shape_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
+
+    def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None:
+        """Records a prepared call, so that calls of other shapes need no preparation."""
+        if all(type(x) is np.ndarray for x in operands):
+            with self._lock:
+                self._kinds.record(self, operands, attrs, prepared, plan)
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         name = self.op.name
