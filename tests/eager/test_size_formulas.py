@@ -87,12 +87,19 @@ def test_bits_are_those_of_calls_that_are_prepared() -> None:
             )  # fmt: skip
 
 
+def counted(made: Any, calls: list[Any]) -> Any:
+    def call(*given: Any) -> Any:
+        calls.append(given)
+        return made(*given)
+
+    return call
+
+
 def test_few_calls_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     t = DispatchTable(None)
     prepared: list[Any] = []
     for module, name in ((shaped_call, "prepare"), (elementwise_call, "_prepared")):
-        made = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given, made=made: prepared.append(1) or made(*given))
+        monkeypatch.setattr(module, name, counted(getattr(module, name), prepared))
     for _ in range(30):
         calls(t, *(int(n) for n in RNG.integers(2, (8, 40, 300))))
     n_first = len(prepared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,10 +26,13 @@ from camshaft.eager.operands import as_kind, kind_of, output
 from camshaft.eager.shaped_call import Plan, Prepared
 from camshaft.errors import ArrayTypeError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
+from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Choice, Measurements, alternatives, select
+from camshaft.validation.cases import VariantCase, case_of
+from camshaft.validation.proof import prove
 
 Attrs = Mapping[str, Any]
 
@@ -50,6 +54,10 @@ def anything(choice: Choice, node: NodeSpec) -> None:
     """Accepts every choice."""
 
 
+def unmeasured(case: VariantCase, node: NodeSpec) -> None:
+    """The measurements of an op that has none."""
+
+
 def _kind(node: NodeSpec) -> Hashable:
     return tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
 
@@ -66,8 +74,10 @@ class ArrayOp:
         "_kinds",
         "_lock",
         "_plain",
+        "_proved",
         "_python",
         "_resolved",
+        "_several",
         "_shaped",
         "_state",
         "call",
@@ -94,6 +104,8 @@ class ArrayOp:
         self._choices: dict[Hashable, Choice] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
         self._kinds = Kinds()
+        self._proved: dict[VariantCase, bool] = {}
+        self._several: set[Hashable] = set()
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.Words | None = None
@@ -157,19 +169,40 @@ class ArrayOp:
         choice = self._choices.get(kind)
         if choice is None or choice.variant.supports(node, choice.device) is not None:
             choice = self._selected(node)
-            if self._is_only_choice(node):
+            if kind not in self._several:
                 with self._lock:
-                    _remember(self._choices, kind, choice)
+                    if self._is_only_choice(node):
+                        _remember(self._choices, kind, choice)
+                    else:
+                        self._several.add(kind)
         self.check(choice, node)
         return choice
 
     def _selected(self, node: NodeSpec) -> Choice:
-        given = () if self.measurements is None else (self.measurements,)
-        return select(self.op, node, self.override, *given)
+        found = self.measurements
+        if found is None and not measurements().has(self.op):
+            found = unmeasured  # without it, every variant's measurements are looked up
+        return select(self.op, node, self.override, found)
 
     def _is_only_choice(self, node: NodeSpec) -> bool:
         measured = self.measurements is not None or measurements().has(self.op)
         return not measured and len(alternatives(self.op, node, self.override)) == 1
+
+    def replace(self, key: Hashable, prepared: Prepared) -> None:
+        """Puts another prepared call in the place of one."""
+        with self._lock:
+            self._calls[key] = prepared
+
+    def first_use(self, node: NodeSpec, choice: Choice) -> Choice | None:
+        """The choice with the op's `first_use` for the chosen variant, where that is proved."""
+        variant = self.op.first_use(node, choice.variant)
+        if variant is None or self.check is not anything or choice.backend not in BACKENDS:
+            return None
+        case = case_of(self.op, variant, choice.backend, node)
+        if case not in self._proved:
+            with self._lock:
+                self._proved[case] = prove([case])[case].status == "proved"
+        return dataclasses.replace(choice, variant=variant) if self._proved[case] else None
 
     def only_choice(self, node: NodeSpec) -> Choice | None:
         """The choice for every node of these dtypes and ranks, where there is one."""

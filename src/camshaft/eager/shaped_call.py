@@ -21,6 +21,9 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import Choice
 from camshaft.validation.run import refusal_of
 
+# Calls of a shape before its own kernel is compiled.
+FIRST_USES = 2
+
 
 class NoFormula(Exception):
     """The call runs something else than kernels that take sizes at run time."""
@@ -41,6 +44,8 @@ class Chooser(Protocol):
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
     def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None: ...
+    def replace(self, key: Hashable, prepared: Prepared) -> None: ...
+    def first_use(self, node: NodeSpec, choice: Choice) -> Choice | None: ...
     def only_choice(self, node: NodeSpec) -> Choice | None: ...
 
 
@@ -65,6 +70,8 @@ class Prepared(NamedTuple):
     computed: tuple[Dtype, ...]
     returned: tuple[Dtype, ...]
     node: NodeSpec | None = None  # what it runs, where that is all
+    # Above 0: another variant runs in place of the chosen one, so often; then the call is prepared with the chosen one.
+    uses_left: int = 0
 
     @property
     def takes_sizes(self) -> bool:
@@ -106,7 +113,11 @@ def _call(
     op = chooser.op
     key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
     before = chooser.known(key)
-    prepared = before or chooser.once(key, lambda: prepare(chooser, arrays, given))
+    prepared = before or chooser.once(key, lambda: prepare(chooser, arrays, given, first_uses=FIRST_USES))
+    if before is not None and before.uses_left:
+        left = before.uses_left - 1
+        prepared = before._replace(uses_left=left) if left else prepare(chooser, arrays, given)
+        chooser.replace(key, prepared)
     inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
     wanted = _outputs(op, prepared, out)
     results = [
@@ -114,9 +125,9 @@ def _call(
         for want, shape, dtype in zip(wanted, prepared.shapes, prepared.computed, strict=True)
     ]
     prepared.run(inputs, results)
-    if before is not None or not prepared.takes_sizes:
+    if not prepared.uses_left and (before is not None or not prepared.takes_sizes):
         chooser.remember(operands, attrs, prepared)
-    elif all(x is y for x, y in zip(operands, arrays, strict=True)):
+    elif before is None and all(x is y for x, y in zip(operands, arrays, strict=True)):
         _record(chooser, operands, attrs, prepared)
     given_back = tuple(give(r, w, d) for r, w, d in zip(results, wanted, prepared.returned, strict=True))
     return given_back[0] if len(given_back) == 1 else given_back or None
@@ -167,8 +178,9 @@ def check_updates(op: Op, values: Sequence[Any]) -> None:
             raise ShapeError(f"{op.name}: input {index} is written in place; got a {kind}, wanted {_IN_PLACE}")
 
 
-def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared:
-    """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back."""
+def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses: int = 0) -> Prepared:
+    """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back. `first_uses`:
+    for so many calls another variant of the same bits may run, which compiles nothing for this shape."""
     op = chooser.op
     names = tuple(attrs)
     if names not in chooser.names:
@@ -192,10 +204,12 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared
     short = _rounding(node, choice, back)
     if short is not None:
         node, dtypes = short, back
-    run = runner(node, choice)
+    first = chooser.first_use(node, choice) if first_uses else None
+    run = runner(node, first or choice)
     if len(dtypes) == 1 and back != dtypes and isinstance(run, HostRunner):
-        return Prepared(narrowed(run, node, choice, as_dtype(back[0])), inputs, shapes, back, back)
-    return Prepared(run, inputs, shapes, dtypes, back, node)
+        run = narrowed(run, node, choice, as_dtype(back[0]))
+        return Prepared(run, inputs, shapes, back, back, None, 0 if first is None else first_uses)
+    return Prepared(run, inputs, shapes, dtypes, back, node, 0 if first is None else first_uses)
 
 
 def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> NodeSpec | None:
