@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 
 from camshaft import DispatchTable, table
 from camshaft.eager import elementwise_call, shaped_call
+from camshaft.eager.native import cpython_abi
 from camshaft.eager.size_formulas import Recording, number
 
 Array = np.ndarray[Any, Any]
@@ -88,9 +92,9 @@ def test_bits_are_those_of_calls_that_are_prepared() -> None:
 
 
 def counted(made: Any, calls: list[Any]) -> Any:
-    def call(*given: Any) -> Any:
+    def call(*given: Any, **named: Any) -> Any:
         calls.append(given)
-        return made(*given)
+        return made(*given, **named)
 
     return call
 
@@ -130,3 +134,41 @@ def test_arrays_that_formulas_do_not_cover_are_called_in_the_ordinary_way() -> N
     assert out.tolist() == [2.0] * 7
     with pytest.raises(np.exceptions.AxisError):
         t.sum(np.ones((9, 2)), axis=2)
+
+
+def _sum_rows(view: Array) -> None:
+    table().sum(view, axis=1)
+
+
+def python_calls(call: Callable[[], object]) -> list[str]:
+    """The functions of eager calls in Python that a call enters."""
+    entered: list[str] = []
+    sys.setprofile(lambda frame, event, arg: entered.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return [name for name in entered if name in ("run", "call")]
+
+
+@pytest.mark.skipif(cpython_abi.refusal() is not None, reason=str(cpython_abi.refusal()))
+def test_small_views_are_copied_without_the_interpreter() -> None:
+    x, sums = draw(30, 24), table().sum
+    for view in (x[::2], x.T, x[:, ::3], x[::-1], x[:, ::-1], x[:, 3:7], np.broadcast_to(x[0], (5, 24))):
+        wanted = sums(view.copy(), axis=1)
+        for _ in range(4):
+            assert sums(view, axis=1).tobytes() == wanted.tobytes()
+        assert python_calls(functools.partial(_sum_rows, view)) == []
+    row = x[:, 0]
+    square = draw(30, 30)
+    out = square[:, 0]  # overlaps a copied operand
+    wanted = square.sum(axis=1)
+    assert table().sum(square.T, axis=0, out=out) is out
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
+    counts = sys.getrefcount(row), sys.getrefcount(x)
+    for _ in range(100):
+        table().sum(x.T, axis=1)
+        table().dot(row, row)
+    assert (sys.getrefcount(row), sys.getrefcount(x)) == counts
+    with pytest.raises(np.exceptions.AxisError):
+        table().sum(x.T, axis=2)

@@ -230,8 +230,8 @@ def _rounded_activations(use: Use, uses: Uses) -> Match | None:
 
 
 def _first_use(node: ops.NodeSpec, variant: ops.KernelVariant) -> ops.KernelVariant | None:
-    """`lanes` adds an element's products in the order of k, from 0 on. So do these where b is [k, n], and the depth of `blocked` is
-    one part."""
+    """`lanes` adds an element's products in the order of k, from 0 on. So do these where b is [k, n], `blocked` where the depth
+    is one part."""
     s = sizes_of(node)
     in_order = {
         TILED.name: True,
