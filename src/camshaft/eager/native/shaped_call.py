@@ -94,9 +94,9 @@ def _call_with_copies(call: Call, symbol: str, inputs: list[Value], flags: list[
         named.set(b.load_field(call.names, layout.TUPLE_SIZE))
     call.need(b.ule(named.value, MOST_ATTRIBUTES + 1))
     args, copies = b.alloca(f"[{len(inputs) + MOST_ATTRIBUTES + 1} x ptr]"), []
-    with b.for_(0, named.value) as i:
-        at = i + len(inputs)
-        b.store_word(b.load_word(call.args, at, PTR), args, at)
+    with b.for_(0, named.value) as keyword:
+        place = keyword + len(inputs)
+        b.store_word(b.load_word(call.args, place, PTR), args, place)
     for i, (x, own) in enumerate(zip(inputs, flags, strict=True)):
         copy = b.var(PTR, x)
         with b.if_(b.ne(own & layout.C_ORDER, 0)):
