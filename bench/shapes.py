@@ -123,8 +123,6 @@ def line(row: dict[str, Any]) -> tuple[object, ...]:
 
 def main() -> None:
     """Measures and prints."""
-    from bench import rows
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
@@ -134,6 +132,8 @@ def main() -> None:
     options = parser.parse_args()
     for name in ("CAMSHAFT_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(options.threads)
+    from bench import rows  # NumPy, which reads the settings above when it is imported
+
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     made = [measure(name, pair, options.shapes, options.rounds, options.most) for name, pair in calls().items()]
     header = (
