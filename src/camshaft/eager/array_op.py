@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,15 +20,19 @@ from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
+from camshaft.eager.new_shapes import Kinds
 from camshaft.eager.numpy_forms import attributes_of, count_of
 from camshaft.eager.operands import as_kind, kind_of, output
-from camshaft.eager.shaped_call import Prepared
+from camshaft.eager.shaped_call import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
+from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Choice, Measurements, alternatives, select
+from camshaft.validation.cases import VariantCase, case_of
+from camshaft.validation.proof import prove
 
 Attrs = Mapping[str, Any]
 
@@ -49,6 +54,14 @@ def anything(choice: Choice, node: NodeSpec) -> None:
     """Accepts every choice."""
 
 
+def unmeasured(case: VariantCase, node: NodeSpec) -> None:
+    """The measurements of an op that has none."""
+
+
+def _kind(node: NodeSpec) -> Hashable:
+    return tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
+
+
 class ArrayOp:
     """An op on arrays. `call` is what a table returns: a builtin where native calls can be made and the op is elementwise, else
     this object's own method; either has this object as `__self__`.
@@ -58,10 +71,13 @@ class ArrayOp:
         "_calls",
         "_choices",
         "_kernels",
+        "_kinds",
         "_lock",
         "_plain",
+        "_proved",
         "_python",
         "_resolved",
+        "_several",
         "_shaped",
         "_state",
         "call",
@@ -87,6 +103,9 @@ class ArrayOp:
         self._calls: dict[Hashable, Prepared] = {}
         self._choices: dict[Hashable, Choice] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
+        self._kinds = Kinds()
+        self._proved: dict[VariantCase, bool] = {}
+        self._several: set[Hashable] = set()
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.Words | None = None
@@ -121,6 +140,10 @@ class ArrayOp:
         Arrays are ndarrays or whatever has `__array__`, `__dlpack__` or the buffer protocol; results are ndarrays, or of the
         first DLPack kind among the inputs. ShapeError, which is a ValueError or TypeError where NumPy raises one.
         """
+        if out is None:
+            result = self._kinds.call(self, inputs, attrs)
+            if result is not None:
+                return result
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
         name = self.op.name
@@ -143,23 +166,48 @@ class ArrayOp:
     def select(self, node: NodeSpec) -> Choice:
         """Returns the choice for a node under the current override and measurements: where nothing but one variant can do it, the
         choice for the first node of these dtypes and ranks."""
-        kind = tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
+        kind = _kind(node)
         choice = self._choices.get(kind)
         if choice is None or choice.variant.supports(node, choice.device) is not None:
             choice = self._selected(node)
-            if self._is_only_choice(node):
+            if kind not in self._several:
                 with self._lock:
-                    _remember(self._choices, kind, choice)
+                    if self._is_only_choice(node):
+                        _remember(self._choices, kind, choice)
+                    else:
+                        self._several.add(kind)
         self.check(choice, node)
         return choice
 
     def _selected(self, node: NodeSpec) -> Choice:
-        given = () if self.measurements is None else (self.measurements,)
-        return select(self.op, node, self.override, *given)
+        found = self.measurements
+        if found is None and not measurements().has(self.op):
+            found = unmeasured  # without it, every variant's measurements are looked up
+        return select(self.op, node, self.override, found)
 
     def _is_only_choice(self, node: NodeSpec) -> bool:
         measured = self.measurements is not None or measurements().has(self.op)
         return not measured and len(alternatives(self.op, node, self.override)) == 1
+
+    def replace(self, key: Hashable, prepared: Prepared) -> None:
+        """Puts another prepared call in the place of one."""
+        with self._lock:
+            self._calls[key] = prepared
+
+    def first_use(self, node: NodeSpec, choice: Choice) -> Choice | None:
+        """The choice with the op's `first_use` for the chosen variant, where that is proved."""
+        variant = self.op.first_use(node, choice.variant)
+        if variant is None or self.check is not anything or choice.backend not in BACKENDS:
+            return None
+        case = case_of(self.op, variant, choice.backend, node)
+        if case not in self._proved:
+            with self._lock:
+                self._proved[case] = prove([case])[case].status == "proved"
+        return dataclasses.replace(choice, variant=variant) if self._proved[case] else None
+
+    def only_choice(self, node: NodeSpec) -> Choice | None:
+        """The choice for every node of these dtypes and ranks, where there is one."""
+        return None if self.check is not anything else self._choices.get(_kind(node))
 
     def known(self, key: Hashable) -> Prepared | None:
         """The call prepared for a key, or None."""
@@ -178,6 +226,12 @@ class ArrayOp:
         """Registers the call with the builtin, where it supports it."""
         if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
             native_call.add_shape_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
+
+    def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None:
+        """Records a prepared call, so that calls of other shapes need no preparation."""
+        if all(type(x) is np.ndarray for x in operands) and not self.op.updates:
+            with self._lock:
+                self._kinds.record(self, operands, attrs, prepared, plan)
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         name = self.op.name

@@ -21,7 +21,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, partly_active, to_dtype
 from camshaft.ops.matmul.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blas import BLAS, NUMPY
-from camshaft.ops.matmul.blocked import BLOCKED
+from camshaft.ops.matmul.blocked import BLOCKED, LEAST_PART
 from camshaft.ops.matmul.lanes import LANES, SKINNY
 from camshaft.ops.matmul.shapes import DTYPES, OWN_DTYPES, as_matrices, sizes_of
 from camshaft.ops.matmul.tile import TILE
@@ -229,6 +229,18 @@ def _rounded_activations(use: Use, uses: Uses) -> Match | None:
     return Match(build)
 
 
+def _first_use(node: ops.NodeSpec, variant: ops.KernelVariant) -> ops.KernelVariant | None:
+    """`lanes` adds an element's products in the order of k, from 0 on. So do these where b is [k, n], `blocked` where the depth
+    is one part."""
+    s = sizes_of(node)
+    in_order = {
+        TILED.name: True,
+        SKINNY.name: s.columns > 1,
+        BLOCKED.name: s.depth <= variant.values.get("part", LEAST_PART),
+    }
+    return LANES if in_order.get(variant.name, False) and not s.transposed else None
+
+
 OP = ops.Op(
     name="matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
@@ -240,6 +252,7 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance=TO_TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
+    first_use=_first_use,
     rules=(
         Rule(Stage.ROUNDED_RESULT, MAKERS, _rounded_result),
         Rule(Stage.ROUND, ("matmul",), _rounded_activations),

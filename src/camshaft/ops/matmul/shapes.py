@@ -12,6 +12,7 @@ from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Tracer, Value
 from camshaft.ops import op as ops
+from camshaft.ops.kernels.strides import is_zero
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 DTYPES = (f32, f16, bf16)
@@ -21,6 +22,8 @@ CPUS = ("simd", "scalar", "c")
 OWN_DTYPES = (f64, i32)
 # Elements of 16 bits in a 32-bit word.
 PAIR = 2
+# Constants of `Matrices`, which a kernel may take as run-time scalars.
+SIZES = ("rows", "columns", "depth", "batch", "a_steps", "b_steps")
 # Elements of an explicit vector.
 WIDTH = 16
 Axes: TypeAlias = tuple[int, ...]
@@ -30,7 +33,7 @@ def matrix_of(index: Value, batch: Axes, steps: Axes) -> Value | int:
     """Returns the index of an operand's matrix for product `index` of the batch; the constant 0 if it has only one."""
     found: Value | int = 0
     for size, step in zip(reversed(batch), reversed(steps), strict=True):
-        if step:
+        if not is_zero(step):
             found = index % size * step + found
         index = index // size
     return found
