@@ -86,6 +86,7 @@ ROWS = (
         tolerance=EXACT,
         sampled=EVERY[1:],
         structure=True,
+        moves=lambda node: {},
     ),
     Formula(
         "clip",
