@@ -94,7 +94,7 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None) -> Any:
+    def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any:
         """y[t] = table[ids[t]].
 
         Arrays in, arrays out. `out` is written and returned.
@@ -598,7 +598,8 @@ class ArrayFunctions:
         out: Array | None = None,
         axis: int | None = -1,
         keepdims: bool = False,
-        nan_first: bool = False,
+        nan_first: bool = True,
+        to: str = "i32",
     ) -> Any:
         """y[r] = the least c with x[r, c] = max(x[r]).
 
@@ -613,7 +614,8 @@ class ArrayFunctions:
         out: Array | None = None,
         axis: int | None = -1,
         keepdims: bool = False,
-        nan_first: bool = False,
+        nan_first: bool = True,
+        to: str = "i32",
     ) -> Any:
         """y[r] = the least c with x[r, c] = min(x[r]).
 

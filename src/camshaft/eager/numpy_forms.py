@@ -98,6 +98,8 @@ def _computed(op: str) -> dict[str, tuple[Any, Any]]:
     return _COMPUTED[op]
 
 
+# The dtype of results where it is not the op's own. The attribute `to` overrules it.
+RETURNED = dict.fromkeys(_ARGUMENTS, np.dtype(np.int64))
 _IDENTITIES = {"sum": 0, "prod": 1, "mean": np.nan}
 
 
@@ -110,7 +112,7 @@ def _of_nothing(op: str, x: Array, shape: tuple[int, ...], folds_nothing: bool) 
             words = {"max": "maximum", "min": "minimum"}.get(op, op)
             what = f"zero-size array to reduction operation {words} which has no identity"
             raise ArrayValueError(f"attempt to get {op} of an empty sequence" if op in _ARGUMENTS else what)
-        return np.empty(shape, np.int32 if op in _ARGUMENTS else x.dtype)
+        return np.empty(shape, RETURNED.get(op, x.dtype))
     wide: Any = {"b": np.int64, "i": np.int64, "u": np.uint64}.get(kind, x.dtype)
     return np.full(shape, _IDENTITIES[op], np.float64 if op == "mean" and kind in "biu" else wide)
 

@@ -186,9 +186,11 @@ def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") ->
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
 @overload
-def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any: ...
 @overload
-def embedding(ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+def embedding(
+    ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None
+) -> Tensor: ...
 @overload
 def gather(x: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
@@ -660,7 +662,14 @@ def dot(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 def dot(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def argmax(
-    x: ArrayLike, /, *, out: Array | None = None, axis: int | None = -1, keepdims: bool = False, nan_first: bool = False
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    axis: int | None = -1,
+    keepdims: bool = False,
+    nan_first: bool = True,
+    to: str = "i32",
 ) -> Any: ...
 @overload
 def argmax(
@@ -669,12 +678,20 @@ def argmax(
     *,
     axis: int | None = -1,
     keepdims: bool = False,
-    nan_first: bool = False,
+    nan_first: bool = True,
+    to: str = "i32",
     name: str | None = None,
 ) -> Tensor: ...
 @overload
 def argmin(
-    x: ArrayLike, /, *, out: Array | None = None, axis: int | None = -1, keepdims: bool = False, nan_first: bool = False
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    axis: int | None = -1,
+    keepdims: bool = False,
+    nan_first: bool = True,
+    to: str = "i32",
 ) -> Any: ...
 @overload
 def argmin(
@@ -683,7 +700,8 @@ def argmin(
     *,
     axis: int | None = -1,
     keepdims: bool = False,
-    nan_first: bool = False,
+    nan_first: bool = True,
+    to: str = "i32",
     name: str | None = None,
 ) -> Tensor: ...
 @overload

@@ -55,7 +55,7 @@ def sampling_graph(kind: SamplingKind, rows: Dim, vocab_size: int) -> Graph:
     if penalized:
         recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
         logits = F.repeat_penalty(logits, recent, penalty)
-    graph.output("token", F.argmax(logits) if greedy else _sample(graph, logits, rows))
+    graph.output("token", F.argmax(logits, nan_first=False) if greedy else _sample(graph, logits, rows))
     return graph
 
 
