@@ -58,8 +58,8 @@ def test_attributes_that_say_too_much_or_are_no_numbers() -> None:
         table().sum(x, axis=0, axes=0)
     with pytest.raises(TypeError, match="axis is a ndarray; wanted numbers, text or a tuple"):
         table().sum(x, axis=np.array([0]))
-    with pytest.raises(TypeError, match="add: where is a ndarray; wanted numbers, text or a tuple"):
-        table().add(x, x, where=x > 0)
+    with pytest.raises(TypeError, match="where: got an array of float32; wanted booleans"):
+        table().add(x, x, where=x)
     with pytest.raises(TypeError, match="add\\(\\) got an unexpected keyword argument 'axes'"):
         table().add(x, x, axes=[0])
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):

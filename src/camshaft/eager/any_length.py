@@ -16,7 +16,7 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.backends.device import HOST
-from camshaft.dtypes import DType, as_dtype
+from camshaft.dtypes import DType, as_dtype, f32
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.ops.kernels.launch import program_factors, signature
@@ -27,6 +27,8 @@ from camshaft.validation.run import compile_launch, native_code
 
 # A length larger than any memory.
 N = Extent("n", 1 << 48)
+# As error messages have a tensor's shape.
+ANY_LENGTH = str(TensorSpec((N,), f32)).removeprefix(f32.name)
 # With fewer elements to a program, the kernel is one of rows, not of elements.
 LEAST_BLOCK = 64
 Array = np.ndarray[Any, Any]

@@ -19,8 +19,9 @@ from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
-from camshaft.eager.numpy_forms import attributes_of, count_of
-from camshaft.eager.operands import as_kind, kind_of, output
+from camshaft.eager.numpy_calls import Call, call_of, masked
+from camshaft.eager.numpy_forms import attributes_of, check_core, count_of
+from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.eager.shaped_call import Prepared
 from camshaft.errors import ArrayTypeError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
@@ -121,6 +122,9 @@ class ArrayOp:
         Arrays are ndarrays or whatever has `__array__`, `__dlpack__` or the buffer protocol; results are ndarrays, or of the
         first DLPack kind among the inputs. ShapeError, which is a ValueError or TypeError where NumPy raises one.
         """
+        asked = call_of(self.op.name, inputs, attrs)
+        if asked is not None or ("where" in attrs and self.n_inputs):
+            return self._as_numpy(asked or Call(inputs, attrs), inputs, out)
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
         operands = [operand(x) for x in inputs]
@@ -132,6 +136,29 @@ class ArrayOp:
         if out is not None:
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
         kind = kind_of(inputs)
+        return result if kind is None else as_kind(kind, result)
+
+    def _as_numpy(self, asked: Call, inputs: tuple[Any, ...], out: Any) -> Any:
+        """The result of a call in NumPy's terms, as an array of the caller's kind or in `out`."""
+        listed = inputs[0] if isinstance(inputs[0], list | tuple) else ()
+        attrs, kind = dict(asked.attrs), kind_of((*inputs, *listed))
+        given, where = asked.inputs, True
+        if self.n_inputs:
+            (given, out), where = self._arguments(given, out), attrs.pop("where", True)
+        result = asked.ready if asked.ready is not None else self.run(*map(operand, given), **attrs)
+        result = result if asked.finish is None else asked.finish(result)
+        if where is not True:
+            result = masked(result, where, output(out))
+        elif out is not None:
+            targets = out if isinstance(out, tuple) else (out,)
+            for target, made in zip(targets, result if isinstance(result, tuple) else (result,), strict=True):
+                written = output(target)
+                if written is not None:
+                    check_core(self.op.name, written.shape, np.shape(made))
+                    check_cast(self.op.name, np.asarray(made).dtype, written.dtype)
+                    np.copyto(written, made, casting="same_kind")
+        if out is not None:
+            return out[0] if isinstance(out, tuple) and len(out) == 1 else out
         return result if kind is None else as_kind(kind, result)
 
     def choice(self, *inputs: Any, **attrs: Any) -> Choice:
@@ -199,7 +226,8 @@ class ArrayOp:
         if how is None:
             accepts = functools.partial(self._accepts, attrs=attrs)
             kernel_of = functools.partial(self._kernel, attrs=attrs)
-            how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
+            with shaped_call.with_own_shapes(operands):
+                how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
             with self._lock:
                 _remember(self._resolved, key, how)
         return elementwise_call.call(self, how, operands, out, attrs)

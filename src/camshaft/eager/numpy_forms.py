@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
-from camshaft.ops.arguments import Array, Dtype, product_dtypes
+from camshaft.ops.arguments import Array, Dtype, common_dtype, product_dtypes
 
 _FOLDS = ("sum", "mean", "prod", "max", "min")
 _ARGUMENTS = ("argmax", "argmin")
@@ -143,7 +143,7 @@ def _matmul(arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
         raise ArrayValueError(f"{what}: {text}  and requested shape {_text((*rows, *columns))}") from None
     shape = (*batch, *rows, *columns)
     computed, returned = product_dtypes(left.dtype, right.dtype)
-    ready = np.zeros(shape, np.result_type(a, b)) if 0 in left.shape or 0 in right.shape else None
+    ready = np.zeros(shape, common_dtype([a.dtype, b.dtype])) if 0 in left.shape or 0 in right.shape else None
     return Form(tuple(x.astype(computed or x.dtype, copy=False) for x in (left, right)), shape, ready, returned)
 
 

@@ -316,7 +316,7 @@ def square(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x^2."""
 
 def reciprocal(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = 1 / x."""
+    """y = 1 / x; of integers 0 but for 1 and -1."""
 
 def tanh(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = tanh x."""

@@ -11,7 +11,7 @@ import numpy as np
 from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import EVERY, FLOATS, NUMBERS, SIGNED
+from camshaft.ops.checks import EVERY, FLOATS, NUMBERS
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.binary import wrapping
 from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
@@ -30,7 +30,7 @@ def _function(
 ) -> Formula:
     """A function of floats. `compute` is the instruction of the same name by default."""
     given = compute or (lambda k, x: k.apply(name, x))
-    made = {"dtypes": FLOATS, "sampled": (f64, f16), **other}
+    made: dict[str, Any] = {"dtypes": FLOATS, "sampled": (f64, f16), **other}
     return Formula(name, text, given, function, arity=1, draws=(draw,), **made)
 
 
@@ -40,8 +40,9 @@ def _to_integer(name: str, text: str, function: Callable[..., Any], **other: Any
     def compute(k: Tracer, x: ir.Value) -> ir.Value:
         return k.apply(name, x) if x.dtype.is_float else x
 
-    dtypes = {"dtypes": EVERY, "sampled": (f64, f16, i64)}
-    return _function(name, text, function, compute=compute, tolerance=EXACT, **dtypes, **other)
+    return _function(
+        name, text, function, compute=compute, tolerance=EXACT, dtypes=EVERY, sampled=(f64, f16, i64), **other
+    )
 
 
 def _erf(x: Any) -> Any:
@@ -111,12 +112,12 @@ ROWS = (
     Formula(
         "negate",
         "y = -x",
-        lambda k, x: -x,
+        lambda k, x: k.number(0, x.dtype) - x if x.dtype.kind == "u" else -x,
         np.negative,
-        (*FLOATS, *SIGNED),
+        NUMBERS,
         arity=1,
         tolerance=EXACT,
-        decompose=lambda f, x: x * -1,
+        decompose=lambda f, x: 0 - x if x.dtype.kind == "u" else x * -1,
     ),
     Formula(
         "abs",
