@@ -70,7 +70,7 @@ def with_dtypes(names: list[str], few: dict[str, str]) -> list:
     def marks(name: str, dtype: np.dtype) -> Any:
         if few.get(name) == dtype.str[1:]:
             return ()
-        return pytest.mark.full if (names.index(name) + DTYPES.index(dtype)) % 5 == 0 else pytest.mark.soak
+        return pytest.mark.full if (names.index(name) + DTYPES.index(dtype)) % 13 == 0 else pytest.mark.soak
 
     return [pytest.param(n, d, id=f"{n}-{d}", marks=marks(n, d)) for n in names for d in DTYPES]
 
