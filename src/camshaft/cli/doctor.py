@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json, size
+from camshaft.errors import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +77,7 @@ def _section(console: Console, title: str, lines: list[tuple[str, str]]) -> None
 
 
 def _machine(report: RuntimeCapabilities) -> list[tuple[str, str]]:
-    caches = [f"{name.upper()} {_binary(n)}" for name, n in report.cache_nbytes.items() if n]
+    caches = [f"{name.upper()} {size(n)}" for name, n in report.cache_nbytes.items() if n]
     memory = "unknown" if report.memory_nbytes is None else size(report.memory_nbytes)
     usable = [b for b in report.blas if b.absent is None]
     libraries = [f"{b.name} {b.version or ''} for {b.used_by}".replace("  ", " ") for b in usable]
@@ -93,19 +94,16 @@ def _machine(report: RuntimeCapabilities) -> list[tuple[str, str]]:
     ]
 
 
-def _binary(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
-
-
 def _speed(machine_peaks: tuple[Any, ...], tuning: Any) -> list[tuple[str, str]]:
     """Measured peak rates and tuning state, or the commands that measure them."""
-    rows = [(f"peak, {r.threads} {'thread' if r.threads == 1 else 'threads'}", _peak(r)) for r in machine_peaks]
+    rows = [(f"peak, {count(r.threads, 'thread')}", _peak(r)) for r in machine_peaks]
     if not rows:
         rows = [("peak", "not measured yet: camshaft profile measures it")]
     if not tuning.n_measurements:
         return [*rows, ("tuned", "nothing yet: camshaft tune [MODEL] measures kernels")]
     when = time.strftime("%Y-%m-%d", time.localtime(tuning.newest))
-    return [*rows, ("tuned", f"{tuning.n_sites} shapes, {tuning.n_measurements} measurements, the last on {when}")]
+    done = f"{count(tuning.n_sites, 'shape')}, {count(tuning.n_measurements, 'measurement')}"
+    return [*rows, ("tuned", f"{done}, the last on {when}")]
 
 
 def _peak(peak: Any) -> str:
@@ -115,7 +113,7 @@ def _peak(peak: Any) -> str:
 
 
 def _absence(absence: Any) -> tuple[str, str]:
-    many = f"{absence.n_kernels} {'kernel' if absence.n_kernels == 1 else 'kernels'}"
+    many = count(absence.n_kernels, "kernel")
     named = ", ".join(absence.ops[:4]) + (f" and {len(absence.ops) - 4} more" if len(absence.ops) > 4 else "")
     return (absence.backend, f"{absence.reason} ({many}{'' if absence.whole else f': {named}'})")
 

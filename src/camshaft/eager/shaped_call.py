@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,12 +10,11 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.dtypes import as_dtype
-from camshaft.eager.any_length import ANY_LENGTH
 from camshaft.eager.numpy_forms import RETURNED, attributes_of, check_core, form_of
 from camshaft.eager.operands import check_cast
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
-from camshaft.errors import ArrayTypeError, ArrayValueError, BackendError, ShapeError
+from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.ops.arguments import HALVES, Array, Dtype, Operand
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
@@ -175,19 +173,6 @@ def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> No
     short = NodeSpec(node.inputs, outputs, attrs)
     refused = choice.variant.supports(short, choice.device) or refusal_of(choice.variant, short, choice.device)
     return short if refused is None else None
-
-
-@contextmanager
-def with_own_shapes(operands: Sequence[Operand]) -> Iterator[None]:
-    """Errors of the body name these operands' shapes, not the length that stands for any."""
-    try:
-        yield
-    except (ShapeError, BackendError) as error:
-        if ANY_LENGTH not in str(error):
-            raise
-        shapes = list(dict.fromkeys(np.shape(x) for x in operands if np.ndim(x)))
-        text = " and ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
-        raise type(error)(str(error).replace(ANY_LENGTH, text or "[]")) from None
 
 
 class _Reads(dict[str, Any]):

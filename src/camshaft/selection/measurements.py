@@ -6,7 +6,6 @@ measured at the same site are compared.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 import warnings
@@ -21,6 +20,7 @@ from camshaft.errors import CamshaftError, StoreError
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
 from camshaft.ops.spec import bound
+from camshaft.store.digest import digest_of
 from camshaft.store.store import Store, row_as, store
 from camshaft.validation.cases import VariantCase, all_cases, case_of, kinds_of, machine_key
 
@@ -245,7 +245,7 @@ def _is_available(backend: str) -> bool:
 
 def _document_key() -> str:
     """The store key of this machine's kernel measurements."""
-    return hashlib.sha256(f"kernels|{machine_key()}".encode()).hexdigest()
+    return digest_of("kernels", machine_key())
 
 
 def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float | None:

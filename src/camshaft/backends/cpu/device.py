@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,10 @@ from camshaft.backends.cpu.loaded import Library, loaded, lock
 from camshaft.backends.cpu.loaded import counts as counts
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.target import CpuTarget, native_lanes
-from camshaft.errors import BackendError
+from camshaft.errors import BackendError, count
 from camshaft.lang import CompileRequest
 from camshaft.lang.kernel import language_digest
+from camshaft.store.digest import digest_of
 from camshaft.store.kernels import UNNAMED, CachedKernel, symbol_of
 from camshaft.store.store import store
 
@@ -36,6 +36,9 @@ class HostDevice:
     space: str = HOST
     limits: Mapping[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}: {self.backend}, {self.architecture}, {count(self.lanes, 'lane')} of f32)"
+
     def allocate(self, nbytes: int) -> Memory:
         """Raises BackendError: CPU kernels use host memory."""
         raise BackendError(f"{self.name} runs on the process's own memory; give it NumPy arrays")
@@ -45,7 +48,7 @@ class HostDevice:
         raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CpuDevice(HostDevice):
     """`backend` is 'simd' (LLVM's vectorizers on) or 'scalar' (one lane, vectorizers off)."""
 
@@ -63,7 +66,7 @@ class CpuDevice(HostDevice):
 
             return emit(request.trace(), target, symbol)
 
-        signature = f"{request.key()}|{self.backend}|{target.key()}"
+        signature = digest_of(request.key(), self.backend, target.key())
         return native_function(request.kernel.name, signature, source, self.backend != "scalar")
 
 
@@ -98,7 +101,7 @@ def code_digest(kernel: CpuKernel) -> str | None:
     if data is None:
         return None
     symbol = symbol_of(kernel.key).encode()
-    return hashlib.sha256(data.replace(symbol, b"-" * len(symbol))).hexdigest()
+    return digest_of(data.replace(symbol, b"-" * len(symbol)))
 
 
 def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:
@@ -112,11 +115,11 @@ def object_found(signature: str, source: Callable[[], str], vectorize: bool = Tr
 
 
 def _key(signature: str) -> str:
-    return hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
+    return digest_of(signature, _machine_key())
 
 
 def _object(first: str, source: Callable[[], str], vectorize: bool) -> CachedKernel:
-    options = f"{vectorize}|{host_target()!r}|{MODULE_FLAGS}"
+    options = digest_of(vectorize, repr(host_target()), MODULE_FLAGS)
     return cached_object(first, source, options, functools.partial(compile_module, vectorize=vectorize))
 
 
