@@ -21,8 +21,9 @@ from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.new_shapes import Kinds
-from camshaft.eager.numpy_forms import attributes_of, count_of
-from camshaft.eager.operands import as_kind, kind_of, output
+from camshaft.eager.numpy_calls import Call, call_of, masked
+from camshaft.eager.numpy_forms import attributes_of, check_core, count_of
+from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.eager.shaped_call import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
@@ -144,6 +145,9 @@ class ArrayOp:
             result = self._kinds.call(self, inputs, attrs)
             if result is not None:
                 return result
+        asked = call_of(self.op.name, inputs, attrs)
+        if asked is not None or ("where" in attrs and self.n_inputs):
+            return self._as_numpy(asked or Call(inputs, attrs), inputs, out)
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
         name = self.op.name
@@ -156,6 +160,29 @@ class ArrayOp:
         if out is not None:
             return out[0] if isinstance(out, tuple) and len(out) == 1 else out
         kind = kind_of(inputs)
+        return result if kind is None else as_kind(kind, result)
+
+    def _as_numpy(self, asked: Call, inputs: tuple[Any, ...], out: Any) -> Any:
+        """The result of a call in NumPy's terms, as an array of the caller's kind or in `out`."""
+        listed = inputs[0] if isinstance(inputs[0], list | tuple) else ()
+        attrs, kind = dict(asked.attrs), kind_of((*inputs, *listed))
+        given, where = asked.inputs, True
+        if self.n_inputs:
+            (given, out), where = self._arguments(given, out), attrs.pop("where", True)
+        result = asked.ready if asked.ready is not None else self.run(*map(operand, given), **attrs)
+        result = result if asked.finish is None else asked.finish(result)
+        if where is not True:
+            result = masked(result, where, output(out))
+        elif out is not None:
+            targets = out if isinstance(out, tuple) else (out,)
+            for target, made in zip(targets, result if isinstance(result, tuple) else (result,), strict=True):
+                written = output(target)
+                if written is not None:
+                    check_core(self.op.name, written.shape, np.shape(made))
+                    check_cast(self.op.name, np.asarray(made).dtype, written.dtype)
+                    np.copyto(written, made, casting="same_kind")
+        if out is not None:
+            return out[0] if isinstance(out, tuple) and len(out) == 1 else out
         return result if kind is None else as_kind(kind, result)
 
     def choice(self, *inputs: Any, **attrs: Any) -> Choice:

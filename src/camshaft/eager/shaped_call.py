@@ -10,7 +10,7 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.dtypes import as_dtype
-from camshaft.eager.numpy_forms import attributes_of, check_core, form_of
+from camshaft.eager.numpy_forms import RETURNED, attributes_of, check_core, form_of
 from camshaft.eager.operands import check_cast
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
@@ -198,6 +198,8 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses:
         returned = arrays[0].dtype  # NumPy's functions keep the operands' dtype
     dtypes = tuple(spec.parts[0].dtype.numpy for spec in node.outputs)
     back = tuple(d if returned is None or d != np.float32 else returned for d in dtypes)
+    if "to" not in attrs:
+        back = (RETURNED.get(op.name, back[0]), *back[1:]) if back else back
     shapes = tuple(spec.bounds for spec in node.outputs)
     inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
     choice = chooser.select(node)
@@ -213,9 +215,10 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses:
 
 
 def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> NodeSpec | None:
-    """The node with the attribute `to`, so that its kernels round their one result as they store it (ops/checks.py); None
-    where the op or the chosen variant does not."""
-    if len(returned) != 1 or returned[0] not in HALVES or choice.device.space != HOST:
+    """The node with the attribute `to`, so that its kernels convert their one result as they store it (ops/checks.py); None
+    where the op or the chosen variant does not, or nothing is to convert."""
+    own = [spec.parts[0].dtype.numpy for spec in node.outputs]
+    if len(returned) != 1 or list(returned) == own or choice.device.space != HOST:
         return None
     attrs = {**node.attrs, "to": as_dtype(returned[0]).name}
     outputs = choice.op.outputs(node.inputs, attrs) if choice.op.accepts(node.inputs, attrs) else ()

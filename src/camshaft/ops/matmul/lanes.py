@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, i64, u64
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import CPUS, SHORT, SIZES, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
@@ -85,7 +85,9 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     s = sizes_of(node)
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows), ops.Cells(s.columns, COLUMNS))
     function = depth_by_lane if s.transposed else columns_by_lane
-    return ops.Build((ops.Launch(function, s.operands, grid, s.constants(), sizes=SIZES),))
+    wraps = node.outputs[0].dtype == i64  # as u64: the kernel language's i64 are indexes and must not overflow
+    arrays = tuple(replace(o, dtype=u64) for o in s.operands) if wraps else s.operands
+    return ops.Build((ops.Launch(function, arrays, grid, s.constants(), sizes=SIZES),))
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
+from camshaft.dtypes import DType, bf16, f16, f32, f64, i32, i64, u64
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Tracer, Value
 from camshaft.ops import op as ops
@@ -19,7 +19,7 @@ DTYPES = (f32, f16, bf16)
 SHORT = (f16, bf16)
 CPUS = ("simd", "scalar", "c")
 # Dtypes that are multiplied and added without conversion; both operands have the same.
-OWN_DTYPES = (f64, i32)
+OWN_DTYPES = (f64, i32, i64, u64)
 # Elements of 16 bits in a 32-bit word.
 PAIR = 2
 # Constants of `Matrices`, which a kernel may take as run-time scalars.
