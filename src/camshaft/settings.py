@@ -26,6 +26,7 @@ class Settings:
     c_compiler: str | None = None
     cache_nbytes: int = 512 << 20
     tune: bool = False
+    measure: bool = True
     chains: bool = True
     beam: int = 4
     debug: int = 0
@@ -125,6 +126,15 @@ TABLE = (
         "Plans measure their kernels at their exact shapes before they are compiled, and store the results.",
         switch,
         lambda: False,
+    ),
+    Setting(
+        "CAMSHAFT_MEASURE",
+        "measure",
+        "0 or 1",
+        "1",
+        "After a new plan was used, a background process times the best kernels of its heaviest shapes for later plans; 0: never.",
+        switch,
+        lambda: True,
     ),
     Setting(
         "CAMSHAFT_CHAINS",

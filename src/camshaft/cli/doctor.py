@@ -103,9 +103,13 @@ def _speed(machine_peaks: tuple[Any, ...], tuning: Any) -> list[tuple[str, str]]
     if not rows:
         rows = [("peak", "not measured yet: camshaft profile measures it")]
     if not tuning.n_measurements:
-        return [*rows, ("tuned", "nothing yet: camshaft tune [MODEL] measures kernels")]
+        return [*rows, ("measured", "nothing yet: a run of a model or camshaft tune [MODEL] measures kernels")]
     when = time.strftime("%Y-%m-%d", time.localtime(tuning.newest))
-    return [*rows, ("tuned", f"{tuning.n_sites} shapes, {tuning.n_measurements} measurements, the last on {when}")]
+    rows.append(("measured", f"{tuning.n_sites} shapes, {tuning.n_measurements} measurements, the last on {when}"))
+    for gain in tuning.gains[:_MOST_GAINS]:
+        sizes = " ".join(map(str, gain.sizes))
+        rows.append((f"{gain.op} {sizes}", f"{gain.variant} measured {gain.times:.1f} times faster than {gain.guess}"))
+    return rows
 
 
 def _peak(peak: Any) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 # Settings that do not affect a plan, or that the caller passes as facts.
-_IRRELEVANT_SETTINGS = ("cache_dir", "cache_nbytes", "threads", "c_compiler", "beam")
+_IRRELEVANT_SETTINGS = ("cache_dir", "cache_nbytes", "threads", "c_compiler", "beam", "measure")
 _MAX_VALUE_NBYTES = 256  # of a metadata value; plans depend only on the vocabulary's size
 _IRRELEVANT_KEYS = ("tokenizer.chat_template",)
 
