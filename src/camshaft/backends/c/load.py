@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import llvmlite.binding as llvm
-
 from camshaft.backends.c.compilers import Compiler, compile_c
-from camshaft.backends.cpu.compile import NativeLibrary, load_kernel
+from camshaft.backends.cpu.compile import NativeLibrary, load_kernel, process_symbol
 from camshaft.errors import BackendError
 
 _RELOCATABLE, _SYMBOLS, _RELOCATIONS, _ALLOCATED = 1, 2, 4, 2
@@ -89,7 +87,7 @@ def _symbol(data: bytes, table: _Section, strings: _Section, index: int) -> str 
 
 def _missing(names: list[str | None]) -> str | None:
     for name in names:
-        if name and name != _TABLE_OF_ADDRESSES and llvm.address_of_symbol(name) is None:
+        if name and name != _TABLE_OF_ADDRESSES and process_symbol(name) is None:
             return f"it calls {name}, which this process does not have"
     return None
 

@@ -123,6 +123,17 @@ def load_kernel(data: bytes) -> NativeLibrary:
         return _add(_kernels(), data)
 
 
+def process_symbol(name: str) -> int | None:
+    """Returns the address of a symbol of this process, as objects that are loaded here see it; None if there is none.
+
+    LLVM looks into the process once it has made an engine, and finds nothing before.
+    """
+    with llvm_lock:
+        _kernels()
+        address: int | None = llvm.address_of_symbol(name)
+    return address
+
+
 @functools.cache
 def _kernels() -> NativeLibrary:
     return _new_library()

@@ -48,6 +48,7 @@ def source_line(path: str, line: int) -> str:
     return text.encode("ascii", "replace").decode()
 
 
+@functools.cache
 def formula(path: str, name: str) -> tuple[str, ...]:
     """Return the comments at the start of a kernel function, which give its formula."""
     lines = linecache.getlines(path)

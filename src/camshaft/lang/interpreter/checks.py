@@ -40,6 +40,7 @@ class Tracker:
         self.write_line, self.read_line = (np.zeros(size, np.int64) for _ in range(2))
         self.atomic_only = np.zeros(size, np.bool_)
         self.touched: list[Any] = []
+        self.has_writes = self.has_reads = False  # most arrays have one kind of access, which then needs half the checks
 
     def clear(self) -> None:
         """Forget all accesses."""
@@ -47,14 +48,17 @@ class Tracker:
             for who in (self.writer, self.reader, self.other_reader):
                 who[flat] = NOBODY
         self.touched = []
+        self.has_writes = self.has_reads = False
 
     def read(self, flat: Any, who: Any, line: int) -> Race | None:
         """Record a read of elements `flat` by `who` (one number, or one per element)."""
         self.touched.append(flat)
-        writer = self.writer[flat]
-        wrong = (writer != NOBODY) & (writer != who) & (writer != ALL_LANES)
-        if np.any(wrong):
-            return _race(flat, who, "reads", writer, "wrote", self.write_line, wrong)
+        if self.has_writes:
+            writer = self.writer[flat]
+            wrong = (writer != NOBODY) & (writer != who) & (writer != ALL_LANES)
+            if wrong.any():
+                return _race(flat, who, "reads", writer, "wrote", self.write_line, wrong)
+        self.has_reads = True
         reader = self.reader[flat]
         unread = reader == NOBODY
         self.other_reader[flat] = np.where(unread | (reader == who), self.other_reader[flat], who)
@@ -66,10 +70,12 @@ class Tracker:
         """Record a write."""
         self.touched.append(flat)
         found = self._passes_read(flat, who, line)
-        writer = self.writer[flat]
-        wrong = (writer != NOBODY) & (writer != who)
-        if found is None and np.any(wrong):
-            found = _race(flat, who, "writes", writer, "wrote", self.write_line, wrong)
+        if found is None and self.has_writes:
+            writer = self.writer[flat]
+            wrong = (writer != NOBODY) & (writer != who)
+            if wrong.any():
+                found = _race(flat, who, "writes", writer, "wrote", self.write_line, wrong)
+        self.has_writes = True
         self.writer[flat] = who
         self.write_line[flat] = line
         self.atomic_only[flat] = False
@@ -80,18 +86,21 @@ class Tracker:
         self.touched.append(flat)
         writer, atomic = self.writer[flat], self.atomic_only[flat]
         wrong = (writer != NOBODY) & (writer != who) & ~atomic
-        if np.any(wrong):
+        if wrong.any():
             return _race(flat, who, "changes", writer, "wrote", self.write_line, wrong)
         found = self._passes_read(flat, who, line)
+        self.has_writes = True
         self.writer[flat] = np.where((writer == NOBODY) | (writer == who), who, MANY)
         self.atomic_only[flat] = atomic | (writer == NOBODY)
         self.write_line[flat] = line
         return found
 
     def _passes_read(self, flat: Any, who: Any, line: int) -> Race | None:
+        if not self.has_reads:
+            return None
         for earlier in (self.reader[flat], self.other_reader[flat]):
             wrong = (earlier != NOBODY) & (earlier != who)
-            if np.any(wrong):
+            if wrong.any():
                 return _race(flat, who, "writes", earlier, "read", self.read_line, wrong)
         return None
 

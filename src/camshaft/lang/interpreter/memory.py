@@ -59,17 +59,18 @@ class Memory:
         """Return the flat element of each active lane (an int if all indices are uniform) after a bounds check per dimension."""
         flat: Any = 0
         for axis, (index, size, stride) in enumerate(zip(indices, self.shape, self.strides, strict=True)):
-            if np.ndim(index) == 0:
-                if not 0 <= index < size:
-                    raise self.outside(line, axis, int(index), "all lanes")
-                flat = flat + int(index) * stride
+            if index.ndim == 0:
+                at = int(index)
+                if not 0 <= at < size:
+                    raise self.outside(line, axis, at, "all lanes")
+                flat = flat + at * stride
                 continue
             chosen = index if active is None else index[active]
             wrong = (chosen < 0) | (chosen >= size)
             if wrong.any():
-                at = int(np.argmax(wrong))
-                lane = at if active is None else int(active[at])
-                raise self.outside(line, axis, int(chosen[at]), f"lane {lane}")
+                first = int(np.argmax(wrong))
+                lane = first if active is None else int(active[first])
+                raise self.outside(line, axis, int(chosen[first]), f"lane {lane}")
             flat = flat + chosen * stride
         return flat
 
@@ -137,7 +138,7 @@ class Memory:
 
     def one_lane_each(self, line: int, flat: Any, who: Any) -> None:
         """Raise VerifyError if two lanes of one store write the same element."""
-        if (np.diff(flat) > 0).all():
+        if (flat[1:] > flat[:-1]).all():
             return
         order = np.argsort(flat, kind="stable")
         same = np.flatnonzero(np.diff(flat[order]) == 0)
@@ -158,7 +159,7 @@ class Memory:
         if self.written is None:
             self.counts.loads += np.size(flat)
             return None
-        if np.all(self.written[flat]):
+        if self.written[flat].all():
             return None
         missing = ~self.written[flat]
         at = flat if np.ndim(flat) == 0 else flat[int(np.argmax(missing))]
