@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from camshaft.validation.evidence import BackendValidation
     from camshaft.validation.report import Tally
 
+_MOST_GAINS = 8  # of measurements, in the report
+
 
 @command
 def doctor(json: options.Json = False) -> None:

@@ -26,8 +26,10 @@ from camshaft.errors import ArrayTypeError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
+from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Choice, Measurements, alternatives, select
+from camshaft.settings import setting, thread_count
 
 Attrs = Mapping[str, Any]
 
@@ -154,7 +156,10 @@ class ArrayOp:
 
     def _selected(self, node: NodeSpec) -> Choice:
         given = () if self.measurements is None else (self.measurements,)
-        return select(self.op, node, self.override, *given)
+        choice = select(self.op, node, self.override, *given)
+        if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
+            hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)], thread_count())
+        return choice
 
     def _is_only_choice(self, node: NodeSpec) -> bool:
         measured = self.measurements is not None or measurements().has(self.op)
