@@ -132,7 +132,7 @@ TABLE = (
         "measure",
         "0 or 1",
         "1",
-        "After a new plan was used, a background process times the best kernels of its heaviest shapes for later plans; 0: never.",
+        "After new plans were used, time the best kernels of their heaviest shapes in the background, for later plans.",
         switch,
         lambda: True,
     ),

@@ -122,15 +122,17 @@ class SavedPlans:
     state: tuple[str, str]
 
 
-def carry_over(plans: SavedPlans, affected: Collection[str]) -> None:
-    """Save the plans under the present state of the store too, except those whose choices new measurements affect.
+def carry_over(plans: SavedPlans, affected: Collection[str]) -> SavedPlans:
+    """Save the plans under the present state of the store too, except those whose choices new measurements affect; return them.
 
     Without it the next start would compile plans that come out the same. Raises StoreError if they cannot be written."""
     now = store_state()
-    for name in plans.names:
+    names = tuple(name for name in plans.names if name not in affected)
+    for name in names:
         data = store().schedules.get(_plan_key(name, plans.facts, plans.state), f"the cached plan {name!r}")
-        if data is not None and name not in affected:
+        if data is not None:
             store().schedules.put(_plan_key(name, plans.facts, now), data)
+    return SavedPlans(names, plans.facts, now)
 
 
 def _plan_key(name: str, facts: str, state: tuple[str, str]) -> str:

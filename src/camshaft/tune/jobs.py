@@ -97,8 +97,9 @@ def measure_later(plans: Mapping[str, Sequence[Used]], threads: int, saved: Any 
     """Queue the heaviest nodes of each plan and start the background process, if any job waits. `saved` are the cached plans
     among them (SavedPlans). A store that cannot be written is a warning."""
     try:
-        uses = [_use_json(name, u) for name, used in plans.items() for u in heaviest(used)]
-        uses = [use for use in uses if use is not None]
+        ranked = [(rank, name, u) for name, used in plans.items() for rank, u in enumerate(heaviest(used))]
+        ranked.sort(key=lambda row: row[0])  # every plan's heaviest first: the budget may not last for all
+        uses = [use for _, name, u in ranked if (use := _use_json(name, u)) is not None]
         if uses:
             _write({"uses": uses, "threads": threads, "saved": None if saved is None else asdict(saved)})
         if waiting():

@@ -1,7 +1,7 @@
-"""Measure the best candidates of the shapes that a program used: `python -m camshaft.tune.measured_choice` does all waiting jobs.
+"""Measure the best candidates of shapes that a program used. `python -m camshaft.tune.measured_choice` does all waiting jobs.
 
-It runs at the lowest priority after the program has ended. It proves and compiles rivals of the cost model's choice, times them in
-interleaved rounds for at most BUDGET_S in all, and stores the results as `camshaft tune` does.
+It runs at the lowest priority after the program has ended. It proves and compiles rivals of the cost model's choice, times
+them in interleaved rounds for at most BUDGET_S in all, and stores the results as `camshaft tune` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.validation.proof import prove
 
 BUDGET_S = 0.5
-# All rounds of a shape at most; its first three rounds are measured in any case.
-MOST_OF_BUDGET = 0.3
+# One shape takes at most this part of the budget, and at most this share of what is left.
+MOST_OF_BUDGET, SHARED_BY = 0.3, 4
 LEAST_ROUNDS = 3
 CANDIDATES = 3
 LEAST_NOISE = 0.02
@@ -62,44 +62,45 @@ class Measured:
         return min(self.rows, key=lambda row: row.ns) is not self.rows[0]
 
 
-def measure_job(job: dict[str, Any], race: Race, budget_s: float = BUDGET_S) -> list[Measured]:
-    """Measure the uses of a job that nobody has measured yet, heaviest first, and store the results.
-
-    `race` times candidates. Uses for which `budget_s` leaves no time stay as they are."""
-    spent_ns, found = 0.0, []
+def measure_job(job: dict[str, Any], race: Race, budget_s: float = BUDGET_S) -> tuple[list[Measured], list[Any]]:
+    """Measure the uses of a job that were not measured, and store the results. Returns them, and the job's uses for which
+    `budget_s` left no time. `race` times candidates."""
+    spent_ns, found, left = 0.0, [], []
     threads = int(job["threads"])
     with for_workers(threads):
-        rivals = _proved([(row["plan"], _use(row)) for row in job["uses"]])
-        for left, (plan, use, candidates) in zip(range(len(rivals), 0, -1), rivals, strict=True):
-            allowed_s = min(budget_s * MOST_OF_BUDGET, (budget_s - spent_ns / 1e9) / min(left, 2))
+        rivals = _proved([(row, _use(row)) for row in job["uses"]])
+        for remaining, (row, use, candidates) in zip(range(len(rivals), 0, -1), rivals, strict=True):
+            allowed_s = min(budget_s * MOST_OF_BUDGET, (budget_s - spent_ns / 1e9) / min(remaining, SHARED_BY))
             if not _fits(candidates, use.cold, allowed_s):
+                left.append(row)
                 continue
             reference = candidates[0]
             again, *timings = race([reference, *candidates], _config(threads, use.cold, allowed_s, len(candidates)))
             spent_ns += sum(_spent_ns(timing) for timing in (again, *timings))
             rows = _rows(candidates, again, timings, threads)
             measurements().replace_site(use.op, use.node, rows)
-            found.append(Measured(plan, use, rows))
-    return found
+            found.append(Measured(row["plan"], use, rows))
+    return found, left
 
 
 def _use(row: dict[str, Any]) -> Use:
     return Use(ops.get(row["op"]), node_from(row["node"]), row["override"], row["cold"])
 
 
-def _proved(uses: Sequence[tuple[str, Use]]) -> list[tuple[str, Use, list[Candidate]]]:
-    """Each use that was not measured, at a size that can be, with its proved candidates, the cost model's choice first."""
+def _proved(uses: Sequence[tuple[Any, Use]]) -> list[tuple[Any, Use, list[Candidate]]]:
+    """Each row with its use, unless that was measured, at a size that can be, with its proved candidates, the
+    cost model's choice first."""
     found = []
-    for plan, whole in uses:
+    for row, whole in uses:
         use = _smaller(whole)
         if measurements().at(use.op, use.node):
             continue
         candidates = _candidates(use)
         if len(candidates) > 1:
-            found.append((plan, use, candidates))
+            found.append((row, use, candidates))
     results = prove([c.case for _, _, candidates in found for c in candidates])
-    proved = [(plan, use, [c for c in cs if results[c.case].status == "proved"]) for plan, use, cs in found]
-    return [(plan, use, candidates) for plan, use, candidates in proved if len(candidates) > 1]
+    proved = [(row, use, [c for c in cs if results[c.case].status == "proved"]) for row, use, cs in found]
+    return [(row, use, candidates) for row, use, candidates in proved if len(candidates) > 1]
 
 
 def _candidates(use: Use) -> list[Candidate]:
@@ -124,7 +125,11 @@ def _smaller(use: Use) -> Use:
     for _ in range(2):
         candidates = _candidates(use)
         sizes = [d for spec in use.node.inputs for d in spec.shape]
-        if not candidates or _fits(candidates, use.cold, BUDGET_S * MOST_OF_BUDGET) or not all(type(d) is int for d in sizes):
+        if (
+            not candidates
+            or _fits(candidates, use.cold, BUDGET_S * MOST_OF_BUDGET)
+            or not all(type(d) is int for d in sizes)
+        ):
             break
         if use.op.indexes or not all(spec.is_plain for spec in use.node.inputs) or max(sizes) < 2 * LEAST_SIZE:
             break
@@ -142,7 +147,13 @@ def _smaller(use: Use) -> Use:
 def _config(threads: int, cold: bool, allowed_s: float, n: int) -> BenchmarkConfig:
     warmup_s = allowed_s / (4 * (n + 1))
     return BenchmarkConfig(
-        runs=40, least_runs=LEAST_ROUNDS, budget_s=allowed_s / 2, warmup_s=warmup_s, window=2, cold=cold, threads=threads
+        runs=40,
+        least_runs=LEAST_ROUNDS,
+        budget_s=allowed_s / 2,
+        warmup_s=warmup_s,
+        window=2,
+        cold=cold,
+        threads=threads,
     )
 
 
@@ -175,22 +186,30 @@ def _race(candidates: Sequence[Candidate], config: BenchmarkConfig) -> list[Timi
 
 
 def do_job(path: Path, race: Race = _race) -> list[Measured]:
-    """Do the job in the file, and save the cached plans again whose choices stay the same. A damaged file is deleted."""
+    """Do the job in the file, and save the cached plans again whose choices stay the same. What the budget left out waits for
+    the next program. A damaged file is deleted."""
+    data, before = path.read_bytes(), hook("store_state")()
+    later = begin(path)
     try:
-        job = json.loads(path.read_bytes())
-        before = hook("store_state")()
-        later = begin(path)
-        found = measure_job(job, race)
+        job = json.loads(data)
+        found, left = measure_job(job, race)
+        saved = _saved(job["saved"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        path.unlink(missing_ok=True)
+        if later is not None:
+            later.unlink(missing_ok=True)
         return []
-    if job["saved"] is not None:
-        saved = hook("SavedPlans")(**{**job["saved"], "state": tuple(job["saved"]["state"])})
-        if saved.state == before:
-            hook("carry_over")(saved, {measured.plan for measured in found if measured.is_refuted})
-    if later is not None:
+    if saved is not None and saved.state == before:
+        saved = hook("carry_over")(saved, {measured.plan for measured in found if measured.is_refuted})
+    if later is not None and left:
+        later.write_text(json.dumps({**job, "uses": left, "saved": None if saved is None else asdict(saved)}), "utf-8")
+    elif later is not None:
         later.unlink(missing_ok=True)
     return found
+
+
+def _saved(row: dict[str, Any] | None) -> Any:
+    """The SavedPlans of a job, if any."""
+    return None if row is None else hook("SavedPlans")(tuple(row["names"]), row["facts"], tuple(row["state"]))
 
 
 def main() -> None:

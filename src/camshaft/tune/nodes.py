@@ -211,7 +211,8 @@ def _final(
 
 
 def _store(work: _Work, times: Iterable[tuple[Candidate, float]]) -> None:
-    """Store the times, the cost model's choice first. Variants not faster than the reference beyond noise are stored with the reference's time or more."""
+    """Store the times, the cost model's choice first. Variants not faster than the reference beyond noise are stored with
+    the reference's time or more."""
     threads = thread_count(work.config.threads)
     every = list(times)
     rows: list[Measurement] = [
