@@ -1,8 +1,8 @@
 """Speed of the first, second and tenth `camshaft generate` with an empty cache, and after `camshaft tune`.
 
-Run: python -m bench.first_runs [MODEL] [--threads N] [--runs 10] [--repeat 7] [--no-tune] [--json FILE]. Each run is a process. Between
-runs the script waits for the background measurement, as a reader of the answer does. Then one copy of the cache is tuned, and
-runs with either copy alternate: `of tuned` is the median ratio of their rates.
+Run: python -m bench.first_runs [MODEL] [--threads N] [--runs 10] [--repeat 7] [--no-tune] [--json FILE]. Each run is a
+process. Between runs the script waits for the background measurement, as a reader of the answer does. Then one copy of the
+cache is tuned, and runs with either copy alternate: `untuned_of_tuned` is the median ratio of their rates.
 """
 
 from __future__ import annotations

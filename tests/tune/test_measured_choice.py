@@ -13,6 +13,7 @@ import pytest
 import camshaft
 from camshaft import ops
 from camshaft.dtypes import f32
+from camshaft.eager.array_op import ArrayOp
 from camshaft.generate import plan_cache
 from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import store_state
@@ -123,6 +124,25 @@ def test_nothing_is_measured_where_it_is_off_or_tuned(started: list[str], monkey
             end_of_program()
     assert jobs._record.used == {}
     assert started == jobs.waiting() == []
+
+
+def test_what_is_tuned_is_not_measured_beside_it(started: list[str]) -> None:
+    with jobs.paused():
+        plan_of_product().close()
+    assert jobs._record.used == {}
+    plan_of_product().close()
+    assert len(jobs._record.used) == 1
+
+
+def test_an_eager_product_is_measured_when_its_process_ends(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    a = np.ones((48, 48), np.float32)
+    op = ArrayOp(MATMUL, None)
+    op.run(a, a)
+    ((name, _, override),) = jobs._record.used
+    assert (name, override) == ("matmul", None)
+    jobs._record.process = -1  # as in a forked child
+    jobs.measure_at_exit([], 1)
+    assert jobs._record.used == {}
 
 
 def test_the_heaviest_nodes_with_a_near_rival_are_measured() -> None:

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -87,10 +88,23 @@ def _has_rival(choice: Choice) -> bool:
     return choice.ns is not None and any(x.ns is not None and x.ns <= RIVAL_WITHIN * choice.ns for x in choice.losers)
 
 
+_paused = ContextVar("paused", default=False)
+
+
 def is_on() -> bool:
     """Whether programs measure in the background: not while plans are instrumented or tuned."""
     current = settings()
-    return current.measure and not (current.instrumented or current.tune)
+    return current.measure and not (current.instrumented or current.tune or _paused.get())
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Measure nothing that the body uses: it measures itself, and a second process would disturb it."""
+    token = _paused.set(True)
+    try:
+        yield
+    finally:
+        _paused.reset(token)
 
 
 def measure_later(plans: Mapping[str, Sequence[Used]], threads: int, saved: Any = None) -> None:
