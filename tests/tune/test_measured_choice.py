@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.selection.measurements import measurement, measurements
 from camshaft.selection.select import select
+from camshaft.store.files import private_folder
 from camshaft.store.store import store
 from camshaft.tune import jobs, measured_choice
 from camshaft.tune.benchmark import Candidate
@@ -66,14 +68,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("CAMSHAFT_MEASURE", "1")
     monkeypatch.setattr(jobs, "_record", jobs._Record())
     monkeypatch.setattr(jobs, "LEAST_NS", 0.0)
-    monkeypatch.setattr(jobs.atexit, "register", lambda *_: None)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
     starts: list[str] = []
     monkeypatch.setattr(jobs, "start", lambda: starts.append("started"))
     return starts
 
 
 def end_of_program() -> None:
-    jobs._at_exit(jobs.os.getpid())
+    jobs._at_exit(os.getpid())
 
 
 def rivals_of(choice: Any) -> tuple[str, str]:
@@ -123,7 +125,8 @@ def test_nothing_is_measured_where_it_is_off_or_tuned(started: list[str], monkey
             plan_of_product().close()
             end_of_program()
     assert jobs._record.used == {}
-    assert started == jobs.waiting() == []
+    assert started == []
+    assert jobs.waiting() == []
 
 
 def test_what_is_tuned_is_not_measured_beside_it(started: list[str]) -> None:
@@ -134,7 +137,9 @@ def test_what_is_tuned_is_not_measured_beside_it(started: list[str]) -> None:
     assert len(jobs._record.used) == 1
 
 
-def test_an_eager_product_is_measured_when_its_process_ends(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eager_product_is_measured_when_its_process_ends(
+    started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = np.ones((48, 48), np.float32)
     op = ArrayOp(MATMUL, None)
     op.run(a, a)
@@ -189,8 +194,8 @@ def test_a_job_that_kills_its_process_is_tried_twice(started: list[str], monkeyp
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"uses": 5}', '{"uses": [{"op": "x"}], "threads": 1, "saved": null}'])
 def test_damaged_jobs_are_deleted(text: str, started: list[str]) -> None:
-    jobs.private_folder(jobs.store().leases.folder)
-    jobs.private_folder(jobs.folder())
+    private_folder(store().leases.folder)
+    private_folder(jobs.folder())
     (jobs.folder() / "job.0.json").write_text(text)
     (jobs.folder() / "other").mkdir()
     (jobs.folder() / "link.0.json").symlink_to("/dev/zero")

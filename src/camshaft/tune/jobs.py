@@ -128,7 +128,7 @@ class _Record:
 
     process: int = 0
     threads: int = 1
-    used: dict[object, Used] = field(default_factory=dict)
+    used: dict[tuple[str, object, str | None], Used] = field(default_factory=dict)
 
 
 _record = _Record()

@@ -123,15 +123,12 @@ def _fits(candidates: Sequence[Candidate], cold: bool, allowed_s: float) -> bool
 def _smaller(use: Use) -> Use:
     """The use with plain inputs halved in every large size until it fits the budget; measurements reach a factor of four."""
     for _ in range(2):
-        candidates = _candidates(use)
-        sizes = [d for spec in use.node.inputs for d in spec.shape]
-        if (
-            not candidates
-            or _fits(candidates, use.cold, BUDGET_S * MOST_OF_BUDGET)
-            or not all(type(d) is int for d in sizes)
-        ):
-            break
-        if use.op.indexes or not all(spec.is_plain for spec in use.node.inputs) or max(sizes) < 2 * LEAST_SIZE:
+        specs = use.node.inputs
+        sizes = [d for spec in specs for d in spec.shape if isinstance(d, int)]
+        fixed = len(sizes) == sum(len(spec.shape) for spec in specs)
+        plain = fixed and all(spec.is_plain for spec in specs) and not use.op.indexes
+        candidates = _candidates(use) if plain and max(sizes, default=0) >= 2 * LEAST_SIZE else []
+        if not candidates or _fits(candidates, use.cold, BUDGET_S * MOST_OF_BUDGET):
             break
         halves = tuple(
             TensorSpec(tuple(d // 2 if d >= 2 * LEAST_SIZE else d for d in spec.bounds), spec.parts[0].dtype)
