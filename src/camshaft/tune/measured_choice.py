@@ -35,8 +35,10 @@ from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.validation.proof import prove
 
 BUDGET_S = 0.5
-# One shape takes at most this part of the budget, and at most this share of what is left.
+# One shape takes at most this part of the budget, and at most this share of what is left; more only for its first rounds.
 MOST_OF_BUDGET, SHARED_BY = 0.3, 4
+# A shape whose first rounds need more than this part of the budget is measured at a smaller size.
+LARGE = 0.7
 LEAST_ROUNDS = 3
 CANDIDATES = 3
 LEAST_NOISE = 0.02
@@ -70,10 +72,11 @@ def measure_job(job: dict[str, Any], race: Race, budget_s: float = BUDGET_S) -> 
     with for_workers(threads):
         rivals = _proved([(row, _use(row)) for row in job["uses"]])
         for remaining, (row, use, candidates) in zip(range(len(rivals), 0, -1), rivals, strict=True):
-            allowed_s = min(budget_s * MOST_OF_BUDGET, (budget_s - spent_ns / 1e9) / min(remaining, SHARED_BY))
-            if not _fits(candidates, use.cold, allowed_s):
+            left_s = budget_s - spent_ns / 1e9
+            if not _fits(candidates, use.cold, left_s):
                 left.append(row)
                 continue
+            allowed_s = min(budget_s * MOST_OF_BUDGET, left_s / min(remaining, SHARED_BY))
             reference = candidates[0]
             again, *timings = race([reference, *candidates], _config(threads, use.cold, allowed_s, len(candidates)))
             spent_ns += sum(_spent_ns(timing) for timing in (again, *timings))
@@ -90,11 +93,12 @@ def _use(row: dict[str, Any]) -> Use:
 def _proved(uses: Sequence[tuple[Any, Use]]) -> list[tuple[Any, Use, list[Candidate]]]:
     """Each row with its use, unless that was measured, at a size that can be, with its proved candidates, the
     cost model's choice first."""
-    found = []
+    found, seen = [], set()
     for row, whole in uses:
         use = _smaller(whole)
-        if measurements().at(use.op, use.node):
+        if use.key in seen or measurements().at(use.op, use.node):
             continue
+        seen.add(use.key)
         candidates = _candidates(use)
         if len(candidates) > 1:
             found.append((row, use, candidates))
@@ -128,7 +132,7 @@ def _smaller(use: Use) -> Use:
         fixed = len(sizes) == sum(len(spec.shape) for spec in specs)
         plain = fixed and all(spec.is_plain for spec in specs) and not use.op.indexes
         candidates = _candidates(use) if plain and max(sizes, default=0) >= 2 * LEAST_SIZE else []
-        if not candidates or _fits(candidates, use.cold, BUDGET_S * MOST_OF_BUDGET):
+        if not candidates or _fits(candidates, use.cold, BUDGET_S * LARGE):
             break
         halves = tuple(
             TensorSpec(tuple(d // 2 if d >= 2 * LEAST_SIZE else d for d in spec.bounds), spec.parts[0].dtype)
