@@ -2,7 +2,8 @@
 
 Run: python -m bench.first_runs [MODEL] [--threads N] [--runs 10] [--repeat 7] [--no-tune] [--json FILE]. Each run is a
 process. Between runs the script waits for the background measurement, as a reader of the answer does. Then one copy of the
-cache is tuned, and runs with either copy alternate: `untuned_of_tuned` is the median ratio of their rates.
+cache is tuned, and runs with either copy alternate: `untuned_of_tuned` is the median ratio of their rates, `different_thunks` counts the thunks of the
+the plan for one token that run another kernel.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ def run(model: str, threads: int | None, cache: Path) -> dict[str, Any]:
     wall_s = time.perf_counter() - started
     report: dict[str, Any] = json.loads(ended.stdout)
     return {**report["timings"], "wall_s": wall_s, "plans": report["plans"]}
+
+
+def chosen(model: str, threads: int | None, cache: Path) -> list[tuple[str, str]]:
+    """The op and variant of each thunk of the plan for one token."""
+    command = [sys.executable, "-m", "camshaft.cli", "plan", model, "--json", *threads_option(threads)]
+    ended = subprocess.run(command, env=environment(str(cache)), stdout=subprocess.PIPE, check=True)
+    return [(thunk["op"], thunk["variant"]) for thunk in json.loads(ended.stdout)["thunks"]]
 
 
 def wait(cache: Path) -> float:
@@ -73,13 +81,17 @@ def measure(options: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
     tuned = cache.with_name("tuned")
     shutil.copytree(cache, tuned)
     command = [sys.executable, "-m", "camshaft.cli", "tune", options.model, "--sessions", "1"]
-    subprocess.run([*command, *threads_option(options.threads)], env=environment(str(tuned)), check=True)
+    subprocess.run(
+        [*command, *threads_option(options.threads)], env=environment(str(tuned)), stdout=subprocess.DEVNULL, check=True
+    )
     run(options.model, options.threads, tuned)  # compiles and caches its plans
     pairs = [[run(options.model, options.threads, c) for c in (cache, tuned)] for _ in range(options.repeat)]
     ratios = {rate: round(statistics.median(ours[rate] / theirs[rate] for ours, theirs in pairs), 3) for rate in RATES}
     median = {rate: statistics.median(theirs[rate] for _, theirs in pairs) for rate in RATES}
     last = pairs[-1][1] | median
-    made.append(row("tuned", last, untuned_of_tuned=ratios))
+    ours, theirs = (chosen(options.model, options.threads, c) for c in (cache, tuned))
+    different = sum(mine != other for mine, other in zip(ours, theirs, strict=False)) + abs(len(ours) - len(theirs))
+    made.append(row("tuned", last, untuned_of_tuned=ratios, thunks=len(theirs), different_thunks=different))
     return made
 
 
@@ -99,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         made = measure(options, Path(folder) / "cache")
     print(rows.facts_line(rows.machine()))
-    columns = ("run", *RATES, "wall_s", "first_token_s", "background_s", "untuned_of_tuned")
+    columns = ("run", *RATES, "wall_s", "first_token_s", "background_s", "untuned_of_tuned", "different_thunks")
     print(rows.table(columns, [tuple(str(r.get(c, "")) for c in columns) for r in made]))
     if options.json:
         rows.write(options.json, made)
