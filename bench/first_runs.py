@@ -2,8 +2,8 @@
 
 Run: python -m bench.first_runs [MODEL] [--threads N] [--runs 10] [--repeat 7] [--no-tune] [--json FILE]. Each run is a
 process. Between runs the script waits for the background measurement, as a reader of the answer does. Then one copy of the
-cache is tuned, and runs with either copy alternate: `untuned_of_tuned` is the median ratio of their rates, `different_thunks` counts the thunks of the
-the plan for one token that run another kernel.
+cache is tuned, and runs with either copy alternate: `untuned_of_tuned` is the median ratio of their rates, and
+`different_thunks` counts the thunks of the plan for one token that run another kernel.
 """
 
 from __future__ import annotations

@@ -72,10 +72,8 @@ def _uses(model: str | None, sessions: int | None, context: int, running: option
     counts = (options.COMMAND_SESSIONS, DEFAULT_SESSIONS) if sessions is None else (sessions,)
     uses: list[Use] = []
     for n in counts:  # the shapes include the KV cache's size
-        with (
-            paused(),
-            running.open(model, context, n) as lm,
-        ):  # closed before anything is timed: its memory would disturb
+        # closed before anything is timed: its memory would disturb
+        with paused(), running.open(model, context, n) as lm:
             uses += uses_of([lm.plans.prompt.graph, lm.plans.single.graph], override)
     return list({use.key: use for use in uses}.values())
 
