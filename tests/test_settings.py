@@ -26,11 +26,14 @@ def test_unknown_activations_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         settings()
 
 
-def test_a_cache_folder_that_is_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.raises(SettingError, match=r"CAMSHAFT_CACHE_DIR=.*file: wanted a folder"):
+    monkeypatch.setenv("CAMSHAFT_DUMP", str(tmp_path / "file"))
+    with pytest.raises(SettingError, match=r"CAMSHAFT_DUMP=.*file: wanted a folder"):
         settings()
+    monkeypatch.delenv("CAMSHAFT_DUMP")
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "file"))  # a cache that cannot be used stops nothing
+    assert settings().cache_dir == tmp_path / "file"
 
 
 def test_what_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

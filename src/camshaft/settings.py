@@ -71,7 +71,7 @@ TABLE = (
         "a folder",
         "the user's cache folder",
         "Folder of the cache: compiled kernels, validation results, measurements, compiled plans, model headers, models.",
-        folder,
+        Path,  # not checked: what cannot be used is reported once, and does without (store/store.py)
         lambda: Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
     ),
     Setting(

@@ -152,12 +152,14 @@ def test_a_folder_that_cannot_be_changed_is_one_line(cli: Any, kept: Store, monk
 def test_files_in_the_folders_places(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path))
     (tmp_path / "objects").write_text("no folder")
-    one_line(cli("cache"), str(tmp_path / "objects"), "cannot be read")
-    one_line(cli("cache", "clear"), str(tmp_path / "objects"))
+    assert cli("cache").exit_code == 0
+    assert cli("cache", "clear").exit_code == 0
+    assert (tmp_path / "objects").read_text() == "no folder"
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on a file's size there")
-def test_doctor_on_a_full_disk_is_one_line_and_leaves_no_verdict(tmp_path: Path) -> None:
+def test_doctor_on_a_full_disk_proves_and_leaves_no_verdict(tmp_path: Path) -> None:
     import resource
 
     def no_files() -> None:
@@ -168,10 +170,11 @@ def test_doctor_on_a_full_disk_is_one_line_and_leaves_no_verdict(tmp_path: Path)
     environment["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode cut short would break every later process
     command = [sys.executable, "-m", "camshaft.cli", "doctor"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    done = subprocess.run(command, env=environment, text=True, preexec_fn=no_files, timeout=240, **pipes)
-    first, last = done.stderr.splitlines()
-    assert (done.returncode, done.stdout, first) == (2, "", "camshaft: proving kernels")
-    assert "cannot be written: File too large (CAMSHAFT_CACHE_DIR moves the cache)" in last
+    done = subprocess.run(command, env=environment, text=True, preexec_fn=no_files, timeout=1200, **pipes)
+    said = [line for line in done.stderr.splitlines() if "cannot be written" in line]
+    assert (done.returncode, len(said)) == (0, 1)
+    assert said[0].endswith("cannot be written: File too large (CAMSHAFT_CACHE_DIR moves the cache)")
+    assert "proved" in done.stdout
     assert list((tmp_path / "evidence").glob("*/*")) == []
 
 

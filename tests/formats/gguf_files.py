@@ -72,7 +72,6 @@ def write_model(path: Path, *, alignment: int | None = None) -> dict[str, np.nda
     writer.add_array("test.floats", [0.5, -1.5, 3.0])
     writer.add_array("test.ints", [1, -2, 3])
     writer.add_array("test.flags", [True, False])
-    writer.add_array("test.nested", [[1, 2], [3], [4, 5, 6]])
     writer.add_token_list(["<s>", "ü", "", "日本", "end"])
     plain = rng.standard_normal((5, 64)).astype(np.float32)
     quantized = gguf.quants.quantize(rng.standard_normal((3, 96)).astype(np.float32), GGMLQuantizationType.Q4_1)

@@ -205,3 +205,14 @@ def test_two_processes_keep_it_at_once(folder: Path) -> None:
     assert (said, [child.returncode for child in children]) == ([b"", b""], [0, 0])
     assert len(list(store().headers.entries())) == 1
     assert open_model_file(path).from_cache
+
+
+@pytest.mark.parametrize("data", [b"", b"\2\0\0\0\0\0\0\0[]", b"\2\0\0\0\0\0\0\0{}", b"\1\0\0\0\0\0\0\0[" * 3])
+def test_a_malformed_entry_is_rebuilt(folder: Path, data: bytes) -> None:
+    path = written(folder, KINDS["byte-level"])
+    store().headers.put(kept(path).key, data)
+    with pytest.warns(UserWarning, match="the cached header of .* is rebuilt"):
+        again = open_model_file(path)
+    assert not again.from_cache
+    again.save(again.tokenizer())
+    assert open_model_file(path).from_cache

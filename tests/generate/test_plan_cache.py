@@ -120,8 +120,8 @@ def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path
         key = entry.path.parent.name + entry.path.name
         data = kept.schedules.get(key)
         assert data is not None
-        kept.schedules.put(key, data.replace(b'"format": 2', b'"format": 0'))
-    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a cached plan of format 0; wanted 2"):
+        kept.schedules.put(key, data.replace(b'"format": 3', b'"format": 0'))
+    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a cached plan of format 0; wanted 3"):
         assert not runs_cached(path)
     kept.schedules.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import gguf
@@ -16,6 +17,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.quantization_mix import MIXES, mix_named
 from camshaft.models.quantize import formats_of, quantize
+from camshaft.store.files import atomic_file
 from tests.support.fixtures import DATA, tiny_model
 from tests.support.models import require_default_model
 from tests.support.sketches import SKETCHES, sketch
@@ -109,3 +111,17 @@ def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFix
         app(["quantize", str(source), str(tmp_path / "q.gguf"), "q4_k_m"], prog_name="camshaft")
     assert stopped.value.code in (0, None)
     assert "6 Q4_K, 66 Q5_0, 6 Q6_K, 7 Q8_0" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no owner there; they go after a day")
+def test_what_killed_processes_left_in_the_folder_is_removed(tmp_path: Path) -> None:
+    source, (left, notes) = (
+        tiny_model("llama", tmp_path),
+        (tmp_path / f".unfinished-{name}" for name in ("abcd1234", "notes")),
+    )
+    left.write_bytes(b"half")
+    notes.write_bytes(b"somebody's")
+    with atomic_file(tmp_path / "another.gguf") as file:
+        file.write(b"all")
+        quantize(source, tmp_path / "out.gguf", "Q8_0", threads=1)
+    assert (left.exists(), notes.exists(), (tmp_path / "another.gguf").read_bytes()) == (False, True, b"all")

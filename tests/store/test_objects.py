@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from camshaft.errors import StoreError
 from camshaft.store import files, objects
 from camshaft.store.objects import ObjectStore
 
+FOREIGN = ("file", "folder", "pipe", "link", "dangling link", "loop")
 KEY, OTHER = "ab" * 32, "cd" * 32
 posix_only = pytest.mark.skipif(os.name == "nt", reason="owner, mode and messages are POSIX ones")
 
@@ -22,6 +24,22 @@ def files_of(root: Path) -> list[str]:
     """Everything that lies there, entries by their keys."""
     paths = (path.relative_to(root) for path in root.rglob("*") if not path.is_dir())
     return sorted("".join(path.parts) if len(path.parts) == 2 else str(path) for path in paths)
+
+
+def put_in_place(what: str, place: Path, elsewhere: Path) -> None:
+    """Replace what is at `place`."""
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    if what == "file":
+        place.write_text("no entry")
+    elif what == "folder":
+        (place / "inner").mkdir(parents=True)
+    elif what == "pipe":
+        os.mkfifo(place, 0o600)
+    else:
+        place.symlink_to({"link": elsewhere, "dangling link": elsewhere / "none", "loop": place}[what])
 
 
 @pytest.fixture
@@ -133,10 +151,57 @@ def test_a_pipe_in_an_entrys_place_does_not_block(store: ObjectStore) -> None:
 
 
 @posix_only
-def test_a_folder_in_an_entrys_place_is_named(store: ObjectStore) -> None:
-    store.path(KEY).mkdir(parents=True)
-    with pytest.raises(StoreError, match=f"{KEY[2:]}: a damaged entry cannot be removed"):
-        store.get(KEY)
+@pytest.mark.parametrize("call", ["get", "put"])
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_is_in_an_entrys_place_is_removed(store: ObjectStore, what: str, call: str) -> None:
+    """Nothing is followed or waited for."""
+    store.put(OTHER, b"x")
+    elsewhere = store.root.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("not ours to change")
+    for place in (store.path(KEY), store.path(OTHER).parent):
+        put_in_place(what, place, elsewhere)
+    if call == "get":
+        assert (store.get(KEY), store.get(OTHER)) == (None, None)
+    store.put(KEY, b"y")
+    store.put(OTHER, b"z")
+    assert (store.get(KEY), store.get(OTHER)) == (b"y", b"z")
+    assert files_of(store.root) == sorted([KEY, OTHER])
+    assert [path.name for path in elsewhere.iterdir()] == ["file"]
+
+
+@posix_only
+def test_a_linked_store_stays_linked(tmp_path: Path) -> None:
+    """A user may have moved a folder of the cache to another disk."""
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "objects").symlink_to(tmp_path / "moved")
+    store = ObjectStore(tmp_path / "objects", 5000)
+    (tmp_path / "moved" / OTHER).write_bytes(b"an entry as earlier versions wrote it")
+    for key in keys(9):
+        store.put(key, bytes(1000))
+    assert store.clear()[0] > 0
+    assert store.root.is_symlink()
+
+
+@posix_only
+def test_what_cannot_be_written_is_in_memory(tmp_path: Path) -> None:
+    errors: list[StoreError] = []
+    (tmp_path / "file").write_text("")
+    store = ObjectStore(tmp_path / "file", 1000, failed=errors.append)
+    empty = store.digest()
+    assert store.get(KEY) is None
+    store.put(KEY, b"x")
+    assert (store.get(KEY), store.get(OTHER)) == (b"x", None)
+    assert store.digest() != empty
+    assert all("file" in str(error) for error in errors)
+    store.discard(KEY)
+    assert store.get(KEY) is None
+    store.put(KEY, b"old")
+    (tmp_path / "file").unlink()
+    store.put(KEY, b"new")
+    assert ObjectStore(tmp_path / "file", 1000).get(KEY) == store.get(KEY) == b"new"
+    with pytest.raises(StoreError, match="more than the store's bound"):
+        store.put(KEY, bytes(1000))
 
 
 @posix_only
@@ -238,15 +303,37 @@ def test_a_young_entry_is_not_touched_again(store: ObjectStore) -> None:
     assert store.path(KEY).stat().st_mtime_ns > before
 
 
-def test_what_a_dead_process_left_unfinished_is_removed_after_a_day(store: ObjectStore) -> None:
+@posix_only
+def test_what_a_dead_process_left_unfinished_is_removed(store: ObjectStore) -> None:
     store.root.mkdir(parents=True)
-    old, young = (store.root / f"{files.TEMPORARY_PREFIX}{name}" for name in ("old", "young"))
+    names = [f"{files.TEMPORARY_PREFIX}{name}" for name in ("abcd1234", "notes.txt", "abcd1235", "abcd1236")]
+    left, other, folder, link = (store.root / name for name in names)
+    left.write_bytes(b"half")
+    other.write_bytes(b"a file of another program")
+    folder.mkdir()
+    link.symlink_to(other)
+    with files.atomic_file(store.root / "being written") as file:
+        file.write(b"half")
+        store.evict()
+        assert len(list(store.root.glob(f"{files.TEMPORARY_PREFIX}*"))) == 4
+    assert not left.exists()
+    assert other.exists()
+    assert (store.root / "being written").exists()
+
+
+@posix_only
+def test_without_locks_old_files_have_no_owner(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    store.put(KEY, b"x")
+    old, young = (store.root / f"{files.TEMPORARY_PREFIX}abcd123{i}" for i in range(2))
     old.write_bytes(b"half")
     young.write_bytes(b"half")
     os.utime(old, (time.time() - 100_000,) * 2)
     store.evict()
-    assert not old.exists()
-    assert young.exists()
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_what_a_living_process_may_use_is_not_evicted(tmp_path: Path) -> None:
@@ -274,8 +361,6 @@ def test_entries_of_an_earlier_layout_are_counted_and_cleared(store: ObjectStore
 def test_a_file_in_a_folders_place_is_cleared(store: ObjectStore) -> None:
     store.root.mkdir(parents=True)
     (store.root / KEY[:2]).write_text("no folder")
-    with pytest.raises(StoreError, match="cannot be written"):
-        store.put(KEY, b"x")
     assert store.clear() == (1, 9)
     store.put(KEY, b"x")
     assert files_of(store.root) == [KEY]
@@ -283,11 +368,11 @@ def test_a_file_in_a_folders_place_is_cleared(store: ObjectStore) -> None:
 
 def test_clear_leaves_what_is_being_written_and_what_is_no_entry(store: ObjectStore) -> None:
     store.put(KEY, b"x")
-    young = store.root / f"{files.TEMPORARY_PREFIX}young"
-    young.write_bytes(b"half")
     (store.root / KEY[:2] / "a note").write_text("not an entry")
-    assert store.clear() == (1, 84)
-    assert files_of(store.root) == [young.name, "aba note"]
+    with files.atomic_file(store.root / "young"):
+        assert store.clear() == (1, 84)
+        assert len(files_of(store.root)) == 2
+    assert files_of(store.root) == ["aba note", "young"]
     assert ObjectStore(store.root / "none", 1000).clear() == (0, 0)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from camshaft.errors import ModelError
 from camshaft.text.tokenizer import Tokenizer
+from camshaft.text.vocabulary import MAX_MERGES, MAX_TOKENS, read_vocabulary, vocabulary_size
 from tests.support.vocabularies import CONTROL, byte_level, sentencepiece
 
 BYTE_LEVEL = {
@@ -130,17 +131,57 @@ def test_arrays_of_numpy_will_do() -> None:
         ({"tokens": ["a", "b", "a"]}, "occur twice"),
         ({"merges": None}, "tokenizer.ggml.merges"),
         ({"token_type": [1, 1]}, "2 entries"),
-        ({"token_type": ["a"] * 300}, "array of numbers"),
+        ({"token_type": ["a"] * 300}, "array of integers"),
         ({"bos_token_id": 10**6}, "bos_token_id is 1000000"),
         ({"eos_token_id": -1}, "eos_token_id is -1"),
         ({"eot_token_id": "x"}, "eot_token_id is 'x'"),
         ({"add_bos_token": True, "bos_token_id": None}, "add_bos_token asks"),
+        ({"model": [1]}, r"tokenizer.ggml.model is \[1\]; wanted a text"),
+        ({"model": "a\x1b[2J" + "b" * 500}, r"unknown tokenizer model 'a\\x1b\[2Jb{60,75}\.\.\.' "),
+        ({"tokens": "a"}, "tokenizer.ggml.tokens is 'a'; wanted an array"),
+        ({"token_type": 3}, "tokenizer.ggml.token_type is 3; wanted an array"),
+        ({"token_type": [1.5] * 300}, "array of integers"),
+        ({"token_type": [True] * 300}, "array of integers"),
+        ({"token_type": [[1], [2, 3]] * 300}, "array of integers"),
+        ({"token_type": np.full(300, np.nan, np.float32)}, "array of integers"),
+        ({"token_type": np.full(300, 2**40)}, "not a finite number of 32 bits"),
+        ({"token_type": [10**30] * 300}, "array of integers"),
+        ({"bos_token_id": True}, "bos_token_id is True: wanted a token id below"),
+        ({"bos_token_id": 1.0}, "bos_token_id is 1.0: wanted a token id"),
+        ({"bos_token_id": np.arange(900).reshape(30, 30)}, r"bos_token_id is array\(\[\[ .{60,80}: wanted a token id"),
+        ({"eos_token_id": 2**64 - 1}, "eos_token_id is 18446744073709551615"),
+        ({"add_bos_token": np.ones(2, bool)}, r"add_bos_token is array\(\[ True, True\]\); wanted true or false"),
+        ({"add_eos_token": "no"}, "add_eos_token is 'no'; wanted true or false"),
+        ({"add_bos_token": 2}, "add_bos_token is 2; wanted true or false"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(change: dict[str, Any], message: str) -> None:
+    change = dict(change)
     pre = change.pop("pre", "gpt-2")
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError, match=message) as caught:
         Tokenizer.from_gguf(byte_level(pre, **change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scores": [float("nan")] * 300}, "tokenizer.ggml.scores has a value that is not a finite number"),
+        ({"scores": np.full(300, 1e300)}, "not a finite number of 32 bits"),
+        ({"scores": ["a"] * 300}, "array of numbers"),
+        ({"add_space_prefix": np.ones(2, bool)}, "wanted true or false"),
+    ],
+)
+def test_what_is_wrong_in_a_sentencepiece_vocabulary_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Tokenizer.from_gguf(sentencepiece(**change))
+
+
+def test_a_vocabulary_has_at_most_a_million_tokens() -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens has 1048577 tokens; wanted 1 to 1048576"):
+        vocabulary_size({"tokenizer.ggml.tokens": range(MAX_TOKENS + 1)})
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.merges has 4194305 entries; wanted at most 4194304"):
+        read_vocabulary(byte_level(merges=range(MAX_MERGES + 1)))
 
 
 def test_merges_of_unknown_tokens_are_an_error() -> None:

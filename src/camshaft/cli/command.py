@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 
+from camshaft.cli.terminal import escaped, unescaped
 from camshaft.errors import CamshaftError, StoreError
 from camshaft.settings import setting
 
@@ -208,8 +209,8 @@ class Bar:
             else (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
         )
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *right)
-        self._progress = progress.Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._progress.add_task(self._title, total=total)
+        self._progress = progress.Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True)
+        self._task = self._progress.add_task(escaped(self._title), total=total)
         self._progress.start()
 
 
@@ -230,7 +231,7 @@ class Notice:
         if self._timer.is_alive():
             self._timer.join()
         if self._shown:
-            print("\r" + " " * len(self._text) + "\r", end="", file=sys.stderr, flush=True)
+            print("\r" + " " * len(self._text) + "\r", end="", file=unescaped(sys.stderr), flush=True)
 
     def _show(self) -> None:
         self._shown = True

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from camshaft.cli.command import FAILED, INTERRUPTED
+from camshaft.cli.terminal import protect_streams
 from camshaft.version import __version__
 
 # click's UsageError; some versions of typer bundle their own copy of click.
@@ -140,6 +141,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # print "?" for characters that the terminal cannot encode
             stream.reconfigure(errors="replace")
+    protect_streams()
     names = sys.argv[1:2]
     app = make_app(names) if names and names[0] in COMMANDS else _full_app()  # importing one command saves 15 ms
     app(prog_name="camshaft")

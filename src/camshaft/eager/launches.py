@@ -13,6 +13,7 @@ from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.workers import Words, inside_host_thunk, runner_for
 from camshaft.settings import thread_count
+from camshaft.store.digest import digest_of
 
 # A launch is three words: the entry, the address of its argument block, the number of programs.
 LAUNCH_WORDS = 3
@@ -28,7 +29,7 @@ def _take() -> NativeLibrary:
     from camshaft.plan.runtime.native.executor import dynamic_ir  # only large calls need it
 
     text = dynamic_ir()
-    return load_object(object_code(f"turns|{text}", lambda: text))
+    return load_object(object_code(digest_of("turns", text), lambda: text))
 
 
 class _Launcher:

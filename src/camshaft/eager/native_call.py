@@ -19,6 +19,7 @@ from camshaft.eager.native import call_state, cpython_abi
 from camshaft.eager.native import shaped_call as table
 from camshaft.eager.runners import HostRunner
 from camshaft.eager.shaped_call import Prepared
+from camshaft.store.digest import digest_of
 
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002
 MAX_ROWS = 32
@@ -215,7 +216,9 @@ def _step_words(run: HostRunner) -> tuple[Words, int]:
 
 @functools.cache
 def _code(text_of: Callable[[str, int, int], str], n: int, slot: int) -> CpuKernel:
-    return native_function("call", f"builtin|{text_of('SYMBOL', n, slot)}", lambda symbol: text_of(symbol, n, slot))
+    return native_function(
+        "call", digest_of("builtin", text_of("SYMBOL", n, slot)), lambda symbol: text_of(symbol, n, slot)
+    )
 
 
 def builtin(

@@ -22,6 +22,11 @@ def shown(text: str, limit: int = 80) -> str:
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
+def shown_value(value: object, limit: int = 80) -> str:
+    """A metadata value for an error message: in one line, escaped, cut to `limit` characters."""
+    return shown(value, limit) if isinstance(value, str) else " ".join(repr(value).split())[:limit]
+
+
 def path_for_messages(path: str | os.PathLike[str]) -> str:
     """The path, quoted and escaped if it has characters that would break a line."""
     name = os.fspath(path)
@@ -125,17 +130,32 @@ def short_string_offsets(data: mmap.mmap | bytes, position: int, n_strings: int)
     return offsets
 
 
-class Cursor:
-    """Reads numbers and strings sequentially. Raises FormatError, naming the item, before reading past the end."""
+_CHUNK = 1 << 13  # strings; their offsets take 0.3 MB
 
-    def __init__(self, file: MappedFile) -> None:
+
+def end_of_short_strings(data: mmap.mmap | bytes, position: int, n_strings: int) -> int | None:
+    """The end of consecutive strings, by `short_string_offsets` a chunk at a time; None where that returns None."""
+    for done in range(0, n_strings, _CHUNK):
+        offsets = short_string_offsets(data, position, min(_CHUNK, n_strings - done))
+        if offsets is None:
+            return None
+        position = offsets[-1]
+    return position
+
+
+class Cursor:
+    """Reads numbers and strings sequentially. Raises FormatError, naming the item, before reading past the end of the file, or
+    past its first `limit_nbytes`."""
+
+    def __init__(self, file: MappedFile, limit_nbytes: int | None = None) -> None:
         self.file = file
         self.position = 0
+        self.size = file.size if limit_nbytes is None else min(file.size, limit_nbytes)
         self._data = file.mapping()
 
     @property
     def remaining(self) -> int:
-        return self.file.size - self.position
+        return self.size - self.position
 
     def fail(self, message: str) -> NoReturn:
         raise FormatError(f"{self.file.path}: {message}")
@@ -143,7 +163,13 @@ class Cursor:
     def require(self, nbytes: int, what: str) -> None:
         """Raise FormatError unless nbytes remain."""
         if nbytes > self.remaining:
+            self._refuse_past_limit(what, self.position + nbytes)
             self.fail(f"truncated: {what} wants {nbytes} bytes at {self.position}, the file has {self.remaining} left")
+
+    def _refuse_past_limit(self, what: str, end: int) -> None:
+        """Raise FormatError, naming the limit, if bytes up to `end` are in the file but past the limit."""
+        if self.size < end <= self.file.size:
+            self.fail(f"{what} ends at byte {end}; wanted a header of at most {self.size / 1e6:.0f} MB")
 
     def skip(self, nbytes: int, what: str) -> None:
         self.require(nbytes, what)
@@ -184,9 +210,9 @@ class Cursor:
 
     def skip_strings(self, n_strings: int, what: str) -> None:
         """Skip strings (u64 length, bytes) without decoding them."""
-        offsets = short_string_offsets(self._data, self.position, n_strings)
-        if offsets is not None:
-            self.position = offsets[-1]
+        end = end_of_short_strings(self._data, self.position, n_strings)
+        if end is not None and end <= self.size:
+            self.position = end
             return
         unpack, data, position = _U64.unpack_from, self._data, self.position
         try:
@@ -194,6 +220,7 @@ class Cursor:
                 position += 8 + unpack(data, position)[0]
         except (struct.error, OverflowError):
             self.fail(f"truncated: a string of {what} would end past the file's {self.file.size} bytes")
-        if position > self.file.size:
+        self._refuse_past_limit(what, position)
+        if position > self.size:
             self.fail(f"truncated: the last string of {what} would end at {position} of {self.file.size} bytes")
         self.position = position

@@ -6,7 +6,6 @@ matches, so a changed file is parsed again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from camshaft.errors import StoreError
+from camshaft.errors import FormatError, StoreError
 from camshaft.formats.gguf.file import (
     GGUFFile,
     HeaderIndex,
@@ -27,6 +26,7 @@ from camshaft.formats.gguf.file import (
 )
 from camshaft.formats.mapped import MappedFile
 from camshaft.generate.plan_cache import program_digest
+from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary_index import StringsIndex, VocabularyIndex, indexed_vocabulary, make_index
@@ -67,15 +67,26 @@ class ModelFile:
 def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
     """Open a GGUF file. Raises FormatError as open_gguf does."""
     mapped = MappedFile(path)
-    key = hashlib.sha256(f"{program_digest()}|{probe(mapped)}".encode()).hexdigest()
+    key = digest_of(program_digest(), probe(mapped))
     data = store().headers.get(key, f"the cached header of {mapped.path}")
-    if data is not None:
-        header, index = from_bytes(data)
-        cached = open_known(mapped, header)
-        if cached is not None:
-            return ModelFile(cached, index, True, key, header.digest)
+    known = None if data is None else _known(mapped, data)
+    if known is not None:
+        file, index, digest = known
+        return ModelFile(file, index, True, key, digest)
     file = read_header(mapped)
     return ModelFile(file, None, False, key, header_digest(mapped, file.header_nbytes))
+
+
+def _known(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:
+    """The file by its cached header, with the header's digest; None if the file's header is another one. A malformed entry is
+    reported and not used."""
+    try:
+        header, index = from_bytes(data)
+        file = open_known(mapped, header)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, FormatError) as error:
+        warnings.warn(f"the cached header of {mapped.path} is rebuilt: {error}", stacklevel=3)
+        return None
+    return None if file is None else (file, index, header.digest)
 
 
 def to_bytes(header: HeaderIndex, index: VocabularyIndex | None) -> bytes:

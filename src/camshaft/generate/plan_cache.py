@@ -7,7 +7,6 @@ model's metadata and tensor table, settings, and all stored validation results a
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 import warnings
@@ -24,6 +23,7 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.plan.cached_plan import FORMAT, CachedPlan, bind_cached, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import settings
+from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 # Settings that do not affect a plan, or that the caller passes as facts.
 _IRRELEVANT_SETTINGS = ("cache_dir", "cache_nbytes", "threads", "c_compiler", "beam", "measure")
-_MAX_VALUE_NBYTES = 256  # of a metadata value; plans depend only on the vocabulary's size
+_MAX_VALUE_NBYTES = 256  # of a value of the tokenizer; plans depend only on the vocabulary's size
 _IRRELEVANT_KEYS = ("tokenizer.chat_template",)
 
 
@@ -43,7 +43,7 @@ class PlanCache:
         self._file, self._weights = file, weights
         self._use = use and _is_cacheable()
         self._settings = _settings()
-        self._facts = "|".join((facts, program_digest(), _model(file), self._settings)) if self._use else ""
+        self._facts = digest_of(facts, program_digest(), _model(file), self._settings) if self._use else ""
         self._before = store_state() if self._use else ("", "")
         self._data: dict[str, bytes] = {}  # serialized plans, loaded or new
         self._new: set[str] = set()
@@ -136,7 +136,7 @@ def carry_over(plans: SavedPlans, affected: Collection[str]) -> SavedPlans:
 
 
 def _plan_key(name: str, facts: str, state: tuple[str, str]) -> str:
-    return hashlib.sha256("|".join((name, facts, *state)).encode()).hexdigest()
+    return digest_of(name, facts, state)
 
 
 def _is_cacheable() -> bool:
@@ -155,20 +155,22 @@ def store_state() -> tuple[str, str]:
 
 def _settings() -> str:
     values = sorted(vars(settings()).items())
-    return ",".join(f"{name}={value}" for name, value in values if name not in _IRRELEVANT_SETTINGS)
+    return digest_of((name, repr(value)) for name, value in values if name not in _IRRELEVANT_SETTINGS)
 
 
 def _model(file: GGUFFile) -> str:
     """Digest of the metadata without long arrays, the tensor table, and the bytes of the rope frequency factors."""
-    digest = hashlib.sha256()
-    for key in file.metadata:
-        if key not in _IRRELEVANT_KEYS:
-            digest.update(f"{key}|{file.metadata.type_id(key)}|".encode() + file.metadata.raw(key, _MAX_VALUE_NBYTES))
-    for name, tensor in file.tensors.items():
-        digest.update(f"{name}|{tensor.shape}|{tensor.format.name}|{tensor.nbytes}|{tensor.is_mapped}\n".encode())
-    if "rope_freqs.weight" in file.tensors:
-        digest.update(file.tensors["rope_freqs.weight"].data().tobytes())
-    return digest.hexdigest()
+    values = [
+        (key, file.metadata.type_id(key), _value(file, key)) for key in file.metadata if key not in _IRRELEVANT_KEYS
+    ]
+    tensors = [(t.name, t.shape, t.format.name, t.nbytes, t.offset, t.is_mapped) for t in file.tensors.values()]
+    factors = file.tensors.get("rope_freqs.weight")
+    return digest_of(values, tensors, None if factors is None else factors.data().tobytes())
+
+
+def _value(file: GGUFFile, key: str) -> bytes:
+    """The bytes of a metadata value that plans may depend on: of the tokenizer's only the first ones, which tell its size."""
+    return file.metadata.raw(key, _MAX_VALUE_NBYTES if key.startswith("tokenizer.") else None)
 
 
 @functools.cache
@@ -176,7 +178,7 @@ def program_digest() -> str:
     """Digest of camshaft's source files (size and time), and of the versions of Python, NumPy and LLVM."""
     root = Path(__file__).parent.parent
     rows = sorted(_sources(str(root)))
-    return hashlib.sha256(f"{FORMAT}|{sys.version}|{np.__version__}|{host_target()!r}|{rows}".encode()).hexdigest()
+    return digest_of(FORMAT, sys.version, np.__version__, repr(host_target()), rows)
 
 
 def _sources(folder: str) -> list[tuple[str, int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
 from camshaft.lang.tracing import tracer as tracing
 from camshaft.lang.verifier.verify import verify
+from camshaft.store.digest import digest_of
 
 Constant: TypeAlias = "int | float | str | bool | ir.RunTime | tuple[Constant, ...]"
 
@@ -104,12 +104,9 @@ def _traced(constant: Any, scalars: Sequence[ir.Value]) -> Any:
 
 @functools.cache
 def _source_digest(module: str, path: str) -> str:
-    digest = hashlib.sha256(Path(path).read_bytes())
     files: set[str] = set()
     _collect_sources(module, module.split(".")[0], files)
-    for source in sorted(files - {path}):
-        digest.update(Path(source).read_bytes())
-    return digest.hexdigest()
+    return digest_of(Path(source).read_bytes() for source in (path, *sorted(files - {path})))
 
 
 def _collect_sources(name: str, package: str, files: set[str]) -> None:
@@ -149,9 +146,10 @@ class CompileRequest:
         return traced
 
     def key(self) -> str:
-        """Return a canonical text for cache keys. It does not include `lanes`."""
-        constants = ",".join(f"{name}={self.constants[name]!r}" for name in sorted(self.constants))
-        return f"{self.kernel.name}|{self.kernel.digest()}|{self.arrays!r}|{self.scalars!r}|{constants}|{self.grid!r}"
+        """Return a digest for cache keys. It does not include `lanes`."""
+        constants = [(name, repr(self.constants[name])) for name in sorted(self.constants)]
+        parts = (repr(self.arrays), self.scalars, constants, repr(self.grid))
+        return digest_of(self.kernel.name, self.kernel.digest(), *parts)
 
 
 def kernel(function: Callable[..., None]) -> Kernel:
@@ -166,8 +164,5 @@ def language_digest(*patterns: str) -> str:
     It is part of every cache key of generated code, so that a change in these files recompiles it.
     """
     root = Path(__file__).parent.parent
-    digest = hashlib.sha256()
     files = sorted({path for pattern in ("lang/**/*.py", *patterns) for path in root.glob(pattern)})
-    for path in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return digest_of((path.relative_to(root).as_posix(), path.read_bytes()) for path in files)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from camshaft.errors import ModelError
-from camshaft.formats.mapped import shown
+from camshaft.formats.mapped import shown_value
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")  # architectures.py has a row for ea
 def architecture_name(metadata: Mapping[str, Any]) -> str:
     """The file's architecture. Raises ModelError, naming it, if it is not supported."""
     name = metadata.get("general.architecture")
-    if name not in ARCHITECTURES:
-        raise ModelError(f"the file's architecture is {name!r}; camshaft runs {', '.join(ARCHITECTURES)}")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise ModelError(f"the file's architecture is {shown_value(name)}; camshaft runs {', '.join(ARCHITECTURES)}")
     return str(name)
 
 
@@ -53,8 +53,7 @@ class Keys:
             raise ModelError(f"the file has no key {name!r}, which {self.architecture} needs; convert the model again")
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if kind in (int, float) and not (number and math.isfinite(value)):
-            text = shown(value) if isinstance(value, str) else " ".join(repr(value).split())[:80]
-            raise ModelError(f"the key {name!r} is {text}; wanted a number")
+            raise ModelError(f"the key {name!r} is {shown_value(value)}; wanted a number")
         return kind(value)
 
     def positive(self, key: str, default: float | None = None) -> float:

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from camshaft.errors import DownloadError
+from camshaft.store.file_lock import abandoned, owned_folder
 
 Progress = Callable[[int, int], None]
 """Called with (bytes so far, total bytes)."""
 
 _POLL_S = 0.1
-_STALE_S = 24 * 3600
 _PREFIX = ".pull-"
+_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")  # tempfile's names
 
 
 @contextmanager
 def workspace(folder: Path) -> Iterator[Path]:
     """A temporary folder inside `folder`, so that a finished file moves by one rename. Removed at the end; folders left by
-    killed processes are removed after a day. Raises DownloadError if the disk cannot be written."""
+    killed processes are removed first. Raises DownloadError if the disk cannot be written."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in folder.glob(_PREFIX + "*"):
-            if time.time() - old.stat().st_mtime > _STALE_S:
-                shutil.rmtree(old, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True) as name:
-            yield Path(name)
+            if _NAME.fullmatch(old.name):
+                with abandoned(old) as is_abandoned:
+                    if is_abandoned:
+                        shutil.rmtree(old, ignore_errors=True)
+        with owned_folder(folder, _PREFIX) as made:
+            yield made
     except OSError as error:
         reason = error.strerror or str(error)
         raise DownloadError(f"cannot write in {folder}: {reason} (CAMSHAFT_CACHE_DIR moves the cache)") from error

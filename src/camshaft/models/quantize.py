@@ -23,6 +23,7 @@ from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gg
 from camshaft.formats.mapped import shown
 from camshaft.models.quantization_mix import Mix, TensorPosition, format_for, is_quantized, mix_named, part_of
 from camshaft.settings import thread_count
+from camshaft.store.files import remove_unfinished
 
 _PART_ELEMENTS = 1 << 20  # per task: enough work to share among threads without gigabytes of floats at once
 _TASKS_AHEAD = 16
@@ -53,12 +54,14 @@ def quantize(
     """Write a copy of the model in the formats of `file_type` (a name of MIXES). Metadata, vocabulary and vectors are copied.
 
     Values are decoded to float32 and encoded again. `pure`: one format for every matrix, including the output; `force`:
-    overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete. Raises FormatError for
-    an unknown type, an unreadable source, or `out` equal to the source; StoreError if `out` cannot be written.
+    overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete; what killed processes
+    left unfinished in its folder is removed first. Raises FormatError for an unknown type, an unreadable source, or `out` equal
+    to the source; StoreError if `out` cannot be written.
     """
     mix, target = mix_named(file_type), Path(out)
     with open_gguf(source) as file:
         _check_target(Path(source), target, force)
+        remove_unfinished(target.parent)
         formats = formats_of(file, mix, pure=pure)
         values = values_of(file.metadata) | {"general.file_type": unsigned(mix.file_type)}
         values["general.quantization_version"] = unsigned(_QUANTIZATION_VERSION)
@@ -108,11 +111,12 @@ def formats_of(file: GGUFFile, mix: Mix, *, pure: bool = False) -> dict[str, Blo
 def _position(file: GGUFFile) -> Callable[[int], TensorPosition]:
     def number(key: str, otherwise: int) -> int:
         value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
-        return int(np.max(value)) if isinstance(value, (int, np.ndarray)) else otherwise
+        values = np.asarray(value if isinstance(value, (int, np.ndarray)) else otherwise)
+        return int(values.max()) if values.size and values.dtype.kind in "iu" else otherwise
 
     heads = number("attention.head_count", 1)
     per_head = heads // max(1, number("attention.head_count_kv", heads))
-    layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.(\d+)\.", name))}
+    layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.([0-9]{1,9})\.", name))}
     n_layers, n_experts = number("block_count", len(layers)), number("expert_count", 0)
     return lambda layer: TensorPosition(layer, n_layers, per_head, n_experts)
 

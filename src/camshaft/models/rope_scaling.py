@@ -11,6 +11,7 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown_value
 from camshaft.formats.tensor import FileTensor
 from camshaft.models.config import Keys, ModelConfig
 from camshaft.ops.rope.table import RopeScaling, rope_table
@@ -25,8 +26,10 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
     factors = tensors["rope_freqs.weight"].dequantize() if "rope_freqs.weight" in tensors else None
     if factors is not None and factors.shape != (config.rope_dim // 2,):
         raise ModelError(f"tensor 'rope_freqs.weight' has shape {list(factors.shape)}; wanted [{config.rope_dim // 2}]")
-    if kind not in ("none", "linear", "yarn"):
-        raise ModelError(f"rope scaling {kind!r} is not supported; wanted none, linear, yarn or rope_freqs.weight")
+    if not isinstance(kind, str) or kind not in ("none", "linear", "yarn"):
+        raise ModelError(
+            f"rope scaling {shown_value(kind)} is not supported; wanted none, linear, yarn or rope_freqs.weight"
+        )
     if kind == "none" or factor == 1.0:
         return RopeScaling(freq_factors=factors)
     if kind == "linear":

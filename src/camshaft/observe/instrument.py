@@ -5,7 +5,6 @@ plan/compile.py calls this through plan/hooks.py only if one of these settings i
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import BufferSlice, Programs, Schedule, Thunk
 from camshaft.settings import Settings, settings
+from camshaft.store.digest import digest_of
 
 # Matches the entry name @kernel, but not @kernel_part.
 _ENTRY = re.compile(rf"@{SYMBOL}\b(?![\w.$-])")
@@ -77,8 +77,7 @@ def _edited(texts: KernelTexts, folder: Path) -> ReplacedKernel | None:
 def _compiled(texts: KernelTexts, path: Path, source: str) -> ReplacedKernel:
     if not _ENTRY.search(source):
         raise SettingError(f"CAMSHAFT_OVERRIDE: {path} does not define @{SYMBOL}")
-    digest = hashlib.sha256(source.encode()).hexdigest()
-    signature = f"override|{digest}|{texts.vectorize}"
+    signature = digest_of("override", source, texts.vectorize)
     code = native_function(
         texts.launch.name, signature, lambda symbol: _ENTRY.sub(f"@{symbol}", source), texts.vectorize
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from camshaft.lang.simt.form import to_simt
 from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, NativeCall
 from camshaft.plan.lowering.node_thunks import NodeRange
+from camshaft.store.digest import digest_of
 
 
 def listing(kernel: ir.KernelIR) -> str:
@@ -226,7 +226,7 @@ def kernel_texts(origin: NodeRange) -> list[KernelTexts]:
     texts = []
     for launch in build.launches:
         params = signature(launch, node.spec, build)
-        digest = hashlib.sha256(f"{_identity(launch, params)}|{choice.device.name}".encode()).hexdigest()[:12]
+        digest = digest_of(_identity(launch, params), choice.device.name)[:12]
         stem = re.sub(r"[^\w.-]", "_", f"{choice.op.name}.{choice.variant.name}.{launch.name}.{digest}")
         texts.append(KernelTexts(stem, launch, params, choice.device))
     return texts
@@ -234,5 +234,5 @@ def kernel_texts(origin: NodeRange) -> list[KernelTexts]:
 
 def _identity(launch: Launch | NativeCall, params: Signature) -> str:
     if isinstance(launch, NativeCall):
-        return f"{launch.name}|{launch.digest}|{params!r}"
-    return f"{params.request(launch).key()}|{launch.lanes}"
+        return digest_of(launch.name, launch.digest, repr(params))
+    return digest_of(params.request(launch).key(), launch.lanes)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
 from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
 from camshaft.settings import thread_count
+from camshaft.store.digest import digest_of
 from camshaft.store.store import row_as, store
 from camshaft.validation.cases import machine_key
 
@@ -187,7 +187,7 @@ def measure(threads: int, nbytes: int = NBYTES) -> MachinePeak:
 
 
 def _key() -> str:
-    return hashlib.sha256(f"machine peak 4|{machine_key()}".encode()).hexdigest()
+    return digest_of("machine peak", 4, machine_key())
 
 
 def stored_peaks() -> tuple[MachinePeak, ...]:

@@ -7,16 +7,18 @@ kernel. Loading adds the regions' addresses. It needs no graph, choice or loweri
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.backends.cpu.loaded import CpuKernel, Packing, stored
+from camshaft.backends.cpu.loaded import ROWS, CpuKernel, Packing, stored
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.cached_check import FIRST_KERNEL, check_plan
 from camshaft.plan.memory.allocate import aligned_bytes, host_memory
 from camshaft.plan.memory.loading import LoadRequest
 from camshaft.plan.runtime.native import layout
@@ -29,17 +31,33 @@ if TYPE_CHECKING:
     from camshaft.plan.memory.weights import Weights
 
 Array = np.ndarray[Any, Any]
-FORMAT = 2
-# The first regions. After them, in this order: kernels, named memory, the file's constants, computed constants, allocations.
-LITERAL, MEMMOVE, COPY, EXTENTS, ARGUMENTS, ARENA, FIRST_KERNEL = range(7)
+FORMAT = 3
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
+class TensorPlace:
+    """A tensor's shape, block format, and bytes in its file; `offset` is None if they are not mapped."""
+
+    shape: tuple[int, ...]
+    format: str
+    offset: int | None
+    nbytes: int
+
+
+def tensor_place(tensor: FileTensor) -> TensorPlace:
+    """Returns the place of an open file's tensor."""
+    offset = None if tensor.mapped is None else tensor.mapped[1]
+    return TensorPlace(tensor.shape, tensor.format.name, offset, tensor.nbytes)
+
+
+@dataclass(frozen=True)
 class Constant:
-    """A tensor of the model's file in a layout. `packing` is a kernel's number and Packing's numbers; None: not packed."""
+    """A tensor of the model's file in a layout. `place` is where its bytes were when the plan was stored; `packing` is a
+    kernel's number and Packing's numbers; None: not packed."""
 
     tensor: str
+    place: TensorPlace
     layout: str
     nbytes: int
     packing: Sequence[int] | None
@@ -104,18 +122,24 @@ def from_bytes(data: bytes) -> SerializedPlan:
         header = _header(document["head"])
         arrays = []
         for shape, dtype in [*((s, np.int64) for s in header.shapes), *(((n,), np.uint8) for n in header.computed)]:
-            count = int(np.prod(shape))
-            array = np.frombuffer(data, dtype, count, end)
+            array = np.frombuffer(data, dtype, math.prod(shape), end)
             arrays.append(array.reshape(tuple(shape)))
             end += array.nbytes
-    except (ValueError, KeyError, TypeError) as error:
+        plan = SerializedPlan(header, arrays[0], arrays[1], tuple(arrays[2:]))
+        check_plan(plan)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PlanError(f"a cached plan cannot be read: {error}") from error
-    return SerializedPlan(header, arrays[0], arrays[1], tuple(arrays[2:]))
+    return plan
 
 
 def _header(row: dict[str, Any]) -> PlanHeader:
     views = {name: {k: View(**view) for k, view in row[name].items()} for name in ("inputs", "outputs")}
-    return PlanHeader(**row | views | {"constants": [Constant(**constant) for constant in row["constants"]]})
+    return PlanHeader(**row | views | {"constants": [_constant(constant) for constant in row["constants"]]})
+
+
+def _constant(row: dict[str, Any]) -> Constant:
+    place = TensorPlace(**row["place"])
+    return Constant(**row | {"place": replace(place, shape=tuple(place.shape))})
 
 
 class CachedPlan(NativePlan):
@@ -201,10 +225,26 @@ def bind_cached(
 
 
 def _load_request(constant: Constant, kernels: Sequence[CpuKernel], tensors: Mapping[str, FileTensor]) -> LoadRequest:
-    if constant.tensor not in tensors:
+    tensor = tensors.get(constant.tensor)
+    if tensor is None:
         raise PlanError(f"a cached plan wants the tensor {constant.tensor!r}, which the file lacks")
-    packing = None
-    if constant.packing is not None:
-        kernel, *numbers = constant.packing
-        packing = Packing(kernels[kernel], *numbers)
-    return LoadRequest(tensors[constant.tensor], constant.layout, constant.nbytes, packing)
+    if tensor_place(tensor) != constant.place:
+        raise PlanError(
+            f"a cached plan wants {constant.tensor!r} as {constant.place}; the file has {tensor_place(tensor)}"
+        )
+    packing = None if constant.packing is None else _packing(constant, constant.packing, kernels)
+    read_nbytes = constant.nbytes if packing is None else packing.n_rows * packing.row_nbytes
+    if read_nbytes > tensor.nbytes:
+        raise PlanError(f"a cached plan reads {read_nbytes} bytes of {constant.tensor!r}; the file has {tensor.nbytes}")
+    return LoadRequest(tensor, constant.layout, constant.nbytes, packing)
+
+
+def _packing(constant: Constant, numbers: Sequence[int], kernels: Sequence[CpuKernel]) -> Packing:
+    kernel, *sizes = numbers
+    if not 0 <= kernel < len(kernels) or len(sizes) != len(fields(Packing)) - 1:
+        raise PlanError(f"a cached plan packs {constant.tensor!r} with {len(sizes)} sizes and kernel {kernel}")
+    packing = Packing(kernels[kernel], *sizes)
+    offsets, n_tiles = (packing.codes, packing.scales, packing.extra), -(-packing.n_rows // ROWS)
+    if min(numbers) < 0 or max(offsets) > constant.nbytes or packing.n_tiles != n_tiles:
+        raise PlanError(f"a cached plan packs {constant.tensor!r} outside its memory")
+    return packing

@@ -16,19 +16,8 @@ from camshaft.backends.cpu.loaded import CpuKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan.cached_plan import (
-    ARENA,
-    ARGUMENTS,
-    COPY,
-    EXTENTS,
-    FIRST_KERNEL,
-    LITERAL,
-    MEMMOVE,
-    Constant,
-    PlanHeader,
-    SerializedPlan,
-    View,
-)
+from camshaft.plan.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, FIRST_KERNEL, LITERAL, MEMMOVE
+from camshaft.plan.cached_plan import Constant, PlanHeader, SerializedPlan, View, tensor_place
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.memory.loading import LoadRequest
 from camshaft.plan.memory.weights import Weights
@@ -141,11 +130,11 @@ def _sources(weights: Weights) -> dict[int, LoadRequest | Array]:
 
 def _constant(constant: LoadRequest, regions: _Regions) -> Constant:
     assert isinstance(constant.source, FileTensor)
-    name, p = constant.source.name, constant.packing
+    name, place, p = constant.source.name, tensor_place(constant.source), constant.packing
     if p is None:
-        return Constant(name, constant.layout, constant.nbytes, None)
+        return Constant(name, place, constant.layout, constant.nbytes, None)
     numbers = (regions.kernel(p.kernel), p.n_rows, p.n_records, p.row_nbytes, p.n_tiles, p.codes, p.scales, p.extra)
-    return Constant(name, constant.layout, constant.nbytes, numbers)
+    return Constant(name, place, constant.layout, constant.nbytes, numbers)
 
 
 def _head(

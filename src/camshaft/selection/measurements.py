@@ -7,7 +7,6 @@ measured at the same site are compared.
 from __future__ import annotations
 
 import functools
-import hashlib
 import threading
 import time
 import warnings
@@ -23,6 +22,7 @@ from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
 from camshaft.ops.spec import bound
 from camshaft.selection.host_info import hardware
+from camshaft.store.digest import digest_of
 from camshaft.store.store import Store, row_as, store
 from camshaft.validation.cases import VariantCase, all_cases, case_of, kinds_of, machine_key
 
@@ -294,7 +294,7 @@ def _is_available(backend: str) -> bool:
 @functools.cache
 def _document_key() -> str:
     """The store key of this machine's kernel measurements. Machines that share a folder differ in CPU, caches or cores."""
-    return hashlib.sha256(f"kernels|{machine_key()}|{hardware()!r}".encode()).hexdigest()
+    return digest_of("kernels", machine_key(), repr(hardware()))
 
 
 def _is_quick(site: Site) -> bool:

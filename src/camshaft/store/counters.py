@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from camshaft.store.files import atomic_file
+from camshaft.store.entries import remove_entry
+from camshaft.store.files import atomic_file, read_regular
 from camshaft.store.objects import Counts
 from camshaft.store.process_lock import locked
 
@@ -29,8 +30,8 @@ class Counters:
     def read(self) -> Totals:
         """The summed counts by kind; empty if there are none or the file is damaged."""
         try:
-            rows = json.loads((self.folder / _FILE).read_bytes())
-        except (OSError, ValueError):
+            rows = json.loads(read_regular(self.folder / _FILE))
+        except (OSError, ValueError, RecursionError):
             return {}
         rows = rows if isinstance(rows, dict) else {}
         return {str(kind): counts for kind, row in rows.items() if (counts := _counts(row))}
@@ -53,7 +54,10 @@ class Counters:
             self._write({kind: counts for kind, counts in self.read().items() if kind not in kinds})
 
     def _write(self, totals: Totals) -> None:
-        with atomic_file(self.folder / _FILE) as file:
+        path = self.folder / _FILE
+        if path.is_dir():
+            remove_entry(path, "a folder in the place of the counters")
+        with atomic_file(path) as file:
             file.write(json.dumps({kind: asdict(counts) for kind, counts in totals.items()}).encode())
 
 

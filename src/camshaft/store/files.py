@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
+import shutil
 import stat
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from camshaft.errors import StoreError
+from camshaft.store.file_lock import SAFE_FLAGS, abandoned, owned_file
 
 TEMPORARY_PREFIX = ".unfinished-"
-_STALE_SECONDS = 24 * 3600  # downloads may take hours; an older temporary file belongs to a dead process
+_UNFINISHED = re.compile(re.escape(TEMPORARY_PREFIX) + r"[a-z0-9_]{8}")  # tempfile's names
 
 
 def reason(error: OSError) -> str:
@@ -45,9 +47,9 @@ def private_folder(path: Path) -> None:
 
     Raises StoreError if it cannot be created, is not a folder, belongs to another user, or others can write to it.
     """
-    if path.exists() and not path.is_dir():
-        raise StoreError(f"{path}: is not a folder; wanted a folder for the cache")
     with naming(path, "the folder cannot be created or used"):
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path}: is not a folder; wanted a folder for the cache")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sys.platform != "win32" and path.stat().st_uid == os.geteuid() and path.stat().st_mode & 0o077:
             path.chmod(0o700)
@@ -74,22 +76,25 @@ def atomic_file(path: Path, *, durable: bool = False, temporary_in: Path | None 
     """Yield a temporary file that replaces `path` if the block succeeds and is deleted if it fails.
 
     It has mode 0600 and is created in the same folder, which must exist, or in `temporary_in`; then the final folder is created
-    if missing. `durable` flushes it to disk. Raises StoreError if it cannot be created, written or moved; the block's own
-    errors pass through.
+    if missing. This process owns it meanwhile (file_lock.py). `durable` flushes it to disk. Raises StoreError if it cannot be
+    created, written or moved; the block's own errors pass through.
     """
     with naming(path, "cannot be written"):
-        number, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=temporary_in or path.parent)
-    temporary, file = Path(name), io.FileIO(number, "wb")
+        number, temporary = owned_file(temporary_in or path.parent, TEMPORARY_PREFIX)
+    file = io.FileIO(number, "wb")
     try:
         yield Unfinished(path, file)
         with naming(path, "cannot be written"):
             if durable:
                 os.fsync(file.fileno())
-            file.close()
+            if os.name == "nt":  # an open file cannot be moved there; elsewhere it is owned until it has its name
+                file.close()
             _replace(temporary, path)
     finally:
-        file.close()
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # close reports delayed write errors only on file systems where fsync is needed anyway
+            file.close()
+        with suppress(OSError):  # moved, or the folder is gone or read-only by now
+            temporary.unlink()
 
 
 def _replace(temporary: Path, path: Path) -> None:
@@ -100,10 +105,32 @@ def _replace(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
 
 
-def remove_stale(folder: Path) -> None:
-    """Delete temporary files older than a day from the folder."""
-    oldest = time.time() - _STALE_SECONDS
-    for path in folder.glob(TEMPORARY_PREFIX + "*"):
-        with naming(path, "cannot be removed"), suppress(FileNotFoundError):  # another process removed it
-            if path.stat().st_mtime < oldest:
-                path.unlink()
+def remove_unfinished(folder: Path) -> None:
+    """Delete the temporary files of dead processes from the folder, as far as that is possible."""
+    with suppress(OSError):
+        for path in folder.glob(TEMPORARY_PREFIX + "*"):
+            if _UNFINISHED.fullmatch(path.name) and not path.is_dir():
+                with (
+                    abandoned(path) as is_abandoned,
+                    suppress(OSError),
+                ):  # another process removed it, or a read-only disk
+                    if is_abandoned:
+                        path.unlink()
+
+
+def remove_foreign(path: Path) -> None:
+    """Delete what is in the place of a file of the cache: a link, pipe or folder of this user. Raises OSError."""
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        path.unlink()
+    elif sys.platform == "win32" or status.st_uid == os.geteuid():
+        shutil.rmtree(path)
+
+
+def read_regular(path: Path, most_nbytes: int = -1) -> bytes:
+    """The first bytes of a file, by default all. Raises OSError, also for a link, a folder or a pipe, which is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | SAFE_FLAGS)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(most_nbytes)

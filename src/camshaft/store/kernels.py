@@ -7,11 +7,11 @@ one object. Processes may build the same object concurrently; both results are v
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from camshaft.store.digest import digest_of
 from camshaft.store.objects import ObjectStore
 
 _SECOND = re.compile(rb"[0-9a-f]{64}")
@@ -50,7 +50,7 @@ class KernelCache:
         if known is not None and data is not None:
             return CachedKernel(known, data, False)
         text = source()
-        second = hashlib.sha256(f"{text}|{options}".encode()).hexdigest()
+        second = digest_of(text, options)
         data = None if second == known else self.object(second)
         built = data is None
         if data is None:

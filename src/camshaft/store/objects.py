@@ -18,34 +18,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camshaft.errors import StoreError
-from camshaft.store.files import atomic_file, is_ours, naming, private_folder, reason, remove_stale
+from camshaft.store.digest import Field, digest_of
+from camshaft.store.entries import Entry, entries_under, folders_of, is_replaced, make_place, remove_entry
+from camshaft.store.file_lock import SAFE_FLAGS
+from camshaft.store.files import (
+    atomic_file,
+    is_ours,
+    private_folder,
+    read_regular,
+    reason,
+    remove_unfinished,
+)
 
 _HEADER = b"camshaft object 1 "
 _HEADER_NBYTES = len(_HEADER) + 64 + 1
 _KEY = re.compile(r"[0-9a-f]{16,128}")
-_FOLDER = re.compile(r"[0-9a-f]{2}")
 TOUCH_SECONDS = 600  # entries used more recently keep their timestamp, so that a warm start writes nothing
 # The store is listed for eviction only after this fraction of its bound was added, so that most puts are cheap.
 _LIST_FRACTION = 64
-# Symbolic links must not be followed, nor pipes waited for; O_BINARY exists only on Windows.
-_OPEN_FLAGS = os.O_RDONLY
-for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
-    _OPEN_FLAGS |= getattr(os, _name, 0)
 
 
 def _header(key: str, data: bytes | memoryview) -> bytes:
     digest = hashlib.sha256(key.encode() + b"\n")
     digest.update(data)
     return _HEADER + digest.hexdigest().encode() + b"\n"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A stored file; `used` is the time of its last use, exact within TOUCH_SECONDS."""
-
-    path: Path
-    nbytes: int
-    used: float
 
 
 @dataclass
@@ -61,12 +57,19 @@ def _no_process() -> float | None:
     return None
 
 
+def _raise(error: StoreError) -> None:
+    raise error
+
+
 class ObjectStore:
     """At most `max_nbytes` of entries under `root`, with eviction of the least recently used ones.
 
     Entries that a running process may use are never evicted: `living_since` returns the start of the oldest one. `begin` is
     called before the first access. Thread- and process-safe: a reader gets a complete entry or none, and if two processes write
     one key, either entry is valid.
+
+    `failed` is called with the StoreError if the folder cannot be read or written, and by default raises it. If it returns, an
+    entry that could not be written is in memory, and one that could not be read is missing.
     """
 
     def __init__(
@@ -76,10 +79,12 @@ class ObjectStore:
         *,
         begin: Callable[[], None] = lambda: None,
         living_since: Callable[[], float | None] = _no_process,
+        failed: Callable[[StoreError], None] = _raise,
     ) -> None:
         self.root, self.max_nbytes = root, max_nbytes
         self.counts = Counts()
-        self._begin, self._living_since = begin, living_since
+        self._begin, self._living_since, self._failed = begin, living_since, failed
+        self._memory: dict[str, bytes] = {}  # entries that could not be written
 
     def path(self, key: str) -> Path:
         """The path of an entry. Raises StoreError unless the key is 16 to 128 lower-case hex digits."""
@@ -91,10 +96,13 @@ class ObjectStore:
         """Return the data of the key, or None if it is missing. A damaged or foreign entry is deleted, with a warning if
         `what` describes it.
 
-        Raises StoreError if an existing entry cannot be read or deleted.
+        Calls `failed` if an existing entry cannot be read or deleted.
         """
-        path = self.path(key)
-        data = self._get(path, key, what)
+        path, data = self.path(key), self._memory.get(key)
+        try:
+            data = self._get(path, key, what) if data is None else data
+        except StoreError as error:
+            self._failed(error)
         if data is None:
             self.counts.misses += 1
         else:
@@ -109,6 +117,8 @@ class ObjectStore:
         except PermissionError:  # foreign, or on Windows currently being replaced by another process
             content = None
         except OSError as error:
+            if is_replaced(path.parent):  # the next `put` mends it
+                return None
             if not path.is_symlink():
                 raise StoreError(f"{path}: cannot be read: {reason(error)}") from error
             content = None
@@ -118,11 +128,11 @@ class ObjectStore:
                 return bytes(data)
         if what is not None:
             warnings.warn(f"{what} is rebuilt: its entry was damaged or foreign", stacklevel=4)
-        self.discard(key)
+        remove_entry(path, "a damaged entry")
         return None
 
     def _read_ours(self, path: Path) -> bytes | None:
-        descriptor = os.open(path, _OPEN_FLAGS)
+        descriptor = os.open(path, os.O_RDONLY | SAFE_FLAGS)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or not is_ours(status):
@@ -139,21 +149,38 @@ class ObjectStore:
         return content
 
     def discard(self, key: str) -> None:
-        """Delete an entry if it exists. Raises StoreError if it cannot be deleted."""
-        _remove(self.path(key), "a damaged entry")
+        """Delete an entry if it exists. Calls `failed` if it cannot be deleted."""
+        self._memory.pop(key, None)
+        try:
+            remove_entry(self.path(key), "a damaged entry")
+        except StoreError as error:
+            self._failed(error)
 
     def put(self, key: str, data: bytes) -> None:
         """Store the data under the key, replacing an existing entry, and evict entries over the bound.
 
-        Raises StoreError, leaving no partial entry, if the disk is full, the folder is not private, or the data exceeds the
-        bound.
+        Calls `failed`, leaving no partial entry, if the disk is full or the folder is not private. Raises StoreError if the data
+        exceeds the bound.
         """
         path, nbytes = self.path(key), len(data) + _HEADER_NBYTES
         if nbytes > self.max_nbytes:
             raise StoreError(f"{path}: an entry of {nbytes} bytes is more than the store's bound, {self.max_nbytes}")
+        try:
+            self._write(path, key, data)
+        except StoreError as error:
+            self._failed(error)
+            self._memory[key] = data
+            return
+        self._memory.pop(key, None)
+        self.counts.added_nbytes += nbytes
+        if self.needs_listing(self.counts.added_nbytes):
+            self.evict(path)
+
+    def _write(self, path: Path, key: str, data: bytes) -> None:
         private_folder(self.root)
         self._begin()
         try:
+            make_place(path)
             with atomic_file(path, temporary_in=self.root) as file:
                 file.write(_header(key, data))
                 file.write(data)
@@ -161,9 +188,6 @@ class ObjectStore:
             # Windows cannot replace a file that is being read; the existing entry is then equally valid.
             if os.name != "nt" or not isinstance(error.__cause__, PermissionError) or self._get(path, key) != data:
                 raise
-        self.counts.added_nbytes += nbytes
-        if self.needs_listing(self.counts.added_nbytes):
-            self.evict(path)
 
     def needs_listing(self, added_nbytes: int) -> bool:
         """Whether enough was added since the last listing that the store may exceed its bound."""
@@ -171,9 +195,15 @@ class ObjectStore:
 
     def evict(self, newest: Path | None = None) -> None:
         """List the store; if it exceeds its bound, delete least recently used entries down to nine tenths of the bound, except
-        `newest` and entries that a running process may use. Raises StoreError if an entry cannot be deleted."""
+        `newest` and entries that a running process may use. Calls `failed` if an entry cannot be deleted."""
         self.counts.added_nbytes = 0
-        self.remove_stale()
+        try:
+            self._evict(newest)
+        except StoreError as error:
+            self._failed(error)
+
+    def _evict(self, newest: Path | None) -> None:
+        self.remove_unfinished()
         entries = sorted(self.entries(), key=lambda entry: entry.used)
         total = sum(entry.nbytes for entry in entries)
         if total <= self.max_nbytes:
@@ -184,69 +214,39 @@ class ObjectStore:
             if total <= self.max_nbytes * 9 // 10 or in_use:  # later entries were used more recently
                 break
             if entry.path != newest:
-                _remove(entry.path, "an entry")
+                remove_entry(entry.path, "an entry")
                 total -= entry.nbytes
 
-    def remove_stale(self) -> None:
-        """Delete temporary files that dead processes left over a day ago. Raises StoreError on failure."""
-        remove_stale(self.root)
+    def remove_unfinished(self) -> None:
+        """Delete the temporary files of dead processes."""
+        remove_unfinished(self.root)
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry, including those in the flat layout of earlier versions, and files in place of a folder. Raises
-        StoreError if they cannot be read."""
-        yield from _files(self.root, _KEY)
-        yield from _files(self.root, _FOLDER)
-        for folder in _folders(self.root):
-            yield from _files(folder, re.compile(r"[0-9a-f]{14,126}"))
+        """Every entry. Raises StoreError if they cannot be read."""
+        return entries_under(self.root)
 
     def digest(self) -> str:
-        """A digest of all entries, which changes if one is added, changed or deleted. Raises StoreError on read errors."""
-        digest = hashlib.sha256()
-        for entry in sorted(self.entries(), key=lambda entry: entry.path):
-            with naming(entry.path, "cannot be read"), suppress(FileNotFoundError), open(entry.path, "rb") as file:
-                digest.update(f"{entry.path.name}|".encode() + file.read(_HEADER_NBYTES))
-        return digest.hexdigest()
+        """A digest of all entries, which changes if one is added, changed or deleted."""
+        rows: list[Field] = [(key, _header(key, data)) for key, data in sorted(self._memory.items())]
+        try:
+            paths = sorted(entry.path for entry in self.entries())
+        except StoreError as error:
+            self._failed(error)
+            paths = []
+        for path in paths:
+            with suppress(OSError):  # removed meanwhile, or not readable: then it is no entry
+                rows.append((path.name, read_regular(path, _HEADER_NBYTES)))
+        return digest_of(rows)
 
     def clear(self) -> tuple[int, int]:
         """Delete every entry; return their number and bytes. Files that other processes are writing stay. Raises StoreError."""
         n_entries, nbytes = 0, 0
+        self._memory.clear()
         for entry in list(self.entries()):
-            _remove(entry.path, "an entry")
+            remove_entry(entry.path, "an entry")
             n_entries, nbytes = n_entries + 1, nbytes + entry.nbytes
-        for folder in list(_folders(self.root)):
+        for folder in list(folders_of(self.root)):
             with suppress(OSError):  # not empty: another file is in it, or one was just added
                 folder.rmdir()
-        self.remove_stale()
+        self.remove_unfinished()
         return n_entries, nbytes
-
-
-def _remove(path: Path, what: str) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except PermissionError as error:
-        if os.name != "nt":  # Windows cannot delete a file that another process reads
-            raise StoreError(f"{path}: {what} cannot be removed: {reason(error)}") from error
-    except NotADirectoryError:  # a file in place of the entry's folder
-        pass
-    except OSError as error:
-        raise StoreError(f"{path}: {what} cannot be removed: {reason(error)}") from error
-
-
-def _folders(root: Path) -> Iterator[Path]:
-    for item in _listed(root):
-        if _FOLDER.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
-            yield Path(item.path)
-
-
-def _files(folder: Path, names: re.Pattern[str]) -> Iterator[Entry]:
-    for item in _listed(folder):
-        with suppress(FileNotFoundError):  # another process removed it
-            if names.fullmatch(item.name) and not item.is_dir(follow_symlinks=False):
-                status = item.stat(follow_symlinks=False)
-                yield Entry(Path(item.path), status.st_size, status.st_mtime)
-
-
-def _listed(folder: Path) -> list[os.DirEntry[str]]:
-    with naming(folder, "the folder cannot be read"), suppress(FileNotFoundError), os.scandir(folder) as listing:
-        return list(listing)
-    return []

@@ -1,4 +1,4 @@
-"""File locks, and a lease per running process: a locked file, released by the operating system when the process ends.
+"""Named locks, and a lease per running process: a file that it owns until it ends (file_lock.py).
 
 Entries that a running process may have loaded are not evicted (objects.py). An entry's timestamp is at most TOUCH_SECONDS older
 than its last use, so entries older than the oldest lease by more than that are not in use.
@@ -6,69 +6,67 @@ than its last use, so entries older than the oldest lease by more than that are 
 
 from __future__ import annotations
 
-import errno
 import os
+import stat
 import sys
-import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from camshaft.errors import StoreError
-from camshaft.store.files import naming, private_folder
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+from camshaft.store.file_lock import NO_LOCKS, SAFE_FLAGS, WAIT_S, abandoned, lock_within, owned_file, try_lock
+from camshaft.store.files import naming, private_folder, remove_foreign
 
 LEASE_PREFIX = "lease-"
-
-
-# Errors for a lock held by another process (on Windows the last one, after ten seconds), and for unsupported locks.
-_TAKEN = frozenset({errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK})
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
-
-
-def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Lock an open file. False if another process holds the lock and `wait` is False. Raises OSError if unsupported."""
-    try:
-        if sys.platform == "win32":
-            msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError as error:
-        if error.errno in _TAKEN:
-            return False
-        raise
-    return True
+_skipped: set[Path] = set()  # locks that this process did not get in time: they are not waited for again
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file, created in an existing folder if missing.
 
-    On file systems without locks (some network file systems) it does not lock: of two concurrent writers one result is lost and
-    computed again later. Raises StoreError if the file cannot be created.
+    A lock that another process holds for WAIT_S is skipped with a warning, and so are locks on file systems without them: of two
+    concurrent writers one result is lost and computed again later. Raises StoreError if the file cannot be created.
     """
     with naming(path, "cannot be locked"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        descriptor = _open(path)
     try:
         with naming(path, "cannot be locked"):
-            _wait_for(descriptor)
+            _wait_for(descriptor, path)
         yield
     finally:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int) -> None:
+def _open(path: Path) -> int:
+    """Open a lock's file. What is in its place and no file is removed first, if it is this user's. Raises OSError."""
     try:
-        while not _lock(descriptor, wait=True):
-            pass
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | SAFE_FLAGS, 0o600)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    except OSError:
+        if path.is_file() and not path.is_symlink():
             raise
+    with suppress(FileNotFoundError):
+        remove_foreign(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | SAFE_FLAGS, 0o600)
+
+
+def _wait_for(descriptor: int, path: Path) -> None:
+    try:
+        if lock_within(descriptor, 0.0 if path in _skipped else WAIT_S):
+            _skipped.discard(path)
+            return
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return
+    if path not in _skipped:
+        _skipped.add(path)
+        warnings.warn(f"{path}: another process holds this lock for over {WAIT_S:g} s; it is skipped", stacklevel=4)
 
 
 class ProcessLeases:
@@ -90,17 +88,14 @@ class ProcessLeases:
 
     def _take(self) -> tuple[int, Path, int]:
         private_folder(self.folder)
-        while True:
-            descriptor, name = tempfile.mkstemp(prefix=LEASE_PREFIX, dir=self.folder)
-            try:
-                is_locked = _lock(descriptor, wait=True) and _still_exists(descriptor)
-            except OSError:
-                os.close(descriptor)
-                os.unlink(name)
-                raise
-            if is_locked:
-                return os.getpid(), Path(name), descriptor
+        descriptor, path = owned_file(self.folder, LEASE_PREFIX)
+        try:
+            try_lock(descriptor)
+        except OSError:  # without locks nobody could tell that its process ended
             os.close(descriptor)
+            path.unlink()
+            raise
+        return os.getpid(), path, descriptor
 
     def release(self) -> None:
         """Release the lease if this process (not its parent) acquired it."""
@@ -116,30 +111,24 @@ class ProcessLeases:
         return min(times, default=None)
 
     def _living_since(self, path: Path) -> float | None:
-        with suppress(FileNotFoundError):  # its process ended meanwhile
-            since = path.stat().st_mtime
+        with suppress(OSError):  # its process ended meanwhile
+            since = path.lstat().st_mtime
             mine = self._own is not None and self._own[1] == path
             return since if mine or not _removed_as_dead(path) else None
         return None
 
 
-def _still_exists(descriptor: int) -> bool:
-    """Whether no sweep deleted the file before it was locked; on Windows an open file cannot be deleted."""
-    return sys.platform == "win32" or os.fstat(descriptor).st_nlink > 0
-
-
 def _removed_as_dead(path: Path) -> bool:
-    """Delete the lease of a dead process; False if the process is running."""
+    """Delete the lease of a dead process, or what is in a lease's place and no file; False if the process is running."""
     if sys.platform == "win32":
         with suppress(PermissionError):  # open in a running process
             path.unlink()
             return True
         return False
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if not _lock(descriptor, wait=False):
-            return False
-        path.unlink()  # while locked, so that a process that is acquiring it notices
+    if not stat.S_ISREG(path.lstat().st_mode):
+        remove_foreign(path)
         return True
-    finally:
-        os.close(descriptor)
+    with abandoned(path) as is_dead:
+        if is_dead:
+            path.unlink()  # while locked, so that a process that is acquiring it notices
+        return is_dead

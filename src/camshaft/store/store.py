@@ -6,7 +6,9 @@ import atexit
 import functools
 import json
 import os
-from contextlib import AbstractContextManager, suppress
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,10 +89,16 @@ class Store:
         documents = {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
         return kernels | documents | {"schedules": self.schedules, "headers": self.headers}
 
-    def locked(self, what: str) -> AbstractContextManager[None]:
-        """Hold the named lock against other processes that use the store. Raises StoreError if it cannot be created."""
-        private_folder(self.leases.folder)
-        return locked(self.leases.folder / f"{what}.lock")
+    @contextmanager
+    def locked(self, what: str) -> Iterator[None]:
+        """Hold the named lock against other processes that use the store, if it can be had (process_lock.py)."""
+        with ExitStack() as stack:
+            try:
+                private_folder(self.leases.folder)
+                stack.enter_context(locked(self.leases.folder / f"{what}.lock"))
+            except StoreError as error:
+                _warn_once(self.root, error)
+            yield
 
     def flush_counters(self) -> None:
         """Add this process's counts to the file, and evict from stores to which all processes together added much. Raises
@@ -106,7 +114,7 @@ class Store:
             if kind in due:
                 self.parts[kind].evict()
             elif counts[kind].added_nbytes:
-                self.parts[kind].remove_stale()
+                self.parts[kind].remove_unfinished()
         if due:
             self.counters.add(dict.fromkeys(due, Counts()), listed=due)
 
@@ -120,13 +128,25 @@ class Store:
         self.leases.release()
 
 
+_warned: set[Path] = set()
+
+
+def _warn_once(root: Path, error: StoreError) -> None:
+    """Warn that a cache folder cannot be used, once per process."""
+    if root not in _warned:
+        _warned.add(root)
+        hint = "" if "CAMSHAFT_CACHE_DIR" in str(error) else " (CAMSHAFT_CACHE_DIR moves the cache)"
+        warnings.warn(f"going on without the cache: {error}{hint}", stacklevel=2)
+
+
 @functools.cache
 def _store(root: Path, max_nbytes: int) -> Store:
     state = root / "state"
     leases = ProcessLeases(state)
 
     def part(name: str, bound: int) -> ObjectStore:
-        return ObjectStore(root / name, bound, begin=leases.acquire, living_since=leases.oldest)
+        failed = functools.partial(_warn_once, root)
+        return ObjectStore(root / name, bound, begin=leases.acquire, living_since=leases.oldest, failed=failed)
 
     created = Store(
         root,

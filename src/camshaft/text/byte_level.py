@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Merger
 from tokenizers import models, pre_tokenizers
 
 from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown
 from camshaft.text.pretokenizers import pretokenizer
 from camshaft.text.vocabulary import Vocabulary, as_dict
 
@@ -89,7 +90,7 @@ def read_ranks(merges: Sequence[str], ids: Mapping[str, int]) -> Ranks:
     results = [merge.replace(" ", "") for merge in merges]
     if not ids.keys() >= set(results):
         merge = next(m for m, text in zip(merges, results, strict=True) if text not in ids)
-        raise ModelError(f"tokenizer.ggml.merges: the result of {merge!r} is not a token")
+        raise ModelError(f"tokenizer.ggml.merges: the result of {shown(merge)} is not a token")
     return dict(zip(merges, range(len(merges)), strict=True))
 
 
@@ -126,7 +127,7 @@ class ByteLevel:
         try:
             return models.BPE(ids, merges, **options)
         except Exception as error:  # the library raises bare Exception
-            raise ModelError(f"tokenizer.ggml.merges: {error}") from error
+            raise ModelError(f"tokenizer.ggml.merges: {shown(str(error), 200)}") from error
 
     @cached_property
     def _speller(self) -> pre_tokenizers.PreTokenizer:

@@ -1,72 +1,39 @@
-"""Chat templates: render messages to the prompt format of a model, in Jinja2's sandbox."""
+"""Chat templates: render messages to the prompt format of a model, in Jinja2's sandbox, within limits."""
 
 from __future__ import annotations
 
-import datetime
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import TemplateError, nodes
 from jinja2.exceptions import TemplateSyntaxError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown_value
+from camshaft.text.template_language import LimitedEnvironment, parse
+from camshaft.text.template_limits import OUTPUT, refuse
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import Metadata
 
 Message = Mapping[str, Any]
-
-# Exceptions that a template's expressions can raise besides Jinja2's own.
-_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-
-
-class GenerationTag(Extension):
-    """The tag {% generation %} ... {% endgeneration %}, which marks assistant text for training; renders its body."""
-
-    tags = {"generation"}  # noqa: RUF012  (the base class declares it so)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Parse the statements between the tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.datetime.now().strftime(pattern)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    extensions: list[type[Extension]] = [GenerationTag, loopcontrols]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    environment.filters["tojson"] = _tojson
-    environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
-    return environment
+_MAX_REASON = 300  # characters of a template's own error message
 
 
 class ChatTemplate:
     """A compiled chat template with the texts of the BOS and EOS tokens."""
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        """Compile the template. Raises ModelError if `source` is not valid Jinja2."""
+        """Compile the template. Raises ModelError if `source` is not valid Jinja2, or too long."""
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        environment = LimitedEnvironment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(parse(environment, source))
         except TemplateSyntaxError as error:
-            raise ModelError(f"the file's chat template, line {error.lineno}: {error.message}") from error
+            raise ModelError(f"the file's chat template, line {error.lineno}: {_reason(error)}") from error
         except RecursionError as error:
             raise ModelError("the file's chat template is nested too deeply") from error
+        except Exception as error:  # the template decides what is raised
+            raise ModelError(f"the file's chat template: {_reason(error)}") from error
 
     @classmethod
     def from_gguf(cls, metadata: Metadata, tokens: Sequence[str] | None = None) -> ChatTemplate:
@@ -75,7 +42,11 @@ class ChatTemplate:
         `tokens` is the vocabulary if it is loaded already; reading it from the file takes over 10 ms.
         """
         source = metadata.get("tokenizer.chat_template")
-        if not isinstance(source, str):
+        if source is not None and not isinstance(source, str):
+            raise ModelError(
+                f"tokenizer.chat_template is {shown_value(source)}; wanted a text; use --raw to do without"
+            )
+        if source is None:
             raise ModelError("the model file has no tokenizer.chat_template; use --raw to give it plain text")
         tokens = metadata.get("tokenizer.ggml.tokens", ()) if tokens is None else tokens
         return cls(source, bos_token=_spelling(metadata, "bos", tokens), eos_token=_spelling(metadata, "eos", tokens))
@@ -83,13 +54,30 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
         """Render messages (each with 'role' and 'content'), optionally with the start of the assistant's turn.
 
-        `variables` are passed to the template (tools, enable_thinking, ...). Raises ModelError if rendering fails.
+        `variables` are passed to the template (tools, enable_thinking, ...). Raises ModelError, in one line, if rendering fails,
+        or exceeds a limit: 2 s, 4 million characters, or those of template_limits.
         """
         given = {"tools": None, "documents": None, **self._tokens, **variables}
+        given |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **given)
-        except _TEMPLATE_FAULTS as error:
-            raise ModelError(f"the model's chat template failed to render the messages: {error}") from error
+            return self._rendered(given)
+        except Exception as error:  # the template decides what is raised
+            raise ModelError(f"the model's chat template failed to render the messages: {_reason(error)}") from error
+
+    def _rendered(self, given: dict[str, Any]) -> str:
+        pieces, n_characters = [], 0
+        for piece in self._template.root_render_func(self._template.new_context(given)):
+            pieces.append(piece)
+            n_characters += len(piece)
+            if n_characters > OUTPUT:
+                refuse(f"the text has more than {OUTPUT:,} characters")
+        return "".join(pieces)
+
+
+def _reason(error: Exception) -> str:
+    """An error's message in one line, at most 300 characters; its type if it has none."""
+    text = " ".join(str(error)[: 4 * _MAX_REASON].split()) or type(error).__name__
+    return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 3] + "..."
 
 
 def _spelling(metadata: Metadata, name: str, tokens: Sequence[str]) -> str:

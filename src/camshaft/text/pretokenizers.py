@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tokenizers import Regex, pre_tokenizers
 
 from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown
 
 
 @dataclass(frozen=True)
@@ -60,5 +61,5 @@ def pretokenizer(name: str) -> Pretokenizer:
     """The named pre-tokenizer. Raises ModelError, listing the known names, for an unknown one."""
     if name not in PRETOKENIZERS:
         known = ", ".join(sorted(PRETOKENIZERS))
-        raise ModelError(f"unknown pre-tokenizer '{name}' (tokenizer.ggml.pre); known: {known}")
+        raise ModelError(f"unknown pre-tokenizer {shown(name)} (tokenizer.ggml.pre); known: {known}")
     return PRETOKENIZERS[name]

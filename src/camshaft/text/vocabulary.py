@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown, shown_value
 from camshaft.text.pretokenizers import pretokenizer
 
 Metadata = Mapping[str, Any]
@@ -42,6 +43,7 @@ FILL_TEXTS = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
+MAX_TOKENS, MAX_MERGES = 1 << 20, 1 << 22  # a token takes 0.3 kB of memory; vocabularies have up to 262,144
 # Metadata names of tokens that end generation.
 END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
@@ -74,7 +76,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     """Read the vocabulary. Raises ModelError for a missing key, an unknown kind or pre-tokenizer, or a wrong length."""
     kind = _text(metadata, "tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
-        raise ModelError(f"unknown tokenizer model '{kind}' (tokenizer.ggml.model); known: gpt2, llama")
+        raise ModelError(f"unknown tokenizer model {shown(kind)} (tokenizer.ggml.model); known: gpt2, llama")
     pre = _text(metadata, "tokenizer.ggml.pre", "default")
     is_llama = kind == "llama"
     tokens = _tokens(metadata)
@@ -93,14 +95,14 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         tokens=tokens,
         ids=ids,
         types=_as_control(types, (*ends, *by_text.values())),
-        merges=() if is_llama else _texts(metadata, "tokenizer.ggml.merges"),
+        merges=() if is_llama else _texts(metadata, "tokenizer.ggml.merges", MAX_MERGES),
         scores=_numbers(metadata, "scores", np.dtype(np.float32), len(tokens), 0.0) if is_llama else NO_SCORES,
         bos_id=bos_id,
         eos_id=eos_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
         add_bos=_flag(metadata, "add_bos_token", True if is_llama else pretokenizer(pre).add_bos, bos_id),
         add_eos=_flag(metadata, "add_eos_token", False, eos_id),
-        add_space_prefix=is_llama and bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
+        add_space_prefix=is_llama and _truth(metadata, "add_space_prefix", True),
     )
 
 
@@ -111,10 +113,10 @@ def as_dict(ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def vocabulary_size(metadata: Metadata) -> int:
-    """The number of tokens. Raises ModelError if there are none."""
+    """The number of tokens. Raises ModelError if there are none, or more than MAX_TOKENS."""
     n_tokens = len(_array(metadata, "tokenizer.ggml.tokens"))
-    if not n_tokens:
-        raise ModelError("tokenizer.ggml.tokens: wanted at least one token")
+    if not 1 <= n_tokens <= MAX_TOKENS:
+        raise ModelError(f"tokenizer.ggml.tokens has {n_tokens} tokens; wanted 1 to {MAX_TOKENS}")
     return n_tokens
 
 
@@ -129,26 +131,33 @@ def token_types(metadata: Metadata, n_tokens: int) -> NDArray[np.int32]:
 def _text(metadata: Metadata, key: str, default: str | None = None) -> str:
     value = metadata.get(key, default)
     if not isinstance(value, str):
-        raise ModelError(f"the file's metadata lacks the text '{key}'" if value is None else f"{key} is not a text")
+        if value is None:
+            raise ModelError(f"the file's metadata lacks the text '{key}'")
+        raise ModelError(f"{key} is {shown_value(value)}; wanted a text")
     return value
 
 
 def _array(metadata: Metadata, key: str) -> Sequence[Any]:
     value = metadata.get(key)
-    if value is None or isinstance(value, str) or not hasattr(value, "__len__"):
+    if value is None:
         raise ModelError(f"the file's metadata lacks the array '{key}'")
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        raise ModelError(f"{key} is {shown_value(value)}; wanted an array")
     return value  # type: ignore[no-any-return]
 
 
-def _texts(metadata: Metadata, key: str) -> list[str]:
-    texts = list(_array(metadata, key))
+def _texts(metadata: Metadata, key: str, limit: int) -> list[str]:
+    values = _array(metadata, key)
+    if len(values) > limit:
+        raise ModelError(f"{key} has {len(values)} entries; wanted at most {limit}")
+    texts = list(values)
     if not set(map(type, texts)) <= {str}:
         raise ModelError(f"{key}: wanted an array of texts")
     return texts
 
 
 def _tokens(metadata: Metadata) -> list[str]:
-    tokens = _texts(metadata, "tokenizer.ggml.tokens")
+    tokens = _texts(metadata, "tokenizer.ggml.tokens", MAX_TOKENS)
     if not tokens:
         raise ModelError("tokenizer.ggml.tokens: wanted at least one token")
     return tokens if all(tokens) else [t or f"[EMPTY_{i}]" for i, t in enumerate(tokens)]
@@ -158,13 +167,20 @@ def _numbers(metadata: Metadata, name: str, dtype: np.dtype[Any], n_tokens: int,
     key = f"tokenizer.ggml.{name}"
     if key not in metadata:
         return np.full(n_tokens, default, dtype)
+    given = _array(metadata, key)
+    if len(given) < n_tokens:
+        raise ModelError(f"{key}: {len(given)} entries for {n_tokens} tokens")
     try:
-        values = np.array(_array(metadata, key), dtype)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{key}: wanted an array of numbers") from error
-    if values.ndim != 1 or len(values) < n_tokens:
-        raise ModelError(f"{key}: {values.size} entries for {n_tokens} tokens")
-    return values[:n_tokens]
+        values = np.asarray(given[:n_tokens])
+    except (ValueError, OverflowError):  # a list of lists, or of huge integers
+        values = np.zeros(0, object)
+    whole = dtype.kind == "i"
+    if values.ndim != 1 or values.dtype.kind not in ("iu" if whole else "iuf"):
+        raise ModelError(f"{key} is {shown_value(given)}; wanted an array of {'integers' if whole else 'numbers'}")
+    limits = np.iinfo(np.int32) if whole else np.finfo(np.float32)
+    if not ((values >= limits.min) & (values <= limits.max)).all():  # false for NaN
+        raise ModelError(f"{key} has a value that is not a finite number of 32 bits")
+    return values.astype(dtype)
 
 
 def _token_id(metadata: Metadata, name: str, n_tokens: int, default: int | None) -> int | None:
@@ -172,17 +188,24 @@ def _token_id(metadata: Metadata, name: str, n_tokens: int, default: int | None)
     value = metadata.get(key, default)
     if value is None:
         return None
-    if not isinstance(value, int | np.integer) or not 0 <= value < n_tokens:
-        raise ModelError(f"{key} is {value!r}: wanted a token id below {n_tokens}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < n_tokens:
+        raise ModelError(f"{key} is {shown_value(value)}: wanted a token id below {n_tokens}")
     return int(value)
 
 
 def _flag(metadata: Metadata, name: str, default: bool, token_id: int | None) -> bool:
     key = f"tokenizer.ggml.{name}"
-    flag = bool(metadata.get(key, default))
+    flag = _truth(metadata, name, default)
     if flag and token_id is None:
         raise ModelError(f"{key} asks for a token, but {key[:-6].replace('add_', '')}_token_id is missing")
     return flag
+
+
+def _truth(metadata: Metadata, name: str, default: bool) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{name}", default)
+    if not isinstance(value, bool) and not (isinstance(value, int) and value in (0, 1)):
+        raise ModelError(f"tokenizer.ggml.{name} is {shown_value(value)}; wanted true or false")
+    return bool(value)
 
 
 def _fill_ids(metadata: Metadata, ids: dict[str, int]) -> dict[str, int]:

@@ -6,7 +6,6 @@ none} or {"failed": reason}. It may crash or hang; the parent process (compilati
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from typing import Any
@@ -23,6 +22,7 @@ from camshaft.ops.op import Build, HostCall, KernelVariant, NodeSpec, Op
 from camshaft.ops.quantize import quantize_activations
 from camshaft.ops.quantized.packing import INTERLEAVED
 from camshaft.ops.spec import ROWS, TensorSpec
+from camshaft.store.digest import digest_of
 from camshaft.validation.cases import VariantCase, kinds_of
 from camshaft.validation.run import compile_launch, refusal_of
 from camshaft.validation.validate import check_sample, node_of
@@ -46,14 +46,14 @@ def compiled(case: VariantCase, node: NodeSpec) -> str | None:
 
 def _digest(build: Build, node: NodeSpec, device: Device) -> str | None:
     """Digest of the code and program counts of all launches; None if a backend has no digest."""
-    digest = hashlib.sha256()
+    parts = []
     for launch in build.launches:
         code = compile_launch(launch, signature(launch, node, build), device)
         part = code_digest(code) if isinstance(code, CpuKernel) else None
         if part is None:
             return None
-        digest.update(f"{part}|{program_factors(launch)!r}|".encode())
-    return digest.hexdigest()
+        parts.append((part, repr(program_factors(launch))))
+    return digest_of(parts)
 
 
 def _check(op: Op, variant: KernelVariant, device: Device, kinds: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import re
 import sys
@@ -21,6 +20,7 @@ from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, values_of, values_text
 from camshaft.ops.spec import TensorSpec
+from camshaft.store.digest import Field, digest_of
 
 ROOT = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^\s*(?:from (camshaft\.ops[\w.]*) import (\([^)]*\)|[^\n]*)|import (camshaft\.ops[\w.]*))", re.M)
@@ -68,7 +68,7 @@ class VariantCase:
         if self.backend == "c":
             parts.append(find_compiler().key())
         parts += [*_device_key(self.backend), *([self.values] if self.values else [])]
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+        return digest_of(parts)
 
 
 @functools.cache
@@ -108,13 +108,13 @@ def all_cases(backend: str) -> tuple[VariantCase, ...]:
 @functools.cache
 def machine_key() -> str:
     """SHA-256 that identifies this CPU, its features and the LLVM version."""
-    return hashlib.sha256(f"{host_target()!r}".encode()).hexdigest()
+    return digest_of(repr(host_target()))
 
 
 @functools.cache
 def _source_digest(module: str, sources: tuple[str, ...]) -> str:
     """Digest of the op's module, the modules of ops/ that it imports, the kernel language and shared sources."""
-    digest = hashlib.sha256(f"{language_digest(*sources)}|{_shared_digest()}".encode())
+    parts: list[Field] = [language_digest(*sources), _shared_digest()]
     done: set[str] = set()
     remaining = [module]
     while remaining:
@@ -123,9 +123,9 @@ def _source_digest(module: str, sources: tuple[str, ...]) -> str:
             continue
         done.add(name)
         text = _module_path(name).read_bytes()
-        digest.update(f"|{name}|{len(text)}|".encode() + text)
+        parts.append((name, text))
         remaining += sorted(_imported(text.decode("utf-8")))
-    return digest.hexdigest()
+    return digest_of(parts)
 
 
 def _imported(text: str) -> Iterator[str]:
@@ -163,9 +163,6 @@ def _module_path(name: str) -> Path:
 
 @functools.cache
 def _shared_digest() -> str:
-    digest = hashlib.sha256()
-    for name in _SHARED:
-        path = ROOT / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+    paths = [ROOT / name for name in _SHARED]
+    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    return digest_of((file.relative_to(ROOT).as_posix(), file.read_bytes()) for file in files)

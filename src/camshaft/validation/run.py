@@ -16,6 +16,7 @@ from camshaft.ops.kernels.launch import Signature, operand_part, program_factors
 from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 from camshaft.ops.op import Build, HostCall, KernelVariant, Launch, NativeCall, NodeSpec, Operand
 from camshaft.ops.spec import TensorSpec
+from camshaft.store.digest import digest_of
 
 GUARD_NBYTES = 64
 GUARD_BYTE = 0xA5
@@ -137,7 +138,7 @@ def has_run_time_form(variant: KernelVariant, node: NodeSpec, device: Device) ->
 def compile_launch(launch: Launch | NativeCall, params: Signature, device: Device) -> CompiledKernel:
     """Compile a launch with this signature; on a HOST device the code has the entry ABI (args, first, last)."""
     if isinstance(launch, NativeCall):
-        return native_function(launch.name, f"{launch.name}|{launch.digest}", launch.llvm_ir, vectorize=False)
+        return native_function(launch.name, digest_of(launch.name, launch.digest), launch.llvm_ir, vectorize=False)
     return device.compile(params.request(launch))
 
 

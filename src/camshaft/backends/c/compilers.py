@@ -19,6 +19,7 @@ from pathlib import Path
 from camshaft.emit.target import LEVELS, CpuLevel
 from camshaft.errors import BackendError
 from camshaft.settings import setting
+from camshaft.store.digest import digest_of
 
 COMPILE_TIMEOUT_S = 120.0
 _VERSION_TIMEOUT_S = 20.0
@@ -53,7 +54,7 @@ class Compiler:
 
     def key(self) -> str:
         """Returns the cache key of the compiler, its version, the flags and the CPU level."""
-        return f"{self.name}|{self.version}|{' '.join(FLAGS)}|{setting('cpu_features')}"
+        return digest_of(self.name, self.version, FLAGS, setting("cpu_features"))
 
 
 def find_compiler() -> Compiler:

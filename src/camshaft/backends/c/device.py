@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import platform
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest
 from camshaft.lang.kernel import language_digest
+from camshaft.store.digest import digest_of
 from camshaft.store.kernels import UNNAMED, CachedKernel
 
 # The camshaft files that the C text depends on, besides lang/.
@@ -39,8 +39,8 @@ class CDevice(HostDevice):
 
         BackendError with the compiler's first error and its C line.
         """
-        options = f"{self.compiler.key()}|{_machine_key()}"
-        first = hashlib.sha256(f"{request.key()}|{options}".encode()).hexdigest()
+        options = digest_of(self.compiler.key(), _machine_key())
+        first = digest_of(request.key(), options)
 
         def make() -> CachedKernel:
             build_text = functools.partial(build, self.compiler)
@@ -52,7 +52,7 @@ class CDevice(HostDevice):
 @functools.cache
 def _machine_key() -> str:
     host = host_target()
-    return f"{host.triple}|{host.cpu}|{host.features}|{language_digest(*_SOURCES)}"
+    return digest_of(host.triple, host.cpu, host.features, language_digest(*_SOURCES))
 
 
 def make(index: int = 0) -> CDevice:

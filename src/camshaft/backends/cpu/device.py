@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest
 from camshaft.lang.kernel import language_digest
+from camshaft.store.digest import digest_of
 from camshaft.store.kernels import UNNAMED, CachedKernel, symbol_of
 from camshaft.store.store import store
 
@@ -63,7 +63,7 @@ class CpuDevice(HostDevice):
 
             return emit(request.trace(), target, symbol)
 
-        signature = f"{request.key()}|{self.backend}|{target.key()}"
+        signature = digest_of(request.key(), self.backend, target.key())
         return native_function(request.kernel.name, signature, source, self.backend != "scalar")
 
 
@@ -98,7 +98,7 @@ def code_digest(kernel: CpuKernel) -> str | None:
     if data is None:
         return None
     symbol = symbol_of(kernel.key).encode()
-    return hashlib.sha256(data.replace(symbol, b"-" * len(symbol))).hexdigest()
+    return digest_of(data.replace(symbol, b"-" * len(symbol)))
 
 
 def object_code(signature: str, source: Callable[[], str], vectorize: bool = True) -> bytes:
@@ -112,11 +112,11 @@ def object_found(signature: str, source: Callable[[], str], vectorize: bool = Tr
 
 
 def _key(signature: str) -> str:
-    return hashlib.sha256(f"{signature}|{_machine_key()}".encode()).hexdigest()
+    return digest_of(signature, _machine_key())
 
 
 def _object(first: str, source: Callable[[], str], vectorize: bool) -> CachedKernel:
-    options = f"{vectorize}|{host_target()!r}|{MODULE_FLAGS}"
+    options = digest_of(vectorize, repr(host_target()), MODULE_FLAGS)
     return cached_object(first, source, options, functools.partial(compile_module, vectorize=vectorize))
 
 

@@ -20,6 +20,7 @@ from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest
 from camshaft.lang.simt.form import SimtKernel
+from camshaft.store.digest import digest_of
 
 NAME = "cuda"
 LANES = 128
@@ -142,7 +143,7 @@ class CudaDevice:
         BackendError with the reason of a refusal, LLVM's message or the driver's log.
         """
         width, name = request.lanes or self.lanes, request.kernel.name
-        key = f"{request.key()}|{width}"
+        key = digest_of(request.key(), width)
 
         def simt() -> SimtKernel:
             traced = request.trace()

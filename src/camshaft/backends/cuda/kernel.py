@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from camshaft.emit.target import GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
 from camshaft.lang.simt.form import SimtKernel
+from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 
 LOG_NBYTES = 8192
@@ -34,8 +34,7 @@ class CudaKernel:
 
 def ptx_text(signature: str, target: GpuTarget, make: Callable[[], SimtKernel]) -> tuple[str, str]:
     """Returns the kernel's symbol and PTX, from the store if it has them. `signature` identifies the result of `make`."""
-    version = ".".join(str(part) for part in llvm.llvm_version_info)
-    key = hashlib.sha256(f"{signature}|{target.key()}|{version}|{language_digest()}".encode()).hexdigest()
+    key = digest_of(signature, target.key(), llvm.llvm_version_info, language_digest())
     symbol = f"camshaft_{key[:24]}"
     data = store().objects.get(key)
     if data is None:

@@ -21,6 +21,7 @@ from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import SimtKernel
+from camshaft.store.digest import digest_of
 
 # Default threads per threadgroup: two SIMD-groups.
 LANES = 64
@@ -60,7 +61,7 @@ class MetalDevice:
 
     def compile(self, request: CompileRequest) -> MetalKernel:
         """Returns the kernel's pipeline from memory, else traces, verifies, emits and compiles it. Metal caches on disk."""
-        signature = f"{request.key()}|{request.lanes or self.lanes}|{self.target.key()}"
+        signature = digest_of(request.key(), request.lanes or self.lanes, self.target.key())
 
         def source() -> MslModule:
             return emit(self._simt(request.trace(), request.lanes), self.target)

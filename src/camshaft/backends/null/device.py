@@ -22,6 +22,7 @@ from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, KernelError
 from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import to_simt
+from camshaft.store.digest import digest_of
 
 # Bytes: the largest buffer offset alignment of any kind of device.
 ALIGNMENT = 256
@@ -169,7 +170,7 @@ class NullDevice:
     def _emitted(self, request: CompileRequest) -> NullKernel | str:
         """Emits the kernel once. Returns the kernel, or the reason of a refusal."""
         width = request.lanes or self.lanes
-        key = f"{request.key()}|{width}"
+        key = digest_of(request.key(), width)
         if key not in self.emitted:
             self.emitted[key] = self._made(request.kernel.name, request.trace(), width)
         return self.emitted[key]

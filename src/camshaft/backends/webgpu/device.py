@@ -17,6 +17,7 @@ from camshaft.backends.webgpu.run import WebGpuRun
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.lang import CompileRequest
+from camshaft.store.digest import digest_of
 
 NAME = "webgpu"
 LANES = 64
@@ -96,7 +97,7 @@ class WebGpuDevice:
     def _lower(self, request: CompileRequest) -> Lowered:
         """Lowers the kernel once."""
         width = request.lanes or self.lanes
-        key = f"{request.key()}|{width}"
+        key = digest_of(request.key(), width)
         with self.lock:
             if key not in self._lowered:
                 self._lowered[key] = lower(request.trace(), width, self.target, self.adapter.name)

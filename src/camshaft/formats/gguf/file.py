@@ -16,16 +16,20 @@ from types import MappingProxyType
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat, by_ggml_id
-from camshaft.formats.gguf.values import Entry, Metadata, scan_value
+from camshaft.formats.gguf.values import NUMBERS, Entry, Metadata, scan_value
 from camshaft.formats.mapped import Cursor, MappedFile, shown
 from camshaft.formats.tensor import FileTensor
+from camshaft.store.digest import digest_of
 
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 MAX_NAME_NBYTES = 65535
-MAX_COUNT = 1 << 17  # of keys and of tensors; 256 experts in each of 100 layers are about 80,000 tensors
-_UINT32 = 4
+MAX_HEADER_NBYTES = 256_000_000  # vocabularies of 260k tokens with merges take 10 MB
+# A key takes 0.3 kB of memory and a tensor 0.6 kB, in as few as 14 and 25 bytes of the file. Files have up to 100 keys and,
+# since experts are merged into one tensor, up to 3,000 tensors.
+MAX_KEYS, MAX_TENSORS = 1 << 12, 1 << 14
+_UINT32, _FLOAT32 = 4, 6
 _PROBE_NBYTES = 4096
 
 # Other file kinds by their first four bytes, for error messages.
@@ -83,18 +87,19 @@ class GGUFFile:
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file: parse keys, names and shapes, without decoding values or tensors.
 
-    Raises FormatError (one line) if the file is missing, truncated, malicious, big-endian, a part of a split model, or of
-    another version. A tensor of an unsupported format raises only when its data is read.
+    Takes at most 4 bytes of memory per byte of the header, and 16 MB beside. Raises FormatError (one line) if the file is
+    missing, truncated, malicious, big-endian, a part of a split model, of another version, or its header longer than 256 MB. A
+    tensor of an unsupported format raises only when its data is read.
     """
     return read_header(MappedFile(path))
 
 
 def read_header(file: MappedFile) -> GGUFFile:
     """Like `open_gguf`, for a file that is mapped already."""
-    cursor = Cursor(file)
+    cursor = Cursor(file, MAX_HEADER_NBYTES)
     version = _read_version(cursor)
-    n_tensors = cursor.count("the number of tensors", 24, MAX_COUNT)
-    n_keys = cursor.count("the number of keys", 14, MAX_COUNT)
+    n_tensors = cursor.count("the number of tensors", 24, MAX_TENSORS)
+    n_keys = cursor.count("the number of keys", 14, MAX_KEYS)
     metadata = Metadata(file, _scan_entries(cursor, n_keys))
     _refuse_split(cursor, metadata)
     tensors = _read_tensors(cursor, n_tensors, _alignment(cursor, metadata))
@@ -127,17 +132,20 @@ def _scan_entries(cursor: Cursor, n_keys: int) -> dict[str, Entry]:
 
 
 def _refuse_split(cursor: Cursor, metadata: Metadata) -> None:
-    n_parts = metadata.get("split.count", 1)
-    if not isinstance(n_parts, int):
+    if "split.count" not in metadata:
+        return
+    if NUMBERS.get(metadata.type_id("split.count"), NUMBERS[_FLOAT32]).kind not in "iu":
         cursor.fail("the value of 'split.count' is not an integer")
+    n_parts = metadata["split.count"]
+    assert isinstance(n_parts, int)
     if n_parts > 1:
         cursor.fail(f"is one of {n_parts} parts of a split model; join them first with llama-gguf-split --merge")
 
 
 def _alignment(cursor: Cursor, metadata: Metadata) -> int:
-    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if "general.alignment" in metadata and metadata.type_id("general.alignment") != _UINT32:
         cursor.fail("general.alignment is not a 32-bit unsigned integer")
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     assert isinstance(alignment, int)
     if alignment < 1 or alignment & (alignment - 1):
         cursor.fail(f"general.alignment is {alignment}; wanted a power of two")
@@ -235,7 +243,7 @@ class HeaderIndex:
 def probe(file: MappedFile) -> str:
     """A lookup key for a file's header: its size and a hash of its first bytes. Different headers may share it."""
     first = file.view(0, min(_PROBE_NBYTES, file.size))
-    return f"{file.size}|{hashlib.sha256(first.data).hexdigest()}"
+    return digest_of(file.size, first.tobytes())
 
 
 def known_header(file: GGUFFile) -> HeaderIndex:

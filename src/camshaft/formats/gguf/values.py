@@ -18,7 +18,6 @@ from camshaft.formats.mapped import Cursor, MappedFile, short_string_offsets, sh
 
 STRING, ARRAY = 8, 9
 _U64 = struct.Struct("<Q")
-MAX_DEPTH = 4  # of nested arrays; known tools write at most two
 
 # Type id -> NumPy dtype of numbers.
 NUMBERS: dict[int, np.dtype[Any]] = {
@@ -35,7 +34,7 @@ NUMBERS: dict[int, np.dtype[Any]] = {
     12: np.dtype("<f8"),
 }
 
-Array: TypeAlias = "npt.NDArray[Any] | StringArray | list[Array]"
+Array: TypeAlias = "npt.NDArray[Any] | StringArray"
 Value: TypeAlias = "bool | int | float | str | Array"
 
 
@@ -61,7 +60,7 @@ class StringArray(Sequence[str]):
         return self._count
 
     def __repr__(self) -> str:
-        return f"<StringArray {self._key} of {self._count}>"
+        return f"<StringArray {shown(self._key)} of {self._count}>"
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
@@ -128,7 +127,7 @@ class StringArray(Sequence[str]):
             return iter([self._decode(data, i) for i, data in enumerate(strings)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """The location of a value: its type, position and size in bytes."""
 
@@ -141,39 +140,36 @@ def scan_value(cursor: Cursor, key: str) -> Entry:
     """Skip a value (type id, then data), checking every length and decoding nothing."""
     type_id = cursor.u32(f"the type of {shown(key)}")
     start = cursor.position
-    _skip_value(cursor, key, type_id, 0)
+    _skip_value(cursor, key, type_id)
     return Entry(type_id, start, cursor.position - start)
 
 
-def _skip_value(cursor: Cursor, key: str, type_id: int, depth: int) -> None:
+def _skip_value(cursor: Cursor, key: str, type_id: int) -> None:
     if type_id in NUMBERS:
         cursor.skip(NUMBERS[type_id].itemsize, f"the value of {shown(key)}")
     elif type_id == STRING:
         cursor.skip(cursor.u64(f"the length of {shown(key)}"), f"the value of {shown(key)}")
     elif type_id == ARRAY:
-        if depth == MAX_DEPTH:
-            cursor.fail(f"{shown(key)} holds arrays more than {MAX_DEPTH} deep")
-        _skip_array(cursor, key, depth)
+        _skip_array(cursor, key)
     else:
         cursor.fail(f"{shown(key)} has the value type {type_id}; wanted 0 to {max(NUMBERS)}")
 
 
-def _skip_array(cursor: Cursor, key: str, depth: int) -> None:
+def _skip_array(cursor: Cursor, key: str) -> None:
     item_type, what = cursor.u32(f"the item type of {shown(key)}"), f"the number of items of {shown(key)}"
     if item_type in NUMBERS:
         cursor.skip(cursor.count(what, NUMBERS[item_type].itemsize) * NUMBERS[item_type].itemsize, shown(key))
     elif item_type == STRING:
         cursor.skip_strings(cursor.count(what, 8), shown(key))
     elif item_type == ARRAY:
-        for _ in range(cursor.count(what, 12)):
-            _skip_value(cursor, key, ARRAY, depth + 1)
+        cursor.fail(f"{shown(key)} is an array of arrays; wanted an array of numbers, booleans or strings")
     else:
         cursor.fail(f"{shown(key)} has items of the type {item_type}; wanted 0 to {max(NUMBERS)}")
 
 
 class Metadata(Mapping[str, Value]):
     """The keys and values of a GGUF file. A value is decoded on first access and cached: numbers as bool, int or float, strings
-    as str, number arrays as read-only ndarrays, string arrays as StringArray, other arrays as lists.
+    as str, number arrays as read-only ndarrays, string arrays as StringArray.
 
     Raises FormatError for a string that is not UTF-8, a boolean other than 0 and 1, and after the file is closed.
     """
@@ -241,13 +237,7 @@ def _decode(cursor: Cursor, key: str, type_id: int) -> Value:
 
 def _decode_array(cursor: Cursor, key: str) -> Array:
     item_type, count = cursor.u32(key), cursor.u64(key)
-    if item_type in NUMBERS:
-        return _numbers(cursor, key, item_type, count)
-    start = cursor.position
-    if item_type == STRING:
-        cursor.skip_strings(count, shown(key))
-        return StringArray(cursor.file, key, start, cursor.position - start, count)
-    return [_decode_array(cursor, key) for _ in range(count)]
+    return _numbers(cursor, key, item_type, count)
 
 
 def _numbers(cursor: Cursor, key: str, type_id: int, count: int) -> npt.NDArray[Any]:

@@ -40,7 +40,9 @@ class Tracker:
         self.write_line, self.read_line = (np.zeros(size, np.int64) for _ in range(2))
         self.atomic_only = np.zeros(size, np.bool_)
         self.touched: list[Any] = []
-        self.has_writes = self.has_reads = False  # most arrays have one kind of access, which then needs half the checks
+        self.has_writes = self.has_reads = (
+            False  # most arrays have one kind of access, which then needs half the checks
+        )
 
     def clear(self) -> None:
         """Forget all accesses."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
 from math import prod
 
@@ -15,6 +14,7 @@ from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
+from camshaft.store.digest import digest_of
 
 MAX_SIZE = 2**31 - 1  # scipy-openblas32 takes 32-bit sizes
 # Limits of a program's rows, which are a quarter of the product's. Each program packs its operands, so slices that are small in
@@ -82,7 +82,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 @functools.cache
 def _digest(extent: bool) -> str:
-    return hashlib.sha256(trampoline.llvm_ir("symbol", extent=extent).encode()).hexdigest()
+    return digest_of(trampoline.llvm_ir("symbol", extent=extent))
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_object
 from camshaft.plan.runtime.native.os_wait import WaitAddresses, WaitRow, find_wait_row
+from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 
 _ADDRESS, _INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -102,7 +103,7 @@ def _executor_object(row: WaitRow) -> tuple[str, bytes]:
     from camshaft.plan.runtime.native.executor import executor_ir
 
     text = executor_ir(row, host_target().triple.split("-")[0])
-    found = object_found(f"executor|{text}", lambda: text)
+    found = object_found(digest_of("executor", text), lambda: text)
     return found.second, found.data
 
 
@@ -122,7 +123,7 @@ def timed_executor() -> TimedExecutor:
 
     row, wake = find_wait_row()
     text = executor_ir(row, host_target().triple.split("-")[0], timed=True)
-    made = build_executor(object_code(f"executor|{text}", lambda: text), row, wake)
+    made = build_executor(object_code(digest_of("executor", text), lambda: text), row, wake)
     return TimedExecutor(
         made,
         _function(made.library, "camshaft_stamps", _ADDRESS, _INTEGER),
