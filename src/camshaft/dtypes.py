@@ -61,6 +61,8 @@ def as_dtype(value: object) -> DType:
     if isinstance(value, str) and value in DTYPES:
         return DTYPES[value]
     try:
+        if value is None:  # NumPy's f64
+            raise TypeError
         return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, ValueError):
         raise ShapeError(f"no dtype {value!r}; wanted one of {', '.join(DTYPES)}") from None

@@ -1,4 +1,15 @@
-"""Exceptions that camshaft raises. Messages name what came and what was wanted."""
+"""Exceptions that camshaft raises, and words of their messages. Messages name what came and what was wanted."""
+
+
+def count(n: int, noun: str) -> str:
+    """Returns a number with its noun: '1 session', '8 sessions'."""
+    return f"{n} {noun if n == 1 else noun + 's'}"
+
+
+def shortened(text: str, limit: int = 120) -> str:
+    """Returns a text on one line, of at most `limit` characters, for a `repr`."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
 class CamshaftError(Exception):

@@ -57,8 +57,8 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-LEAST_CACHE_NBYTES = 16 << 20  # one model's kernels take 0.5 MB
+_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+LEAST_CACHE_NBYTES = 16 * 10**6  # one model's kernels take 0.5 MB
 
 
 def size(text: str) -> int:
@@ -66,7 +66,7 @@ def size(text: str) -> int:
     parts = re.fullmatch("([0-9]{1,12})([KMGT]?)", text)
     nbytes = int(parts[1]) * _UNITS.get(parts[2], 1) if parts else 0
     if not LEAST_CACHE_NBYTES <= nbytes <= 1 << 60:
-        raise Refused(f"a size from {LEAST_CACHE_NBYTES >> 20}M up, such as 512M or 2G")
+        raise Refused(f"a size from {LEAST_CACHE_NBYTES // 10**6}M up, such as 512M or 2G")
     return nbytes
 
 

@@ -24,7 +24,7 @@ class Settings:
     activations: str
     kv_cache: str = "auto"
     c_compiler: str | None = None
-    cache_nbytes: int = 512 << 20
+    cache_nbytes: int = 512 * 10**6
     tune: bool = False
     measure: bool = True
     chains: bool = True
@@ -114,7 +114,7 @@ TABLE = (
         "cache_nbytes",
         "a size from 16M up",
         "512M",
-        "Maximum size of the cache of compiled kernels.",
+        "Maximum size of the cache of compiled kernels; M is 10^6 bytes.",
         size,
         lambda: Settings.cache_nbytes,
     ),
@@ -242,7 +242,7 @@ def settings() -> Settings:
 def thread_count(requested: int | None = None) -> int:
     """The number of worker threads: `requested`, else CAMSHAFT_THREADS, else the cores available to this process."""
     if requested is not None:
-        if not isinstance(requested, int) or not 1 <= requested <= 1024:
+        if isinstance(requested, bool) or not isinstance(requested, int) or not 1 <= requested <= 1024:
             raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
         return requested
     affinity = getattr(os, "sched_getaffinity", None)

@@ -50,7 +50,7 @@ def test_every_kind_is_shown_apart(cli: Any, kept: Store) -> None:
     assert found["evidence"] == (1, True, 0, 0)
     assert found["measurements"] == (0, False, 0, 0)
     assert found["models"] == (1, True, None, None)
-    assert (rows["objects"]["n_names"], rows["objects"]["max_nbytes"]) == (5, 16 << 20)
+    assert (rows["objects"]["n_names"], rows["objects"]["max_nbytes"]) == (5, 16 * 10**6)
     lines = [line.split() for line in cli("cache").stdout.splitlines()]
     assert lines[0] == ["entries", "size", "at", "most", "hits", "misses"]
     assert lines[1][:2] == ["objects", "3"]

@@ -83,7 +83,7 @@ def test_what_is_no_file_is_refused(cli: Any, tmp_path: Path) -> None:
         (["-p", "x", "--activations", "f64"], ("'f64'", "q8")),
         (["-p", "x", "--threads", "2000"], ("threads=2000", "1024")),
         (["-p", "x", "--temperature", "1e9"], ("temperature", "1e6")),
-        (["-p", "x", "--top-p", "nan"], ("top_p=nan",)),
+        (["-p", "x", "--top-p", "nan"], ("--top-p=nan",)),
         (["-p", "x", "--seed", str(2**64)], ("seed",)),
     ],
 )

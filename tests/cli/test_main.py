@@ -95,7 +95,7 @@ def test_every_command_has_plain_help(cli, command: str) -> None:
         ("generate", "-p' / '--prompt'; see 'camshaft generate --help'"),
         ("generate -p x -n 0", "'--max-tokens'"),
         ("generate -p x --threads x", "'--threads'"),
-        ("generate -p x --top-p 2", "top_p=2.0: wanted a number above 0 and up to 1"),
+        ("generate -p x --top-p 2", "--top-p=2.0: wanted a number above 0 and up to 1"),
         ("generate one two -p x", "(two); see 'camshaft generate --help'"),
     ],
 )

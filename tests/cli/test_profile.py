@@ -75,7 +75,7 @@ def test_a_page_and_a_trace_are_written(cli: Any, tiny: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--phase", "all"), "--phase all; wanted prompt, generate, both"),
+        (("--phase", "all"), "--phase=all: wanted prompt, generate, both"),
         (
             ("--html", "/not/there/page.html"),
             "/not/there/page.html: not writable: it is a folder, or its folder does not exist",

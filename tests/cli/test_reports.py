@@ -74,7 +74,7 @@ def test_doctor_json_has_whatever_dispatch_knows(cli: Any, lm: Any, proofs: None
     assert report["peaks"][0]["read_bytes_per_s"] == 47.1e9
     assert report["measurements"]["n_sites"] == 0
     assert Path(report["cache_dir"]).name == "cache"
-    assert result.stderr == "camshaft: proving kernels\n"
+    assert result.stderr == "camshaft: proving kernels (2 kernels)\ncamshaft: proving kernels: 2 of 2 kernels\n"
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -52,7 +52,7 @@ def test_a_phase_alone_and_a_prompt_of_one_token(phase: str, titles: list[str], 
 
 
 def test_an_unknown_phase_is_refused(lm: LanguageModel) -> None:
-    with pytest.raises(SettingError, match="--phase reading; wanted prompt, generate, both"):
+    with pytest.raises(SettingError, match="phase=reading: wanted prompt, generate, both"):
         profile_model(lm, 1, "reading", 1)
 
 

@@ -98,7 +98,7 @@ def test_a_constant_from_a_source_needs_its_spec() -> None:
         def data(self) -> np.ndarray:
             return np.zeros(4, np.uint8)
 
-    with pytest.raises(ShapeError, match="'w' from a source needs its spec"):
+    with pytest.raises(ShapeError, match="'w' from a source got the spec None; wanted its TensorSpec"):
         Graph().constant("w", Nothing())
 
 

@@ -135,7 +135,7 @@ def test_rope_freqs_of_another_length_are_named(tmp_path: Path) -> None:
 def test_a_model_without_a_chat_template_says_to_use_raw(tmp_path: Path) -> None:
     path = changed_model("llama", tmp_path, drop_keys=["tokenizer.chat_template"])
     with LanguageModel(path, threads=1, context=64, sessions=1) as lm:
-        with pytest.raises(ModelError, match="--raw"):
+        with pytest.raises(ModelError, match="raw=True"):
             lm.generate("hi")
         assert list(lm.generate("hi", raw=True, max_tokens=0)) == []
 

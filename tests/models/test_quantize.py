@@ -86,7 +86,7 @@ def test_what_cannot_be_done_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"the folder .* does not exist"):
         quantize(source, tmp_path / "none" / "x.gguf", "F16")
     (tmp_path / "there.gguf").write_text("mine")
-    with pytest.raises(StoreError, match="exists already; replace it with --force"):
+    with pytest.raises(StoreError, match="exists already; force=True replaces it"):
         quantize(source, tmp_path / "there.gguf", "F16")
     assert (tmp_path / "there.gguf").read_text() == "mine"
 

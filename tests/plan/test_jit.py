@@ -279,3 +279,26 @@ def test_tensors_inside_a_tree_make_it_part_of_their_graph() -> None:
     x = values(2, 3)
     np.testing.assert_allclose(outer(x), (x + 1) * 2, rtol=1e-6)
     assert len(outer.plan(x).bound.schedule.thunks) == 1
+
+
+def test_a_method_is_traced_once_per_object() -> None:
+    traces: list[object] = []
+
+    class Scaled:
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        @cs.jit
+        def of(self, x: np.ndarray) -> np.ndarray:
+            """Returns x times the factor."""
+            traces.append(self)
+            return x * self.factor
+
+    two, three = Scaled(2.0), Scaled(3.0)
+    for _ in range(2):
+        assert two.of(np.ones(3, np.float32)).tolist() == [2, 2, 2]
+        assert three.of(np.ones(3, np.float32)).tolist() == [3, 3, 3]
+    assert traces == [two, three]
+    assert two.of.plan(np.ones(3, np.float32)).inputs["x"].shape == (3,)
+    assert two.of.__doc__ == "Returns x times the factor."
+    assert Scaled.of(two, np.ones(3, np.float32)).tolist() == [2, 2, 2]

@@ -119,7 +119,7 @@ def test_callers_at_once_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_host_thunk_does_not_wait_for_a_run_of_its_own_plan() -> None:
     graph = cs.Graph()
     x = graph.input("x", (1, 8), "f32")
-    graph.custom(lambda x: plan.submit().wait(), [x], [])
+    graph.custom(lambda x: plan.submit(keep=True).wait(), [x], [])
     with cs.compile(graph, threads=1) as plan, pytest.raises(PlanError, match="may need its own workers"):
         plan.run(x=X)
 

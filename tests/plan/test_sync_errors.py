@@ -93,7 +93,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     ),
     "no backend or device 'gpu'": compiled(lambda g, x: g.node("silu", x, on="gpu")),
     "got sync 'never'; wanted one of hazards, each, explicit": compiled(lambda g, x: None, sync="never"),
-    "no op 'sill'; wanted one of rms_norm": compiled(lambda g, x: g.node("sill", x)),
+    "no op 'sill'; did you mean silu": compiled(lambda g, x: g.node("sill", x)),
     "matmul: got .*; wanted": compiled(lambda g, x: g.node("matmul", x, x)),
     "'t' comes after 's', of which there are 2": compiled(
         lambda g, x: [g.node("silu", x, name=name, after=["s"] * (name == "t")) for name in "sst"]

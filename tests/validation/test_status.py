@@ -72,7 +72,7 @@ def test_every_claim_has_a_standing_but_those_of_backends_that_only_plan(cache: 
 
 
 def test_an_unknown_name_is_an_error_that_names_what_is_near() -> None:
-    with pytest.raises(ShapeError, match="no op 'sofmax'; near: softmax"):
+    with pytest.raises(ShapeError, match="no op 'sofmax'; did you mean softmax"):
         overview(["silu", "sofmax"])
     with pytest.raises(ShapeError, match="no op 'qqqqq'; 'camshaft ops' lists them"):
         overview(["qqqqq"])

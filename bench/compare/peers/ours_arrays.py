@@ -66,7 +66,7 @@ def chain(peer: Camshaft, order: dict[str, Any], given: Mapping[str, Array]) -> 
     graph.output("y", known[str(len(order["steps"]) - 1)])
     plan = compile_graph(graph, threads=peer.threads)
     plan.run(**given)
-    return lambda: plan.run()["y"]
+    return lambda: plan.run(keep=True, view=True)["y"]
 
 
 MADE: dict[str, Callable[[Camshaft, dict[str, Any], dict[str, Array]], Call]] = {

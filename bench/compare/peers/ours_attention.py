@@ -38,4 +38,4 @@ def sdpa(threads: int, given: Mapping[str, Array]) -> Call:
     graph.output("y", F.function("attention")(q, keys, values, positions, slots, table, **read))
     plan = compile_graph(graph, threads=threads, memory=memory)
     plan.run(**rows, positions=np.arange(tokens, dtype=np.int32), slots=np.zeros(tokens, np.int32))
-    return lambda: plan.run()["y"]
+    return lambda: plan.run(keep=True, view=True)["y"]

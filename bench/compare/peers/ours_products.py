@@ -41,7 +41,7 @@ class Products:
             graph.output(f"y{name}", Checkpoint(made, graph).linear(given, name, m))
         plan = compile_graph(graph, activations="q8", threads=self.threads)
         plan.run(x=x)
-        return lambda: plan.run()[f"y{names[-1]}"]
+        return lambda: plan.run(keep=True, view=True)[f"y{names[-1]}"]
 
     def check(self, given: Any) -> float:
         """The mean magnitude of the last result."""

@@ -8,24 +8,27 @@ import functools
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 
 from camshaft.cli.terminal import escaped, unescaped
-from camshaft.errors import CamshaftError, StoreError
+from camshaft.errors import CamshaftError, StoreError, count
 from camshaft.settings import setting
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 FAILED, INTERRUPTED = 2, 130
+# A keyword of the library in a message: `raw=True`, `context=`, `top_p=2`.
+_KEYWORD = re.compile(r"\b([a-z_]+)=(?:True\b|(?=(\S?)))")
 _MOVE = "CAMSHAFT_CACHE_DIR"
 
 
@@ -47,7 +50,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents an error from the flush at exit
             raise typer.Exit(1) from None
         except (CamshaftError, OSError) as error:
-            fail(error)
+            fail(error, wrapped.__annotations__)
         except KeyboardInterrupt:
             print(file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
@@ -76,13 +79,23 @@ def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def fail(error: Exception) -> NoReturn:
-    """Print `error` as one line on stderr and exit with status 2."""
+def fail(error: Exception, options: Iterable[str] = ()) -> NoReturn:
+    """Print `error` as one line on stderr and exit with status 2.
+
+    The library's hints name keywords (`raise context=`); those that are `options` of the command become its options."""
     text = " ".join(str(error).split()) or type(error).__name__
+    known = frozenset(options)
+    text = _KEYWORD.sub(lambda found: _option(found) if found[1] in known else found[0], text)
     if isinstance(error, StoreError) and _MOVE not in text and str(setting("cache_dir").absolute()) in text:
         text += f" ({_MOVE} moves the cache)"
     print("camshaft:", text, file=sys.stderr)
     raise typer.Exit(FAILED) from error
+
+
+def _option(keyword: re.Match[str]) -> str:
+    """`--raw` for `raw=True`, `--context` for `context=`, `--top-p=` before a value."""
+    has_value = keyword[2] and keyword[2] not in ",;:.)"
+    return "--" + keyword[1].replace("_", "-") + ("=" if has_value else "")
 
 
 def print_json(value: object) -> None:
@@ -142,7 +155,7 @@ def size(nbytes: int) -> str:
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= factor:
             return f"{nbytes / factor:.1f} {unit}"
-    return f"{nbytes} bytes"
+    return count(nbytes, "byte")
 
 
 def _is_nested(item: Any) -> bool:
@@ -171,7 +184,8 @@ def _cell(item: Any) -> str:
 
 
 class Bar:
-    """A context manager called with (done, total): a progress bar on a terminal, otherwise one line at the start.
+    """A context manager called with (done, total): a progress bar on a terminal, otherwise a line at the start and at each
+    tenth of the work. Bytes have the line at the start only.
 
     Imports rich (0.1 s) only when a bar is shown."""
 
@@ -180,6 +194,7 @@ class Bar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._started = False
+        self._tenths = 0  # printed
 
     def __enter__(self) -> Bar:
         return self
@@ -190,6 +205,9 @@ class Bar:
             self._start(total)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done)
+        elif self._unit != "bytes" and total and done * 10 // total > self._tenths:
+            self._tenths = done * 10 // total
+            print(f"camshaft: {self._title}: {done} of {total} {self._unit}", file=sys.stderr, flush=True)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         if self._progress is not None:
@@ -197,8 +215,8 @@ class Bar:
 
     def _start(self, total: int) -> None:
         if not sys.stderr.isatty():
-            size = f" ({total / 1e6:.0f} MB)" if self._unit == "bytes" else ""
-            print(f"camshaft: {self._title}{size}", file=sys.stderr)
+            size = f"{total / 1e6:.0f} MB" if self._unit == "bytes" else f"{total} {self._unit}"
+            print(f"camshaft: {self._title} ({size})", file=sys.stderr, flush=True)
             return
         from rich import progress
         from rich.console import Console

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json, size
+from camshaft.errors import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +79,7 @@ def _section(console: Console, title: str, lines: list[tuple[str, str]]) -> None
 
 
 def _machine(report: RuntimeCapabilities) -> list[tuple[str, str]]:
-    caches = [f"{name.upper()} {_binary(n)}" for name, n in report.cache_nbytes.items() if n]
+    caches = [f"{name.upper()} {size(n)}" for name, n in report.cache_nbytes.items() if n]
     memory = "unknown" if report.memory_nbytes is None else size(report.memory_nbytes)
     usable = [b for b in report.blas if b.absent is None]
     libraries = [f"{b.name} {b.version or ''} for {b.used_by}".replace("  ", " ") for b in usable]
@@ -95,19 +96,16 @@ def _machine(report: RuntimeCapabilities) -> list[tuple[str, str]]:
     ]
 
 
-def _binary(nbytes: int) -> str:
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
-
-
 def _speed(machine_peaks: tuple[Any, ...], tuning: Any) -> list[tuple[str, str]]:
     """Measured peak rates and tuning state, or the commands that measure them."""
-    rows = [(f"peak, {r.threads} {'thread' if r.threads == 1 else 'threads'}", _peak(r)) for r in machine_peaks]
+    rows = [(f"peak, {count(r.threads, 'thread')}", _peak(r)) for r in machine_peaks]
     if not rows:
         rows = [("peak", "not measured yet: camshaft profile measures it")]
     if not tuning.n_measurements:
         return [*rows, ("measured", "nothing yet: a run of a model or camshaft tune [MODEL] measures kernels")]
     when = time.strftime("%Y-%m-%d", time.localtime(tuning.newest))
-    rows.append(("measured", f"{tuning.n_sites} shapes, {tuning.n_measurements} measurements, the last on {when}"))
+    done = f"{count(tuning.n_sites, 'shape')}, {count(tuning.n_measurements, 'measurement')}"
+    rows.append(("measured", f"{done}, the last on {when}"))
     for gain in tuning.gains[:_MOST_GAINS]:
         sizes = " ".join(map(str, gain.sizes))
         rows.append((f"{gain.op} {sizes}", f"{gain.variant} measured {gain.times:.1f} times faster than {gain.guess}"))
@@ -121,7 +119,7 @@ def _peak(peak: Any) -> str:
 
 
 def _absence(absence: Any) -> tuple[str, str]:
-    many = f"{absence.n_kernels} {'kernel' if absence.n_kernels == 1 else 'kernels'}"
+    many = count(absence.n_kernels, "kernel")
     named = ", ".join(absence.ops[:4]) + (f" and {len(absence.ops) - 4} more" if len(absence.ops) > 4 else "")
     return (absence.backend, f"{absence.reason} ({many}{'' if absence.whole else f': {named}'})")
 

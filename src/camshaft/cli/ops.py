@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,8 +57,10 @@ def _print_all(rows: Sequence[OpOverview]) -> None:
         counts = [str(row.count(status) or "") for status in used]
         table.append([row.entry.name, *counts, "yes" if row.entry.gradient else "no", row.entry.formula])
     taken = sum(max(len(line[i]) for line in table) + 2 for i in range(len(used) + 2))
-    room = max(shutil.get_terminal_size().columns - taken, 12)
-    print_columns([[*line[:-1], _cut(line[-1], room)] for line in table], right=frozenset(range(1, len(used) + 1)))
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:  # a pipe gets the whole formulas
+        room = max(shutil.get_terminal_size().columns - taken, 12)
+        table = [[*line[:-1], _cut(line[-1], room)] for line in table]
+    print_columns(table, right=frozenset(range(1, len(used) + 1)))
     if "not tried" in used or "in part" in used:
         print(
             "'camshaft doctor' validates kernels that were not tried, and the remaining samples of those tried in part."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json
+from camshaft.errors import SettingError, count
 
 if TYPE_CHECKING:
     from camshaft.tune.graphs import Use
@@ -49,7 +51,12 @@ def tune(
     from camshaft.tune.jobs import paused
     from camshaft.tune.rounds import BenchmarkConfig
 
-    uses = [use for use in _uses(model, sessions, context, running) if only in use.op.name]
+    _check_only(only)
+    every = _uses(model, sessions, context, running)
+    uses = [use for use in every if only in use.op.name]
+    if not uses:
+        names = ", ".join(sorted({use.op.name for use in every}))
+        raise SettingError(f"--only {only}: {model or 'the ladder'} has no such op; wanted a word of {names}")
     remaining = [use for use in uses if again or not is_measured(use)]
     with paused(), Bar(f"tuning {model or 'a ladder of shapes'}", unit="shapes") as progress:
         tuned = tune_uses(remaining, BenchmarkConfig(threads=running.threads), progress)
@@ -57,6 +64,16 @@ def tune(
         print_json({"model": model, "shapes": len(uses), "measured_before": len(uses) - len(remaining), "tuned": tuned})
     else:
         _print(tuned, len(uses) - len(remaining))
+
+
+def _check_only(word: str) -> None:
+    """Raise SettingError, with similar names, for a word that no op's name contains. Opens no model."""
+    from camshaft import ops
+
+    if not any(word in name for name in ops.NAMES):
+        near = get_close_matches(word, ops.NAMES, 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "'camshaft ops' lists the names"
+        raise SettingError(f"--only {word[:80]}: no op has this in its name; {hint}")
 
 
 def _uses(model: str | None, sessions: int | None, context: int, running: options.ModelOptions) -> list[Use]:
@@ -80,7 +97,8 @@ def _uses(model: str | None, sessions: int | None, context: int, running: option
 
 def _print(tuned: list[Tuned], measured_before: int) -> None:
     if measured_before:
-        print(f"{measured_before} shapes were measured before (--again measures them again)")
+        were = "was" if measured_before == 1 else "were"
+        print(f"{count(measured_before, 'shape')} {were} measured before (--again measures them again)")
     rows: list[tuple[object, ...]] = [("op", "shape", "before", "us", "after", "us", "times as fast")]
     for t in tuned:
         before, after = (f"{ns / 1000:.4g}" for ns in (t.before_ns, t.after_ns))
@@ -92,4 +110,4 @@ def _print(tuned: list[Tuned], measured_before: int) -> None:
         for failure in t.failures:
             print(f"{t.op} of {t.shape}: {failure.candidate} was rejected: {failure.reason}")
     better = [t.gain for t in tuned if t.after != t.before]
-    print(f"{len(tuned)} shapes tuned, {len(better)} improved")
+    print(f"{count(len(tuned), 'shape')} tuned, {len(better)} improved")

@@ -8,6 +8,7 @@ second kernel, as broadcasting has it.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from camshaft.backends.device import HOST
 from camshaft.dtypes import DType, as_dtype
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
+from camshaft.ops.arguments import Operand
 from camshaft.ops.kernels.launch import program_factors, signature
 from camshaft.ops.op import Attrs, Build, Launch, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
@@ -30,6 +32,7 @@ N = Extent("n", 1 << 48)
 # With fewer elements to a program, the kernel is one of rows, not of elements.
 LEAST_BLOCK = 64
 Array = np.ndarray[Any, Any]
+_FLAT = re.compile(rf"\w+\[n<={N.bound}\](?:, \w+\[(?:n<={N.bound}|1)\])*")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,12 @@ class FlatKernel:
     def programs(self, n: int) -> int:
         """Returns the number of programs for n elements."""
         return -(-n // self.block)
+
+
+def in_callers_shapes(message: str, operands: Sequence[Operand]) -> str:
+    """Returns the message with the callers' operands in place of the specs of N elements."""
+    given = ", ".join(f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else f"{x!r:.40}" for x in operands)
+    return _FLAT.sub(lambda found: given, message)
 
 
 def flat_node(op: Op, dtypes: Sequence[DType], attrs: Attrs, singles: int = 0) -> NodeSpec:

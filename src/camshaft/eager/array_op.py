@@ -14,7 +14,7 @@ from camshaft.backends.device import HOST
 from camshaft.backends.registry import device
 from camshaft.dtypes import as_dtype
 from camshaft.eager import elementwise_call, native_call, shaped_call
-from camshaft.eager.any_length import flat_kernel, flat_node, n_inputs, n_sample_inputs
+from camshaft.eager.any_length import flat_kernel, flat_node, in_callers_shapes, n_inputs, n_sample_inputs
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
@@ -22,7 +22,7 @@ from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.numpy_forms import attributes_of, count_of
 from camshaft.eager.operands import as_kind, kind_of, output
 from camshaft.eager.shaped_call import Prepared
-from camshaft.errors import ArrayTypeError, ShapeError
+from camshaft.errors import ArrayTypeError, BackendError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
@@ -125,7 +125,8 @@ class ArrayOp:
         """
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
-        operands = [operand(x) for x in inputs]
+        name = self.op.name
+        operands = [operand(x, name) for x in inputs]
         if self.n_inputs:
             result = self._elementwise(operands, output(out), attrs)
         else:
@@ -204,7 +205,10 @@ class ArrayOp:
         if how is None:
             accepts = functools.partial(self._accepts, attrs=attrs)
             kernel_of = functools.partial(self._kernel, attrs=attrs)
-            how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
+            try:
+                how = elementwise_call.resolved(self.op.name, kinds, accepts, kernel_of)
+            except (ShapeError, BackendError) as error:
+                raise type(error)(in_callers_shapes(str(error), operands)) from error
             with self._lock:
                 _remember(self._resolved, key, how)
         return elementwise_call.call(self, how, operands, out, attrs)

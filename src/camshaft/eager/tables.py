@@ -61,6 +61,8 @@ class DispatchTable(ArrayFunctions):
 
     def choice(self, op: str, *inputs: Any, **attrs: Any) -> Choice:
         """Which variant such a call runs, and why."""
+        if op not in self.ops:
+            raise BackendError(f"choice: the dispatch table has no op {op!r:.80}; wanted one of {', '.join(self.ops)}")
         chosen: Choice = getattr(self, op).__self__.choice(*inputs, **attrs)
         return chosen
 
@@ -99,6 +101,8 @@ def select_kernels(
 
     Its override is the current one. A call whose choice was not proved is a BackendError.
     """
+    if not isinstance(validation, Mapping) or not all(isinstance(v, BackendValidation) for v in validation.values()):
+        raise BackendError(f"select_kernels: got {validation!r:.80}; wanted what validate_backends returns")
     results = ((name, v) for name, found in validation.items() for v in found.results)
     proved = frozenset((v.op, v.variant, name) for name, v in results if v.status == "proved")
 

@@ -58,6 +58,8 @@ class MappedFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Map the file. Raises FormatError if it is missing, unreadable, empty or not a regular file."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise FormatError(f"got the path {path!r:.80}; wanted the path of a file")
         self.path = path_for_messages(path)
         require_ordinary_file(path)
         try:

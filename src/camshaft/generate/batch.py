@@ -183,5 +183,5 @@ def _check_prompts(prompts: Sequence[list[int]], context: int) -> None:
             raise ContextError(f"prompt {i} is empty: it has no tokens to start from")
         if len(ids) > context:
             raise ContextError(
-                f"prompt {i} has {len(ids)} tokens; the context is {context}: shorten it or raise --context"
+                f"prompt {i} has {len(ids)} tokens; the context is {context}: shorten it or raise context="
             )

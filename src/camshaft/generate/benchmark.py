@@ -115,7 +115,7 @@ def profile_model(
     """Return profiles by title: processing `prompt_tokens` tokens (the last chunk if there are several), and generating the
     token after them. `phase` is one of PHASES. Every run repeats the same step in one session; sampling is not included."""
     if phase not in PHASES:
-        raise SettingError(f"--phase {phase}; wanted {', '.join(PHASES)}")
+        raise SettingError(f"phase={phase}: wanted {', '.join(PHASES)}")
     prompt = english(lm, prompt_tokens)
     # The properties compile these plans if cached ones run: cached plans cannot be profiled.
     single = lm.plans.single

@@ -121,7 +121,7 @@ class KVCache:
         """Reserve blocks for positions 0 to n_tokens - 1. Raises ContextError beyond the context or for a closed slot."""
         if n_tokens > self.context:
             raise ContextError(
-                f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise --context"
+                f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise context="
             )
         blocks, table = self._blocks.get(slot), self.table
         if blocks is None:

@@ -6,15 +6,15 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from camshaft.errors import ContextError, ModelError, SettingError
+from camshaft.errors import ContextError, ModelError, SettingError, count, shortened
 from camshaft.garbage import no_collection
 from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch
@@ -88,6 +88,8 @@ class LanguageModel(Closing):
     ) -> None:
         started = time.perf_counter()
         model_options.check_sizes(context, sessions)
+        if not isinstance(path_or_name, (str, os.PathLike)):
+            raise ModelError(f"got the model {path_or_name!r:.80}; wanted a .gguf file or the name of a model")
         self.name, self.context = str(path_or_name), context
         self.activations = model_options.activations_of(activations)
         self.kv_cache = model_options.kv_cache_of(kv_cache, self.activations)
@@ -118,7 +120,7 @@ class LanguageModel(Closing):
         except MemoryError as error:
             self._file.close()
             raise ContextError(
-                f"no memory for {sessions} sessions of {context} tokens: lower --context or sessions="
+                f"no memory for {count(sessions, 'session')} of {count(context, 'token')}: lower context= or sessions="
             ) from error
         except BaseException:
             self._file.close()
@@ -131,6 +133,14 @@ class LanguageModel(Closing):
         """The file's chat template. Raises ModelError if it has none, or if the model is closed."""
         self.check_open()
         return ChatTemplate.from_gguf(self._file.metadata, self.tokenizer.vocabulary.tokens)
+
+    def __repr__(self) -> str:
+        sizes = f"backend {self.backend}, {count(self.threads, 'thread')}, context {self.context}"
+        return f"LanguageModel({shortened(self.name)!r}: {sizes}{', closed' if self._closed else ''})"
+
+    def __enter__(self) -> Self:
+        self.check_open()
+        return self
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of a text. Each byte that is not valid UTF-8 counts as U+FFFD."""
@@ -151,6 +161,8 @@ class LanguageModel(Closing):
         return encode_chat(self.tokenizer, self.chat_template.render([{"role": "user", "content": prompt}]))
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
+        if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
+            raise SettingError(f"token ids came as {type(ids).__name__}; wanted a list of whole numbers")
         for i in ids:
             whole = isinstance(i, (int, np.integer)) and not isinstance(i, bool)
             if not whole or not 0 <= i < self.config.vocab_size:
@@ -191,6 +203,8 @@ class LanguageModel(Closing):
         """
         if isinstance(prompts, str):
             raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
+        if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):
+            raise SettingError(f"prompts came as {type(prompts).__name__}; wanted a list of prompts")
         prompts = list(prompts)
         several = list(options) if isinstance(options, Sequence) else [options] * len(prompts)
         if len(several) != len(prompts):

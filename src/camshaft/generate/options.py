@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32
-from camshaft.errors import ContextError, SettingError
+from camshaft.errors import ContextError, SettingError, count
 from camshaft.settings import setting, settings
 
 MOST_RECENT = 4096
@@ -172,7 +172,7 @@ KV_CACHES: dict[str, DType | str] = {"f16": f16, "bf16": bf16, "f32": f32, "q8_0
 def activations_of(name: str) -> str:
     """Resolve 'auto' by the setting; return a name of ACTIVATIONS. Raises SettingError for another name."""
     name = settings().activations if name == "auto" else name
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise SettingError(f"activations {name!r}; wanted one of {', '.join(ACTIVATIONS)}")
     return name
 
@@ -185,7 +185,7 @@ def kv_cache_of(name: str, activations: str) -> str:
     name = settings().kv_cache if name == "auto" else name
     if name == "auto":
         return "f16" if ACTIVATIONS[activations] else "f32"
-    if name not in KV_CACHES:
+    if not isinstance(name, str) or name not in KV_CACHES:
         raise SettingError(f"kv_cache {name!r}; wanted one of auto, {', '.join(KV_CACHES)}")
     return name
 
@@ -196,7 +196,7 @@ def check_sizes(context: int, sessions: int) -> None:
         raise SettingError(f"context {context!r}, sessions {sessions!r}; wanted whole numbers from 1 up")
     if context * sessions >= 1 << 31:  # positions and rows of the cache are i32
         raise ContextError(
-            f"{sessions} sessions with a context of {context} tokens; wanted fewer than 2^31 tokens in all"
+            f"{count(sessions, 'session')} with a context of {count(context, 'token')}; wanted fewer than 2^31 tokens in all"
         )
 
 

@@ -82,7 +82,7 @@ class Session(Closing):
         if self.position + n_tokens > self._model.context:
             used = f" after {self.position} already in the session" if self.position else ""
             raise ContextError(
-                f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise --context"
+                f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise context="
             )
 
     def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
@@ -99,8 +99,8 @@ class Session(Closing):
     def _process(self, ids: Sequence[int], every_row: bool, chunk: int | None) -> Array:
         plans, rows = self._model.plans, []
         size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
-        if chunk is not None and not 1 <= chunk <= size:
-            raise SettingError(f"chunk {chunk}; wanted 1 to {size} tokens")
+        if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
+            raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
         plans.cache.reserve(self._slot, self.position + len(ids))
         for first in range(0, len(ids), chunk or size):
             part = ids[first : first + (chunk or size)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import ArrayOverflowError, PlanError, ShapeError
+from camshaft.errors import ArrayOverflowError, PlanError, ShapeError, shortened
 from camshaft.graph.tensor import Array, Tensor, root
 from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
 from camshaft.ops.op import Attrs, Op
@@ -69,7 +70,7 @@ def _given(graph: Graph, op: str, value: Any) -> Given:
         if value.graph is not graph:
             raise ShapeError(f"{op}: got {value!r}; wanted tensors of this graph")
         return value
-    found = operand(value)
+    found = operand(value, op)
     if not isinstance(found, WEAK) and found.dtype.hasobject:
         raise ShapeError(f"{op}: got {value!r}; wanted tensors, arrays and numbers")
     return found
@@ -144,6 +145,33 @@ def _product(graph: Graph, op: Op, given: Sequence[Given], attrs: Attrs) -> Form
         computed, returned = product_dtypes(_plain(a), _plain(b))
         a, b = (x if computed is None else cast(graph, x, computed) for x in (a, b))
     return Form(graph, (a, b), attrs, returned, shape)
+
+
+def checked_name(what: str, name: object) -> str:
+    """Returns a tensor's name. Raises ShapeError unless it is a text that is not empty."""
+    if not isinstance(name, str) or not name:
+        raise ShapeError(f"{what}: got the name {name!r:.80}; wanted a text that is not empty")
+    return name
+
+
+def checked_device(name: object) -> str | None:
+    """Returns a device's name, or None. Raises ShapeError for another type."""
+    if name is None or isinstance(name, str):
+        return name
+    raise ShapeError(f"graph: got the device {name!r:.80}; wanted its name, such as 'cpu', or None")
+
+
+def checked_tensor(what: str, x: object) -> Tensor:
+    """Raises ShapeError unless `x` is a tensor."""
+    if not isinstance(x, Tensor):
+        raise ShapeError(f"{what}: got {shortened(repr(x), 80)}; wanted tensors of this graph")
+    return x
+
+
+def near(op: object) -> str:
+    """Returns the names of ops that are similar to an unknown one, as a hint."""
+    found = get_close_matches(op, ops.NAMES, 3) if isinstance(op, str) else []
+    return f"did you mean {' or '.join(found)}?" if found else f"wanted one of {', '.join(ops.NAMES)}"
 
 
 def checked_list(graph: Graph, label: str, what: str, given: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:

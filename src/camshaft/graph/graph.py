@@ -17,9 +17,17 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import PlanError, ShapeError
+from camshaft.errors import PlanError, ShapeError, count, shortened
 from camshaft.extent import Extent
-from camshaft.graph.arguments import checked_list, given_form, views_of_memory
+from camshaft.graph.arguments import (
+    checked_device,
+    checked_list,
+    checked_name,
+    checked_tensor,
+    given_form,
+    near,
+    views_of_memory,
+)
 from camshaft.graph.custom import COPY, Spec, custom_op
 from camshaft.graph.tensor import Array, ArraySource, Source, Tensor, offset_nbytes, root
 from camshaft.ops.op import Attrs, NodeSpec, Op
@@ -44,6 +52,12 @@ class Node:
     device: str | None = None
     after: tuple[Tensor | str, ...] = ()
 
+    def __repr__(self) -> str:
+        names = ", ".join(t.name for t in self.inputs)
+        return (
+            f"Node({self.name!r}: {shortened(f'{self.op.name}({names})')}{f' on {self.device}' if self.device else ''})"
+        )
+
     @cached_property
     def spec(self) -> NodeSpec:
         return NodeSpec(tuple(t.spec for t in self.inputs), tuple(t.spec for t in self.outputs), self.attrs)
@@ -60,10 +74,14 @@ class Graph:
         self._scope: list[str] = []
         self._device: str | None = None
 
+    def __repr__(self) -> str:
+        named = f"{', '.join(self.inputs) or 'no input'} -> {', '.join(self.outputs) or 'no output'}"
+        return f"Graph({shortened(named)}; {count(len(self.nodes), 'node')})"
+
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Prefixes the names of nodes created inside with `name`."""
-        self._scope.append(name)
+        self._scope.append(checked_name("scope", name))
         try:
             yield
         finally:
@@ -75,7 +93,7 @@ class Graph:
 
         The plan adds copies between devices where needed.
         """
-        before, self._device = self._device, device
+        before, self._device = self._device, checked_device(device)
         try:
             yield
         finally:
@@ -83,11 +101,13 @@ class Graph:
 
     def place(self, made: Node | Tensor, device: str | None) -> None:
         """Assigns a node, or a tensor's producer, to the named device. Raises ShapeError if it is not in this graph."""
+        checked_device(device)
         for index, node in enumerate(self.nodes):
             if node is made or (isinstance(made, Tensor) and any(root(made) is output for output in node.outputs)):
                 self.nodes[index] = replace(node, device=device)
                 return
-        raise ShapeError(f"graph: no node of this graph made {made.name}; wanted one to place on {device}")
+        name = made.name if isinstance(made, (Node, Tensor)) else f"{made!r:.80}"
+        raise ShapeError(f"graph: no node of this graph made {name}; wanted one to place on {device}")
 
     def _once(self, table: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
         if name in table:
@@ -97,31 +117,38 @@ class Graph:
 
     def input(self, name: str, shape: Sequence[Dim], dtype: object, on: str | None = None) -> Tensor:
         """Adds an input. `shape` may contain Extents. With `on`, it is in that device's memory, as the plan's `away[name]`."""
-        spec = TensorSpec(dims(f"input {name!r}", shape), as_dtype(dtype))
-        return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self, device=on))
+        spec = TensorSpec(dims(f"input {checked_name('input', name)!r}", shape), as_dtype(dtype))
+        return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self, device=checked_device(on)))
 
     def state(self, name: str, spec: TensorSpec, on: str | None = None) -> Tensor:
         """Adds a tensor that persists across runs and that nodes may update in place; memory is set at binding."""
         if not isinstance(spec, TensorSpec):
             raise ShapeError(f"state {name!r}: got {spec!r}; wanted a TensorSpec")
-        return self._once(self.states, name, Tensor(spec, name, "state", graph=self, device=on))
+        checked_name("state", name)
+        return self._once(self.states, name, Tensor(spec, name, "state", graph=self, device=checked_device(on)))
 
     def buffer(self, name: str, shape: Sequence[Dim], dtype: object, on: str = "cpu") -> Tensor:
         """Returns memory for one run's values, which nodes write with `into`, whole or by `rows`. Requires compile's `sync`."""
-        spec = TensorSpec(dims(f"buffer {name!r}", shape), as_dtype(dtype))
-        return Tensor(spec, name, "buffer", graph=self, device=on)
+        spec = TensorSpec(dims(f"buffer {checked_name('buffer', name)!r}", shape), as_dtype(dtype))
+        return Tensor(spec, name, "buffer", graph=self, device=checked_device(on))
 
     def constant(self, name: str, value: Array | Source, spec: TensorSpec | None = None) -> Tensor:
         """Returns an immutable tensor from an array, or from a Source and its spec."""
+        checked_name("constant", name)
         if isinstance(value, np.ndarray):
             spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))
             value = ArraySource(np.array(value, order="C"))  # copied because the caller may modify its array
-        if spec is None:
-            raise ShapeError(f"graph: constant {name!r} from a source needs its spec")
+        if not callable(getattr(value, "data", None)):
+            raise ShapeError(
+                f"graph: constant {name!r} got {value!r:.80}; wanted an ndarray, or a Source with its spec"
+            )
+        if not isinstance(spec, TensorSpec):
+            raise ShapeError(f"graph: constant {name!r} from a source got the spec {spec!r:.80}; wanted its TensorSpec")
         return Tensor(spec, name, "constant", value, graph=self)
 
     def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
         """Returns a view in another shape; it adds no thunk. Extents and the axes before them must not change."""
+        checked_tensor("reshape", x)
         spec = TensorSpec(dims("reshape", shape), x.spec.dtype)
         if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
@@ -132,6 +159,7 @@ class Graph:
 
     def rows(self, x: Tensor, first: int, last: int) -> Tensor:
         """Returns a view of rows [first, last) of a plain tensor; axis 0 must not be an Extent. Requires compile's `sync`."""
+        checked_tensor("rows", x)
         n_rows = x.shape[0] if x.spec.is_plain and x.shape else 0
         whole = isinstance(first, int) and isinstance(last, int)
         if isinstance(n_rows, Extent) or not whole or not 0 <= first < last <= n_rows:
@@ -157,7 +185,7 @@ class Graph:
         lists states, buffers or rows of them to write the outputs to. `after` and `into` require compile's `sync`.
         """
         if op not in ops.NAMES:
-            raise PlanError(f"graph: no op {op!r}; wanted one of {', '.join(ops.NAMES)}")
+            raise PlanError(f"graph: no op {op!r:.80}; {near(op)}")
         with self.on(on or self._device):
             form = given_form(self, ops.get(op), inputs, attrs)
             outputs = self.apply(ops.get(op), form.tensors, form.attrs, name, after=after, into=into)
@@ -242,6 +270,11 @@ class Graph:
         with the ABI of graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype) pairs; `after` and `into` as in
         `node`. Raises ShapeError for invalid arguments.
         """
+        for what, given in (("inputs", inputs), ("outputs", outputs), ("updates", updates)):
+            if not isinstance(given, (list, tuple)):
+                raise ShapeError(f"{name}: got {what}={given!r:.80}; wanted a list")
+        for tensor in inputs:
+            checked_tensor(str(name), tensor)
         op = custom_op(name, function, inputs, outputs, updates, programs)
         return self.apply(op, inputs, {}, name, after=after, into=into)
 
@@ -249,6 +282,7 @@ class Graph:
         """Names a tensor as an output of the plan. Raises ShapeError unless it is a whole tensor of this graph."""
         if not isinstance(tensor, Tensor) or tensor.graph is not self:
             raise ShapeError(f"output {name!r}: got {tensor!r}; wanted one tensor of this graph")
+        checked_name("output", name)
         if offset_nbytes(tensor):
             raise ShapeError(f"output {name!r} is {tensor.name}; wanted a whole tensor")
         return self._once(self.outputs, name, tensor)

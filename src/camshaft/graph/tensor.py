@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16
-from camshaft.errors import ArrayTypeError, ShapeError
+from camshaft.errors import ArrayTypeError, ShapeError, shortened
 from camshaft.formats.blocks import BlockFormat
 from camshaft.ops.spec import Dim, TensorSpec
 
@@ -135,7 +135,7 @@ class Tensor:
         return self if self.ndim < 2 else use("transpose", self)
 
     def __repr__(self) -> str:
-        return f"the {self.kind} {self.name!r} {self.spec}"
+        return f"the {self.kind} {shortened(self.name)!r} {self.spec}"
 
     def __neg__(self) -> Tensor:
         return use("negate", self)

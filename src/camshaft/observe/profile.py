@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.errors import SettingError
+from camshaft.errors import SettingError, count
 from camshaft.observe.machine_peak import MachinePeak, machine_peak
 from camshaft.observe.rows import GROUPS, Row, Work, grouped, layer_and_part, work_of
 from camshaft.plan.execution_plan import ExecutionPlan
@@ -60,6 +60,11 @@ class Profile:
     notes: tuple[str, ...]
     timeline: TimedRun = field(repr=False)
 
+    def __repr__(self) -> str:
+        times = f"{self.total_ns / 1000:.4g} us, fastest {self.fastest_ns / 1000:.4g} us"
+        done = f"{count(self.runs, 'run')} of {count(len(self.thunks), 'thunk')} on {count(self.threads, 'thread')}"
+        return f"Profile({times}; {done})"
+
     def by(self, what: str) -> tuple[Row, ...]:
         """Rows by 'thunk', 'op', 'part' or 'layer'. Raises SettingError for another grouping."""
         if what == "thunk":
@@ -93,8 +98,8 @@ class Profile:
 def profile(plan: ExecutionPlan, *, runs: int = 20, warmup: int = 3) -> Profile:
     """Profile a plan with its present inputs and extents; see ExecutionPlan.profile. Measures the machine's peak first, if it
     is not stored (takes seconds)."""
-    if runs < 1 or warmup < 0:
-        raise SettingError(f"profile: {runs} runs after {warmup} warm-up runs; wanted 1 or more after 0 or more")
+    if type(runs) is not int or type(warmup) is not int or runs < 1 or warmup < 0:
+        raise SettingError(f"profile: {runs!r} runs after {warmup!r} warm-up runs; wanted 1 or more after 0 or more")
     for _ in range(warmup):
         plan.bound.timed()
     return profile_of(plan, [plan.bound.timed() for _ in range(runs)])

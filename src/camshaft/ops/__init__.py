@@ -124,6 +124,8 @@ def register_variant(op: str, variant: KernelVariant, module: str | None = None)
     if op not in NAMES:
         raise BackendError(f"register_variant: no op {op!r}; wanted one of {', '.join(NAMES)}")
     _check_variant(variant)
+    if module is not None and not isinstance(module, str):
+        raise BackendError(f"register_variant: got the module {module!r:.80}; wanted its name")
     home = module or variant.build.__module__
     if home == "__main__":
         raise BackendError(
@@ -146,6 +148,11 @@ def _check_variant(variant: KernelVariant) -> None:
         raise BackendError(f"register_variant: got {variant!r}; wanted a KernelVariant with a name")
     from camshaft.backends.registry import ALIASES  # here, because an op alone needs no devices
 
+    for field in ("build", "supports", "cost"):
+        if not callable(getattr(variant, field)):
+            raise BackendError(
+                f"register_variant: {variant.name} has the {field} {getattr(variant, field)!r:.80}; wanted a function"
+            )
     names = variant.backends
     if not isinstance(names, (set, frozenset)) or not names or not all(isinstance(name, str) for name in names):
         raise BackendError(f"register_variant: {variant.name} is for {names!r}; wanted a frozenset of backends' names")

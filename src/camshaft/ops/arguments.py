@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.dtypes import bf16, f16, f32
-from camshaft.errors import ArrayTypeError
+from camshaft.errors import ArrayTypeError, ArrayValueError
 
 Array = np.ndarray[Any, Any]
 Dtype = np.dtype[Any]
@@ -25,17 +25,28 @@ HALVES = (f16.numpy, bf16.numpy)
 _F32 = f32.numpy
 
 
-def operand(value: Any) -> Operand:
+def operand(value: Any, op: str = "") -> Operand:
     """Converts a value to an ndarray, without a copy if it shares its memory (DLPack, `__array__`, the buffer protocol).
-    Returns a Python int or float unchanged. ArrayTypeError for memory that is not on the CPU and for masked arrays."""
+    Returns a Python int or float unchanged. `op` is for messages. ArrayTypeError for memory that is not on the CPU, masked
+    arrays and Python objects, ArrayValueError for ragged lists."""
     if type(value) is np.ndarray or type(value) in WEAK:
         return value  # type: ignore[no-any-return]
     if isinstance(value, np.ma.MaskedArray):
-        raise ArrayTypeError("a masked array would lose its mask; wanted an ndarray, such as its .filled(0)")
+        raise ArrayTypeError(f"{_of(op)}a masked array would lose its mask; wanted an ndarray, such as its .filled(0)")
     if supports_dlpack(value):
         return from_dlpack(value)
-    array: Array = np.asarray(value)
+    try:
+        array: Array = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise ArrayValueError(f"{_of(op)}{value!r:.80} is no array: {error}") from error
+    if array.dtype.hasobject:
+        kind = "" if value is None else f"a {type(value).__name__}, "
+        raise ArrayTypeError(f"{_of(op)}got {kind}{value!r:.80}; wanted tensors, arrays and numbers")
     return array
+
+
+def _of(op: str) -> str:
+    return f"{op}: " if op else ""
 
 
 def supports_dlpack(value: Any) -> bool:

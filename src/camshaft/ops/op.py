@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from camshaft.dtypes import DType
-from camshaft.errors import BackendError, ShapeError
+from camshaft.errors import BackendError, ShapeError, shortened
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel
 from camshaft.ops.parameters import ANY, Parameters
@@ -32,6 +32,11 @@ class NodeSpec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     attrs: Attrs
+
+    def __repr__(self) -> str:
+        ins, outs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
+        attrs = ", ".join(f"{name}={value!r}" for name, value in self.attrs.items())
+        return f"NodeSpec({shortened(f'{ins} -> {outs}; {attrs}' if attrs else f'{ins} -> {outs}')})"
 
     @cached_property
     def key(self) -> Hashable:
@@ -185,6 +190,9 @@ class KernelVariant:
     tunables: Tunables | None = None
     values: Values = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"KernelVariant({self.label!r} for {', '.join(sorted(self.backends))})"
+
     @property
     def label(self) -> str:
         """The name and the chosen values: 'tiled columns=3 rows=8'."""
@@ -278,6 +286,9 @@ class Op:
     rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
     parameters: Parameters = ANY
+
+    def __repr__(self) -> str:
+        return f"Op({self.name!r}: {shortened(self.formula)})"
 
     def accepts(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> bool:
         """Returns whether `infer` accepts these specs."""

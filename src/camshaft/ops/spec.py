@@ -62,7 +62,9 @@ ROWS = Layout("rows", _row_major)
 def dims(what: str, shape: object) -> tuple[Dim, ...]:
     """Returns a caller's shape as a tuple. ShapeError unless it is a sequence of integers >= 0 and Extents."""
     try:
-        found = tuple(d if isinstance(d, Extent) else index(d) for d in cast(Iterable[Any], shape))
+        found = tuple(
+            d if isinstance(d, Extent) else -1 if isinstance(d, bool) else index(d) for d in cast(Iterable[Any], shape)
+        )
     except TypeError:
         found = (-1,)
     if any(not isinstance(d, Extent) and d < 0 for d in found):
@@ -110,6 +112,9 @@ class TensorSpec:
     def is_plain(self) -> bool:
         """Whether it is an ordinary row-major array."""
         return self.layout is ROWS and isinstance(self.dtype, DType)
+
+    def __repr__(self) -> str:
+        return f"TensorSpec({self})"
 
     def __str__(self) -> str:
         dims = ", ".join(f"{d.name}<={d.bound}" if isinstance(d, Extent) else str(d) for d in self.shape)

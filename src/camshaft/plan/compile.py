@@ -11,6 +11,7 @@ import numpy as np
 from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.graph.rewrite import pack_weights, prepare
 from camshaft.ops.kernels.launch import for_workers
@@ -69,11 +70,14 @@ def compile(
     Raises BackendError when no proved variant supports a node, PlanError for invalid memory and for a tensor or an order that
     `sync` requires and the graph lacks.
     """
+    _check_arguments(graph, weights, memory, strict=strict, tune=tune)
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
     if sync is not None and activations != "f32":
         raise PlanError(f"compile: activations {activations!r} with sync {sync!r}; wanted f32, as it was written")
     check_sync(graph, sync)
+    if sync is None and not memory and not graph.outputs and not any(map(_has_effect, graph.nodes)):
+        raise PlanError(f"compile: {graph!r} computes nothing; wanted an output (graph.output(name, tensor))")
     unknown = sorted(set(memory or ()) - {*graph.inputs, *graph.states, *graph.outputs})
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
@@ -99,6 +103,25 @@ def compile(
         ):  # a model measures its plans when it is closed
             hook("measure_at_exit")(hook("used_in")(graph, choices, override), workers)
         return _lower_and_bind(graph, choices, workers, weights or Weights(), memory or {}, arena, sync)
+
+
+def _check_arguments(graph: object, weights: object, memory: object, **flags: object) -> None:
+    """Raises PlanError for a wrong type."""
+    if not isinstance(graph, Graph):
+        raise PlanError(f"compile: got {graph!r:.80}; wanted a camshaft.Graph")
+    if weights is not None and not isinstance(weights, Weights):
+        raise PlanError(f"compile: weights={weights!r:.80}; wanted Weights or None")
+    if memory is not None and not isinstance(memory, Mapping):
+        raise PlanError(f"compile: memory={memory!r:.80}; wanted a dict of arrays by name")
+    for name, value in flags.items():
+        if value is not None and not isinstance(value, bool):
+            raise PlanError(f"compile: {name}={value!r:.80}; wanted True or False")
+
+
+def _has_effect(node: Node) -> bool:
+    """Whether the node changes memory that the caller can read, or runs the caller's function."""
+    writes = any(root(t).kind in ("state", "buffer") for t in node.outputs)
+    return writes or bool(node.op.updates) or isinstance(node.op, CustomOp)
 
 
 def _lower_and_bind(
@@ -165,7 +188,8 @@ def bind_lowered(
         )
     else:
         bound = bind(schedule, memory_plan, arena=arena, buffers=arrays, threads=workers)
-    plan = _plan(graph, lowered, choices, bound, memory, time.perf_counter() - started)
+    lent = frozenset(name for name, tensor in graph.inputs.items() if tensor in given)
+    plan = _plan(graph, lowered, choices, bound, memory, lent, time.perf_counter() - started)
     if settings().instrumented:
         plan = hook("built")(plan)
     return plan
@@ -196,6 +220,7 @@ def _plan(
     choices: Sequence[Choice],
     bound: RunnableSchedule,
     memory: BufferMemory,
+    lent: frozenset[str],
     seconds: float,
 ) -> ExecutionPlan:
     def views(tensors: Mapping[str, Tensor]) -> dict[str, Array | DeviceArray]:
@@ -209,4 +234,6 @@ def _plan(
         for tensors in (graph.inputs, graph.outputs)
     )
     states, limits = views(graph.states), _limits(graph)
-    return ExecutionPlan(bound, inputs, outputs, states, away, specs, choices, graph, limits, seconds, lowered.origins)
+    return ExecutionPlan(
+        bound, inputs, outputs, states, away, specs, choices, graph, limits, lent, seconds, lowered.origins
+    )

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.errors import PlanError
+from camshaft.errors import PlanError, count, shortened
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
 from camshaft.ops.spec import TensorSpec
@@ -21,6 +21,7 @@ from camshaft.plan.hooks import hook
 from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.device_memory import DeviceArray
+from camshaft.plan.run_arguments import active_shape, active_sizes, check_flags, input_arrays, out_arrays
 from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import Schedule, Thunk
@@ -32,7 +33,7 @@ Array = np.ndarray[Any, Any]
 def explain(schedule: Schedule, memory: MemoryPlan, threads: int, choices: Iterable[Choice]) -> str:
     """Returns a line per thunk ('|' marks a wait before it), why each other variant was not chosen, and each space's arena."""
     lines = [
-        f"{len(schedule.thunks)} thunks, {sum(schedule.waits)} waits, {threads} threads; arena "
+        f"{count(len(schedule.thunks), 'thunk')}, {count(sum(schedule.waits), 'wait')}, {count(threads, 'thread')}; arena "
         f"{memory.arena_nbytes} bytes for {memory.temp_nbytes_sum} bytes of temporaries"
     ]
     for index, (thunk, wait) in enumerate(zip(schedule.thunks, schedule.waits, strict=True)):
@@ -63,6 +64,9 @@ class Submission:
     def __init__(self, future: Future[dict[str, Array]]) -> None:
         self._future = future
 
+    def __repr__(self) -> str:
+        return f"Submission({'done' if self.done() else 'not done'})"
+
     def done(self) -> bool:
         """Whether the run has ended, successfully or not."""
         return self._future.done()
@@ -76,6 +80,8 @@ class Submission:
 
         Raises PlanError in a host thunk without a timeout: the run may need the workers that run the thunk.
         """
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float, type(None))):
+            raise PlanError(f"the timeout is {timeout!r:.80}; wanted seconds, or None")
         if timeout is None and inside_host_thunk() and not self._future.done():
             raise PlanError(
                 "a host thunk's function waited, without a timeout, for a run that may need its own workers"
@@ -93,9 +99,12 @@ class Submitter:
 
     def __init__(self) -> None:
         self._threads: dict[int, ThreadPoolExecutor] = {}  # by process
+        self.closed = False
 
     def submit(self, run: Callable[[], dict[str, Array]]) -> Submission:
         """Queues a run. Raises PlanError if the plan is closed."""
+        if self.closed:
+            raise PlanError("the plan is closed")
         process = os.getpid()
         thread = self._threads.get(process)
         if thread is None:  # of concurrent callers the first wins; the executors of the others never start a thread
@@ -107,6 +116,7 @@ class Submitter:
 
     def close(self) -> None:
         """Stops the thread after all queued runs."""
+        self.closed = True
         thread = self._threads.get(os.getpid())
         if thread is not None:
             thread.shutdown()
@@ -117,8 +127,8 @@ class ExecutionPlan:
     """A compiled graph, bound to memory and ready to run.
 
     `inputs`, `outputs` and `states` map names to views of the plan's memory; a state on a device is a DeviceArray, with read()
-    and write(). `away` maps the inputs and outputs in device memory to DeviceArrays. `graph` is the graph after all passes;
-    `choices` has one entry per node.
+    and write(). `away` maps the inputs and outputs in device memory to DeviceArrays. `lent` names the inputs in the caller's
+    memory. `graph` is the graph after all passes; `choices` has one entry per node.
     """
 
     bound: RunnableSchedule
@@ -130,30 +140,52 @@ class ExecutionPlan:
     choices: Sequence[Choice] = field(repr=False)
     graph: Graph = field(repr=False)
     limits: Mapping[str, int] = field(default_factory=dict)
+    lent: frozenset[str] = frozenset()
     compile_s: float = 0.0
     origins: Sequence[NodeRange] = field(default=(), repr=False)
     _submitter: Submitter = field(default_factory=Submitter, repr=False)
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __repr__(self) -> str:
-        thunks = len(self.bound.schedule.thunks)
-        return f"ExecutionPlan({', '.join(self.inputs)} -> {', '.join(self.outputs)}; {thunks} thunks)"
+        ins, outs = (", ".join(tensors) or "none" for tensors in (self.graph.inputs, self.graph.outputs))
+        return f"ExecutionPlan({shortened(f'{ins} -> {outs}')}; {count(len(self.bound.schedule.thunks), 'thunk')})"
 
     def set_extent(self, extent: Extent, value: int) -> None:
         """Sets the active value of an extent for later runs. Raises PlanError outside 0 to its bound."""
         self.bound.set_extent(extent, value)
 
-    def run(self, **inputs: object) -> dict[str, Array]:
-        """Copies the named inputs in, runs every thunk and returns views of the host outputs, valid until the next run.
+    def run(
+        self,
+        inputs: Mapping[str, object] | None = None,
+        /,
+        *,
+        keep: bool = False,
+        out: Array | Mapping[str, Array] | None = None,
+        view: bool = False,
+        **named: object,
+    ) -> dict[str, Array]:
+        """Copies the inputs in, runs every thunk and returns arrays of the host outputs by name.
 
-        Outputs on a device stay in `away`. An axis that is an Extent may be shorter than its bound, which sets the extent. An
-        input that is not named keeps its last value. Not reentrant: use `submit` from several threads. Raises PlanError for an
-        unknown name, a wrong shape or dtype, and while another run is in progress.
+        Every input is given, by keyword or in a dict, unless `keep`: then one that is not given keeps its last value, at first
+        zeros. Inputs in the caller's memory (compile's `memory`) need not be given. An axis that is an Extent may be shorter
+        than its bound, which sets the extent. Outputs on a device stay in `away`.
+
+        `out` is an array, or a dict of arrays by output: C-contiguous, of the output's dtype and active shape, and not the plan's
+        own memory. The outputs are copied there; others get new arrays. With `view` nothing is copied: the results are views of
+        the plan's memory, valid until the next run.
+
+        Not reentrant: use `submit` from several threads. Raises PlanError for a missing or unknown input, a wrong shape or
+        dtype, an `out` that does not fit, and while another run is in progress; a run that it refuses changes nothing.
         """
+        check_flags(keep=keep, view=view)
+        if view and out is not None:
+            raise PlanError("run: got out and view=True; wanted one of them, as a view copies nothing")
         with self._alone():
-            self._take(inputs)
+            targets = self._take(input_arrays(self, inputs, named, keep=keep), out)
             self.bound.run()
-            return {name: self._active(name, array) for name, array in self.outputs.items()}
+            if view:
+                return {name: self._active(name, array) for name, array in self.outputs.items()}
+            return self._results(targets)
 
     @contextmanager
     def _alone(self, *, wait: bool = False) -> Iterator[None]:
@@ -165,49 +197,30 @@ class ExecutionPlan:
         finally:
             self._turn.release()
 
-    def _take(self, inputs: Mapping[str, object]) -> None:
-        """Copies the named inputs in and sets the extents from their shapes."""
-        values = {name: np.asarray(value) for name, value in inputs.items()}
-        active: dict[Extent, int] = {}
-        for name, value in values.items():
-            self._check(name, value, active)
+    def _take(self, values: Mapping[str, Array], out: object = None) -> dict[str, Array]:
+        """Copies the inputs in and sets the extents from their shapes. Returns the arrays of `out`, which it checks before."""
+        active = active_sizes(self, values)
+        targets = out_arrays(self, out, active)
         for extent, size in active.items():
             self.set_extent(extent, size)
         for name, value in values.items():
             self.inputs[name][tuple(slice(size) for size in value.shape)] = value
+        return targets
 
-    def _check(self, name: str, value: Array, active: dict[Extent, int]) -> None:
-        """Checks one input and adds the extents that its shape sets to `active`. Raises PlanError for an invalid input."""
-        if name in self.away:
-            there = self.away[name].device.name
-            raise PlanError(f"run: input {name!r} is on {there}; wanted its bytes there (plan.away[{name!r}].write)")
-        if name not in self.inputs:
-            raise PlanError(f"run: no input {name!r}; this plan has {', '.join(self.inputs) or 'none'}")
-        memory, spec = self.inputs[name], self.specs[name]
-        came = f"run: input {name!r} came as {value.dtype} {list(value.shape)}"
-        if value.dtype != memory.dtype or value.ndim != memory.ndim:
-            raise PlanError(f"{came}; wanted {spec}")
-        for size, dim in zip(value.shape, spec.shape, strict=True):
-            if not isinstance(dim, Extent):
-                if size != dim:
-                    raise PlanError(f"{came}; wanted {spec}")
-            elif size > dim.bound:
-                raise PlanError(f"{came}; wanted {spec}")
-            elif active.setdefault(dim, size) != size:
-                raise PlanError(f"{came}, but another input has {active[dim]} {dim.name}")
-
-        limit = self.limits.get(name)
-        if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
-            raise PlanError(
-                f"run: input {name!r} has indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}"
-            )
+    def _results(self, targets: Mapping[str, Array]) -> dict[str, Array]:
+        """Copies the outputs to the `targets`, else to new arrays."""
+        results = {}
+        for name, array in self.outputs.items():
+            view = self._active(name, array)
+            if name in targets:
+                np.copyto(targets[name], view)
+            results[name] = targets[name] if name in targets else view.copy()
+        return results
 
     def _active(self, name: str, array: Array) -> Array:
         """Returns the active elements of a plain output, or all bytes of a blocked one."""
-        spec = self.specs[name]
-        if not spec.is_plain:
-            return array
-        return array[tuple(slice(self.bound.extent(d)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
+        shape = active_shape(self, name, {})
+        return array[tuple(map(slice, shape))] if shape else array
 
     def explain(self) -> str:
         """Returns a text listing: thunks with variant, device and reason; waits; arenas; why other variants were not chosen."""
@@ -219,21 +232,25 @@ class ExecutionPlan:
         Inputs that are not named keep their last values. Every run updates the states. Raises SettingError for no runs.
         """
         with self._alone():
-            self._take(inputs)
+            self._take(input_arrays(self, None, inputs, keep=True))
             return hook("profile")(self, runs=runs, warmup=warmup)
 
-    def submit(self, **inputs: object) -> Submission:
+    def submit(
+        self, inputs: Mapping[str, object] | None = None, /, *, keep: bool = False, **named: object
+    ) -> Submission:
         """Queues a run on the plan's own thread and returns a Submission to wait for.
 
-        Runs execute in submission order. Inputs are copied now; extents that they don't set are read when the run starts.
+        `keep` and missing inputs as in `run`. Runs execute in submission order. Inputs are copied now; extents that they don't
+        set are read when the run starts.
         """
-        values = {name: np.array(value) for name, value in inputs.items()}
+        check_flags(keep=keep)
+        values = {name: value.copy() for name, value in input_arrays(self, inputs, named, keep=keep).items()}
 
         def run() -> dict[str, Array]:
             with self._alone(wait=True):
                 self._take(values)
                 self.bound.run()
-                return {name: self._active(name, array).copy() for name, array in self.outputs.items()}
+                return self._results({})
 
         return self._submitter.submit(run)
 
@@ -247,6 +264,8 @@ class ExecutionPlan:
         self.states.clear()
 
     def __enter__(self) -> Self:
+        if self._submitter.closed:
+            raise PlanError("the plan is closed")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.errors import PlanError, ShapeError
+from camshaft.errors import PlanError, ShapeError, count, shortened
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.arguments import operand
 from camshaft.plan.compile import compile
@@ -31,13 +31,16 @@ def jit(function: Callable[..., Any] | None = None, *, backend: str | None = Non
     Arguments and results are arrays, or dicts, lists, tuples, named tuples and dataclasses of them. Arrays and NumPy
     scalars become graph inputs. Everything else (Python numbers, strings) is a constant of the trace: another value triggers a
     new trace. Arrays that the function captures are constants too. Results are NumPy arrays; Python numbers and None are
-    returned unchanged. Called with tensors of a graph, the function adds its nodes to that graph.
+    returned unchanged. Called with tensors of a graph, the function adds its nodes to that graph. A method may be decorated: its
+    object is an argument like any other, a constant unless it is a dataclass.
 
     Raises PlanError, naming the argument or result, for an unhashable constant and for a result that is not a tensor of the
     trace.
     """
     if function is None:
         return functools.partial(jit, backend=backend, threads=threads)
+    if not callable(function):
+        raise PlanError(f"jit: got {function!r:.80}; wanted a function of arrays")
     return functools.wraps(function)(_Jitted(function, backend, threads))
 
 
@@ -63,6 +66,13 @@ class _Jitted:
         self._traced: dict[Any, _Traced] = {}
         self._lock = threading.RLock()
 
+    def __repr__(self) -> str:
+        return f"<{self._label}; {count(len(self._traced), 'plan')}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Returns the function bound to an object, as methods are; the object is a constant of the trace."""
+        return self if instance is None else _Bound(self, instance)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kwargs = dict(sorted(kwargs.items()))
         values, structure = leaves((args, kwargs))
@@ -72,8 +82,8 @@ class _Jitted:
         with self._lock:
             traced = self._for(args, kwargs, values, structure)
             given = (v for v in values if isinstance(v, np.ndarray))
-            results = traced.plan.run(**dict(zip(traced.inputs, given, strict=True)))
-            made = [results[leaf].copy() if isinstance(leaf, _Output) else leaf for leaf in traced.leaves]
+            results = traced.plan.run(dict(zip(traced.inputs, given, strict=True)))
+            made = [results[leaf] if isinstance(leaf, _Output) else leaf for leaf in traced.leaves]
         return with_leaves(traced.result, iter(made))
 
     def plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
@@ -138,6 +148,24 @@ class _Jitted:
             except TypeError as error:
                 return PlanError(f"{self._label}: {name}: {error}; wanted arrays, and constants that can be hashed")
         raise AssertionError("every leaf can be hashed")
+
+
+class _Bound:
+    """A jitted function with its first argument."""
+
+    def __init__(self, jitted: _Jitted, instance: object) -> None:
+        self.__func__, self.__self__ = jitted, instance
+        functools.update_wrapper(self, jitted, updated=())
+
+    def __repr__(self) -> str:
+        return f"<{self.__func__!r} of {shortened(repr(self.__self__), 60)}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> ExecutionPlan:
+        """Returns the plan for these arguments; see plan.explain()."""
+        return self.__func__.plan(self.__self__, *args, **kwargs)
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from camshaft.backends.device import HOST, CompiledKernel
-from camshaft.errors import PlanError
+from camshaft.errors import PlanError, count, shortened
 from camshaft.extent import Extent
 from camshaft.plan.runtime.native.layout import MAX_FACTORS
 
@@ -142,6 +142,9 @@ class Thunk:
     device: str = HOST
     replicated: bool = False
 
+    def __repr__(self) -> str:
+        return f"Thunk({shortened(self.name)!r}: {self.op}/{self.variant}, {self.kind} on {self.device})"
+
     def __post_init__(self) -> None:
         for arg in self.args:
             if isinstance(arg, BufferSlice) and not any(use.slice.contains(arg) for use in self.uses):
@@ -239,6 +242,9 @@ class Schedule:
     extents: tuple[Extent, ...]
     buffers: tuple[Buffer, ...]
     after: Order = ()
+
+    def __repr__(self) -> str:
+        return f"Schedule({count(len(self.thunks), 'thunk')}, {count(sum(self.waits), 'wait')})"
 
     def __post_init__(self) -> None:
         if len(self.waits) != len(self.thunks):

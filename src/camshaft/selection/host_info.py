@@ -14,7 +14,7 @@ import numpy as np
 from camshaft.backends.blas import library as blas
 from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.errors import CamshaftError
+from camshaft.errors import CamshaftError, count, shortened
 from camshaft.settings import settings, thread_count
 
 _SYS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -52,6 +52,10 @@ class RuntimeCapabilities:
     llvmlite_version: str
     blas: tuple[BlasLibraryInfo, ...]
     cache_dir: str
+
+    def __repr__(self) -> str:
+        cpu = f"{self.cpu_name or 'unknown CPU'}, {self.llvm_cpu}, {self.architecture}"
+        return f"RuntimeCapabilities({shortened(cpu)}; {count(self.cores, 'core')}, {count(self.lanes, 'lane')} of f32)"
 
 
 def hardware() -> tuple[str | None, int, tuple[int | None, ...]]:

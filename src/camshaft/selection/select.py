@@ -11,7 +11,7 @@ from typing import TypeAlias
 from camshaft import ops
 from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
-from camshaft.errors import BackendError
+from camshaft.errors import BackendError, count, shortened
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 from camshaft.selection.measurements import measurements as stored
 from camshaft.selection.precompile import compiled_ahead, cost_on, refusal_on
@@ -53,6 +53,10 @@ class Choice:
     ns: float | None = None
     measured: bool = False
     refuted: str = ""
+
+    def __repr__(self) -> str:
+        others = f"; {count(len(self.losers), 'other')}" if self.losers else ""
+        return f"Choice({self.op.name}: {self.variant.label} on {self.backend}, {shortened(self.reason)}{others})"
 
 
 # A cost model is refuted where its choice takes this many times the winner's measured time.

@@ -44,10 +44,10 @@ class ChatTemplate:
         source = metadata.get("tokenizer.chat_template")
         if source is not None and not isinstance(source, str):
             raise ModelError(
-                f"tokenizer.chat_template is {shown_value(source)}; wanted a text; use --raw to do without"
+                f"tokenizer.chat_template is {shown_value(source)}; wanted a text; use raw=True to do without"
             )
         if source is None:
-            raise ModelError("the model file has no tokenizer.chat_template; use --raw to give it plain text")
+            raise ModelError("the model file has no tokenizer.chat_template; use raw=True to give it plain text")
         tokens = metadata.get("tokenizer.ggml.tokens", ()) if tokens is None else tokens
         return cls(source, bos_token=_spelling(metadata, "bos", tokens), eos_token=_spelling(metadata, "eos", tokens))
 

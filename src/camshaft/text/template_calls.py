@@ -17,116 +17,32 @@ from jinja2.sandbox import SandboxedFormatter
 from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Namespace, _PassArg
 
-from camshaft.text.template_limits import INTEGER_BITS, ITEMS, SIZE, Limits, refuse
+from camshaft.text.template_guards import (
+    MAX_FIELDS,
+    MAX_FORMAT,
+    Guard,
+    join_guard,
+    lines_guard,
+    list_guard,
+    list_join_guard,
+    multiply_guard,
+    no_guard,
+    number_guard,
+    pair_guard,
+    power_guard,
+    remainder_guard,
+    replace_guard,
+    round_guard,
+    rows_guard,
+    width_guard,
+)
+from camshaft.text.template_limits import SIZE, Limits, refuse
 
-MAX_WIDTH = 100_000  # of a field that is padded
-_MAX_FIELDS, _MAX_FORMAT = 10_000, 1_000_000  # fields and characters of a format
-_MAX_ATTRIBUTE = 60  # characters of an attribute such as a.b.c, which is looked up for every item of a list
-_MAX_PRODUCT = 1 << 30  # characters of a text times those of what is searched in it: some searches are quadratic
 _WIDE = re.compile(r"\d{6}")
-_STARRED = re.compile(r"%(\([^)]*\))?[-+ #0\d]*\.?\*")
-_WIDE_CONVERSION = re.compile(r"[%.)#0\- +]\d{6}")
-
-Guard = Callable[..., None]
-
-
-def multiply_guard(limits: Limits, a: Any, b: Any) -> None:
-    """Check a * b."""
-    if isinstance(a, int) and isinstance(b, int):
-        if a.bit_length() + b.bit_length() > INTEGER_BITS:
-            refuse(f"an integer of more than {INTEGER_BITS:,} bits")
-        return
-    sequence, times = (b, a) if isinstance(a, int) else (a, b)
-    if isinstance(times, int) and isinstance(sequence, str | bytes | list | tuple):
-        weight = max(limits.weigh(sequence), len(sequence)) * times
-        if weight > SIZE:
-            refuse(f"a text or list of {weight:.4g} characters; at most {SIZE:,} are allowed")
-
-
-def power_guard(limits: Limits, a: Any, b: Any) -> None:
-    """Check a ** b."""
-    if isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and a.bit_length() * b > INTEGER_BITS:
-        refuse(f"an integer of more than {INTEGER_BITS:,} bits")
-
-
-def remainder_guard(limits: Limits, a: Any, b: Any) -> None:
-    """Check a % b, where a may be a format."""
-    if not isinstance(a, str):
-        return
-    if _STARRED.search(a) or ("%" in a and _WIDE_CONVERSION.search(a)):
-        refuse("a field width of more than 100,000 characters")
-    n_fields = a.count("%")
-    if n_fields > _MAX_FIELDS or n_fields * limits.weigh(b) > 4 * SIZE:
-        refuse(f"a text of more than {SIZE:,} characters")
-
-
-def _pair_guard(limits: Limits, text: Any, *given: Any, **named: Any) -> None:
-    """Check a method that searches its arguments in a text."""
-    for other in (*given, *named.values()) if given or named else ():
-        if isinstance(text, str) and isinstance(other, str) and len(text) * len(other) > _MAX_PRODUCT:
-            refuse("a search for a long text in a long text")
-
-
-def _replace_guard(limits: Limits, text: Any, old: Any = "", new: Any = "", *given: Any, **named: Any) -> None:
-    text, old, new = str(text), str(old), str(new)
-    _pair_guard(limits, text, old)
-    if len(new) > len(old) and text.count(old) * len(new) + len(text) > 4 * SIZE:
-        refuse(f"a text of more than {SIZE:,} characters")
-
-
-def _width_guard(limits: Limits, text: Any, *given: Any, **named: Any) -> None:
-    for width in (*given, *named.values()):
-        if isinstance(width, int) and abs(width) > MAX_WIDTH:
-            refuse(f"a width of more than {MAX_WIDTH:,} characters")
-
-
-def _lines_guard(limits: Limits, text: Any, *given: Any, **named: Any) -> None:
-    _width_guard(limits, text, *given, **named)
-    widths = [len(w) if isinstance(w, str) else int(w) for w in (*given, *named.values()) if isinstance(w, str | int)]
-    if (len(str(text)) + 1) * max([4, *widths]) > 64 * SIZE:
-        refuse(f"a text of more than {SIZE:,} characters")
-
-
-def _list_guard(limits: Limits, value: Any, *given: Any, **named: Any) -> None:
-    if hasattr(value, "__len__") and len(value) > ITEMS:
-        refuse(f"a list of {len(value):,} items; at most {ITEMS:,} are allowed")
-    for other in (*given, *named.values()) if given or named else ():
-        if isinstance(other, str) and len(other) > _MAX_ATTRIBUTE:
-            refuse(f"an argument of more than {_MAX_ATTRIBUTE} characters")
-
-
-def _rows_guard(limits: Limits, value: Any, *given: Any, **named: Any) -> None:
-    _list_guard(limits, value)
-    _width_guard(limits, value, *given, **named)
-
-
-def _join_guard(limits: Limits, separator: Any, items: Any) -> None:
-    if (limits.weigh(items) if not isinstance(items, str) else len(items)) + len(separator) * len(items) > 4 * SIZE:
-        refuse(f"a text of more than {SIZE:,} characters")
-
-
-def _list_join_guard(limits: Limits, value: Any, d: Any = "", attribute: Any = None) -> None:
-    _list_guard(limits, value, *(() if attribute is None else (str(attribute),)))
-
-
-def _number_guard(limits: Limits, value: Any, *given: Any, **named: Any) -> None:
-    for number in (value, *given, *named.values()):
-        if isinstance(number, str) and len(number) > 1000:
-            refuse("a number of more than 1,000 digits")
-
-
-def _round_guard(limits: Limits, value: Any, precision: Any = 0, method: Any = "common") -> None:
-    if isinstance(precision, int) and abs(precision) > 300:
-        refuse("a precision of more than 300 digits")
-
-
-def _free(limits: Limits, *given: Any, **named: Any) -> None:
-    """The guard of what makes nothing large."""
-
 
 # The operators that are checked beside +, whose code LimitedCodeGenerator writes. The difference of two views of a mapping is a
 # set.
-OPERATORS: dict[str, Guard] = {"*": multiply_guard, "**": power_guard, "%": remainder_guard, "-": _free}
+OPERATORS: dict[str, Guard] = {"*": multiply_guard, "**": power_guard, "%": remainder_guard, "-": no_guard}
 
 
 _SEARCHES = "count endswith find index lstrip removeprefix removesuffix rfind rindex rstrip startswith strip partition"
@@ -135,19 +51,19 @@ _CHANGES = "capitalize casefold lower splitlines swapcase title upper isalnum is
 _CHANGES += " isidentifier islower isnumeric isprintable isspace istitle isupper"
 METHODS: dict[type, dict[str, Guard]] = {
     str: {
-        **dict.fromkeys(_SEARCHES.split(), _pair_guard),
-        **dict.fromkeys(_CHANGES.split(), _free),
-        **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _width_guard),
-        "expandtabs": _lines_guard,
-        "replace": _replace_guard,
-        "join": _join_guard,
+        **dict.fromkeys(_SEARCHES.split(), pair_guard),
+        **dict.fromkeys(_CHANGES.split(), no_guard),
+        **dict.fromkeys(("center", "ljust", "rjust", "zfill"), width_guard),
+        "expandtabs": lines_guard,
+        "replace": replace_guard,
+        "join": join_guard,
     },
-    dict: dict.fromkeys(("copy", "get", "items", "keys", "values"), _free),
-    list: dict.fromkeys(("copy", "count", "index"), _free),
-    tuple: dict.fromkeys(("count", "index"), _free),
-    range: dict.fromkeys(("count", "index"), _free),
-    int: {"bit_length": _free},
-    float: {"is_integer": _free},
+    dict: dict.fromkeys(("copy", "get", "items", "keys", "values"), no_guard),
+    list: dict.fromkeys(("copy", "count", "index"), no_guard),
+    tuple: dict.fromkeys(("count", "index"), no_guard),
+    range: dict.fromkeys(("count", "index"), no_guard),
+    int: {"bit_length": no_guard},
+    float: {"is_integer": no_guard},
 }
 
 
@@ -162,7 +78,7 @@ def check_method(limits: Limits, method: Any, given: tuple[Any, ...], named: Map
             guard = table.get(method.__name__)
             if guard is None:
                 break
-            if guard is _join_guard and len(given) == 1 and not isinstance(given[0], str):
+            if guard is join_guard and len(given) == 1 and not isinstance(given[0], str):
                 given = (_listed(limits, given[0]),)
             guard(limits, owner, *given, **named)
             return given
@@ -197,8 +113,8 @@ class LimitedFormatter(SandboxedFormatter):
 
     def vformat(self, format_string: str, args: Any, kwargs: Any) -> str:
         """Format. Raises LimitError for too many fields."""
-        if format_string.count("{") > _MAX_FIELDS or len(format_string) > _MAX_FORMAT:
-            refuse(f"a format of more than {_MAX_FIELDS:,} fields or {_MAX_FORMAT:,} characters")
+        if format_string.count("{") > MAX_FIELDS or len(format_string) > MAX_FORMAT:
+            refuse(f"a format of more than {MAX_FIELDS:,} fields or {MAX_FORMAT:,} characters")
         return super().vformat(format_string, args, kwargs)
 
     def format_field(self, value: Any, format_spec: str) -> Any:
@@ -215,7 +131,7 @@ class LimitedFormatter(SandboxedFormatter):
 @pass_context
 def _join(context: Context, value: Any, d: Any = "", attribute: Any = None) -> str:
     items = list(value) if attribute is None else list(map(make_attrgetter(context.environment, attribute), value))
-    _join_guard(_limits(context), str(d), items)
+    join_guard(_limits(context), str(d), items)
     return str(JINJA_FILTERS["join"](context.eval_ctx, items, d))
 
 
@@ -264,20 +180,20 @@ _FREE_FILTERS += " string title tojson upper"
 _LIST_FILTERS = "groupby list map max min reject rejectattr select selectattr sort sum unique"
 # Filter -> the check of its arguments. Others, such as pprint and urlize, no chat template uses.
 FILTERS: dict[str, Guard] = {
-    **dict.fromkeys(_FREE_FILTERS.split(), _free),
-    **dict.fromkeys(_LIST_FILTERS.split(), _list_guard),
-    "batch": _rows_guard,
-    "slice": _rows_guard,
-    "join": _list_join_guard,
-    "center": _width_guard,
-    "indent": _lines_guard,
-    "truncate": _pair_guard,
-    "trim": _pair_guard,
-    "replace": _replace_guard,
-    "int": _number_guard,
-    "float": _number_guard,
-    "filesizeformat": _number_guard,
-    "round": _round_guard,
+    **dict.fromkeys(_FREE_FILTERS.split(), no_guard),
+    **dict.fromkeys(_LIST_FILTERS.split(), list_guard),
+    "batch": rows_guard,
+    "slice": rows_guard,
+    "join": list_join_guard,
+    "center": width_guard,
+    "indent": lines_guard,
+    "truncate": pair_guard,
+    "trim": pair_guard,
+    "replace": replace_guard,
+    "int": number_guard,
+    "float": number_guard,
+    "filesizeformat": number_guard,
+    "round": round_guard,
     "format": lambda limits, a, *given, **named: remainder_guard(limits, str(a), named or given),
 }
 _OWN = {"join": _join, "sum": _sum, "tojson": _tojson, "items": do_items}
@@ -314,7 +230,7 @@ def limited(function: Any, guard: Guard) -> Callable[..., Any]:
         guard(context.limits, *given, **named)
         return context.limits.made(_counted(context.limits, function(*first(context), *given, **named)))
 
-    wrapper = checked if kind is not None else plain if guard is _free else guarded
+    wrapper = checked if kind is not None else plain if guard is no_guard else guarded
     return functools.update_wrapper(wrapper, function, updated=())
 
 
@@ -330,4 +246,4 @@ def filters() -> dict[str, Any]:
 
 def tests() -> dict[str, Any]:
     """The tests by name."""
-    return {**JINJA_TESTS} | {name: limited(JINJA_TESTS[name], _free) for name in _COMPARISONS.split()}
+    return {**JINJA_TESTS} | {name: limited(JINJA_TESTS[name], no_guard) for name in _COMPARISONS.split()}

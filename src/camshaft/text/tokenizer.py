@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from camshaft.errors import ModelError
+from camshaft.errors import ModelError, SettingError
 from camshaft.text.byte_level import ByteLevel
 from camshaft.text.sentencepiece import SentencePiece
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
@@ -86,6 +86,8 @@ class Tokenizer:
         `add_special` adds BOS and EOS if the file asks for them; `parse_special` converts the text of control tokens to those
         tokens, which is safe only for trusted text.
         """
+        if not isinstance(text, (str, bytes, bytearray, memoryview)):
+            raise SettingError(f"the text came as {type(text).__name__}; wanted str or bytes")
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         vocabulary = self.vocabulary
         tokens = [vocabulary.bos_id] if add_special and vocabulary.add_bos and vocabulary.bos_id is not None else []
@@ -103,6 +105,8 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int], *, special: bool = False) -> bytes:
         """Decode token ids to bytes, without the leading space that SentencePiece adds."""
+        if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
+            raise SettingError(f"token ids came as {type(ids).__name__}; wanted a list of whole numbers")
         data = b"".join(map(self._spelled if special else self._shown, ids))
         return data.removeprefix(b" ") if self.vocabulary.add_space_prefix else data
 
@@ -112,6 +116,8 @@ class Tokenizer:
         return Detokenizer(piece, drop_space=at_start and self.vocabulary.add_space_prefix)
 
     def _type(self, token_id: int) -> int:
+        if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
+            raise SettingError(f"token id {token_id!r:.80}; wanted a whole number")
         if not 0 <= token_id < self.n_vocab:
             raise ModelError(f"no token {token_id}: the vocabulary has {self.n_vocab}")
         return int(self.vocabulary.types[token_id])

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from camshaft.errors import BackendError, CamshaftError
+from camshaft.errors import BackendError, StoreError
 from camshaft.settings import setting, settings
 from camshaft.store.files import private_folder
 from camshaft.store.store import store
@@ -109,7 +108,7 @@ def paused() -> Iterator[None]:
 
 def measure_later(plans: Mapping[str, Sequence[Used]], threads: int, saved: Any = None) -> None:
     """Queue the heaviest nodes of each plan and start the background process, if any job waits. `saved` are the cached plans
-    among them (SavedPlans). A store that cannot be written is a warning."""
+    among them (SavedPlans). If the store cannot be written nothing is measured, with the store's one warning."""
     try:
         ranked = [(rank, name, u) for name, used in plans.items() for rank, u in enumerate(heaviest(used))]
         ranked.sort(key=lambda row: row[0])  # every plan's heaviest first: the budget may not last for all
@@ -118,8 +117,10 @@ def measure_later(plans: Mapping[str, Sequence[Used]], threads: int, saved: Any 
             _write({"uses": uses, "threads": threads, "saved": None if saved is None else asdict(saved)})
         if waiting():
             start()
-    except (CamshaftError, OSError) as error:
-        warnings.warn(f"kernels are not measured: {error}", stacklevel=2)
+    except StoreError as error:
+        store().go_on_without(error)
+    except OSError as error:
+        store().go_on_without(StoreError(f"kernels are not measured: {error}"))
 
 
 @dataclass

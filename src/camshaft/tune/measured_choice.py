@@ -25,12 +25,12 @@ from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import Measurement, measurement, measurements
 from camshaft.selection.precompile import cost_on
 from camshaft.selection.select import alternatives
-from camshaft.store.store import store
+from camshaft.store.file_lock import SAFE_FLAGS, try_lock
 from camshaft.tune.benchmark import Candidate, benchmark_round_robin
 from camshaft.tune.compile_worker import node_from
 from camshaft.tune.graphs import Use
 from camshaft.tune.inputs import n_copies
-from camshaft.tune.jobs import RIVAL_WITHIN, begin, waiting
+from camshaft.tune.jobs import RIVAL_WITHIN, begin, folder, waiting
 from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.validation.proof import prove
 
@@ -220,9 +220,12 @@ def main() -> None:
     timer = threading.Timer(GIVE_UP_S, os._exit, (1,))
     timer.daemon = True
     timer.start()
-    with suppress(CamshaftError, OSError), store().locked("measure"):
-        for path in waiting():
-            do_job(path)
+    with suppress(CamshaftError, OSError):
+        # not store().locked, which goes on after two seconds: two processes would disturb each other
+        descriptor = os.open(folder() / "running.lock", os.O_RDWR | os.O_CREAT | SAFE_FLAGS, 0o600)
+        if try_lock(descriptor):
+            for path in waiting():
+                do_job(path)
 
 
 if __name__ == "__main__":

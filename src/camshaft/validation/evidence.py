@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from camshaft.errors import shortened
 from camshaft.store.store import Store, row_as, store
 from camshaft.validation.cases import VariantCase, machine_key
 
@@ -60,6 +61,10 @@ class BackendValidation:
     n_failed: int
     n_absent: int
     results: tuple[ValidationResult, ...]
+
+    def __repr__(self) -> str:
+        counts = f"{self.n_proved} proved, {self.n_failed} failed, {self.n_absent} absent"
+        return f"BackendValidation({self.name!r}: {self.status}, {counts}{f'; {shortened(self.reason)}' if self.reason else ''})"
 
 
 def summary(name: str, results: Iterable[ValidationResult], absent: str | None) -> BackendValidation:

@@ -14,7 +14,7 @@ from typing import Self
 
 from camshaft.backends.device import Backend
 from camshaft.backends.registry import backend_named, backends
-from camshaft.errors import StoreError
+from camshaft.errors import BackendError, StoreError
 from camshaft.settings import thread_count
 from camshaft.validation.cases import VariantCase, all_cases
 from camshaft.validation.child_process import ChildProcess
@@ -75,6 +75,8 @@ def validate_backends(
 
     `progress` is as in `prove`.
     """
+    if isinstance(names, str) or not isinstance(names, Iterable | None):
+        raise BackendError(f"validate_backends: got {names!r:.80}; wanted a list of backends' names")
     wanted = tuple(backends() if names is None else names)
     absent = {name: _unprovable(backend_named(name)) for name in wanted}
     variant_cases = {name: all_cases(name) if absent[name] is None else () for name in wanted}

@@ -53,7 +53,7 @@ def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
     unknown = [name for name in names or () if name not in ops.NAMES]
     if unknown:
         near = get_close_matches(unknown[0], ops.NAMES, 3)
-        hint = f"; near: {', '.join(near)}" if near else "; 'camshaft ops' lists them"
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; 'camshaft ops' lists them"
         raise ShapeError(f"no op {unknown[0][:80]!r}{hint}")
     chosen = [ops.get(name) for name in names] if names else ops.all_ops()
     validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())

@@ -24,7 +24,7 @@ from camshaft.store.kernels import UNNAMED, CachedKernel
 _SOURCES = ("emit/*.py", "emit/c/*.py", "emit/c_family/*.py", "emit/llvm/**/*.py", "backends/c/*.py")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CDevice(HostDevice):
     """The CPU through a C compiler. Programs have one lane and explicit vectors of any width."""
 

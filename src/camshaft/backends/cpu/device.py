@@ -16,7 +16,7 @@ from camshaft.backends.cpu.loaded import Library, loaded, lock
 from camshaft.backends.cpu.loaded import counts as counts
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
 from camshaft.emit.target import CpuTarget, native_lanes
-from camshaft.errors import BackendError
+from camshaft.errors import BackendError, count
 from camshaft.lang import CompileRequest
 from camshaft.lang.kernel import language_digest
 from camshaft.store.digest import digest_of
@@ -36,6 +36,9 @@ class HostDevice:
     space: str = HOST
     limits: Mapping[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}: {self.backend}, {self.architecture}, {count(self.lanes, 'lane')} of f32)"
+
     def allocate(self, nbytes: int) -> Memory:
         """Raises BackendError: CPU kernels use host memory."""
         raise BackendError(f"{self.name} runs on the process's own memory; give it NumPy arrays")
@@ -45,7 +48,7 @@ class HostDevice:
         raise BackendError(f"{self.name} runs kernels by address, in a plan's own executor")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CpuDevice(HostDevice):
     """`backend` is 'simd' (LLVM's vectorizers on) or 'scalar' (one lane, vectorizers off)."""
 

@@ -82,7 +82,9 @@ def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tup
     ops.expect(len(specs) == row.arity, row.name, specs, f"{row.arity} tensor{'s' if row.arity > 1 else ''}")
     known = [a.name for a in row.attrs]
     unknown = set(attrs) - set(known)
-    ops.expect(not unknown, row.name, f"attributes {sorted(unknown)}", f"none but {known}")
+    ops.expect(
+        not unknown, row.name, f"attributes {', '.join(sorted(unknown))}", f"{', '.join(known) or 'no attributes'}"
+    )
     if row.conditions:
         same_dtype(row.name, specs[: row.conditions], (boolean,))
     dtype = same_dtype(row.name, specs[row.conditions :], row.dtypes)

@@ -61,6 +61,9 @@ class NodeRange:
     inputs: tuple[Piece, ...]
     outputs: tuple[Piece, ...]
 
+    def __repr__(self) -> str:
+        return f"NodeRange({self.node.name!r}: thunks {self.first} to {self.last - 1})"
+
 
 def build_variant(spec: NodeSpec, choice: Choice, builds: dict[Hashable, Built]) -> Built:
     """Returns the chosen variant, built and compiled for the specs; `builds` caches those with equal specs."""

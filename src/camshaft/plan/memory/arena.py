@@ -33,6 +33,9 @@ class MemoryPlan:
     own_nbytes: int = 0
     workers: int = 1
 
+    def __repr__(self) -> str:
+        return f"MemoryPlan({self.arena_nbytes} bytes for {self.temp_nbytes_sum} bytes of temporaries)"
+
 
 @dataclass(frozen=True)
 class _Live:

@@ -6,7 +6,6 @@ wraps one of them.
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Self
@@ -94,7 +93,11 @@ class ClosablePlan(ABC):
         if self._closed:
             raise PlanError("the plan is closed")
 
+    def __repr__(self) -> str:
+        return f"<{'closed ' if self._closed else ''}{type(self).__name__}>"
+
     def __enter__(self) -> Self:
+        self._refuse_closed()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -147,7 +150,9 @@ class NativePlan(ClosablePlan):
     def set_extent(self, extent: Extent, value: int) -> None:
         """See Runnable."""
         place = self._place(extent)
-        number = operator.index(value)
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise PlanError(f"extent {extent.name!r} got {value!r:.80}; wanted a whole number from 0 to {extent.bound}")
+        number = int(value)
         if not 0 <= number <= extent.bound:
             raise PlanError(f"extent {extent.name!r} got {number}; wanted 0 to {extent.bound}")
         self._refuse_closed()
@@ -211,6 +216,8 @@ class NativePlan(ClosablePlan):
         """Returns whether a wait precedes each thunk."""
 
     def _place(self, extent: Extent) -> int:
+        if not isinstance(extent, Extent):
+            raise PlanError(f"got the extent {extent!r:.80}; wanted an Extent of this plan")
         if extent not in self._index:
             raise PlanError(f"extent {extent.name!r} (bound {extent.bound}) is not one of this plan's")
         return self._index[extent]
