@@ -246,10 +246,10 @@ def test_cached_plans_that_stay_the_same_are_saved_again(monkeypatch: pytest.Mon
     assert store_state() != saved.state
     now = plan_cache.carry_over(saved, {"single"})
     assert (now.state, now.names) == (store_state(), ("prompt", "lost"))
-    kept = {
+    again = {
         name: store().schedules.get(plan_cache._plan_key(name, "facts", now.state), "a plan") for name in saved.names
     }
-    assert kept == {"prompt": b"prompt", "single": None, "lost": None}
+    assert again == {"prompt": b"prompt", "single": None, "lost": None}
 
 
 @pytest.mark.full
