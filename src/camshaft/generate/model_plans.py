@@ -24,7 +24,7 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
 from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import PlanCache
-from camshaft.generate.sampler import kind_of
+from camshaft.generate.sampler import n_penalized
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
@@ -120,7 +120,7 @@ class ModelPlans:
             activations=self._activations,
             weights=self.weights,
             memory=memory,
-            upcoming=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
+            upcoming=lambda: [sampling_graph(n_penalized(Sampling()), 1, self.config.vocab_size)],
         )
         self._compiled[name] = plan
         self.plan_cache.add(name, plan, memory)

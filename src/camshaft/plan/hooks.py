@@ -9,9 +9,12 @@ cannot import modules that come after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False  # typing takes 10 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _modules: dict[str, str] = {}
 
