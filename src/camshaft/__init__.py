@@ -101,6 +101,12 @@ __all__ = [
 _provide(
     {
         "tune_graphs": "camshaft.tune.graphs",
+        "measure_at_exit": "camshaft.tune.jobs",
+        "Used": "camshaft.tune.jobs",
+        "used_in": "camshaft.tune.jobs",
+        "store_state": "camshaft.generate.plan_cache",
+        "carry_over": "camshaft.generate.plan_cache",
+        "SavedPlans": "camshaft.generate.plan_cache",
         "profile": "camshaft.observe.profile",
         "lowered": "camshaft.observe.instrument",
         "built": "camshaft.observe.instrument",

@@ -27,6 +27,7 @@ class Settings:
     c_compiler: str | None = None
     cache_nbytes: int = 512 * 10**6
     tune: bool = False
+    measure: bool = True
     chains: bool = True
     beam: int = 4
     debug: int = 0
@@ -126,6 +127,15 @@ TABLE = (
         "Plans measure their kernels at their exact shapes before they are compiled, and store the results.",
         switch,
         lambda: False,
+    ),
+    Setting(
+        "CAMSHAFT_MEASURE",
+        "measure",
+        "0 or 1",
+        "1",
+        "After new plans were used, time the best kernels of their heaviest shapes in the background, for later plans.",
+        switch,
+        lambda: True,
     ),
     Setting(
         "CAMSHAFT_CHAINS",

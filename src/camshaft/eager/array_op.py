@@ -30,8 +30,10 @@ from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
+from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Choice, Measurements, alternatives, select
+from camshaft.settings import setting, thread_count
 from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.proof import prove
 
@@ -210,7 +212,10 @@ class ArrayOp:
         found = self.measurements
         if found is None and not measurements().has(self.op):
             found = unmeasured  # without it, every variant's measurements are looked up
-        return select(self.op, node, self.override, found)
+        choice = select(self.op, node, self.override, found)
+        if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
+            hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)], thread_count())
+        return choice
 
     def _is_only_choice(self, node: NodeSpec) -> bool:
         measured = self.measurements is not None or measurements().has(self.op)

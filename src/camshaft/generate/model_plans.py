@@ -30,6 +30,7 @@ from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
+from camshaft.settings import setting
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
@@ -214,6 +215,8 @@ class ModelPlans:
     def close(self) -> None:
         """Save new plans to the cache; release all plans, weights and the KV cache."""
         self.plan_cache.flush()
+        if setting("measure") and self.device is None:
+            self._measure()
         for plan in self._compiled.values():
             plan.close()
         for cached in self._cached.values():
@@ -226,6 +229,14 @@ class ModelPlans:
         logits: Any = self.__dict__.get("logits")
         if self.device is not None and logits is not None:
             logits.close()
+
+    def _measure(self) -> None:
+        """Let a background process measure the kernels of the plans compiled here, for the next ones."""
+        from camshaft.tune import jobs
+
+        if (self._compiled or jobs.waiting()) and jobs.is_on():
+            plans = {name: jobs.used_in(p.graph, p.choices, self._backend) for name, p in self._compiled.items()}
+            jobs.measure_later(plans, self.threads, self.plan_cache.saved())
 
 
 def _decode_name(size: int) -> str:

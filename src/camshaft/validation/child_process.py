@@ -49,6 +49,7 @@ class ChildProcess:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
             "CAMSHAFT_CACHE_DIR": str(settings().cache_dir.absolute()),
+            "CAMSHAFT_MEASURE": "0",
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, str(os.getpid())],
