@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,15 @@ class Setting:
     unset: Callable[[], Any] = lambda: None
 
 
+# What the user's cache folder depends on.
+_FOLDERS = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA")
+
+
+@functools.lru_cache(maxsize=8)
+def _user_cache(*folders: str | None) -> Path:
+    return Path(platformdirs.user_cache_dir("camshaft", appauthor=False))
+
+
 TABLE = (
     Setting(
         "CAMSHAFT_CACHE_DIR",
@@ -73,7 +83,7 @@ TABLE = (
         "the user's cache folder",
         "Folder of the cache: compiled kernels, validation results, measurements, compiled plans, model headers, models.",
         Path,  # not checked: what cannot be used is reported once, and does without (store/store.py)
-        lambda: Path(platformdirs.user_cache_dir("camshaft", appauthor=False)),
+        lambda: _user_cache(*map(os.environ.get, _FOLDERS)),
     ),
     Setting(
         "CAMSHAFT_BACKEND",
@@ -249,5 +259,5 @@ def thread_count(requested: int | None = None) -> int:
     is_number = isinstance(requested, int) and not isinstance(requested, bool)
     if requested is not None and not (is_number and 1 <= requested <= 1024):
         raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
-    cores, wanted = available_cores(), requested or settings().threads
+    cores, wanted = available_cores(), requested or setting("threads")
     return cores if wanted is None else min(wanted, cores) if limit_to_cores else wanted

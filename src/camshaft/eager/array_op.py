@@ -33,7 +33,7 @@ from camshaft.ops.signatures import builtin_text, described
 from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Choice, Measurements, alternatives, select
-from camshaft.settings import setting, thread_count
+from camshaft.settings import setting
 from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.proof import prove
 
@@ -214,7 +214,7 @@ class ArrayOp:
             found = unmeasured  # without it, every variant's measurements are looked up
         choice = select(self.op, node, self.override, found)
         if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
-            hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)], thread_count())
+            hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)])
         return choice
 
     def _is_only_choice(self, node: NodeSpec) -> bool:

@@ -43,6 +43,11 @@ class NodeSpec:
         """A cache key. Nodes of one op with equal keys get the same kernels, for example a model's layers."""
         return self.inputs, self.outputs, tuple(sorted(self.attrs.items()))
 
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What an op's variants computed of the node, by name: every one of them needs a product's sizes, say."""
+        return {}
+
 
 class Target(Protocol):
     """The device properties that a variant may depend on (devices: backends/device.py)."""

@@ -141,6 +141,8 @@ class Measurements:
         self._store = store
         self._rows: dict[str, Measurement] | None = None
         self._sites: dict[tuple[str, str], dict[tuple[int, ...], Site]] = {}
+        self._ops: frozenset[str] = frozenset()
+        self._last: tuple[str, NodeSpec, Site] | None = None  # a choice asks for one node's site many times
         self._lock = threading.RLock()
 
     def ns(self, op: Op, case: VariantCase, node: NodeSpec) -> float | None:
@@ -158,11 +160,16 @@ class Measurements:
         measured = [values_of(text) for text in texts]
         return tuple(v for v in measured if all(value in legal.get(name, ()) for name, value in v.items()))
 
+    def reaches(self, op: Op, node: NodeSpec) -> bool:
+        """Whether the op was measured at a site within the node's reach."""
+        with self._lock:
+            return bool(self._site(op, node))
+
     def has(self, op: Op) -> bool:
         """Whether the op was measured at any site."""
         with self._lock:
             self._load()
-            return any(name == op.name for name, _ in self._sites)
+            return op.name in self._ops
 
     def at(self, op: Op, node: NodeSpec) -> tuple[Measurement, ...]:
         """The measurements at exactly the node's sizes."""
@@ -242,11 +249,22 @@ class Measurements:
     def _site(self, op: Op, node: NodeSpec) -> Site:
         """The measurements at the site nearest to the node, or {} if none is within reach."""
         self._load()
+        if op.name not in self._ops:
+            return {}
+        if self._last is None or self._last[0] != op.name or self._last[1] is not node:
+            self._last = op.name, node, self._nearest(op, node)
+        return self._last[2]
+
+    def _nearest(self, op: Op, node: NodeSpec) -> Site:
         sites = self._sites.get((op.name, form_of(node)))
         if not sites:
             return {}
         sizes = sizes_of(node)
-        near = [(d, at) for at, site in sites.items() if (d := _distance(sizes, at, _is_quick(site))) is not None]
+        near = [
+            (d, at)
+            for at in sites
+            if _in_reach(sizes, at) and (d := _distance(sizes, at, _is_quick(sites[at]))) is not None
+        ]
         return sites[min(near)[1]] if near else {}
 
     def _load(self) -> dict[str, Measurement]:
@@ -256,10 +274,11 @@ class Measurements:
         return self._rows
 
     def _index(self, rows: dict[str, Measurement]) -> None:
-        self._rows, self._sites = rows, {}
+        self._rows, self._sites, self._last = rows, {}, None
         for m in rows.values():
             site = self._sites.setdefault((m.op, m.form), {}).setdefault(m.sizes, {})
             site[m.variant, m.backend, m.values] = m
+        self._ops = frozenset(m.op for m in rows.values())
 
     def _write(self, rows: dict[str, Measurement]) -> None:
         self._store.measurements.put(_document_key(), {"measurements": [asdict(m) for m in rows.values()]})
@@ -310,6 +329,11 @@ def _gain(site: Site) -> Gain | None:
     return Gain(best.op, best.sizes, label, guess.variant, guess.ns / max(best.ns, 1e-3))
 
 
+def _in_reach(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """False where `_distance` has None for all that it takes little time to tell."""
+    return len(a) == len(b) and all(x <= REACH * (y or 1) and y <= REACH * (x or 1) for x, y in zip(a, b, strict=True))
+
+
 def _distance(a: tuple[int, ...], b: tuple[int, ...], quick: bool = False) -> float | None:
     """The squared distance in log space, or None if any size is out of reach, or for `quick` sites if small ones differ."""
     if quick and any(x != y and min(x, y) < SMALL_SIZE for x, y in zip(a, b, strict=False)):
@@ -328,4 +352,7 @@ def measurements() -> Measurements:
     """The measurements in the current store; one object per store and process."""
     current = store()
     with _lock:
-        return _instances.setdefault(current.root, Measurements(current))
+        found = _instances.get(current.root)
+        if found is None:
+            found = _instances[current.root] = Measurements(current)
+        return found

@@ -13,6 +13,7 @@ from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
 from camshaft.errors import BackendError, count, shortened
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
+from camshaft.selection.measurements import Measurements as StoredMeasurements
 from camshaft.selection.measurements import measurements as stored
 from camshaft.selection.precompile import compiled_ahead, cost_on, refusal_on
 from camshaft.validation.cases import VariantCase, case_of
@@ -125,11 +126,12 @@ def choose(
     while True:
         if spare is not None:
             rows = {key: _or_cpu(row, results, spare, measurements) for key, row in rows.items()}
-        picks = {key: _pick(row, results) for key, row in rows.items()}
-        missing = [c for c, _ in picks.values() if c not in results and backend_named(c.backend).runs]
+        best = {key: _remaining(row, results)[0] for key, row in rows.items()}
+        missing = [c.case for c in best.values() if c.case not in results and backend_named(c.backend).runs]
         if not missing:
-            return tuple(picks[key][1] for key, _, _ in keyed)
-        favourites = [(*pick, rows[key].node) for key, pick in picks.items()]
+            choices = {key: _choice(row, results) for key, row in rows.items()}
+            return tuple(choices[key] for key, _, _ in keyed)
+        favourites = [(c.case, c, rows[key].node) for key, c in best.items()]
         fresh = prove(
             missing,
             extra_cases=partial(_precompile, favourites, lambda: _favourites(upcoming(), override, measurements)),
@@ -138,7 +140,7 @@ def choose(
         _drop_failed(rows.values(), fresh)
 
 
-_Favourite: TypeAlias = tuple[VariantCase, Choice, NodeSpec]
+_Favourite: TypeAlias = tuple[VariantCase, _Candidate | Choice, NodeSpec]
 
 
 @contextmanager
@@ -153,8 +155,8 @@ def _precompile(
     ours = [
         f for f in (*favourites, *soon) if f[0] in wanted and f[0].home is None and f[0].module.startswith("camshaft.")
     ]
-    with compiled_ahead([(choice.variant, node, choice.device) for _, choice, node in ours]):
-        yield [case for case, choice, _ in soon if backend_named(choice.backend).runs]
+    with compiled_ahead([(c.variant, node, c.device) for _, c, node in ours]):
+        yield [case for case, c, _ in soon if backend_named(c.backend).runs]
 
 
 def _favourites(
@@ -162,7 +164,7 @@ def _favourites(
 ) -> list[_Favourite]:
     """The best candidate of each use that has any."""
     rows = [_Row(op, node, *_candidates(op, node, override, measurements)) for op, node in uses]
-    return [(*_pick(row, {}), row.node) for row in rows if row.candidates]
+    return [(row.candidates[0].case, row.candidates[0], row.node) for row in rows if row.candidates]
 
 
 def _drop_failed(rows: Iterable[_Row], results: Mapping[VariantCase, ValidationResult]) -> None:
@@ -199,6 +201,8 @@ def _candidates(
     op: Op, node: NodeSpec, override: str | None, measurements: Measurements | None
 ) -> tuple[list[_Candidate], list[Loser]]:
     candidates, losers = [], []
+    known = stored() if measurements is None and stored().reaches(op, node) else None
+    known_ns = None if known is None else partial(known.ns, op)
     for name in _backends(op, override):
         row = backend_named(name)
         variants = [v for v in ops.variants_of(op) if row.name in v.backends]
@@ -206,14 +210,15 @@ def _candidates(
         if absent is not None:
             losers += [_loser(v, name, absent) for v in variants]
             continue
-        for variant in (tuned for v in variants for tuned in _tuned(op, v, name, node, measurements)):
+        for variant in (tuned for v in variants for tuned in _tuned(op, v, name, node, known)):
             target = device(name)
             refusal = refusal_on(op, variant, node, target)
             if refusal is not None:
                 losers.append(_loser(variant, name, refusal))
                 continue
             case = case_of(op, variant, name, node)
-            measured = stored().ns(op, case, node) if measurements is None else measurements(case, node)
+            found = measurements or known_ns
+            measured = None if found is None else found(case, node)
             if variant.values and measured is None:
                 continue  # its kernel changed, so `ns` dropped the measurement
             estimated = cost_on(op, variant, node, target)
@@ -222,10 +227,10 @@ def _candidates(
 
 
 def _tuned(
-    op: Op, variant: KernelVariant, backend: str, node: NodeSpec, measurements: Measurements | None
+    op: Op, variant: KernelVariant, backend: str, node: NodeSpec, known: StoredMeasurements | None
 ) -> list[KernelVariant]:
     """The variant with default values, then with each set of values measured near the node."""
-    tuned = stored().values(op, variant, backend, node) if measurements is None else ()
+    tuned = () if known is None else known.values(op, variant, backend, node)
     return [variant, *(variant.with_values(values) for values in tuned)]
 
 
@@ -246,13 +251,18 @@ def _lost(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> list[Lo
     return row.losers + [_loser(c.variant, c.backend, f"{v.status}: {v.reason}") for c, v in failed]
 
 
-def _pick(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> tuple[VariantCase, Choice]:
-    """The best candidate that has not failed; it may still have to be validated."""
-    lost = _lost(row, results)
+def _remaining(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> list[_Candidate]:
+    """The candidates that have not failed, the best first; it may still have to be validated."""
     remaining = [c for c in row.candidates if c.case not in results or results[c.case].status == "proved"]
     if not remaining:
         inputs = ", ".join(str(spec) for spec in row.node.inputs)
-        raise BackendError(f"{row.op.name} of {inputs}: no kernel can do it: {_reasons(lost)}")
+        reasons = _reasons(_lost(row, results))
+        raise BackendError(f"{row.op.name} of {inputs}: no kernel can do it: {reasons}")
+    return remaining
+
+
+def _choice(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> Choice:
+    lost, remaining = _lost(row, results), _remaining(row, results)
     c, *others = remaining
     rest = [_loser(other.variant, other.backend, other.time, other.ns) for other in others]
     gain, rival = _measured_gain(remaining)
@@ -260,7 +270,7 @@ def _pick(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> tuple[V
     reason = f"{c.time}{named}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
     guess = min(remaining, key=lambda candidate: candidate.estimated).variant.label
     refuted = f"{c.variant.label} measured {gain:.1f} times faster than {rival}, the cost model's choice"
-    return c.case, Choice(
+    return Choice(
         row.op,
         c.variant,
         c.backend,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from camshaft.errors import BackendError, StoreError
-from camshaft.settings import setting, settings
+from camshaft.settings import setting, settings, thread_count
 from camshaft.store.files import private_folder
 from camshaft.store.store import store
 
@@ -128,15 +128,16 @@ class _Record:
     """What this process compiled, until it ends. `process` is its id: a forked child measures nothing of its parent's."""
 
     process: int = 0
-    threads: int = 1
+    threads: int | None = None
     used: dict[tuple[str, object, str | None], Used] = field(default_factory=dict)
 
 
 _record = _Record()
 
 
-def measure_at_exit(used: Iterable[Used], threads: int) -> None:
-    """Measure these nodes, with the others so recorded, when this process has ended. Does nothing where measuring is off."""
+def measure_at_exit(used: Iterable[Used], threads: int | None = None) -> None:
+    """Measure these nodes, with the others so recorded, when this process has ended: on so many threads, or on those that are
+    available then. Does nothing where measuring is off."""
     if not is_on():
         return
     if _record.process != os.getpid():
@@ -151,7 +152,7 @@ def measure_at_exit(used: Iterable[Used], threads: int) -> None:
 
 def _at_exit(process: int) -> None:
     if process == os.getpid() and is_on():
-        measure_later({"": [u for u in _record.used.values() if u.ns >= LEAST_NS]}, _record.threads)
+        measure_later({"": [u for u in _record.used.values() if u.ns >= LEAST_NS]}, _record.threads or thread_count())
 
 
 def _use_json(plan: str, used: Used) -> dict[str, Any] | None:

@@ -58,17 +58,23 @@ class VariantCase:
 
     def key(self) -> str:
         """SHA-256 over the names, sources, device and library versions: a result is valid only for the same key."""
-        names = self.op, self.variant, self.backend, self.kinds or "all", self.home or ""
         backend = backend_named(self.backend)
-        parts = [_source_digest(self.module, backend.sources), *names, backend.version]
+        parts = []
         if self.home is not None:
             parts.append(_module_path(self.home).read_text("utf-8"))
         if self.backend == "blas":
             parts.append(blas_library().key())
         if self.backend == "c":
             parts.append(find_compiler().key())
-        parts += [*_device_key(self.backend), *([self.values] if self.values else [])]
-        return digest_of(parts)
+        sources = _source_digest(self.module, backend.sources)
+        return _key(self, sources, (backend.version, *parts, *_device_key(self.backend)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _key(case: VariantCase, sources: str, others: tuple[str, ...]) -> str:
+    names = case.op, case.variant, case.backend, case.kinds or "all", case.home or ""
+    values = [case.values] if case.values else []
+    return digest_of([sources, *names, *others, *values])
 
 
 @functools.cache

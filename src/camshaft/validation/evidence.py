@@ -163,4 +163,7 @@ def validation_cache() -> ValidationCache:
     """The cache for the current store; one per store and process."""
     current = store()
     with _lock:
-        return _caches.setdefault(current.root, ValidationCache(current))
+        found = _caches.get(current.root)
+        if found is None:
+            found = _caches[current.root] = ValidationCache(current)
+        return found

@@ -178,6 +178,13 @@ class Sizes:
 
 def sizes_of(node: ops.NodeSpec) -> Sizes:
     """Returns the sizes of a valid node."""
+    found: Sizes | None = node.derived.get("sizes")
+    if found is None:
+        found = node.derived["sizes"] = _sizes_of(node)
+    return found
+
+
+def _sizes_of(node: ops.NodeSpec) -> Sizes:
     transposed = bool(node.attrs.get("transpose_b", False))
     a, b = as_matrices(node.inputs, transposed)
     columns = bound(b.shape[-2 if transposed else -1])
