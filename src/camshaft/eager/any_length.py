@@ -90,24 +90,34 @@ def flat_launch(node: NodeSpec, build: object) -> tuple[Launch, int] | None:
 
 def n_sample_inputs(op: Op) -> int:
     """Returns the number of inputs of the op's first sample; 0 without samples."""
+    if op.plain is not None:
+        return len(op.plain[0])
     sample = next(iter(op.samples()), None)
     return 0 if sample is None else len(sample.inputs)
 
 
 def n_inputs(op: Op) -> int:
     """Returns an elementwise op's number of inputs; 0 for other ops. Compiles and proves nothing."""
-    sample = next(iter(op.samples()), None)
-    if sample is None or op.updates or sample.specs is not None:
+    plain = op.plain or _plain_sample(op)
+    if plain is None or op.updates:
         return 0
+    dtypes, attrs = plain
     try:
-        node = flat_node(op, [as_dtype(x.dtype) for x in sample.inputs], sample.attrs)
+        node = flat_node(op, dtypes, attrs)
     except ShapeError:  # it takes matrices, or no Extent
         return 0
     target = cpu_device()
     found = next((v for v in op.variants if "simd" in v.backends and v.supports(node, target) is None), None)
     if found is None or flat_launch(node, found.build(node, target)) is None:
         return 0
-    return len(sample.inputs)
+    return len(dtypes)
+
+
+def _plain_sample(op: Op) -> tuple[tuple[DType, ...], Attrs] | None:
+    sample = next(iter(op.samples()), None)
+    if sample is None or sample.specs is not None:
+        return None
+    return tuple(as_dtype(x.dtype) for x in sample.inputs), sample.attrs
 
 
 def flat_kernel(

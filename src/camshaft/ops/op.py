@@ -275,6 +275,7 @@ class Op:
       time: eager calls of a new shape run it and compile the chosen one when the shape comes again. None where there is none.
     - `workload` returns realistic values for the inputs whose content affects the speed.
     - `parameters` describes the arguments of the op's functions.
+    - `plain` has the dtypes of the first sample's inputs and its attributes, where they are known without drawing numbers.
     """
 
     name: str
@@ -293,6 +294,7 @@ class Op:
     rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
     parameters: Parameters = ANY
+    plain: tuple[tuple[DType, ...], Attrs] | None = None
     first_use: Callable[[NodeSpec, KernelVariant], KernelVariant | None] = lambda node, variant: None
 
     def __repr__(self) -> str:

@@ -28,9 +28,12 @@ _KEYS_FRACTION = 8  # of the bound is for first keys: 147 bytes each, while obje
 
 def row_as(kind: type[Row], row: object) -> Row | None:
     """A row of a stored document as a dataclass; None if another version of camshaft wrote it with other fields."""
-    if not isinstance(row, dict) or set(row) != {field.name for field in fields(kind)}:  # type: ignore[arg-type]
-        return None
-    return kind(**row)
+    return kind(**row) if isinstance(row, dict) and row.keys() == _names(kind) else None  # type: ignore[arg-type]
+
+
+@functools.cache
+def _names(kind: type) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind))
 
 
 class DocumentStore:

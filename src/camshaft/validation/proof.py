@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import Self
@@ -93,6 +92,8 @@ def _validate(
     variant_cases: Sequence[VariantCase], timeout_s: float, progress: Progress | None
 ) -> dict[VariantCase, ValidationResult]:
     """Distribute the cases over child processes through a queue. Results are stored as they arrive."""
+    from concurrent.futures import ThreadPoolExecutor  # with logging 5 ms; not needed where all is proved
+
     round_ = _Round(variant_cases, timeout_s, progress)
     n_children = min(thread_count(), -(-len(variant_cases) // _CASES_PER_CHILD))
     with ThreadPoolExecutor(n_children) as pool:

@@ -184,6 +184,7 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
         infer=infer,
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=(variant(build, row.supports),),
+        plain=None if row.samples else samples.first(row),
         samples=row.samples or (lambda: samples.samples(row)),
         error_samples=row.error_samples or (lambda: samples.error_samples(row)),
         tolerance=row.tolerance,
