@@ -366,6 +366,12 @@ def test_a_file_in_a_folders_place_is_cleared(store: ObjectStore) -> None:
     assert files_of(store.root) == [KEY]
 
 
+def test_a_folder_in_an_entrys_place_is_cleared(store: ObjectStore) -> None:
+    (store.path(KEY) / "inner").mkdir(parents=True)
+    assert store.clear()[0] == 1
+    assert list(store.root.iterdir()) == []
+
+
 def test_clear_leaves_what_is_being_written_and_what_is_no_entry(store: ObjectStore) -> None:
     store.put(KEY, b"x")
     (store.root / KEY[:2] / "a note").write_text("not an entry")
