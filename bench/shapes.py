@@ -1,8 +1,8 @@
 """The cost of eager calls whose shapes were never seen, against NumPy, interleaved.
 
-    python -m bench.shapes [--shapes 200] [--rounds 5] [--threads 1] [--json FILE]
+    python -m bench.shapes [--shapes 200] [--rounds 5] [--most 512] [--threads 1] [--json FILE]
 
-Each round draws new random shapes, from 1 to 1024 rows and columns, and calls every op once on each: NumPy, then camshaft. A
+Each round draws new random shapes, from 1 to `most` rows and columns, and calls every op once on each: NumPy, then camshaft. A
 result is the total over the shapes of a round; `again` calls the same shapes once more, which camshaft then knows. The first
 round, which may compile, is given apart, with the kernels that it compiled or loaded. Reported are minima over the other rounds,
 and the median call of a new shape, which a busy machine disturbs least.
@@ -55,6 +55,8 @@ def calls() -> dict[str, tuple[Call, Call]]:
             lambda x, row, column: t.multiply(x, column),
         ),
         "transpose": (lambda x, row, column: np.ascontiguousarray(x.T), lambda x, row, column: t.transpose(x)),
+        "mean of views": (lambda x, row, column: x[::2].mean(1), lambda x, row, column: t.mean(x[::2], axis=1)),
+        "matmul": (lambda x, row, column: np.matmul(x, x.T), lambda x, row, column: t.matmul(x, x.T)),
         "concat": (
             lambda x, row, column: np.concatenate((x, column), 1),
             lambda x, row, column: t.concat(x, column, axis=1),
@@ -63,14 +65,14 @@ def calls() -> dict[str, tuple[Call, Call]]:
 
 
 def one_round(
-    pair: tuple[Call, Call], n_shapes: int, rng: Any
+    pair: tuple[Call, Call], n_shapes: int, most: int, rng: Any
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Microseconds for each shape by side: at first, and again."""
     import numpy as np
 
     inputs = []
     for _ in range(n_shapes):
-        rows, columns = (int(2 ** rng.uniform(0, 10)) for _ in range(2))
+        rows, columns = (int(rng.integers(1, most + 1)) for _ in range(2))
         x = rng.random((rows, columns), np.float32)
         inputs.append((x, x[0].copy(), x[:, :1].copy()))
     turns = []
@@ -85,7 +87,7 @@ def one_round(
     return turns[0], turns[1]
 
 
-def measure(name: str, pair: tuple[Call, Call], n_shapes: int, rounds: int) -> dict[str, Any]:
+def measure(name: str, pair: tuple[Call, Call], n_shapes: int, rounds: int, most: int) -> dict[str, Any]:
     """A row: the first round, then the least of the others."""
     import numpy as np
 
@@ -96,9 +98,9 @@ def measure(name: str, pair: tuple[Call, Call], n_shapes: int, rounds: int) -> d
     for call in pair:
         call(x, x[0].copy(), x[:, :1].copy())
     before = counts.compiled + counts.loaded
-    first, _ = one_round(pair, n_shapes, rng)
+    first, _ = one_round(pair, n_shapes, most, rng)
     kernels = counts.compiled + counts.loaded - before
-    later = [one_round(pair, n_shapes, rng) for _ in range(rounds)]
+    later = [one_round(pair, n_shapes, most, rng) for _ in range(rounds)]
     least = [{side: min(sum(turn[i][side]) for turn in later) for side in first} for i in range(2)]
     middle = {side: median([us for turn in later for us in turn[0][side]]) for side in first}
     return {
@@ -121,18 +123,19 @@ def line(row: dict[str, Any]) -> tuple[object, ...]:
 
 def main() -> None:
     """Measures and prints."""
-    from bench import rows
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--most", type=int, default=512, help="rows and columns at most")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     for name in ("CAMSHAFT_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(options.threads)
+    from bench import rows  # NumPy, which reads the settings above when it is imported
+
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
-    made = [measure(name, pair, options.shapes, options.rounds) for name, pair in calls().items()]
+    made = [measure(name, pair, options.shapes, options.rounds, options.most) for name, pair in calls().items()]
     header = (
         "case",
         "kernels",

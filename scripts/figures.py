@@ -210,6 +210,17 @@ def tuning() -> str:
     return table(header, lines)
 
 
+def first_runs() -> str:
+    """The first runs with an empty cache, and runs with a tuned one."""
+    header = ("run", "prompt tokens/s", "generated tokens/s", "untuned of tuned", "kernels that tuning changed")
+    lines = []
+    for r in results("first_runs"):
+        ratios = " / ".join(str(ratio) for ratio in r.get("untuned_of_tuned", {}).values())
+        changed = f"{r['different_thunks']} of {r['thunks']}" if "thunks" in r else ""
+        lines.append((r["run"], r["prompt_tokens_per_s"], r["generated_tokens_per_s"], ratios, changed))
+    return table(header, lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "machine": partial(machine, "compare"),
@@ -232,6 +243,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "packing": packing,
     "memory": memory,
     "tuning": tuning,
+    "first-runs": first_runs,
 }
 
 

@@ -12,6 +12,8 @@ from hypothesis import settings
 from platformdirs import user_cache_path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# No background process measures kernels after a test, so that every test sees the cost models' choices.
+os.environ["CAMSHAFT_MEASURE"] = "0"
 # Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code. Where it may not be written into the
 # tree, it is written into the cache folder.
 if sys.dont_write_bytecode and sys.pycache_prefix is None:
@@ -32,6 +34,16 @@ def same_process() -> Iterator[None]:
     from tests.support.same_process import SameProcess, judging
 
     with judging(SameProcess):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def more_workers_than_cores() -> Iterator[None]:
+    """Plans have as many workers as a test wants, also on a machine with fewer cores."""
+    from camshaft import settings as module
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "limit_to_cores", False)
         yield
 
 

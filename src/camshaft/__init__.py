@@ -7,13 +7,14 @@ of a graph's tensors: camshaft.rms_norm(x, w, eps=1e-5) (eager/functions.py).
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 from camshaft.plan.hooks import provide as _provide
 from camshaft.version import __version__ as __version__
 
+TYPE_CHECKING = False  # without typing and importlib.util, which take 15 ms
 if TYPE_CHECKING:
+    from typing import Any
+
     from camshaft.backends.registry import device, devices
     from camshaft.compat import (
         dispatch_elementwise_generic,
@@ -100,6 +101,12 @@ __all__ = [
 _provide(
     {
         "tune_graphs": "camshaft.tune.graphs",
+        "measure_at_exit": "camshaft.tune.jobs",
+        "Used": "camshaft.tune.jobs",
+        "used_in": "camshaft.tune.jobs",
+        "store_state": "camshaft.generate.plan_cache",
+        "carry_over": "camshaft.generate.plan_cache",
+        "SavedPlans": "camshaft.generate.plan_cache",
         "profile": "camshaft.observe.profile",
         "lowered": "camshaft.observe.instrument",
         "built": "camshaft.observe.instrument",
@@ -112,6 +119,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOME[name]), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'camshaft' has no attribute {name!r}")
+    from importlib.util import find_spec
+
     if find_spec(f"camshaft.{name}") is not None:
         return import_module(f"camshaft.{name}")
     from camshaft.ops import NAMES

@@ -79,5 +79,9 @@ class ContextError(CamshaftError):
     """A request exceeds the context length or the number of sessions."""
 
 
+class LogitsError(CamshaftError):
+    """A model computed NaN logits, so no token can be sampled."""
+
+
 class DownloadError(CamshaftError):
     """A model could not be downloaded, or the downloaded file is not the expected one."""

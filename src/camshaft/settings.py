@@ -10,6 +10,7 @@ from typing import Any
 
 import platformdirs
 
+from camshaft.cores import available_cores
 from camshaft.errors import SettingError
 from camshaft.setting_values import Refused, existing_folder, file, folder, one_of, size, switch, whole, words
 
@@ -26,6 +27,7 @@ class Settings:
     c_compiler: str | None = None
     cache_nbytes: int = 512 * 10**6
     tune: bool = False
+    measure: bool = True
     chains: bool = True
     beam: int = 4
     debug: int = 0
@@ -86,7 +88,7 @@ TABLE = (
         "threads",
         "1 to 1024",
         "the cores available to this process",
-        "Number of worker threads.",
+        "Number of worker threads, at most the cores available to this process.",
         whole(1, 1024),
     ),
     Setting(
@@ -125,6 +127,15 @@ TABLE = (
         "Plans measure their kernels at their exact shapes before they are compiled, and store the results.",
         switch,
         lambda: False,
+    ),
+    Setting(
+        "CAMSHAFT_MEASURE",
+        "measure",
+        "0 or 1",
+        "1",
+        "After new plans were used, time the best kernels of their heaviest shapes in the background, for later plans.",
+        switch,
+        lambda: True,
     ),
     Setting(
         "CAMSHAFT_CHAINS",
@@ -229,12 +240,14 @@ def settings() -> Settings:
     return Settings(**{row.field: _value(row) for row in TABLE})
 
 
+limit_to_cores = True  # False in tests, which want several workers on any machine
+
+
 def thread_count(requested: int | None = None) -> int:
-    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, else the cores available to this process."""
-    if requested is not None:
-        if isinstance(requested, bool) or not isinstance(requested, int) or not 1 <= requested <= 1024:
-            raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
-        return requested
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return settings().threads or cores
+    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, at most the cores available to this process; by
+    default all of these. More workers than cores would wait for each other."""
+    is_number = isinstance(requested, int) and not isinstance(requested, bool)
+    if requested is not None and not (is_number and 1 <= requested <= 1024):
+        raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
+    cores, wanted = available_cores(), requested or settings().threads
+    return cores if wanted is None else min(wanted, cores) if limit_to_cores else wanted

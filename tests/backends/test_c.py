@@ -17,6 +17,7 @@ from camshaft.backends.c.compilers import Compiler, absent, compile_c, find_comp
 from camshaft.backends.c.load import _sections, refusal
 from camshaft.backends.cpu.device import ENTRY, counts
 from camshaft.backends.registry import device, devices
+from camshaft.emit.c import module
 from camshaft.emit.target import LEVELS
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest, ir, kernel
@@ -257,3 +258,9 @@ def test_an_override_runs_a_plan_on_it():
 
     np.testing.assert_allclose(f(a, b), a / (1 + np.exp(-a)) + b, rtol=2e-6, atol=1e-6)
     assert {choice.backend for choice in f.plan(a, b).choices} == {"c"}
+
+
+def test_only_loops_with_many_interleaved_stores_are_kept_from_gcc_s_vectorizer():
+    few, many = ([f"    out[i * {n} + {j}] = x;" for j in range(n)] for n in (8, 32))
+    assert module._without_vectors(few) == few
+    assert module._without_vectors(many) == [many[0], "    CAMSHAFT_NO_VECTORS;", *many[1:]]

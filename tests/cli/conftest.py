@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -13,39 +13,52 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from camshaft.errors import ContextError
+from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.options import GenerateOptions
-from camshaft.generate.session import Conversation
 
 TIMINGS = SimpleNamespace(first_token_s=0.25, prompt_tokens_per_s=100.0, generated_tokens_per_s=50.0)
 
 
 class FakeGeneration:
-    def __init__(self, pieces: list[Any]) -> None:
-        self.pieces, self.finish_reason, self.timings = pieces, "stop", TIMINGS
-        self.prompt_tokens, self.tokens = 3, len(pieces)
+    def __init__(self, pieces: list[Any], on_end: Callable[[str], None] = lambda text: None) -> None:
+        self.pieces, self.finish_reason, self.timings, self.on_end = pieces, "stop", TIMINGS, on_end
+        self.prompt_tokens, self.tokens, self.is_full, self.text = 3, len(pieces), False, ""
+        self.logprobs = [TokenLogprob(5, "Hel", -0.5, (TokenLogprob(5, "Hel", -0.5), TokenLogprob(6, "x", -2.0)))]
 
     def __iter__(self) -> Iterator[str]:
         for piece in self.pieces:
             if isinstance(piece, BaseException):
                 raise piece
+            self.text += piece
             yield piece
-
-
-class FakeSession:
-    def __init__(self, calls: list[Any], pieces: list[Any]) -> None:
-        self.calls, self.pieces = calls, pieces
-
-    def generate(self, prompt: str, options: GenerateOptions) -> FakeGeneration:
-        self.calls.append((id(self), prompt, options))
-        return FakeGeneration(list(self.pieces))
+        self.on_end(self.text)
 
     def close(self) -> None:
-        FakeModel.closed_sessions.append(id(self))
+        self.on_end = lambda text: None
 
 
-class FakeTemplate:
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return "".join(f"<{m['role']}>{m['content']}<end>" for m in messages) + "<assistant>"
+class FakeConversation:
+    def __init__(self, system: str | None, context_shift: bool) -> None:
+        self.messages = [{"role": "system", "content": system}] if system is not None else []
+        self.dropped, self.context_shift = 0, context_shift
+        self.said: list[str] = []
+
+    def say(self, text: str) -> FakeGeneration:
+        self.said.append(text)
+        if text == "too long":
+            raise ContextError("3000 tokens and\n2048 fit")
+        if text == "interrupt":
+            raise KeyboardInterrupt
+        if text == "drop":
+            self.dropped += 4
+        asked = [*self.messages, {"role": "user", "content": text}]
+
+        def take(answer: str) -> None:
+            self.messages = [*asked, {"role": "assistant", "content": answer}]
+
+        answer = FakeGeneration(list(FakeModel.pieces), take)
+        answer.finish_reason = "length" if text == "fill" else "stop"
+        return answer
 
 
 class FakeModel:
@@ -55,16 +68,14 @@ class FakeModel:
     made: ClassVar[dict[str, Any]] = {}
     calls: ClassVar[list[Any]] = []
     closed = 0
-    closed_sessions: ClassVar[list[int]] = []
+    talk: ClassVar[FakeConversation]
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
     plans = SimpleNamespace(origins={"prompt": "cached"})
     kv_cache = "f16"
-    chat_template = FakeTemplate()
 
     def __init__(self, path_or_name: str, **options: Any) -> None:
         FakeModel.made = {"model": path_or_name, **options}
         self.name, self.backend, self.threads = Path(path_or_name).stem, "simd", options.get("threads", 2)
-        self.sessions: list[FakeSession] = []
 
     def __enter__(self) -> FakeModel:
         return self
@@ -75,10 +86,11 @@ class FakeModel:
     def tokenize(self, text: str) -> list[int]:
         return list(range(1, 6))
 
-    def generate(self, prompt: Any, options: GenerateOptions, **keywords: Any) -> FakeGeneration:
+    def generate(self, prompt: Any = None, options: Any = None, **more: Any) -> FakeGeneration:
         if prompt == "too long":
             raise ContextError("3000 tokens and\n2048 fit")
-        FakeModel.calls.append((prompt, options.merge(keywords)))
+        messages = more.pop("messages", None)
+        FakeModel.calls.append((messages or prompt, options.merge(more)))
         return FakeGeneration(list(FakeModel.pieces))
 
     def generate_batch(self, prompts: Any, options: GenerateOptions, **keywords: Any) -> SimpleNamespace:
@@ -86,11 +98,10 @@ class FakeModel:
         each = SimpleNamespace(timings=SimpleNamespace(generated_tokens_per_s=20.0))
         return SimpleNamespace(generations=(each,) * len(prompts), texts=list)
 
-    def conversation(self, options: GenerateOptions) -> Conversation:
-        return Conversation(self, options)  # type: ignore[arg-type]
-
-    def session(self) -> FakeSession:
-        return FakeSession(FakeModel.calls, FakeModel.pieces)
+    def conversation(self, options: GenerateOptions, *, system: str | None, context_shift: bool) -> FakeConversation:
+        FakeModel.calls.append(options)
+        FakeModel.talk = FakeConversation(system, context_shift)
+        return FakeModel.talk
 
     def describe_plan(self) -> SimpleNamespace:
         thunks = (
@@ -109,7 +120,6 @@ def lm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeMod
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(FakeModel, "pieces", ["Hel", "lo"])
     monkeypatch.setattr(FakeModel, "calls", [])
-    monkeypatch.setattr(FakeModel, "closed_sessions", [])
     monkeypatch.setattr(FakeModel, "closed", 0)
     sys.modules.pop("camshaft.generate.benchmark", None)
     yield FakeModel

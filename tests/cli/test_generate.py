@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,10 +34,16 @@ def test_options_reach_the_library_and_the_rest_keep_its_defaults(cli: Any, lm: 
 def test_json_is_one_object_with_the_documented_keys(cli: Any, lm: Any, model_file: str) -> None:
     result = cli("generate", model_file, "-p", "Hi", "--json")
     assert result.stdout.count("\n") == 1
-    timings = {"load_s": 0.5, "compile_s": 0.125, "first_token_s": 0.25}
-    timings |= {"prompt_tokens_per_s": 100.0, "generated_tokens_per_s": 50.0}
-    counts = {"model": "tiny", "backend": "simd", "threads": 2, "prompt_tokens": 3, "tokens": 2}
-    assert json.loads(result.stdout) == counts | {"plans": {"prompt": "cached"}, "text": "Hello", "timings": timings}
+    wanted_timings = {"load_s": 0.5, "compile_s": 0.125, "first_token_s": 0.25}
+    wanted_timings |= {"prompt_tokens_per_s": 100.0, "generated_tokens_per_s": 50.0}
+    wanted = {"model": "tiny", "backend": "simd", "threads": 2, "prompt_tokens": 3, "tokens": 2}
+    wanted |= {"finish_reason": "stop", "plans": {"prompt": "cached"}, "text": "Hello", "timings": wanted_timings}
+    assert json.loads(result.stdout) == wanted
+    result = cli("generate", model_file, "-p", "Hi", "--json", "--logprobs", "2")
+    assert lm.calls[-1][1].logprobs == 2
+    top = [{"id": 5, "token": "Hel", "logprob": -0.5}, {"id": 6, "token": "x", "logprob": -2.0}]
+    wanted |= {"logprobs": [{"id": 5, "token": "Hel", "logprob": -0.5, "top": top}]}
+    assert json.loads(result.stdout) == wanted
 
 
 def test_prompt_from_stdin_with_broken_utf8(cli: Any, lm: Any, model_file: str) -> None:
@@ -55,6 +62,11 @@ def test_an_error_is_one_line_and_status_2(cli: Any, lm: Any, model_file: str) -
     ("model", "wanted"),
     [
         ("nosuch", "unknown model 'nosuch'; known: smollm2; hf:OWNER/REPO/FILE or the path of a .gguf works too"),
+        (
+            "Smol-LM2",
+            "unknown model 'Smol-LM2'; did you mean smollm2? known: smollm2; "
+            "hf:OWNER/REPO/FILE or the path of a .gguf works too",
+        ),
         ("nosuch.gguf", "no such file: nosuch.gguf"),
         ("hf:only/two", "'hf:only/two': wanted hf:OWNER/REPO/FILE.gguf"),
     ],
@@ -96,7 +108,66 @@ def test_a_disk_error_is_one_line_too(cli: Any, lm: Any, model_file: str) -> Non
     assert (result.exit_code, result.stderr) == (2, "camshaft: [Errno 28] No space left on device\n")
 
 
-def test_a_missing_prompt_is_a_usage_error(cli: Any, lm: Any, model_file: str) -> None:
-    result = cli("generate", model_file)
-    assert result.exit_code == 2
-    assert "-p" in result.stderr
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "no prompt; wanted one after the model, by -p TEXT or by --file FILE; see 'camshaft generate --help'"),
+        (["Hi", "-p", "Ho"], "more than one prompt; wanted one"),
+        (["-p", "Hi", "--file", "x"], "more than one prompt; wanted one"),
+        (["-p", ""], "the prompt is empty"),
+        (["-p", "-"], "the prompt is empty: stdin has no text"),
+        (["--file", "-", "--raw"], "the prompt is empty: stdin has no text"),
+        (["-p", "Hi", "--raw", "--system", "S"], "--system needs the chat template"),
+        (["-p", "Hi", "--logprobs", "2"], "--logprobs needs --json"),
+    ],
+)
+def test_prompts_and_options_that_cannot_be_used(
+    cli: Any, lm: Any, model_file: str, given: list[str], said: str
+) -> None:
+    result = cli("generate", model_file, *given, stdin=" \n")
+    assert (result.exit_code, result.stdout, lm.calls) == (2, "", [])
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_prompt_comes_from_an_argument_an_option_a_file_or_stdin(
+    cli: Any, lm: Any, model_file: str, tmp_path: Path
+) -> None:
+    text = tmp_path / "prompt.txt"
+    text.write_bytes("grün\n\xff\n\n".encode("latin-1"))
+    for given in (["Hi"], ["-p", "Hi"], ["-"], ["-p", "-"], ["--file", "-"], ["-f", str(text)]):
+        assert cli("generate", model_file, *given, stdin="from stdin\r\n").exit_code == 0
+    read = "gr\ufffdn\n\ufffd\n"
+    assert [prompt for prompt, _ in lm.calls] == ["Hi", "Hi", *["from stdin"] * 3, read]
+    result = cli("generate", model_file, "--file", str(tmp_path / "none"))
+    assert (result.exit_code, "No such file" in result.stderr) == (2, True)
+
+
+def test_one_argument_with_blanks_is_a_prompt_for_the_default_model(
+    cli: Any, lm: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("camshaft.models.pull.resolve_model", lambda *_: tmp_path)
+    assert cli("generate", "Why is the sky blue?", "--threads", "1").exit_code == 0
+    assert (lm.made["model"], lm.calls[0][0]) == ("smollm2", "Why is the sky blue?")
+    assert cli("generate", "-", stdin="Hi").exit_code == 0
+    assert (lm.made["model"], lm.calls[1][0]) == ("smollm2", "Hi")
+    result = cli("generate", "Hi")
+    assert (result.exit_code, "no prompt" in result.stderr) == (2, True)
+
+
+def test_stop_texts_a_system_message_and_no_limit(cli: Any, lm: Any, model_file: str) -> None:
+    assert cli("generate", model_file, "-p", "Hi", "--stop", "a", "--stop", "b", "-n", "-1").exit_code == 0
+    assert lm.calls[0] == ("Hi", GenerateOptions(stop=("a", "b"), max_tokens=-1))
+    cli("generate", model_file, "-p", "Hi", "--system", "Be brief.")
+    assert lm.calls[1][0] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert cli("generate", model_file, "-p", "Hi", "-n", "-2").exit_code == 2
+
+
+def test_verbose_says_counts_and_rates_on_stderr(cli: Any, lm: Any, model_file: str) -> None:
+    result = cli("generate", model_file, "-p", "Hi", "--verbose")
+    assert (result.exit_code, result.stdout) == (0, "Hello\n")
+    assert result.stderr.splitlines() == [
+        "camshaft: model: opened in 0.50 s, prepared in 0.12 s",
+        "camshaft: prompt: 3 tokens in 0.25 s, 100.0 tokens/s",
+        "camshaft: answer: 2 tokens in 0.02 s, 50.0 tokens/s, ended by stop",
+    ]

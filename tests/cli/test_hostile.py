@@ -91,12 +91,14 @@ def test_an_option_out_of_range_is_refused(cli: Any, tiny: Path, options: list[s
     one_line(cli("generate", str(tiny), *options), *words)
 
 
-def test_a_context_that_fills_up_ends_the_line_before_the_error(cli: Any, tiny: Path) -> None:
-    result = cli("generate", str(tiny), "--raw", "-p", "word word", "-n", "1000", "--context", "16", "--greedy")
-    assert result.exit_code == 2
-    assert result.stdout.endswith("\n")
-    assert len(result.stderr.splitlines()) == 1
-    assert "do not fit the context of 16" in result.stderr
+def test_a_context_that_fills_up_is_a_length_and_no_error(cli: Any, tiny: Path) -> None:
+    for most in ("1000", "-1"):
+        options = ["--raw", "-p", "word word", "-n", most, "--context", "16", "--greedy"]
+        result = cli("generate", str(tiny), *options, "--json")
+        assert (result.exit_code, result.stderr) == (0, "")
+        report = json.loads(result.stdout)
+        assert report["finish_reason"] == "length"
+        assert report["prompt_tokens"] + report["tokens"] == 17
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,11 @@ def test_every_command_has_plain_help(cli, command: str) -> None:
     [
         ("models --nosuch", "no such option: --nosuch; see 'camshaft models --help'"),
         ("nosuch", "no such command 'nosuch'; see 'camshaft --help'"),
-        ("generate", "-p' / '--prompt'; see 'camshaft generate --help'"),
-        ("generate -p x -n 0", "'--max-tokens'"),
+        ("generate", "by -p TEXT or by --file FILE; see 'camshaft generate --help'"),
+        ("generate -p x -n -2", "'--max-tokens'"),
         ("generate -p x --threads x", "'--threads'"),
         ("generate -p x --top-p 2", "--top-p=2.0: wanted a number above 0 and up to 1"),
-        ("generate one two -p x", "(two); see 'camshaft generate --help'"),
+        ("generate one two three", "(three); see 'camshaft generate --help'"),
     ],
 )
 def test_a_usage_error_is_one_line(cli, arguments: str, wanted: str) -> None:

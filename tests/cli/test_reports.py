@@ -95,7 +95,7 @@ def test_doctor_tabulates_what_was_proved(
     text = " ".join(word for line in words for word in line)
     assert "cuda no cuda here (" in text
     assert "peak, 2 threads reads 47.1 GB/s; int8 1000, bf16 500, f32 200 G operations/s" in text
-    assert "tuned nothing yet: camshaft tune" in text
+    assert "measured nothing yet: a run of a model or camshaft tune" in text
 
 
 def test_bench_reports_spreads(cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,12 @@ from camshaft import LanguageModel
 from tests.support.fixtures import tiny_model
 
 CONTEXT, SESSIONS = 48, 3
+
+
+def whole_text(lm: LanguageModel, ids: Sequence[int]) -> str:
+    """The text of tokens without a character that they end inside."""
+    stream = lm.tokenizer.stream()
+    return "".join(map(stream.push, ids))
 
 
 @pytest.fixture(scope="module")

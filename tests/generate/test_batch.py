@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError, SettingError
-from tests.generate.conftest import CONTEXT, SESSIONS
+from tests.generate.conftest import CONTEXT, SESSIONS, whole_text
 
 GREEDY = Sampling(greedy=True)
 PROMPTS = [[40, 7, 81, 200, 13], [9, 9, 120], [33], [250, 18, 77, 5, 6, 31, 222], [101, 64]]
@@ -28,7 +28,7 @@ def test_each_says_what_it_says_alone(lm: LanguageModel, n: int) -> None:
     texts = batch.texts()
     assert [g.ids for g in batch.generations] == wanted
     assert [g.finish_reason for g in batch.generations] == ["length"] * n
-    assert texts == [lm.detokenize(ids) for ids in wanted]
+    assert texts == [whole_text(lm, ids) for ids in wanted]
 
 
 def test_draws_follow_each_ones_own_seed_and_settings(lm: LanguageModel) -> None:
@@ -142,8 +142,8 @@ def test_errors_are_one_line_each(lm: LanguageModel, busy: LanguageModel, tiny_p
         lm.generate_batch([[1], [-1]])
     with pytest.raises(SettingError, match="2 options for 1 prompts; wanted one, or one per prompt"):
         lm.generate_batch([[1]], [GenerateOptions(), GenerateOptions()])
-    with pytest.raises(SettingError, match="max_tokens=-1: wanted a whole number"):
-        lm.generate_batch([[1]], max_tokens=-1)
+    with pytest.raises(SettingError, match="max_tokens=-2: wanted a whole number"):
+        lm.generate_batch([[1]], max_tokens=-2)
     with LanguageModel(tiny_path, threads=1, context=16, activations="f32") as other:
         batch = other.generate_batch([[1, 2]], max_tokens=4, ignore_eos=True)
         next(batch)

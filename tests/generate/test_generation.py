@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import SettingError
-from camshaft.generate.generation import Generation, StopStrings
+from camshaft.generate.generation import FinishReason, Generation, StopStrings
 from camshaft.text.tokenizer import Detokenizer
+from tests.generate.conftest import whole_text
 
 GREEDY = Sampling(greedy=True)
 PROMPT = [40, 7, 81, 200, 13]
 PIECES = {i: bytes([i]) for i in range(256)}
 
 
-def _spell(text: bytes) -> Callable[[], int | None]:
+def _spell(text: bytes) -> Callable[[], int | FinishReason]:
     """Tokens that are the bytes of a text, then the end."""
     tokens: Iterator[int] = iter(text)
-    return lambda: next(tokens, None)
+    return lambda: next(tokens, "stop")
 
 
 def _generation(text: bytes, stop: tuple[str, ...] = (), max_tokens: int = 100) -> Generation:
@@ -81,20 +84,38 @@ def test_bytes_that_never_become_a_character_come_out_as_one_replacement(text: b
     assert "".join(_generation(text)) == wanted
 
 
-def test_a_text_cut_by_max_tokens_ends_for_its_length() -> None:
+def test_a_text_cut_by_max_tokens_inside_a_character_ends_before_it() -> None:
     generation = _generation("héllo".encode(), max_tokens=2)
-    assert "".join(generation) == "h\ufffd"
+    assert "".join(generation) == generation.text == "h"
     assert (generation.finish_reason, generation.tokens, generation.ids) == ("length", 2, list("hé".encode()[:2]))
+    assert not generation.text_is_exact
+    whole = _generation("héllo".encode(), max_tokens=3)
+    assert ("".join(whole), whole.text_is_exact) == ("hé", True)
+
+
+def test_a_stop_string_that_the_last_flush_completes_is_a_stop() -> None:
+    generation = _generation(b"one\xc3", stop=("e\ufffd",))
+    assert ("".join(generation), generation.finish_reason) == ("on", "stop")
+    generation = _generation(b"one END", stop=("END",), max_tokens=7)
+    assert ("".join(generation), generation.finish_reason) == ("one ", "stop")
+    generation = _generation(b"one END", stop=("END",), max_tokens=6)
+    assert ("".join(generation), generation.finish_reason) == ("one EN", "length")
+
+
+def test_a_finished_piece_by_piece_text_is_the_whole_text_and_no_limit_is_none() -> None:
+    generation = _generation(b"a" * 300, max_tokens=-1)
+    assert "".join(generation) == generation.text == "a" * 300
+    assert generation.finish_reason == "stop"
 
 
 def test_an_error_ends_the_generation_and_says_so_to_its_owner() -> None:
     ended: list[str] = []
 
-    def fail() -> int | None:
+    def fail() -> int | FinishReason:
         raise ZeroDivisionError("on purpose")
 
     generation = Generation(
-        1, fail, Detokenizer(PIECES.__getitem__), GenerateOptions(max_tokens=5), lambda: ended.append("ended")
+        1, fail, Detokenizer(PIECES.__getitem__), GenerateOptions(max_tokens=5), lambda _: ended.append("ended")
     )
     with pytest.raises(ZeroDivisionError):
         next(generation)
@@ -124,9 +145,9 @@ def test_max_tokens_are_generated_and_counted(lm: LanguageModel) -> None:
         text = "".join(generation)
         assert (generation.tokens, generation.finish_reason) == (n, "length")
         assert generation.prompt_tokens == len(PROMPT)
-        assert text == lm.tokenizer.decode_bytes(generation.ids).decode("utf-8", "replace")
-    with pytest.raises(SettingError, match="max_tokens=-1: wanted a whole number"):
-        lm.generate(PROMPT, max_tokens=-1)
+        assert text == whole_text(lm, generation.ids)
+    with pytest.raises(SettingError, match="max_tokens=-2: wanted a whole number"):
+        lm.generate(PROMPT, max_tokens=-2)
 
 
 def test_the_pieces_of_a_model_are_whole_characters_and_add_up(lm: LanguageModel) -> None:
@@ -134,7 +155,7 @@ def test_the_pieces_of_a_model_are_whole_characters_and_add_up(lm: LanguageModel
         generation = lm.generate(PROMPT, max_tokens=24, sampling=Sampling(seed=seed, top_k=0), ignore_eos=True)
         pieces = list(generation)
         assert all(pieces)
-        assert "".join(pieces) == lm.tokenizer.decode_bytes(generation.ids).decode("utf-8", "replace")
+        assert "".join(pieces) == whole_text(lm, generation.ids)
 
 
 def test_a_model_stops_before_a_stop_string_of_its_own_text(lm: LanguageModel) -> None:
@@ -206,3 +227,25 @@ def test_a_message_goes_through_the_chat_template_and_raw_text_does_not(lm: Lang
     raw = lm.generate("hi", max_tokens=1, sampling=GREEDY, raw=True)
     assert raw.prompt_tokens == len(lm.tokenize("hi")) < chat.prompt_tokens
     assert lm.prompt_ids("hi", raw=False)[0] == 1  # <|im_start|>, parsed as the token
+
+
+def test_each_piece_of_one_generation_goes_to_one_of_its_readers() -> None:
+    text = bytes(range(97, 123)) * 2
+    tokens, inside, overlaps = iter(text), threading.Lock(), []
+
+    def next_token() -> int | str:
+        if not inside.acquire(blocking=False):
+            overlaps.append(1)
+            return 0
+        time.sleep(1e-4)  # lets another reader in
+        inside.release()
+        return next(tokens, "stop")
+
+    generation = Generation(1, next_token, Detokenizer(PIECES.__getitem__), GenerateOptions(max_tokens=100))
+    pieces: list[str] = []
+    readers = [threading.Thread(target=lambda: pieces.extend(generation)) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert (overlaps, sorted(pieces), bytes(generation.ids)) == ([], sorted(text.decode()), text)

@@ -53,9 +53,10 @@ def test_every_option_of_generating_is_a_keyword_of_the_same_type() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *[("max_tokens", v) for v in (-1, True, "3", 1.5, None)],
+        *[("max_tokens", v) for v in (-2, True, "3", 1.5, None)],
         *[("stop", v) for v in (5, [None], b"x", None, {"a": 1, 2: 3})],
         *[("sampling", v) for v in (None, {"greedy": True}, Sampling)],
+        *[("logprobs", v) for v in (-1, True, "3", 1.5)],
         *[(name, v) for name in ("ignore_eos", "raw") for v in (1, None, "no")],
     ],
 )

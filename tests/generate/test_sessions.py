@@ -119,7 +119,7 @@ def test_an_earlier_generation_ends_when_its_session_begins_another(lm: Language
 
 def test_more_sessions_than_places_are_refused_and_a_closed_one_makes_room(lm: LanguageModel) -> None:
     held = [lm.session() for _ in range(SESSIONS)]
-    for refused in (lm.session, lambda: lm.generate(A), lambda: lm.logits(A)):
+    for refused in (lm.session, lambda: next(lm.generate(A)), lambda: lm.logits(A)):
         with pytest.raises(ContextError, match=f"all {SESSIONS} sessions"):
             refused()
     held.pop().close()
@@ -176,10 +176,10 @@ def test_a_generation_that_is_closed_has_no_finish_reason_and_says_no_more(lm: L
 
 
 def test_the_context_is_filled_to_the_last_token_and_no_further(lm: LanguageModel) -> None:
-    generation = lm.generate(A, max_tokens=1000, sampling=GREEDY, ignore_eos=True)
-    with pytest.raises(ContextError, match=f"{CONTEXT + 1} tokens do not fit the context of {CONTEXT}"):
+    for most in (1000, -1):
+        generation = lm.generate(A, max_tokens=most, sampling=GREEDY, ignore_eos=True)
         list(generation)
-    assert generation.finish_reason is None
+        assert generation.finish_reason == "length"
     assert len(A) + generation.tokens == CONTEXT + 1  # the last one was sampled and never processed
 
 
@@ -352,41 +352,6 @@ def test_room_asked_for_in_a_closed_slot_is_refused(lm: LanguageModel) -> None:
         cache.reserve(slot, 1)
 
 
-def test_a_conversation_processes_only_what_is_new(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Template:
-        def render(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-            return "".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>"
-
-    monkeypatch.setattr(type(lm), "chat_template", Template())
-    conversation = lm.conversation(sampling=GREEDY, max_tokens=6)
-    first = "".join(conversation.say("hello"))
-    runs = CountedRuns(lm, monkeypatch)
-    stopped = conversation.say("more")
-    next(stopped, None)
-    assert runs.tokens[0] <= len(lm.tokenize("<u>more<a>")) + 1  # and the last token of the answer before it
-    stopped.close()
-    assert [m["role"] for m in conversation.messages] == ["user", "assistant", "user", "assistant"]
-    assert conversation.messages[1]["content"] == first
-    conversation.close()
-
-
-def test_a_message_that_is_refused_is_no_part_of_the_conversation(
-    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Rendered:
-        def render(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-            return "".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>"
-
-    monkeypatch.setitem(vars(lm), "chat_template", Rendered())
-    conversation = lm.conversation(max_tokens=3, sampling=GREEDY)
-    with pytest.raises(ContextError, match="shorten it"):
-        list(conversation.say("one and " * CONTEXT))
-    assert conversation.messages == []
-    list(conversation.say("one"))
-    assert [m["role"] for m in conversation.messages] == ["user", "assistant"]
-    conversation.close()
-
-
 def test_a_closed_model_whose_template_was_never_read_says_that_it_is_closed(tiny_path: Path) -> None:
     model = LanguageModel(tiny_path, threads=1, context=CONTEXT)
     model.close()
@@ -399,23 +364,6 @@ def test_prompts_of_a_batch_may_be_any_iterable_and_bytes_are_no_token_ids(lm: L
     assert len(lm.generate_batch((ids for ids in (A, B)), max_tokens=1).generations) == 2
     with pytest.raises(SettingError, match="the prompt came as bytes"):
         lm.generate(b"a message")  # type: ignore[arg-type]
-
-
-def test_a_conversation_forgets_the_tokens_of_a_stop_string(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are in the cache and not in the answer, so the next turn processes everything in a new session."""
-
-    class Template:
-        def render(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-            return "".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>"
-
-    monkeypatch.setattr(type(lm), "chat_template", Template())
-    whole = "".join(lm.conversation(sampling=GREEDY, max_tokens=12, ignore_eos=True).say("hello"))
-    stop = whole[len(whole) // 2]
-    conversation = lm.conversation(sampling=GREEDY, max_tokens=12, ignore_eos=True, stop=stop)
-    assert "".join(conversation.say("hello")) == whole[: whole.index(stop)]
-    assert conversation._processed == ""
-    assert conversation._session.position == 0
-    conversation.close()
 
 
 def test_more_memory_than_there_is_is_refused_before_anything_as_long_is_made(
@@ -447,9 +395,9 @@ def test_numbers_that_are_none_are_refused(tiny_path: Path, given: dict[str, obj
     ("prompt", "given", "said"),
     [
         ([5], {"max_tokens": "3"}, "max_tokens='3': wanted a whole number"),
-        ([5], {"max_tokens": -1}, "max_tokens=-1: wanted a whole number"),
+        ([5], {"max_tokens": -2}, "max_tokens=-2: wanted a whole number"),
         ([5], {"sampling": {"greedy": True}}, "sampling={'greedy': True}: wanted a camshaft.Sampling"),
-        (None, {}, "the prompt came as NoneType; wanted a text or a list of token ids"),
+        (None, {}, "generate got neither a prompt nor messages"),
     ],
 )
 def test_what_generate_cannot_use_is_refused_in_a_line(

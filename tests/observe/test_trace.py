@@ -93,3 +93,11 @@ def test_a_trace_of_many_runs_is_bounded_and_says_what_it_left_out(
     assert dropped >= 20 * 9 + 2 - 50
     starts = [e["ts"] for e in events if e["ph"] == "X" and e["cat"] != "wait"]
     assert np.all(np.diff(starts) > 0), "runs follow each other on one scale of time"
+
+
+def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    file = TraceFile(tmp_path / "absent" / "trace.json")
+    with pytest.warns(UserWarning, match="CAMSHAFT_TRACE=.*cannot be written: No such file"):
+        file.write()
+    file.path.parent.mkdir()
+    file.write()

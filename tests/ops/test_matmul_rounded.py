@@ -97,7 +97,7 @@ def test_a_call_has_no_launch_and_no_memory_for_f32_sums(shape) -> None:
     assert isinstance(prepared.run, HostRunner)
     assert prepared.computed == prepared.returned == (np.dtype(BF16),)
     assert len(prepared.run.steps) == len(plain.launches)
-    assert sum(spec.nbytes for spec in prepared.run.build.scratch) <= sum(spec.nbytes for spec in plain.scratch)
+    assert sum(prepared.run.scratch_nbytes) <= sum(spec.nbytes for spec in plain.scratch)
 
 
 def test_a_plans_arena_holds_the_rounded_result_alone() -> None:

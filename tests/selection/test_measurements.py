@@ -14,6 +14,7 @@ from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import Dim, TensorSpec
+from camshaft.selection import measurements as stored_measurements
 from camshaft.selection import select
 from camshaft.selection.measurements import (
     Measurement,
@@ -245,3 +246,31 @@ def test_rows_of_another_version_are_left_out() -> None:
     row = document["measurements"][0]
     store().measurements.put(key, {"measurements": [row, row | {"colour": "red"}, 7]})
     assert Measurements(store()).summary().n_measurements == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"ns": "fast"}, {"ns": -1.0}, {"ns": True}, {"work": 0.0}, {"sizes": 7}, {"sizes": [64, "64"]}, {"sizes": [-1]},
+        {"op": None}, {"form": ["f32"]}, {"values": 3}, {"threads": "2"}, {"guess": 1}, {"when": None},
+    ],
+)  # fmt: skip
+def test_damaged_rows_are_left_out(damage: dict[str, object]) -> None:
+    keep(product(64, 64, 64), tiled=100.0)
+    document = store().measurements.get(_document_key())
+    assert document is not None
+    row = document["measurements"][0]
+    store().measurements.put(_document_key(), {"measurements": [row, row | {"variant": "lanes"} | damage]})
+    fresh = Measurements(store())
+    assert fresh.summary().n_measurements == 1
+    assert [m.variant for m in fresh.at(MATMUL, product(64, 64, 64))] == ["tiled"]
+
+
+def test_another_machines_measurements_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(product(64, 64, 64), tiled=100.0)
+    _document_key.cache_clear()
+    monkeypatch.setattr(stored_measurements, "hardware", lambda: ("another CPU", 64, (1 << 15,)))
+    try:
+        assert Measurements(store()).summary().n_measurements == 0
+    finally:
+        _document_key.cache_clear()

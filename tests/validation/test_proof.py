@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,3 +221,82 @@ def test_the_digest_follows_the_imports_of_an_op() -> None:
     text = "from camshaft.ops import op as ops\nfrom camshaft.ops.matmul import (\n    blas,\n    lanes as l,\n)\nimport numpy\n"
     wanted = {"camshaft.ops.op", "camshaft.ops.matmul", "camshaft.ops.matmul.blas", "camshaft.ops.matmul.lanes"}
     assert set(cases._imported(text)) == wanted
+
+
+def test_a_hang_is_tried_once_more_at_the_next_start_and_then_stays(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy or faulty machine may have caused it."""
+    case, judged = planted("hangs")[0], []
+
+    class Hangs:
+        alive, crashed = True, False
+
+        def __enter__(self) -> Hangs:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def judge(self, case: VariantCase, timeout_s: float) -> ValidationResult:
+            judged.append(case)
+            self.alive = False
+            return ValidationResult(case.op, case.variant, case.backend, "failed", "hung", died=True)
+
+    monkeypatch.setattr(proof, "_Child", Hangs)
+    for start, wanted in ((1, 1), (2, 2), (3, 2)):
+        monkeypatch.setattr(evidence, "_caches", {})
+        for _ in range(2):
+            assert proof.prove([case])[case].reason == "hung", start
+        assert len(judged) == wanted
+
+
+def test_compilation_does_not_count_as_a_hang(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    answers = iter([{"sample": "a"}, {"compiling": True}, {"compiling": False}, {"sample": "b"}])
+
+    def answer(child: object, timeout_s: float) -> dict[str, object] | None:
+        limits.append(timeout_s)
+        return next(answers, None)
+
+    monkeypatch.setattr(ChildProcess, "answer", answer)
+    with proof._Child() as child:
+        assert child.judge(planted("right")[0], 4.0).status == "failed"
+    assert limits == [4.0, 4.0, proof.COMPILE_LIMIT_S, 4.0, 4.0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes in /proc")
+def test_a_child_and_its_compiler_end_with_their_parent(cache: Path, tmp_path: Path) -> None:
+    """The parent is killed while its child compiles: neither goes on."""
+    slow = tmp_path / "compiler"
+    slow.write_text("#!/bin/sh\necho $$ > pid\nsleep 300 & wait\n")
+    slow.chmod(0o755)
+    code = f"""
+import os
+from pathlib import Path
+from camshaft.backends.c import compilers
+compilers._run(({str(slow)!r},), Path({str(tmp_path)!r}), 300)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text().strip()):
+        time.sleep(0.01)
+    group = os.getpgid(int(pid.read_text()))
+    parent.kill()
+    parent.wait()
+    for _ in range(1000):
+        if not members(group):
+            return
+        time.sleep(0.01)
+    raise AssertionError(members(group))
+
+
+def members(group: int) -> list[str]:
+    """The processes of a group that are not dead."""
+    lines = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                lines.append(stat.read_text())
+    return lines

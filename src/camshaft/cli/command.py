@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 
+from camshaft.cli.exits import CLOSED_PIPE, FAILED, INTERRUPTED, RaisesInterrupts, discard_output
 from camshaft.cli.terminal import escaped, unescaped
 from camshaft.errors import CamshaftError, StoreError, count
 from camshaft.settings import setting
@@ -26,7 +27,6 @@ from camshaft.settings import setting
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-FAILED, INTERRUPTED = 2, 130
 # A keyword of the library in a message: `raw=True`, `context=`, `top_p=2`.
 _KEYWORD = re.compile(r"\b([a-z_]+)=(?:True\b|(?=(\S?)))")
 _MOVE = "CAMSHAFT_CACHE_DIR"
@@ -44,11 +44,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
         try:
-            function(**given)
+            with RaisesInterrupts():
+                function(**given)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prevents an error from the flush at exit
-            raise typer.Exit(1) from None
+            discard_output()
+            raise typer.Exit(CLOSED_PIPE) from None
         except (CamshaftError, OSError) as error:
             fail(error, wrapped.__annotations__)
         except KeyboardInterrupt:
@@ -80,16 +81,21 @@ def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 def fail(error: Exception, options: Iterable[str] = ()) -> NoReturn:
-    """Print `error` as one line on stderr and exit with status 2.
-
-    The library's hints name keywords (`raise context=`); those that are `options` of the command become its options."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    known = frozenset(options)
-    text = _KEYWORD.sub(lambda found: _option(found) if found[1] in known else found[0], text)
+    """Print `error` as one line on stderr and exit with status 2."""
+    text = one_line(error, options)
     if isinstance(error, StoreError) and _MOVE not in text and str(setting("cache_dir").absolute()) in text:
         text += f" ({_MOVE} moves the cache)"
     print("camshaft:", text, file=sys.stderr)
     raise typer.Exit(FAILED) from error
+
+
+def one_line(error: Exception, options: Iterable[str] = ()) -> str:
+    """The error's message in one line.
+
+    The library's hints name keywords (`raise context=`); those that are `options` of the command become its options."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    known = frozenset(options)
+    return _KEYWORD.sub(lambda found: _option(found) if found[1] in known else found[0], text)
 
 
 def _option(keyword: re.Match[str]) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from camshaft.validation.evidence import BackendValidation
     from camshaft.validation.report import Tally
 
+_MOST_GAINS = 8  # of measurements, in the report
+
 
 @command
 def doctor(json: options.Json = False) -> None:
@@ -100,10 +102,14 @@ def _speed(machine_peaks: tuple[Any, ...], tuning: Any) -> list[tuple[str, str]]
     if not rows:
         rows = [("peak", "not measured yet: camshaft profile measures it")]
     if not tuning.n_measurements:
-        return [*rows, ("tuned", "nothing yet: camshaft tune [MODEL] measures kernels")]
+        return [*rows, ("measured", "nothing yet: a run of a model or camshaft tune [MODEL] measures kernels")]
     when = time.strftime("%Y-%m-%d", time.localtime(tuning.newest))
     done = f"{count(tuning.n_sites, 'shape')}, {count(tuning.n_measurements, 'measurement')}"
-    return [*rows, ("tuned", f"{done}, the last on {when}")]
+    rows.append(("measured", f"{done}, the last on {when}"))
+    for gain in tuning.gains[:_MOST_GAINS]:
+        sizes = " ".join(map(str, gain.sizes))
+        rows.append((f"{gain.op} {sizes}", f"{gain.variant} measured {gain.times:.1f} times faster than {gain.guess}"))
+    return rows
 
 
 def _peak(peak: Any) -> str:

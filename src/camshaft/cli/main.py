@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from camshaft.cli.command import FAILED, INTERRUPTED
+from camshaft.cli.exits import FAILED, INTERRUPTED
 from camshaft.cli.terminal import protect_streams
 from camshaft.version import __version__
 
@@ -51,7 +51,7 @@ COMMANDS = {
     "pull": "models",
     "models": "models",
     "generate": "generate",
-    "chat": "generate",
+    "chat": "chat",
     "bench": "bench",
     "plan": "plan",
     "profile": "plan",

@@ -28,7 +28,23 @@ Threads = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Worker threads; default: the cores available to this process.")
 ]
 Context = Annotated[int, typer.Option(metavar="N", min=1, help="Context length: maximum tokens per conversation.")]
-MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", metavar="N", min=1, help="Maximum tokens to generate.")]
+MaxTokens = Annotated[
+    int,
+    typer.Option(
+        "-n",
+        "--max-tokens",
+        metavar="N",
+        min=-1,
+        help="Maximum tokens to generate; -1: until the end or a full context.",
+    ),
+]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="A system message before the prompt.")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="End the answer before this text; may be given several times.", show_default=False
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 DEFAULT_CONTEXT = 2048

@@ -48,6 +48,7 @@ def tune(
 
     Later plans use the results. Takes a few seconds per shape; run nothing else meanwhile."""
     from camshaft.tune.graphs import is_measured, tune_uses
+    from camshaft.tune.jobs import paused
     from camshaft.tune.rounds import BenchmarkConfig
 
     _check_only(only)
@@ -57,7 +58,7 @@ def tune(
         names = ", ".join(sorted({use.op.name for use in every}))
         raise SettingError(f"--only {only}: {model or 'the ladder'} has no such op; wanted a word of {names}")
     remaining = [use for use in uses if again or not is_measured(use)]
-    with Bar(f"tuning {model or 'a ladder of shapes'}", unit="shapes") as progress:
+    with paused(), Bar(f"tuning {model or 'a ladder of shapes'}", unit="shapes") as progress:
         tuned = tune_uses(remaining, BenchmarkConfig(threads=running.threads), progress)
     if json:
         print_json({"model": model, "shapes": len(uses), "measured_before": len(uses) - len(remaining), "tuned": tuned})
@@ -80,6 +81,7 @@ def _uses(model: str | None, sessions: int | None, context: int, running: option
     from camshaft.generate.language_model import DEFAULT_SESSIONS
     from camshaft.selection.override import check_override, get_backend_override
     from camshaft.tune.graphs import ladder, uses_of
+    from camshaft.tune.jobs import paused
 
     override = get_backend_override() if running.backend is None else check_override(running.backend)
     if model is None:
@@ -87,7 +89,8 @@ def _uses(model: str | None, sessions: int | None, context: int, running: option
     counts = (options.COMMAND_SESSIONS, DEFAULT_SESSIONS) if sessions is None else (sessions,)
     uses: list[Use] = []
     for n in counts:  # the shapes include the KV cache's size
-        with running.open(model, context, n) as lm:  # closed before anything is timed: its memory would disturb
+        # closed before anything is timed: its memory would disturb
+        with paused(), running.open(model, context, n) as lm:
             uses += uses_of([lm.plans.prompt.graph, lm.plans.single.graph], override)
     return list({use.key: use for use in uses}.values())
 

@@ -13,13 +13,17 @@ from camshaft.extent import Extent
 Array: TypeAlias = np.ndarray[Any, Any]
 
 class ArrayFunctions:
-    def rms_norm(self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32") -> Any:
+    def rms_norm(
+        self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32", axis: int = -1
+    ) -> Any:
         """y = x / sqrt(mean(x^2) + eps) * w.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def layer_norm(self, x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float) -> Any:
+    def layer_norm(
+        self, x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float, axis: int = -1
+    ) -> Any:
         """y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b.
 
         Arrays in, arrays out. `out` is written and returned.
@@ -41,7 +45,7 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def softmax(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+    def softmax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any:
         """y = exp(x - max(x)) / sum(exp(x - max(x))).
 
         Arrays in, arrays out. `out` is written and returned.
@@ -94,7 +98,7 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None) -> Any:
+    def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any:
         """y[t] = table[ids[t]].
 
         Arrays in, arrays out. `out` is written and returned.
@@ -127,19 +131,21 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def silu_multiply(self, gate: ArrayLike, up: ArrayLike, /, out: Array | None = None, *, to: str = "f32") -> Any:
+    def silu_multiply(
+        self, gate: ArrayLike, up: ArrayLike, /, out: Array | None = None, *, to: str = "f32", where: Any = None
+    ) -> Any:
         """y = gate / (1 + exp(-gate)) * up.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def copy(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def copy(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def cast(self, x: ArrayLike, /, out: Array | None = None, *, to: str) -> Any:
+    def cast(self, x: ArrayLike, /, out: Array | None = None, *, to: str, where: Any = None) -> Any:
         """y = x in another dtype.
 
         Arrays in, arrays out. `out` is written and returned.
@@ -251,223 +257,223 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def add(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def add(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a + b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def subtract(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def subtract(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a - b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def multiply(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def multiply(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a * b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def divide(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def divide(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a / b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def minimum(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def minimum(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = min(a, b), NaN where either is.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def maximum(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def maximum(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = max(a, b), NaN where either is.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def floor_divide(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def floor_divide(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = floor(a / b); of integers 0 where b is 0.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def remainder(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def remainder(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a - floor(a / b) b; of integers 0 where b is 0.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def power(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def power(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a^b; of integers to a negative power 0, but for 1 and -1.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def negate(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def negate(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = -x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def abs(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def abs(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = |x|.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def exp(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def exp(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = e^x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def log(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def log(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = ln x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def sqrt(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def sqrt(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = sqrt(x).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def rsqrt(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def rsqrt(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = 1 / sqrt(x).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def square(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def square(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = x^2.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def reciprocal(self, x: ArrayLike, /, out: Array | None = None) -> Any:
-        """y = 1 / x.
+    def reciprocal(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = 1 / x; of integers 0 but for 1 and -1.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def tanh(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def tanh(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = tanh x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def sigmoid(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def sigmoid(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = 1 / (1 + exp(-x)).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def silu(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def silu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = x / (1 + exp(-x)).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def gelu(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def gelu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = x / 2 (1 + erf(x / sqrt(2))).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float) -> Any:
+    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float, where: Any = None) -> Any:
         """y = cap tanh(x / cap).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def erf(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = erf x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def sin(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def sin(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = sin x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def cos(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def cos(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = cos x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def isnan(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def isnan(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = whether x is NaN.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def ceil(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def ceil(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = the least integer >= x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def trunc(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def trunc(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = the integer part of x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def floor(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def floor(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = the greatest integer <= x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def round(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def round(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = the nearest integer, ties to even.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a = b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def not_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def not_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a != b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def less(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def less(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a < b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def less_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def less_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a <= b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def greater(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def greater(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a > b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def greater_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def greater_equal(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a >= b.
 
         Arrays in, arrays out. `out` is written and returned.
@@ -479,31 +485,33 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def clip(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, /, out: Array | None = None) -> Any:
+    def clip(
+        self, x: ArrayLike, low: ArrayLike, high: ArrayLike, /, out: Array | None = None, *, where: Any = None
+    ) -> Any:
         """y = min(max(x, low), high).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def logical_and(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def logical_and(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a and b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def logical_or(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def logical_or(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a or b.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def logical_xor(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None) -> Any:
+    def logical_xor(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a or b, not both.
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def logical_not(self, x: ArrayLike, /, out: Array | None = None) -> Any:
+    def logical_not(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = not x.
 
         Arrays in, arrays out. `out` is written and returned.
@@ -518,6 +526,9 @@ class ArrayFunctions:
         axis: int | tuple[int, ...] | None = None,
         axes: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
+        dtype: Any = None,
+        where: Any = None,
+        initial: Any = None,
     ) -> Any:
         """y = sum over axes of x.
 
@@ -533,6 +544,8 @@ class ArrayFunctions:
         axis: int | tuple[int, ...] | None = None,
         axes: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
+        dtype: Any = None,
+        where: Any = None,
     ) -> Any:
         """y = sum over axes of x / their number.
 
@@ -548,6 +561,9 @@ class ArrayFunctions:
         axis: int | tuple[int, ...] | None = None,
         axes: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
+        dtype: Any = None,
+        where: Any = None,
+        initial: Any = None,
     ) -> Any:
         """y = product over axes of x.
 
@@ -563,6 +579,8 @@ class ArrayFunctions:
         axis: int | tuple[int, ...] | None = None,
         axes: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
+        where: Any = None,
+        initial: Any = None,
     ) -> Any:
         """y = max over axes of x, NaN where there is one.
 
@@ -578,6 +596,8 @@ class ArrayFunctions:
         axis: int | tuple[int, ...] | None = None,
         axes: int | tuple[int, ...] | None = None,
         keepdims: bool = False,
+        where: Any = None,
+        initial: Any = None,
     ) -> Any:
         """y = min over axes of x, NaN where there is one.
 
@@ -598,7 +618,8 @@ class ArrayFunctions:
         out: Array | None = None,
         axis: int | None = -1,
         keepdims: bool = False,
-        nan_first: bool = False,
+        nan_first: bool = True,
+        to: str = "i32",
     ) -> Any:
         """y[r] = the least c with x[r, c] = max(x[r]).
 
@@ -613,7 +634,8 @@ class ArrayFunctions:
         out: Array | None = None,
         axis: int | None = -1,
         keepdims: bool = False,
-        nan_first: bool = False,
+        nan_first: bool = True,
+        to: str = "i32",
     ) -> Any:
         """y[r] = the least c with x[r, c] = min(x[r]).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,15 +20,22 @@ from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
-from camshaft.eager.numpy_forms import attributes_of, count_of
-from camshaft.eager.operands import as_kind, kind_of, output
-from camshaft.eager.shaped_call import Prepared
+from camshaft.eager.new_shapes import Kinds
+from camshaft.eager.numpy_calls import Call, call_of, masked
+from camshaft.eager.numpy_forms import attributes_of, check_core, count_of
+from camshaft.eager.operands import as_kind, check_cast, kind_of, output
+from camshaft.eager.shaped_call import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
+from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
+from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Choice, Measurements, alternatives, select
+from camshaft.settings import setting, thread_count
+from camshaft.validation.cases import VariantCase, case_of
+from camshaft.validation.proof import prove
 
 Attrs = Mapping[str, Any]
 
@@ -49,6 +57,14 @@ def anything(choice: Choice, node: NodeSpec) -> None:
     """Accepts every choice."""
 
 
+def unmeasured(case: VariantCase, node: NodeSpec) -> None:
+    """The measurements of an op that has none."""
+
+
+def _kind(node: NodeSpec) -> Hashable:
+    return tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
+
+
 class ArrayOp:
     """An op on arrays. `call` is what a table returns: a builtin where native calls can be made and the op is elementwise, else
     this object's own method; either has this object as `__self__`.
@@ -58,10 +74,13 @@ class ArrayOp:
         "_calls",
         "_choices",
         "_kernels",
+        "_kinds",
         "_lock",
         "_plain",
+        "_proved",
         "_python",
         "_resolved",
+        "_several",
         "_shaped",
         "_state",
         "call",
@@ -87,6 +106,9 @@ class ArrayOp:
         self._calls: dict[Hashable, Prepared] = {}
         self._choices: dict[Hashable, Choice] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
+        self._kinds = Kinds()
+        self._proved: dict[VariantCase, bool] = {}
+        self._several: set[Hashable] = set()
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.Words | None = None
@@ -121,6 +143,13 @@ class ArrayOp:
         Arrays are ndarrays or whatever has `__array__`, `__dlpack__` or the buffer protocol; results are ndarrays, or of the
         first DLPack kind among the inputs. ShapeError, which is a ValueError or TypeError where NumPy raises one.
         """
+        if out is None:
+            result = self._kinds.call(self, inputs, attrs)
+            if result is not None:
+                return result
+        asked = call_of(self.op.name, inputs, attrs)
+        if asked is not None or ("where" in attrs and self.n_inputs):
+            return self._as_numpy(asked or Call(inputs, attrs), inputs, out)
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):
             inputs, out = self._arguments(inputs, out)
         name = self.op.name
@@ -135,6 +164,29 @@ class ArrayOp:
         kind = kind_of(inputs)
         return result if kind is None else as_kind(kind, result)
 
+    def _as_numpy(self, asked: Call, inputs: tuple[Any, ...], out: Any) -> Any:
+        """The result of a call in NumPy's terms, as an array of the caller's kind or in `out`."""
+        listed = inputs[0] if isinstance(inputs[0], list | tuple) else ()
+        attrs, kind = dict(asked.attrs), kind_of((*inputs, *listed))
+        given, where = asked.inputs, True
+        if self.n_inputs:
+            (given, out), where = self._arguments(given, out), attrs.pop("where", True)
+        result = asked.ready if asked.ready is not None else self.run(*map(operand, given), **attrs)
+        result = result if asked.finish is None else asked.finish(result)
+        if where is not True:
+            result = masked(result, where, output(out))
+        elif out is not None:
+            targets = out if isinstance(out, tuple) else (out,)
+            for target, made in zip(targets, result if isinstance(result, tuple) else (result,), strict=True):
+                written = output(target)
+                if written is not None:
+                    check_core(self.op.name, written.shape, np.shape(made))
+                    check_cast(self.op.name, np.asarray(made).dtype, written.dtype)
+                    np.copyto(written, made, casting="same_kind")
+        if out is not None:
+            return out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        return result if kind is None else as_kind(kind, result)
+
     def choice(self, *inputs: Any, **attrs: Any) -> Choice:
         """Returns the variant that such a call runs, and why."""
         arrays = [np.asarray(x) for x in inputs]
@@ -143,23 +195,51 @@ class ArrayOp:
     def select(self, node: NodeSpec) -> Choice:
         """Returns the choice for a node under the current override and measurements: where nothing but one variant can do it, the
         choice for the first node of these dtypes and ranks."""
-        kind = tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
+        kind = _kind(node)
         choice = self._choices.get(kind)
         if choice is None or choice.variant.supports(node, choice.device) is not None:
             choice = self._selected(node)
-            if self._is_only_choice(node):
+            if kind not in self._several:
                 with self._lock:
-                    _remember(self._choices, kind, choice)
+                    if self._is_only_choice(node):
+                        _remember(self._choices, kind, choice)
+                    else:
+                        self._several.add(kind)
         self.check(choice, node)
         return choice
 
     def _selected(self, node: NodeSpec) -> Choice:
-        given = () if self.measurements is None else (self.measurements,)
-        return select(self.op, node, self.override, *given)
+        found = self.measurements
+        if found is None and not measurements().has(self.op):
+            found = unmeasured  # without it, every variant's measurements are looked up
+        choice = select(self.op, node, self.override, found)
+        if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
+            hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)], thread_count())
+        return choice
 
     def _is_only_choice(self, node: NodeSpec) -> bool:
         measured = self.measurements is not None or measurements().has(self.op)
         return not measured and len(alternatives(self.op, node, self.override)) == 1
+
+    def replace(self, key: Hashable, prepared: Prepared) -> None:
+        """Puts another prepared call in the place of one."""
+        with self._lock:
+            self._calls[key] = prepared
+
+    def first_use(self, node: NodeSpec, choice: Choice) -> Choice | None:
+        """The choice with the op's `first_use` for the chosen variant, where that is proved."""
+        variant = self.op.first_use(node, choice.variant)
+        if variant is None or self.check is not anything or choice.backend not in BACKENDS:
+            return None
+        case = case_of(self.op, variant, choice.backend, node)
+        if case not in self._proved:
+            with self._lock:
+                self._proved[case] = prove([case])[case].status == "proved"
+        return dataclasses.replace(choice, variant=variant) if self._proved[case] else None
+
+    def only_choice(self, node: NodeSpec) -> Choice | None:
+        """The choice for every node of these dtypes and ranks, where there is one."""
+        return None if self.check is not anything else self._choices.get(_kind(node))
 
     def known(self, key: Hashable) -> Prepared | None:
         """The call prepared for a key, or None."""
@@ -178,6 +258,12 @@ class ArrayOp:
         """Registers the call with the builtin, where it supports it."""
         if self._shaped is not None and all(type(x) is np.ndarray for x in operands):
             native_call.add_shape_row(self._shaped, operands, attrs, prepared, self.n_inputs > 0)  # type: ignore[arg-type]
+
+    def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None:
+        """Records a prepared call, so that calls of other shapes need no preparation."""
+        if all(type(x) is np.ndarray for x in operands) and not self.op.updates:
+            with self._lock:
+                self._kinds.record(self, operands, attrs, prepared, plan)
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         name = self.op.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
 from typing import Any, Protocol
 
@@ -13,11 +14,12 @@ from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import launch_words, run_launches, several_workers
 from camshaft.eager.operands import broadcast, cast, check_cast
-from camshaft.eager.runners import strided_runner
-from camshaft.eager.shaped_call import Chooser, Prepared, give
+from camshaft.eager.runners import strided_build, strided_runner
+from camshaft.eager.shaped_call import Chooser, NoFormula, Planned, Prepared, give
 from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, kinds_of, resolve
-from camshaft.ops.kernels.strides import iteration
+from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.op import Attrs
+from camshaft.ops.spec import TensorSpec
 
 # Work from which the workers do it together, as the cost of an op has it: two of them break even at half of that.
 SHARE_NS = 60_000.0
@@ -64,9 +66,13 @@ def call(chooser: Chooser, how: Resolved, operands: Sequence[Operand], out: Arra
         result = np.empty(shape, computed, order)
     if result.size:
         if isinstance(kernel, FlatKernel) and not all(_is_flat(x, shape, order) for x in arrays):
-            prepared = _run_strided(chooser, kernel, arrays, result, order, attrs)
-            if prepared is not None and how.returned == computed and kinds_of(operands) == how.dtypes:
-                chooser.remember(operands, attrs, prepared)
+            prepared, is_new = _run_strided(chooser, kernel, arrays, result, order, attrs)
+            contiguous = order == "C" and all(x.flags.c_contiguous for x in arrays)
+            if contiguous and how.returned == computed and kinds_of(operands) == how.dtypes:
+                if is_new:
+                    chooser.record(operands, attrs, prepared, lambda shapes: _plan(kernel, shapes))
+                else:
+                    chooser.remember(operands, attrs, prepared)
         else:
             inputs, singles = _spread(arrays, shape, order, kernel)
             _run(kernel, [_flat(x) for x in inputs], _flat(result), singles)
@@ -79,8 +85,8 @@ def _is_flat(array: Array, shape: tuple[int, ...], order: str) -> bool:
 
 def _run_strided(
     chooser: Chooser, kernel: FlatKernel, arrays: Sequence[Array], result: Array, order: Any, attrs: Attrs
-) -> Prepared | None:
-    """Runs the kernel that takes sizes and strides; returns the call where it was made before and inputs are contiguous."""
+) -> tuple[Prepared, bool]:
+    """Runs the kernel that takes sizes and strides; returns the call, and whether it is new."""
     sizes = result.shape[::-1] if order == "F" else result.shape
     columns = max((i for i, size in enumerate(sizes) if size > 1), default=0)
     inputs, steps = [], []
@@ -95,8 +101,26 @@ def _run_strided(
     before = chooser.known(key)
     prepared = before or chooser.once(key, lambda: _prepared(kernel, sizes, steps, result))
     prepared.run(inputs, [result])
-    contiguous = order == "C" and all(x.flags.c_contiguous for x in arrays)
-    return before if contiguous else None
+    return prepared, before is None
+
+
+def _plan(kernel: FlatKernel, shapes: Sequence[tuple[int, ...]]) -> Planned:
+    """The build for contiguous operands of these shapes, without code."""
+    specs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, kernel.inputs, strict=True)]
+    whole = TensorSpec(_broadcast(shapes), kernel.output)
+    over = iteration(whole.shape, [strides_of(spec, whole.shape) for spec in (*specs, whole)])
+    return Planned(kernel.node, kernel.choice, strided_build(kernel.launch, over), (whole.bounds,))
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of the result. NoFormula for shapes that do not fit."""
+    made = []
+    for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
+        several = [size for size in sizes if size != 1] or [1]
+        if any(size != several[0] for size in several):
+            raise NoFormula
+        made.append(several[0])
+    return tuple(reversed(made))
 
 
 def _steps(array: Array, n_axes: int, order: str) -> tuple[int, ...] | None:

@@ -6,10 +6,11 @@ A call of one or two plain inputs has its own function: 20 ns over the table's, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from camshaft import ops
+from camshaft.dtypes import as_dtype
 from camshaft.eager.tables import table
 from camshaft.graph import functions as of_graphs
 from camshaft.graph.tensor import Tensor
@@ -18,6 +19,21 @@ from camshaft.selection.override import get_backend_override
 
 Function: TypeAlias = Callable[..., Any]
 Calls: TypeAlias = dict[str | None, Function]
+
+
+# Attributes that NumPy takes by position, where an op takes one tensor, and what they become.
+_BY_POSITION: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "transpose": ("axes", lambda axes: None if axes is None else tuple(axes)),
+    "cast": ("to", lambda dtype: as_dtype(dtype).name),
+}
+
+
+def _by_name(name: str, inputs: Sequence[Any], attrs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    if name not in _BY_POSITION:
+        return inputs, attrs
+    attribute, plain = _BY_POSITION[name]
+    given = {attribute: inputs[1], **attrs} if len(inputs) == 2 else attrs
+    return inputs[:1], {key: plain(value) if key == attribute else value for key, value in given.items()}
 
 
 @functools.cache
@@ -29,7 +45,10 @@ def function(name: str) -> Function:
 
     def apply(*inputs: Any, **attrs: Any) -> Any:
         if any(isinstance(x, Tensor) for x in inputs):
-            return on_tensors(*inputs, **attrs)
+            tensors, given = _by_name(name, inputs, attrs)
+            return on_tensors(*tensors, **given)
+        if inputs and type(inputs[0]) in (list, tuple) and any(isinstance(x, Tensor) for x in inputs[0]):
+            return on_tensors(*inputs[0], **attrs)
         override = get_backend_override()
         call = calls.get(override) or calls.setdefault(override, getattr(table(), name))
         return call(*inputs, **attrs)

@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 Words = np.ndarray[Any, np.dtype[np.int64]]
 # What rows point to, by `id`, is never freed: another thread may be running it while its row is replaced. When this is full,
 # no more rows are added.
-_prepared: dict[int, tuple[Prepared, Words, int]] = {}
+_prepared: dict[int, tuple[Prepared, Words, int, list[object]]] = {}
 # Attributes whose addresses are in rows are never freed either.
 _attributes: dict[tuple[int, ...], dict[str, Any]] = {}
 MOST_PREPARED = 4096
@@ -141,7 +141,7 @@ def add_shape_row(
     if any(_key_of(row, len(key), len(pairs)) == key + pairs for row in rows):
         return
     row = next((row for row in rows if not row[0]), rows[0])
-    _, steps, scratch_nbytes = _prepared.setdefault(id(prepared), (prepared, *_step_words(run)))
+    _, steps, scratch_nbytes, _ = _prepared.setdefault(id(prepared), (prepared, *_step_words(run)))
     (shape,), (dtype,) = prepared.shapes, prepared.computed
     values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
     values |= {f"in_place{i}": elementwise and (a.shape, a.dtype) == (shape, dtype) for i, a in enumerate(arrays)}
@@ -192,26 +192,28 @@ def _key(arrays: Sequence[Array]) -> list[int]:
 def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
     same = tuple(a.dtype for a in arrays) == prepared.inputs and prepared.computed == prepared.returned
     small = len(run.steps) <= table.MOST_STEPS and len(arrays) <= table.MOST_INPUTS
-    few = all(len(s.places) + len(s.words) <= table.MOST_ARGUMENTS for s in run.steps)
+    few = all(len(s.places) + len(s.words) + len(s.sizes) <= table.MOST_ARGUMENTS for s in run.steps)
     axes = [a.ndim for a in arrays] + [max(len(shape), 1) for shape in prepared.shapes]
     return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= table.MOST_AXES
 
 
-def _step_words(run: HostRunner) -> tuple[Words, int]:
-    """The steps' words, and the bytes of all scratch with what its alignment takes."""
+def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
+    """The steps' words, the bytes of all scratch with what its alignment takes, and what has the memory that words point to."""
     offsets, scratch_nbytes = [], 0
-    for spec in run.build.scratch:
+    for nbytes in run.scratch_nbytes:
         offsets.append(scratch_nbytes)
-        scratch_nbytes += -(-spec.nbytes // 64) * 64
-    words = np.zeros((len(run.steps), table.STEP_WORDS), np.int64)
+        scratch_nbytes += -(-nbytes // 64) * 64
+    words, owners = np.zeros((len(run.steps), table.STEP_WORDS), np.int64), []
     for row, step in zip(words, run.steps, strict=True):
         pairs = []
         for kind, index, offset in step.places:
             pairs += [_BASES.get(kind, index), offset + (offsets[index] if kind == "scratch" else 0)]
-        for value in step.words:
+        rest, owner = step.arguments_after()
+        owners.append(owner)
+        for value in rest:
             pairs += [table.NO_BASE, value]
         row[: 3 + len(pairs)] = [step.code.address, step.programs, len(pairs) // 2, *pairs]
-    return words, scratch_nbytes + 64 if scratch_nbytes else 0
+    return words, scratch_nbytes + 64 if scratch_nbytes else 0, owners
 
 
 @functools.cache

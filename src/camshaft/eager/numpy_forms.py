@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
-from camshaft.ops.arguments import Array, Dtype, product_dtypes
+from camshaft.ops.arguments import Array, Dtype, common_dtype, product_dtypes
 
 _FOLDS = ("sum", "mean", "prod", "max", "min")
 _ARGUMENTS = ("argmax", "argmin")
@@ -98,6 +98,8 @@ def _computed(op: str) -> dict[str, tuple[Any, Any]]:
     return _COMPUTED[op]
 
 
+# The dtype of results where it is not the op's own. The attribute `to` overrules it.
+RETURNED = dict.fromkeys(_ARGUMENTS, np.dtype(np.int64))
 _IDENTITIES = {"sum": 0, "prod": 1, "mean": np.nan}
 
 
@@ -110,7 +112,7 @@ def _of_nothing(op: str, x: Array, shape: tuple[int, ...], folds_nothing: bool) 
             words = {"max": "maximum", "min": "minimum"}.get(op, op)
             what = f"zero-size array to reduction operation {words} which has no identity"
             raise ArrayValueError(f"attempt to get {op} of an empty sequence" if op in _ARGUMENTS else what)
-        return np.empty(shape, np.int32 if op in _ARGUMENTS else x.dtype)
+        return np.empty(shape, RETURNED.get(op, x.dtype))
     wide: Any = {"b": np.int64, "i": np.int64, "u": np.uint64}.get(kind, x.dtype)
     return np.full(shape, _IDENTITIES[op], np.float64 if op == "mean" and kind in "biu" else wide)
 
@@ -141,7 +143,7 @@ def _matmul(arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
         raise ArrayValueError(f"{what}: {text}  and requested shape {_text((*rows, *columns))}") from None
     shape = (*batch, *rows, *columns)
     computed, returned = product_dtypes(left.dtype, right.dtype)
-    ready = np.zeros(shape, np.result_type(a, b)) if 0 in left.shape or 0 in right.shape else None
+    ready = np.zeros(shape, common_dtype([a.dtype, b.dtype])) if 0 in left.shape or 0 in right.shape else None
     return Form(tuple(x.astype(computed or x.dtype, copy=False) for x in (left, right)), shape, ready, returned)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import threading
+from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
 from camshaft.dtypes import DType
 from camshaft.eager.launches import launch_words, run_launches, several_workers
+from camshaft.eager.native.cpython_abi import data_address
 from camshaft.lang import Array as KernelArray
 from camshaft.lang import Tracer, kernel
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
@@ -30,7 +32,8 @@ Runner = Callable[[Sequence[Array], Sequence[Array]], None]
 # Work from which the workers are called: waking them and coming back takes 5 to 10 microseconds.
 SHARE_NS = 60_000.0
 NARROW_BLOCK = 4096
-Sizes = np.ndarray[Any, np.dtype[np.int64]]
+# A kind of tensor, its index, and bytes from its start.
+Place: TypeAlias = tuple[str, int, int]
 # Kernels that take sizes at run time, by device and RunTimeForm.key.
 _kernels: dict[Hashable, CpuKernel] = {}
 
@@ -73,53 +76,67 @@ def estimated_ns(node: NodeSpec, choice: Choice) -> float:
     return max(choice.variant.cost(node, choice.device), op.nbytes(node) / 20, op.flops(node) / 30)
 
 
-@dataclass(frozen=True)
-class Step:
-    """A launch: `places` are (kind of tensor, its index, offset in bytes) of its arrays; `words` the arguments after them, which
-    are addresses in `sizes` where the kernel takes sizes at run time."""
+class Step(NamedTuple):
+    """A launch: `places` are those of its arrays. After them come `words` and the addresses of `sizes`, which the kernel takes at
+    run time."""
 
     code: CpuKernel
-    places: tuple[tuple[str, int, int], ...]
-    words: tuple[int, ...]
+    places: tuple[Place, ...]
     programs: int
-    sizes: Sizes | None = None
+    sizes: tuple[int, ...] = ()
+    words: tuple[int, ...] = ()
+
+    def arguments_after(self) -> tuple[list[int], object]:
+        """The arguments after the arrays, and what has the memory that they point to."""
+        if not self.sizes:
+            return [*self.words], None
+        sizes = array("q", self.sizes)
+        first = sizes.buffer_info()[0]
+        return [*self.words, *range(first, first + 8 * len(sizes), 8)], sizes
 
 
 @dataclass(frozen=True)
 class HostRunner:
     """The launches in order: on this thread, or with the workers where there is enough to do. Scratch is made per call, so that
-    threads do not share it; `build` owns what the words point to."""
+    threads do not share it; `owner` has what the words point to."""
 
     steps: tuple[Step, ...]
-    build: Build
+    scratch_nbytes: tuple[int, ...]
     elapsed_ns: float
+    owner: object = None
 
     @property
     def shared(self) -> bool:
         """Whether the workers do it together."""
-        several = any(step.programs > 1 for step in self.steps)
-        return several and self.elapsed_ns >= SHARE_NS and several_workers()
+        if self.elapsed_ns < SHARE_NS:
+            return False
+        return any(step.programs > 1 for step in self.steps) and several_workers()
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        scratch_arrays = [_aligned(spec.nbytes) for spec in self.build.scratch]
-        named = {"input": inputs, "output": outputs, "scratch": scratch_arrays}
-        starts = {kind: [a.ctypes.data for a in arrays] for kind, arrays in named.items()}
-        blocks = [
-            np.array([*(starts[kind][index] + offset for kind, index, offset in s.places), *s.words], np.int64)
-            for s in self.steps
-        ]
-        pairs = list(zip(self.steps, blocks, strict=True))
+        scratch = [_aligned(nbytes) for nbytes in self.scratch_nbytes] if self.scratch_nbytes else ()
+        arrays = {"input": inputs, "output": outputs, "scratch": scratch}
+        blocks, owners = [], []
+        for step in self.steps:
+            rest, owner = step.arguments_after()
+            places = [data_address(arrays[kind][index]) + offset for kind, index, offset in step.places]
+            blocks.append(array("q", places + rest))
+            owners.append(owner)
         if self.shared:
-            launches = launch_words([(s.code.address, b.ctypes.data, s.programs) for s, b in pairs])
-            run_launches(launches.ctypes.data, len(pairs))
+            each = zip(self.steps, blocks, strict=True)
+            launches = launch_words([(s.code.address, b.buffer_info()[0], s.programs) for s, b in each])
+            run_launches(launches.ctypes.data, len(blocks))
             return
-        for step, block in pairs:
-            step.code(block.ctypes.data, 0, step.programs)
+        for step, block in zip(self.steps, blocks, strict=True):
+            step.code(block.buffer_info()[0], 0, step.programs)
 
 
 def _host_runner(node: NodeSpec, build: Build, choice: Choice) -> HostRunner:
     steps = tuple(_step(launch, node, build, choice) for launch in build.launches)
-    return HostRunner(steps, build, estimated_ns(node, choice))
+    return HostRunner(steps, _scratch_nbytes(build), estimated_ns(node, choice), build)
+
+
+def _scratch_nbytes(build: Build) -> tuple[int, ...]:
+    return tuple(spec.nbytes for spec in build.scratch)
 
 
 @kernel
@@ -130,21 +147,21 @@ def narrow(k: Tracer, x: KernelArray, out: KernelArray, *, n: int) -> None:
 
 
 def narrowed(run: HostRunner, node: NodeSpec, choice: Choice, dtype: DType) -> HostRunner:
-    """The same with its one result rounded to another dtype, by one launch more: the result before is scratch."""
-    wide, build = node.outputs[0], run.build
-    n, at = prod(wide.bounds), len(build.scratch)
+    """The host runner of a node with its one result rounded to another dtype, by one launch more; before, it is scratch."""
+    wide, n, at = node.outputs[0], prod(node.outputs[0].bounds), len(run.scratch_nbytes)
     launch = Launch(
         narrow, (scratch(at, "read", (n,)), write(0, shape=(n,))), (Cells(n, NARROW_BLOCK),), {"n": n}, sizes=("n",)
     )
-    whole = Build((*build.launches, launch), (*build.scratch, wide))
+    whole = Build((launch,), (*[wide] * at, wide))
     narrow_node = replace(node, outputs=(TensorSpec(wide.shape, dtype),))
     moved = [
-        replace(
-            step, places=tuple(("scratch", at, o) if kind == "output" else (kind, i, o) for kind, i, o in step.places)
+        step._replace(
+            places=tuple(("scratch", at, o) if kind == "output" else (kind, i, o) for kind, i, o in step.places)
         )
         for step in run.steps
     ]
-    return replace(run, steps=(*moved, _step(launch, narrow_node, whole, choice)), build=whole)
+    last = _step(launch, narrow_node, whole, choice)
+    return replace(run, steps=(*moved, last), scratch_nbytes=(*run.scratch_nbytes, wide.nbytes))
 
 
 def _aligned(nbytes: int) -> Array:
@@ -157,22 +174,26 @@ def _step(launch: Launch | NativeCall, node: NodeSpec, build: Build, choice: Cho
     places = tuple((o.kind, o.index, operand_part(o, node, build).offset_nbytes) for o in launch.arrays)
     form = run_time_form(launch, node, build, choice.device)
     if form is not None:
-        sizes = np.array(form.values, np.int64)
-        first = sizes.ctypes.data
-        return Step(_kernel(form, choice), places, tuple(range(first, first + sizes.nbytes, 8)), form.programs, sizes)
+        return Step(kernel_of_form(form, choice), places, form.programs, form.values)
     words = (launch.words.ctypes.data,) if isinstance(launch, NativeCall) else ()
     code = native_code(compile_launch(launch, signature(launch, node, build), choice.device))
-    return Step(code, places, words, program_count(launch, {}))
+    return Step(code, places, program_count(launch, {}), (), words)
+
+
+def strided_build(launch: Launch, over: Iteration) -> Build:
+    """An elementwise launch for this iteration instead of its own."""
+    constants = {**launch.constants, **over.constants}
+    return Build((replace(launch, constants=constants, grid=over.grid, extents=()),))
 
 
 def strided_runner(launch: Launch, node: NodeSpec, over: Iteration, choice: Choice, elapsed_ns: float) -> HostRunner:
-    """An elementwise launch for this iteration instead of its own."""
-    constants = {**launch.constants, **over.constants}
-    build = Build((replace(launch, constants=constants, grid=over.grid, extents=()),))
-    return HostRunner((_step(build.launches[0], node, build, choice),), build, elapsed_ns)
+    """What runs `strided_build`."""
+    build = strided_build(launch, over)
+    return HostRunner((_step(build.launches[0], node, build, choice),), (), elapsed_ns, build)
 
 
-def _kernel(form: RunTimeForm, choice: Choice) -> CpuKernel:
+def kernel_of_form(form: RunTimeForm, choice: Choice) -> CpuKernel:
+    """The kernel that takes sizes at run time, compiled once."""
     key = choice.backend, form.key
     found = _kernels.get(key)
     if found is None:

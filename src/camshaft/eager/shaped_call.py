@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.dtypes import as_dtype
-from camshaft.eager.numpy_forms import attributes_of, check_core, form_of
+from camshaft.eager.numpy_forms import RETURNED, attributes_of, check_core, form_of
 from camshaft.eager.operands import check_cast
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.ops.arguments import HALVES, Array, Dtype, Operand
-from camshaft.ops.op import Attrs, NodeSpec, Op
+from camshaft.ops.op import Attrs, Build, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import Choice
 from camshaft.validation.run import refusal_of
+
+# Calls of a shape before its own kernel is compiled.
+FIRST_USES = 2
+
+
+class NoFormula(Exception):
+    """The call runs something else than kernels that take sizes at run time."""
+
 
 _IN_PLACE = "a contiguous, writeable ndarray"
 
@@ -29,15 +37,31 @@ class Chooser(Protocol):
 
     op: Op
     names: set[tuple[str, ...]]  # of attributes that the op takes
+    n_inputs: int  # of an elementwise op; 0 for others
 
     def select(self, node: NodeSpec) -> Choice: ...
     def known(self, key: Hashable) -> Prepared | None: ...
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
+    def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None: ...
+    def replace(self, key: Hashable, prepared: Prepared) -> None: ...
+    def first_use(self, node: NodeSpec, choice: Choice) -> Choice | None: ...
+    def only_choice(self, node: NodeSpec) -> Choice | None: ...
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Planned(NamedTuple):
+    """What a call runs, without code: the node, its variant's launches and the results' shapes."""
+
+    node: NodeSpec
+    choice: Choice
+    build: Build
+    shapes: tuple[tuple[int, ...], ...]
+
+
+Plan: TypeAlias = Callable[[Sequence[tuple[int, ...]]], Planned]
+
+
+class Prepared(NamedTuple):
     """A compiled call. Inputs are cast to `inputs`, results from `computed` to `returned`."""
 
     run: Runner
@@ -45,11 +69,14 @@ class Prepared:
     shapes: tuple[tuple[int, ...], ...]
     computed: tuple[Dtype, ...]
     returned: tuple[Dtype, ...]
+    node: NodeSpec | None = None  # what it runs, where that is all
+    # Above 0: another variant runs in place of the chosen one, so often; then the call is prepared with the chosen one.
+    uses_left: int = 0
 
     @property
     def takes_sizes(self) -> bool:
         """Whether a call of another shape compiles nothing; many are made once."""
-        return isinstance(self.run, HostRunner) and any(step.sizes is not None for step in self.run.steps)
+        return isinstance(self.run, HostRunner) and any(step.sizes for step in self.run.steps)
 
 
 def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping[str, Any]) -> Any:
@@ -86,7 +113,11 @@ def _call(
     op = chooser.op
     key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
     before = chooser.known(key)
-    prepared = before or chooser.once(key, lambda: prepare(chooser, arrays, given))
+    prepared = before or chooser.once(key, lambda: prepare(chooser, arrays, given, first_uses=FIRST_USES))
+    if before is not None and before.uses_left:
+        left = before.uses_left - 1
+        prepared = before._replace(uses_left=left) if left else prepare(chooser, arrays, given)
+        chooser.replace(key, prepared)
     inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
     wanted = _outputs(op, prepared, out)
     results = [
@@ -94,10 +125,30 @@ def _call(
         for want, shape, dtype in zip(wanted, prepared.shapes, prepared.computed, strict=True)
     ]
     prepared.run(inputs, results)
-    if before is not None or not prepared.takes_sizes:
+    if not prepared.uses_left and (before is not None or not prepared.takes_sizes):
         chooser.remember(operands, attrs, prepared)
+    elif before is None and all(x is y for x, y in zip(operands, arrays, strict=True)):
+        _record(chooser, operands, attrs, prepared)
     given_back = tuple(give(r, w, d) for r, w, d in zip(results, wanted, prepared.returned, strict=True))
     return given_back[0] if len(given_back) == 1 else given_back or None
+
+
+def _record(chooser: Chooser, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
+    """Has the chooser record a call that no choice by size decided."""
+    node = prepared.node
+    choice = None if node is None else chooser.only_choice(node)
+    if node is None or choice is None:
+        return
+
+    def plan(shapes: Sequence[tuple[int, ...]]) -> Planned:
+        specs = tuple(replace(spec, shape=shape) for spec, shape in zip(node.inputs, shapes, strict=True))
+        there = NodeSpec(specs, choice.op.outputs(specs, node.attrs), node.attrs)
+        build = None if choice.variant.supports(there, choice.device) else choice.variant.build(there, choice.device)
+        if not isinstance(build, Build):
+            raise NoFormula
+        return Planned(there, choice, build, tuple(spec.bounds for spec in there.outputs))
+
+    chooser.record(operands, attrs, prepared, plan)
 
 
 def node_of(op: Op, arrays: Sequence[Array], attrs: Attrs) -> NodeSpec:
@@ -127,8 +178,9 @@ def check_updates(op: Op, values: Sequence[Any]) -> None:
             raise ShapeError(f"{op.name}: input {index} is written in place; got a {kind}, wanted {_IN_PLACE}")
 
 
-def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared:
-    """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back."""
+def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses: int = 0) -> Prepared:
+    """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back. `first_uses`:
+    for so many calls another variant of the same bits may run, which compiles nothing for this shape."""
     op = chooser.op
     names = tuple(attrs)
     if names not in chooser.names:
@@ -146,22 +198,27 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs) -> Prepared
         returned = arrays[0].dtype  # NumPy's functions keep the operands' dtype
     dtypes = tuple(spec.parts[0].dtype.numpy for spec in node.outputs)
     back = tuple(d if returned is None or d != np.float32 else returned for d in dtypes)
+    if "to" not in attrs:
+        back = (RETURNED.get(op.name, back[0]), *back[1:]) if back else back
     shapes = tuple(spec.bounds for spec in node.outputs)
     inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
     choice = chooser.select(node)
     short = _rounding(node, choice, back)
     if short is not None:
         node, dtypes = short, back
-    run = runner(node, choice)
+    first = chooser.first_use(node, choice) if first_uses else None
+    run = runner(node, first or choice)
     if len(dtypes) == 1 and back != dtypes and isinstance(run, HostRunner):
-        run, dtypes = narrowed(run, node, choice, as_dtype(back[0])), back
-    return Prepared(run, inputs, shapes, dtypes, back)
+        run = narrowed(run, node, choice, as_dtype(back[0]))
+        return Prepared(run, inputs, shapes, back, back, None, 0 if first is None else first_uses)
+    return Prepared(run, inputs, shapes, dtypes, back, node, 0 if first is None else first_uses)
 
 
 def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> NodeSpec | None:
-    """The node with the attribute `to`, so that its kernels round their one result as they store it (ops/checks.py); None
-    where the op or the chosen variant does not."""
-    if len(returned) != 1 or returned[0] not in HALVES or choice.device.space != HOST:
+    """The node with the attribute `to`, so that its kernels convert their one result as they store it (ops/checks.py); None
+    where the op or the chosen variant does not, or nothing is to convert."""
+    own = [spec.parts[0].dtype.numpy for spec in node.outputs]
+    if len(returned) != 1 or list(returned) == own or choice.device.space != HOST:
         return None
     attrs = {**node.attrs, "to": as_dtype(returned[0]).name}
     outputs = choice.op.outputs(node.inputs, attrs) if choice.op.accepts(node.inputs, attrs) else ()

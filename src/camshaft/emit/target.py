@@ -34,6 +34,11 @@ class CpuTarget:
         return "avx512bf16" in self.features
 
     @property
+    def flushes_bf16(self) -> bool:
+        """Whether that instruction makes 0 of subnormals: AVX-512's does, whatever MXCSR says."""
+        return self.has_bf16 and self._is_x86
+
+    @property
     def has_f16(self) -> bool:
         """Whether instructions convert between f16 and f32."""
         return self._is_arm or not self.features.isdisjoint({"f16c", "avx512f", "zfhmin", "zfh"})

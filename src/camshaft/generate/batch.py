@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError
-from camshaft.generate.generation import Closing, Generation
+from camshaft.generate.generation import Closing, FinishReason, Generation
 from camshaft.generate.options import GenerateOptions
-from camshaft.generate.sampler import Sampler
+from camshaft.generate.sampler import Sampler, check_drawn
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -29,10 +29,11 @@ class _Sequence:
     pending: list[int]
     sampler: Sampler
     end_tokens: frozenset[int]
+    logprobs: int | None
     generation: Generation = field(init=False)
     history: list[int] = field(default_factory=list)
     slot: int | None = None
-    drawn: int | None = None
+    drawn: int = -1
 
 
 class Batch(Closing):
@@ -55,10 +56,10 @@ class Batch(Closing):
         self._pieces: deque[tuple[int, str]] = deque()
         self._waiting: deque[_Sequence] = deque()
         for i, (ids, each) in enumerate(zip(prompts, options, strict=True)):
-            sequence = _Sequence(i, list(ids), model.sampler(each.sampling), model.end_tokens(each))
-            take, release = partial(self._take, sequence), partial(self._release, sequence)
-            text = model.tokenizer.stream(at_start=False)
-            sequence.generation = Generation(len(ids), take, text, each, release)
+            sampler, end_tokens = model.sampler(each.sampling), model.end_tokens(each)
+            sequence = _Sequence(i, list(ids), sampler, end_tokens, each.logprobs)
+            take, text = partial(self._take, sequence), model.tokenizer.stream(at_start=False)
+            sequence.generation = Generation(len(ids), take, text, each, partial(self._release, sequence))
             self._waiting.append(sequence)
         self.generations = tuple(sequence.generation for sequence in self._waiting)
 
@@ -90,10 +91,10 @@ class Batch(Closing):
         self._waiting.clear()
         self._pieces.clear()
 
-    def _take(self, sequence: _Sequence) -> int | None:
-        return None if sequence.drawn in sequence.end_tokens else sequence.drawn
+    def _take(self, sequence: _Sequence) -> int | FinishReason:
+        return "stop" if sequence.drawn in sequence.end_tokens else sequence.drawn
 
-    def _release(self, sequence: _Sequence) -> None:
+    def _release(self, sequence: _Sequence, generation: Generation) -> None:
         slot, sequence.slot = sequence.slot, None
         if slot is not None:
             self._model.plans.cache.close_slot(slot)
@@ -101,21 +102,32 @@ class Batch(Closing):
 
     def _step(self) -> None:
         """Run the model once; sample a token for each sequence whose prompt is fully processed."""
+        self._model.check_open()
+        self._admit()
         with self._model.lock:
             self._model.check_open()
-            self._admit()
             parts = self._parts()
             drawn = self._run(parts) if parts else []
         for sequence in drawn:
             self._advance(sequence)
 
     def _admit(self) -> None:
-        """Give free slots to waiting sequences. Raises ContextError if other sessions use all slots."""
+        """Give free slots to waiting sequences. Without a slot, wait for one. Raises ContextError if other sessions use all."""
         cache = self._model.plans.cache
-        while self._waiting and (cache.n_free or not self._active):
-            sequence = self._waiting[0]
-            sequence.slot = cache.open_slot()
-            self._active.append(self._waiting.popleft())
+        for active in self._active:
+            assert active.slot is not None
+            cache.slots.use(active.slot)
+        while self._waiting:
+            try:
+                slot = cache.open_slot(wait=not self._active)
+            except ContextError:
+                if self._active:
+                    return
+                raise
+            cache.slots.use(slot)
+            sequence = self._waiting.popleft()
+            sequence.slot = slot
+            self._active.append(sequence)
             sequence.generation.begin()
 
     def _parts(self) -> list[tuple[_Sequence, list[int]]]:
@@ -157,8 +169,12 @@ class Batch(Closing):
             sequence.history += part
             del sequence.pending[: len(part)]
         tokens = self._model.samplers.draw([s.sampler for s in completed], [s.history for s in completed])
-        for sequence, token in zip(completed, tokens, strict=True):
-            sequence.drawn, sequence.pending = token, [token]
+        for row, (sequence, token) in enumerate(zip(completed, tokens, strict=True)):
+            of, generation = f"prompt {sequence.index}: ", sequence.generation
+            sequence.drawn = check_drawn(token, len(sequence.history), generation.tokens, of)
+            sequence.pending = [token]
+            if sequence.logprobs is not None and token not in sequence.end_tokens:
+                generation.logprobs.append(self._model.token_logprob(row, token, sequence.logprobs))
         return completed
 
     def _advance(self, sequence: _Sequence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -63,34 +64,57 @@ class StopStrings:
         return text
 
 
-class Generation:
-    """An iterator of text pieces. At its end `finish_reason` is 'stop' (end token or stop string) or 'length'.
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token's id, its text, the natural logarithm of its probability, and the most probable tokens in its place.
 
-    `ids` are the generated tokens without the end token, `tokens` their number. If closed early or after an error,
-    `finish_reason` is None.
+    Probabilities are a softmax of the model's logits, before temperature, filters and penalties."""
+
+    id: int
+    token: str
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+class Generation:
+    """An iterator of text pieces. At its end `finish_reason` is 'stop' (end token or stop string) or 'length' (max_tokens or a
+    full context). If closed early or after an error, it is None.
+
+    `ids` are the generated tokens without the end token, `tokens` their number, `text` the pieces so far, and `logprobs` has an
+    entry per token if the option of that name is set. Several threads may read one generation: each piece goes to one of them.
     """
 
     def __init__(
         self,
         prompt_tokens: int,
-        next_token: Callable[[], int | None],
+        next_token: Callable[[], int | FinishReason],
         detokenizer: Detokenizer,
         options: GenerateOptions,
-        on_end: Callable[[], None] | None = None,
+        on_end: Callable[[Generation], None] | None = None,
     ) -> None:
+        """`next_token` returns a token, or the reason to end; `on_end` is called once, when the iteration has ended."""
+        self._on_end = on_end
         self.prompt_tokens = prompt_tokens
         self.finish_reason: FinishReason | None = None
         self.ids: list[int] = []
-        self._next_token: Callable[[], int | None] | None = next_token
-        self._text, self._stop = detokenizer, StopStrings(options.stop_strings)
+        self.logprobs: list[TokenLogprob] = []
+        self.text_is_exact = False  # whether `text` is that of all `ids`; false before the end
+        self._next_token: Callable[[], int | FinishReason] | None = next_token
+        self._detokenizer, self._stop = detokenizer, StopStrings(options.stop_strings)
+        self._pieces: list[str] = []
         self._max_tokens = options.max_tokens
-        self._on_end = on_end
+        self._reading = threading.RLock()
         self._started = self._first = self._last = 0.0
 
     @property
     def tokens(self) -> int:
         """The number of tokens generated so far."""
         return len(self.ids)
+
+    @property
+    def text(self) -> str:
+        """All pieces so far."""
+        return "".join(self._pieces)
 
     @property
     def timings(self) -> GenerationTimings:
@@ -106,7 +130,7 @@ class Generation:
     @property
     def is_full(self) -> bool:
         """Whether max_tokens are generated."""
-        return self.tokens >= self._max_tokens
+        return 0 <= self._max_tokens <= self.tokens
 
     def begin(self) -> None:
         """Start the clock; by default it starts with the first token."""
@@ -116,44 +140,53 @@ class Generation:
         return self
 
     def __next__(self) -> str:
-        try:
-            while self._next_token is not None:
-                piece = self.advance()
-                if piece:
-                    return piece
-        except BaseException:
-            self.close()
-            raise
-        raise StopIteration
+        with self._reading:
+            try:
+                while self._next_token is not None:
+                    piece = self.advance()
+                    if piece:
+                        return piece
+            except BaseException:
+                self.close()
+                raise
+            raise StopIteration
 
     def close(self) -> None:
         """End the iteration; may be called twice."""
         on_end, self._on_end, self._next_token = self._on_end, None, None
         if on_end is not None:
-            on_end()
+            on_end(self)
+
+    def __del__(self) -> None:
+        self.close()
 
     def advance(self) -> str:
         """Generate one token and return the text that it completes, possibly empty; always empty after the end."""
         if self._next_token is None:
             return ""
         self._started = self._started or time.perf_counter()
-        token = None if self.is_full else self._next_token()
+        token = "length" if self.is_full else self._next_token()
         now = time.perf_counter()
         self._first = self._first or now
-        if token is None:
-            return self.finish("length" if self.is_full else "stop")
+        if isinstance(token, str):
+            return self.finish(token)
         self.ids.append(token)
         self._last = now
-        piece, stopped = self._stop.push(self._text.push(token))
+        piece, stopped = self._stop.push(self._detokenizer.push(token))
+        self._pieces.append(piece)
         if stopped:
             self._end("stop")
         return piece
 
     def finish(self, reason: FinishReason) -> str:
-        """End the generation and return the buffered text."""
-        self._end(reason)
-        rest, stopped = self._stop.push(self._text.flush())
-        return rest if stopped else rest + self._stop.flush()
+        """End the generation and return the buffered text. A character that 'length' cuts is left out."""
+        is_cut = self._detokenizer.is_inside_character
+        piece, stopped = self._stop.push(self._detokenizer.flush() if reason == "stop" else "")
+        piece = piece if stopped else piece + self._stop.flush()
+        self._pieces.append(piece)
+        self.text_is_exact = not (is_cut or stopped)
+        self._end("stop" if stopped else reason)
+        return piece
 
     def _end(self, reason: FinishReason) -> None:
         self.finish_reason = reason

@@ -4,22 +4,17 @@ Imported only when a plan is compiled: a warm start loads cached plans instead."
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
 from camshaft.graph import functions as F
-from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.graph import Graph
 from camshaft.models.architectures import architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.rope_scaling import Rotations
 from camshaft.models.transformer import LayerCache, token_inputs
 from camshaft.ops.spec import Dim
-
-# (greedy, number of recent tokens that are penalized)
-SamplingKind: TypeAlias = tuple[bool, int]
 
 
 class ModelGraphs:
@@ -47,19 +42,17 @@ class ModelGraphs:
         return LayerCache(keys, values, tuple(scales))
 
 
-def sampling_graph(kind: SamplingKind, rows: Dim, vocab_size: int) -> Graph:
-    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows]."""
-    greedy, penalized = kind
+def sampling_graph(penalized: int, rows: Dim, vocab_size: int) -> Graph:
+    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows], -1 for a row with a NaN.
+
+    `penalized` is the number of recent tokens that get the repeat penalty."""
     graph = Graph()
     logits = graph.input("logits", (rows, vocab_size), "f32")
     if penalized:
         recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
         logits = F.repeat_penalty(logits, recent, penalty)
-    graph.output("token", F.argmax(logits) if greedy else _sample(graph, logits, rows))
-    return graph
-
-
-def _sample(graph: Graph, logits: Tensor, rows: Dim) -> Tensor:
     kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
     temperature, top_k, top_p, min_p = (graph.input(name, (rows,), dtype) for name, dtype in kinds.items())
-    return F.sample(logits, temperature, top_k, top_p, min_p, graph.input("seed", (rows, 3), "u32"))
+    seed = graph.input("seed", (rows, 3), "u32")
+    graph.output("token", F.sample(logits, temperature, top_k, top_p, min_p, seed))
+    return graph

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft.dtypes import DType, i32
-from camshaft.errors import ContextError, SettingError
+from camshaft.errors import ContextError, ModelError, SettingError
+from camshaft.generate.slots import Slots
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
@@ -61,7 +62,7 @@ class KVCache:
         if n_blocks > EAGER_FROM_BLOCKS and device is None:
             _ = self.states  # raises MemoryError before lists of that length are built
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
-        self._free_slots = list(range(n_slots - 1, -1, -1))
+        self.slots = Slots(n_slots)
         self._blocks: dict[int, list[int]] = {}  # of each open slot
 
     @cached_property
@@ -89,16 +90,19 @@ class KVCache:
     @property
     def n_free(self) -> int:
         """The number of free slots."""
-        return len(self._free_slots)
+        return self.slots.n_free
 
-    def open_slot(self) -> int:
-        """Take a free slot. Raises ContextError if there is none."""
-        try:
-            slot = self._free_slots.pop()  # atomic: sessions may be opened in several threads
-        except IndexError:
+    def open_slot(self, *, wait: bool = False) -> int:
+        """Take a free slot; with `wait`, as soon as a generation of another thread has freed one.
+
+        Raises ContextError if there is none, ModelError if the model is closed meanwhile."""
+        slot = self.slots.take(wait=wait)
+        if slot is None:
+            if self.slots.is_closed:
+                raise ModelError("the model is closed")
             raise ContextError(
                 f"all {self.n_slots} sessions of this model are open; close one, or open the model with a larger sessions="
-            ) from None
+            )
         self._blocks[slot] = []
         return slot
 
@@ -107,10 +111,11 @@ class KVCache:
         blocks = self._blocks.pop(slot, None)
         if blocks is not None:
             self._free_blocks += blocks[::-1]
-            self._free_slots.append(slot)
+            self.slots.release(slot)
 
     def close(self) -> None:
         """Release the memory. Slots may still be closed afterwards."""
+        self.slots.close()
         for array in self.states.values():
             if not isinstance(array, np.ndarray):
                 array.close()

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -18,12 +18,13 @@ from camshaft.errors import ContextError, ModelError, SettingError, count, short
 from camshaft.garbage import no_collection
 from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch
-from camshaft.generate.generation import Closing, Generation, GenerationTimings
+from camshaft.generate.conversation import Conversation, Messages, checked_messages
+from camshaft.generate.generation import Closing, Generation, GenerationTimings, TokenLogprob
 from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, Sampling, generate_options
-from camshaft.generate.sampler import Sampler, SamplerPlans
-from camshaft.generate.session import Conversation, Session
+from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
+from camshaft.generate.session import Session
 from camshaft.models.config import architecture_name, read_config
 from camshaft.models.pull import resolve_model
 from camshaft.settings import thread_count
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["Batch", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
+__all__ = ["Batch", "Conversation", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
 
 DEFAULT_SESSIONS = 8
 CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)
@@ -171,24 +172,37 @@ class LanguageModel(Closing):
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | None = None,
         options: GenerateOptions | None = None,
+        *,
+        messages: Messages | None = None,
         **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
-        """Generate text after `prompt`, in a new session that ends with the iteration.
+        """Generate text after `prompt` or `messages`, in a new session that begins and ends with the iteration.
 
-        `prompt` is a message (the chat template is applied unless `raw`) or token ids. `options` or keywords say how: see
-        GenerateOptions; keywords take precedence. Raises SettingError for an invalid option, ContextError if the prompt does
-        not fit the context, or if the context fills up.
+        `prompt` is a message (the chat template is applied unless `raw`) or token ids; `messages` are a whole chat, a list of
+        {'role': ..., 'content': ...}. `options` or keywords say how: see GenerateOptions; keywords take precedence. If all
+        sessions are in use, the iteration waits until another thread's generation ends.
+
+        Raises SettingError for an invalid option, ContextError if the prompt does not fit the context. The iteration raises
+        ContextError if no session becomes free, and LogitsError if the model computes NaN.
         """
         options = generate_options(options, keywords)
-        ids = self.prompt_ids(prompt, raw=options.raw)
-        session = self.session()
-        try:
-            return session.start(ids, options, close_at_end=True)
-        except BaseException:
-            session.close()
-            raise
+        if (prompt is None) == (messages is None):
+            came = "neither a prompt nor messages" if prompt is None else "a prompt and messages"
+            raise SettingError(f"generate got {came}; wanted one of them")
+        ids = self._chat_ids(messages, options) if prompt is None else self.prompt_ids(prompt, raw=options.raw)
+        self.check_open()
+        session = Session(self, waits=True)
+        return session.start(ids, options, lambda generation: session.close())
+
+    def _chat_ids(self, messages: Messages | None, options: GenerateOptions) -> list[int]:
+        if options.raw:
+            raise SettingError("generate got messages and raw=True; messages need the chat template")
+        chat = checked_messages(() if messages is None else messages)
+        if not chat:
+            raise SettingError("generate got no messages; wanted at least one")
+        return encode_chat(self.tokenizer, self.chat_template.render(chat))
 
     def generate_batch(
         self,
@@ -225,12 +239,21 @@ class LanguageModel(Closing):
             raise ModelError(f"the model {self.name} is closed")
 
     def conversation(
-        self, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]
+        self,
+        options: GenerateOptions | None = None,
+        *,
+        system: str | None = None,
+        messages: Messages = (),
+        context_shift: bool = True,
+        **keywords: Unpack[GenerateKeywords],
     ) -> Conversation:
         """Start a conversation: `say(text)` applies the chat template and processes only the new tokens.
 
-        An answer has at most 512 tokens by default."""
-        return Conversation(self, generate_options(options, keywords, CONVERSATION_OPTIONS))
+        It begins with the message `system`, if given, and `messages`. When the context is full, the oldest turns after the
+        system message are dropped, unless `context_shift` is False. An answer has at most 512 tokens by default."""
+        self.check_open()
+        given = generate_options(options, keywords, CONVERSATION_OPTIONS)
+        return Conversation(self, given, system=system, messages=messages, context_shift=context_shift)
 
     def end_tokens(self, options: GenerateOptions) -> frozenset[int]:
         """The ids of the tokens that end the text."""
@@ -241,13 +264,23 @@ class LanguageModel(Closing):
         with self.lock:
             return Sampler(self.samplers.plan(sampling), sampling)
 
+    def token_logprob(self, row: int, token: int, n_top: int) -> TokenLogprob:
+        """The log probability of a token drawn from a row of the last run's logits, and those of the `n_top` most probable."""
+        drawn, *top = [
+            TokenLogprob(i, self.tokenizer.spelling(i), logprob)
+            for i, logprob in log_probabilities(self.samplers.logits_of(row), token, n_top)
+        ]
+        return replace(drawn, top=tuple(top))
+
     def logits(self, token_ids: Sequence[int], *, chunk: int | None = None) -> Array:
         """Return the logits after each of n tokens, f32 [n, vocab], in runs of `chunk` tokens.
 
         Raises ContextError for an empty list, more tokens than the context, or an id outside the vocabulary.
         """
-        with self.lock, self.session() as session:
-            return session.process(self._checked(token_ids), every_row=True, chunk=chunk)
+        ids = self._checked(token_ids)
+        self.check_open()
+        with Session(self, waits=True) as session:
+            return session.process(ids, every_row=True, chunk=chunk)
 
     def describe_plan(self) -> PlanDescription:
         """Describe the plan for single tokens, and the memory use of all plans."""
@@ -281,6 +314,8 @@ _models: weakref.WeakSet[LanguageModel] = weakref.WeakSet()
 def _renew_locks() -> None:
     for model in list(_models):
         model.lock = threading.RLock()
+        if "plans" in vars(model):
+            model.plans.cache.slots.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -24,12 +24,13 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
 from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import PlanCache
-from camshaft.generate.sampler import kind_of
+from camshaft.generate.sampler import n_penalized
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
+from camshaft.settings import setting
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
@@ -119,7 +120,7 @@ class ModelPlans:
             activations=self._activations,
             weights=self.weights,
             memory=memory,
-            upcoming=lambda: [sampling_graph(kind_of(Sampling()), 1, self.config.vocab_size)],
+            upcoming=lambda: [sampling_graph(n_penalized(Sampling()), 1, self.config.vocab_size)],
         )
         self._compiled[name] = plan
         self.plan_cache.add(name, plan, memory)
@@ -214,6 +215,8 @@ class ModelPlans:
     def close(self) -> None:
         """Save new plans to the cache; release all plans, weights and the KV cache."""
         self.plan_cache.flush()
+        if setting("measure") and self.device is None:
+            self._measure()
         for plan in self._compiled.values():
             plan.close()
         for cached in self._cached.values():
@@ -226,6 +229,14 @@ class ModelPlans:
         logits: Any = self.__dict__.get("logits")
         if self.device is not None and logits is not None:
             logits.close()
+
+    def _measure(self) -> None:
+        """Let a background process measure the kernels of the plans compiled here, for the next ones."""
+        from camshaft.tune import jobs
+
+        if (self._compiled or jobs.waiting()) and jobs.is_on():
+            plans = {name: jobs.used_in(p.graph, p.choices, self._backend) for name, p in self._compiled.items()}
+            jobs.measure_later(plans, self.threads, self.plan_cache.saved())
 
 
 def _decode_name(size: int) -> str:

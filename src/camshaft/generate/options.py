@@ -108,11 +108,12 @@ SAMPLING_RULES: _Rules = {
 class GenerateOptions:
     """How to generate text, and when to end it. Raises SettingError for an invalid value.
 
-    max_tokens: the most tokens to generate.
+    max_tokens: the most tokens to generate; -1: until the model ends the text or the context is full.
     sampling: how to pick a token from the logits.
     stop: a string, or several; the text ends before the first that appears.
     ignore_eos: continue past the model's end token.
     raw: take a text prompt as it is, without the chat template.
+    logprobs: record the log probability of each token and those of this many most probable tokens; None records none.
     """
 
     max_tokens: int = 128
@@ -120,6 +121,7 @@ class GenerateOptions:
     stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     raw: bool = False
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _check(self, GENERATE_RULES)
@@ -142,14 +144,16 @@ class GenerateKeywords(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     raw: bool
+    logprobs: int | None
 
 
 GENERATE_RULES: _Rules = {
-    "max_tokens": (_integer(0, math.inf), "a whole number, 0 or more"),
+    "max_tokens": (_integer(-1, math.inf), "a whole number, 0 or more, or -1 for no limit"),
     "sampling": (lambda v: isinstance(v, Sampling), "a camshaft.Sampling"),
     "stop": (_are_texts, "a text or a list of texts"),
     "ignore_eos": (_is_bool, "True or False"),
     "raw": (_is_bool, "True or False"),
+    "logprobs": (lambda v: v is None or _integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
 }
 
 

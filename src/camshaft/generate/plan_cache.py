@@ -10,7 +10,8 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 # Settings that do not affect a plan, or that the caller passes as facts.
-_IRRELEVANT_SETTINGS = ("cache_dir", "cache_nbytes", "threads", "c_compiler", "beam")
+_IRRELEVANT_SETTINGS = ("cache_dir", "cache_nbytes", "threads", "c_compiler", "beam", "measure")
 _MAX_VALUE_NBYTES = 256  # of a value of the tokenizer; plans depend only on the vocabulary's size
 _IRRELEVANT_KEYS = ("tokenizer.chat_template",)
 
@@ -43,7 +44,7 @@ class PlanCache:
         self._use = use and _is_cacheable()
         self._settings = _settings()
         self._facts = digest_of(facts, program_digest(), _model(file), self._settings) if self._use else ""
-        self._before = _state() if self._use else ("", "")
+        self._before = store_state() if self._use else ("", "")
         self._data: dict[str, bytes] = {}  # serialized plans, loaded or new
         self._new: set[str] = set()
         self.refused: dict[str, str] = {}  # plan name -> the reason why it cannot be cached
@@ -86,7 +87,7 @@ class PlanCache:
         if not self._new:
             return
         try:
-            self._save(_state())
+            self._save(store_state())
         except StoreError as error:
             warnings.warn(f"plans were not cached: {error}", stacklevel=2)
         self._new.clear()
@@ -104,8 +105,38 @@ class PlanCache:
         """Whether plans may be cached and the settings still match the key."""
         return self._use and _is_cacheable() and _settings() == self._settings
 
+    def saved(self) -> SavedPlans:
+        """The plans that are saved, for `carry_over`."""
+        return SavedPlans(tuple(name for name in self._data if name not in self._new), self._facts, self._before)
+
     def _key(self, name: str, state: tuple[str, str]) -> str:
-        return digest_of(name, self._facts, state)
+        return _plan_key(name, self._facts, state)
+
+
+@dataclass(frozen=True)
+class SavedPlans:
+    """Cached plans of one model: names, the facts and the state of their keys."""
+
+    names: tuple[str, ...]
+    facts: str
+    state: tuple[str, str]
+
+
+def carry_over(plans: SavedPlans, affected: Collection[str]) -> SavedPlans:
+    """Save the plans under the present state of the store too, except those whose choices new measurements affect; return them.
+
+    Without it the next start would compile plans that come out the same. Raises StoreError if they cannot be written."""
+    now = store_state()
+    names = tuple(name for name in plans.names if name not in affected)
+    for name in names:
+        data = store().schedules.get(_plan_key(name, plans.facts, plans.state), f"the cached plan {name!r}")
+        if data is not None:
+            store().schedules.put(_plan_key(name, plans.facts, now), data)
+    return SavedPlans(names, plans.facts, now)
+
+
+def _plan_key(name: str, facts: str, state: tuple[str, str]) -> str:
+    return digest_of(name, facts, state)
 
 
 def _is_cacheable() -> bool:
@@ -116,7 +147,7 @@ def _is_cacheable() -> bool:
     return not (current.instrumented or current.tune or (ops is not None and ops.has_registered()))
 
 
-def _state() -> tuple[str, str]:
+def store_state() -> tuple[str, str]:
     """Digests of all stored validation results and measurements."""
     current = store()
     return current.evidence.objects.digest(), current.measurements.objects.digest()

@@ -1,16 +1,17 @@
-"""Session: a slot in the KV cache and its position. Conversation: chat messages over one session."""
+"""Session: a slot in the KV cache, and the tokens in it."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from camshaft.errors import ContextError, SettingError
-from camshaft.generate.generation import Closing, Generation
+from camshaft.generate.generation import Closing, FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
+from camshaft.generate.sampler import check_drawn
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -22,15 +23,26 @@ Array = np.ndarray[Any, Any]
 class Session(Closing):
     """Generates text and processes tokens; tokens in the cache are never processed again. Closing it frees the slot."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self._model = model
+    def __init__(self, model: LanguageModel, *, waits: bool = False) -> None:
+        """Open a session. One that `waits` takes its slot when the first token is processed, and waits for it if another
+        thread's generation will free one. Raises ContextError if all slots are in use."""
+        self._model, self._waits = model, waits
         self._open = False
-        self._slot = model.plans.cache.open_slot()
+        self._slot = None
+        if not waits:
+            self._slot = model.plans.cache.open_slot()
+            model.plans.cache.slots.keep(self._slot)
         self._open = True
+        self._end = weakref.WeakMethod(self.close)
         self.position = 0  # tokens in the cache
         self._pending: list[int] = []  # prompt or sampled tokens that are not in the cache yet
         self._turn = 0  # number of generations started
         self.history: list[int] = []  # the tokens in the cache
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens of the session, whether they are in the cache yet or not."""
+        return self.history + self._pending
 
     def generate(
         self,
@@ -43,33 +55,83 @@ class Session(Closing):
         See LanguageModel.generate.
         """
         options = generate_options(options, keywords)
-        ids = self._model.prompt_ids(prompt, raw=options.raw, first=self.position == 0 and not self._pending)
+        ids = self._model.prompt_ids(prompt, raw=options.raw, first=not self.tokens)
         return self.start(ids, options)
 
-    def start(self, ids: list[int], options: GenerateOptions, *, close_at_end: bool = False) -> Generation:
-        """Generate after token ids. With `close_at_end` the session is closed when the iteration ends."""
+    def start(
+        self,
+        ids: list[int],
+        options: GenerateOptions,
+        on_end: Callable[[Generation], None] | None = None,
+        on_full: Callable[[list[int]], list[int] | None] = lambda ids: None,
+    ) -> Generation:
+        """Generate after token ids. `on_end` is called when the iteration ends. When the context is full, `on_full` gets the
+        generated tokens and returns what the session shall have instead of its tokens, or None to end."""
         model = self._model
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
         sampler, end_tokens = model.sampler(options.sampling), model.end_tokens(options)
-        text = model.tokenizer.stream(at_start=self.position == 0 and not self._pending and not ids)
+        text = model.tokenizer.stream(at_start=not self.tokens and not ids)
         self._pending += ids
         self._turn += 1
-        turn = self._turn
+        turn, drawn, logprobs = self._turn, list[int](), list[TokenLogprob]()
 
-        def next_token() -> int | None:
+        def next_token() -> int | FinishReason:
+            self._take_slot()
             with model.lock:
                 self._check_open()
                 if turn != self._turn:
                     raise ContextError("this generation is over: its session has started another one")
+                if self.position + len(self._pending) > model.context:
+                    instead = on_full(drawn)
+                    if instead is None:
+                        return "length"
+                    self.replace(instead)
                 self._process_pending()
-                token = sampler.draw(self.history)
-            if token in end_tokens:
-                return None
-            self._pending = [token]
+                token = check_drawn(sampler.draw(self.history), self.position, len(drawn))
+                if token in end_tokens:
+                    return "stop"
+                if options.logprobs is not None:
+                    logprobs.append(model.token_logprob(0, token, options.logprobs))
+                self._pending = [token]
+                drawn.append(token)
             return token
 
-        return Generation(len(ids), next_token, text, options, self.close if close_at_end else None)
+        generation = Generation(len(ids), next_token, text, options, on_end)
+        generation.logprobs = logprobs
+        return generation
+
+    def replace(self, ids: Sequence[int]) -> None:
+        """Make `ids` the session's tokens. Their common beginning with the tokens in the cache stays there, but for the last
+        token of `ids`, whose logits are to be computed. Ends an earlier generation's use of the session's tokens."""
+        limit = min(len(self.history), len(ids) - 1)
+        common = next((i for i in range(limit) if self.history[i] != ids[i]), limit)
+        del self.history[common:]
+        self.position, self._pending = common, list(ids[common:])
+
+    def _take_slot(self) -> None:
+        """Take a slot if the session has none yet. The caller does not hold the model's lock: others need it to end."""
+        self._check_open()
+        if not self._waits:
+            return
+        cache = self._model.plans.cache
+        if self._slot is None:
+            self._slot = cache.open_slot(wait=True)
+            if not self._open:  # closed while it waited
+                cache.close_slot(self._slot)
+                self._check_open()
+        cache.slots.use(self._slot)
+
+    def rest(self) -> None:
+        """Let others take the slot when they need one."""
+        if self._slot is not None and self._open:
+            self._model.plans.cache.slots.rest(self._slot, self._end)
+
+    def wake(self) -> bool:
+        """Use the session again after `rest`. False if it was closed meanwhile."""
+        if self._slot is None:
+            return self._open
+        return self._model.plans.cache.slots.wake(self._slot, self._end) and self._open
 
     def _check_open(self) -> None:
         self._model.check_open()
@@ -90,6 +152,7 @@ class Session(Closing):
 
         Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
         """
+        self._take_slot()
         with self._model.lock:
             self._check_open()
             self._check_room(len(ids) and len(self._pending) + len(ids))
@@ -101,7 +164,7 @@ class Session(Closing):
         size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
         if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
             raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
-        plans.cache.reserve(self._slot, self.position + len(ids))
+        self._reserve(len(ids))
         for first in range(0, len(ids), chunk or size):
             part = ids[first : first + (chunk or size)]
             rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
@@ -110,13 +173,18 @@ class Session(Closing):
     def _process_pending(self) -> None:
         """Process the pending tokens run by run; after an interrupt the rest is still pending."""
         plans = self._model.plans
-        plans.cache.reserve(self._slot, self.position + len(self._pending))
+        self._reserve(len(self._pending))
         while self._pending:
             part = self._pending[: plans.prompt_tokens.bound]
             self._run(part, (len(part) - 1,))
             del self._pending[: len(part)]
 
+    def _reserve(self, n_tokens: int) -> None:
+        assert self._slot is not None
+        self._model.plans.cache.reserve(self._slot, self.position + n_tokens)
+
     def _run(self, ids: Sequence[int], wanted: Sequence[int]) -> Array | DeviceRows:
+        assert self._slot is not None
         positions = range(self.position, self.position + len(ids))
         logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted)
         self.position += len(ids)
@@ -127,53 +195,8 @@ class Session(Closing):
         """Free the session's slot in the cache; may be called twice."""
         if self._open:
             self._open = False
-            self._model.plans.cache.close_slot(self._slot)
+            if self._slot is not None:
+                self._model.plans.cache.close_slot(self._slot)
 
     def __del__(self) -> None:
         self.close()
-
-
-class Conversation(Closing):
-    """Chat messages, and the session whose KV cache has them.
-
-    Each turn renders the chat template over all messages and processes what follows the text that the session has. If that
-    text is not a prefix (the template rewrites old turns, or an answer was interrupted), a new session processes everything.
-    Raises ModelError if the model has no chat template.
-    """
-
-    def __init__(self, lm: LanguageModel, options: GenerateOptions) -> None:
-        self._lm, self._options = lm, replace(options, raw=True)
-        self.messages: list[dict[str, str]] = []
-        self._session = lm.session()
-        self._processed = ""
-
-    def say(self, text: str) -> Generator[str]:
-        """Send a message and yield the answer's pieces. An interrupted answer stays in the messages as far as it got."""
-        messages = [*self.messages, {"role": "user", "content": text}]
-        rendered = self._lm.chat_template.render(messages, add_generation_prompt=True)
-        if not rendered.startswith(self._processed):
-            self._restart()
-        pieces: list[str] = []
-        generation = self._session.generate(rendered[len(self._processed) :], self._options)
-        self.messages = messages  # after what may raise: a message that was not taken is none of the next turn's
-        complete = False
-        try:
-            for piece in generation:
-                pieces.append(piece)
-                yield piece
-            # After a stop string the session has tokens that are not in the answer.
-            complete = generation.finish_reason == "length" or not self._options.stop
-        finally:
-            self.messages.append({"role": "assistant", "content": "".join(pieces)})
-            if complete:
-                self._processed = rendered + "".join(pieces)
-            else:
-                self._restart()
-
-    def _restart(self) -> None:
-        self._session.close()
-        self._session, self._processed = self._lm.session(), ""
-
-    def close(self) -> None:
-        """Release the session's slot in the KV cache."""
-        self._session.close()

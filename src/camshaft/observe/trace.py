@@ -7,6 +7,7 @@ import json
 import math
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,15 @@ class TraceFile:
             self._events += events[:room]
 
     def write(self) -> None:
-        """Write the file. Does nothing in a forked child."""
+        """Write the file, or warn that it cannot be written. Does nothing in a forked child."""
         if os.getpid() != self._process:
             return
         with self._lock:
             content = document(self._events) | {"otherData": {"dropped events": self._dropped}}
-        self.path.write_text(json.dumps(content), "utf-8")
+        try:
+            self.path.write_text(json.dumps(content), "utf-8")
+        except OSError as error:
+            warnings.warn(f"CAMSHAFT_TRACE={self.path}: cannot be written: {error.strerror}", stacklevel=2)
 
 
 _files: dict[Path, TraceFile] = {}

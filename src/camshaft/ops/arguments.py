@@ -107,7 +107,15 @@ def _promoted(kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> Dtypes:
 
 def _common(kinds: Kinds) -> Dtype:
     # NumPy uses the kind of a Python number; the arrays determine the size.
-    return np.result_type(*(k() if isinstance(k, type) else k for k in kinds))
+    numbers = [k for k in kinds if isinstance(k, type)]
+    found = common_dtype([k for k in kinds if not isinstance(k, type)])
+    return np.result_type(*(k() for k in numbers), found) if numbers else found
+
+
+def common_dtype(dtypes: Sequence[Dtype]) -> Dtype:
+    """NumPy's common dtype; beside f16 and integers of more than 8 bits a bf16 counts as f32, as in NumPy's ufuncs."""
+    wide = bf16.numpy in dtypes and any(d == f16.numpy or (d.kind in "iu" and d.itemsize > 1) for d in dtypes)
+    return np.result_type(*(_F32 if wide and d == bf16.numpy else d for d in dtypes))
 
 
 def _safe_casts(dtype: Dtype) -> Iterable[Dtype]:
@@ -123,7 +131,8 @@ def product_dtypes(a: Dtype, b: Dtype) -> tuple[Dtype | None, Dtype | None]:
     Integers of up to 32 bits are computed in i32, which wraps like narrower types. For booleans the integer sum is nonzero
     exactly if the logical result is true, unless it reaches 2^32."""
     if a.kind not in "iufb" or b.kind not in "iufb":
-        return None, None
+        integer = a.kind in "iub" or b.kind in "iub"
+        return (common_dtype([a, b]),) * 2 if integer and bf16.numpy in (a, b) else (None, None)
     common = np.result_type(a, b)
     if common.kind in "iub" and common.itemsize <= 4:
         return np.dtype(np.int32), common

@@ -266,6 +266,8 @@ class Op:
     - `decompose(f, *tensors, **attrs)` returns the outputs as computed by other ops on graph tensors: one, or a tuple. `f` has
       the ops as functions (graph/functions.py). None for primitives (primitives.py).
     - `rules` are the patterns of other ops that this op replaces (rule.py).
+    - `first_use(node, variant)` is another variant with the bits of the chosen one for the node, whose kernels take sizes at run
+      time: eager calls of a new shape run it and compile the chosen one when the shape comes again. None where there is none.
     - `workload` returns realistic values for the inputs whose content affects the speed.
     - `parameters` describes the arguments of the op's functions.
     """
@@ -286,6 +288,7 @@ class Op:
     rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
     parameters: Parameters = ANY
+    first_use: Callable[[NodeSpec, KernelVariant], KernelVariant | None] = lambda node, variant: None
 
     def __repr__(self) -> str:
         return f"Op({self.name!r}: {shortened(self.formula)})"

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 _ITSELF = Parameter("self", Parameter.POSITIONAL_ONLY)
 _LABEL = Attribute("name", "str | None", None)
 _FOLDS_AXIS = Attribute("axis", AXES.type, None)  # what NumPy calls the axes of a fold
+_ROWS_AXIS = (Attribute("axis", "int", -1),)
+_DTYPE, _WHERE, _INITIAL = (Attribute(name, "Any", None) for name in ("dtype", "where", "initial"))
+_FOLD = (_DTYPE, _WHERE, _INITIAL)
+# What functions of arrays take besides an op's own attributes, as NumPy's do (eager/numpy_calls.py).
+_ON_ARRAYS = {
+    "softmax": _ROWS_AXIS, "layer_norm": _ROWS_AXIS, "rms_norm": _ROWS_AXIS,
+    "sum": _FOLD, "prod": _FOLD, "mean": _FOLD[:2], "max": _FOLD[1:], "min": _FOLD[1:],
+}  # fmt: skip
 
 
 def of_tensors(op: str) -> Signature:
@@ -29,10 +37,11 @@ def of_arrays(op: str) -> Signature:
     row = ops.get(op).parameters
     out = Attribute("out", "Array | None" if row.results == 1 else "Array | tuple[Array, ...] | None", None)
     also = (_FOLDS_AXIS,) if AXES in row.attributes else ()
-    attributes = (*also, *row.attributes)
+    attributes = (*also, *row.attributes, *_ON_ARRAYS.get(op, ()))
     returns = _returns(row, "Any")
     if row.out_by_position:
-        return _signature(row.tensors, "ArrayLike", attributes, returns, positional=(out,))
+        masks = () if op in ("matmul", "where") else (_WHERE,)  # NumPy's take no mask either
+        return _signature(row.tensors, "ArrayLike", (*attributes, *masks), returns, positional=(out,))
     return _signature(row.tensors, "ArrayLike", (out, *attributes), returns)
 
 

@@ -98,6 +98,10 @@ def compile(
     with for_workers(workers):
         later = foreseen_nodes if dispatcher is None and sync is None else tuple
         choices = choose_variants(graph.nodes, override, strict or sync is not None, dispatcher, later)
+        if (
+            weights is None and dispatcher is None and setting("measure")
+        ):  # a model measures its plans when it is closed
+            hook("measure_at_exit")(hook("used_in")(graph, choices, override), workers)
         return _lower_and_bind(graph, choices, workers, weights or Weights(), memory or {}, arena, sync)
 
 

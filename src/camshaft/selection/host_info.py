@@ -58,6 +58,11 @@ class RuntimeCapabilities:
         return f"RuntimeCapabilities({shortened(cpu)}; {count(self.cores, 'core')}, {count(self.lanes, 'lane')} of f32)"
 
 
+def hardware() -> tuple[str | None, int, tuple[int | None, ...]]:
+    """What tells machines apart for which the same code is compiled: the CPU's name, the cores, the sizes of the caches."""
+    return _cpu_name(), os.cpu_count() or 1, tuple(_caches().values())
+
+
 def capabilities() -> RuntimeCapabilities:
     """Detect the host's capabilities now."""
     host, device = host_target(), cpu_device("simd")

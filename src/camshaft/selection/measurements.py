@@ -6,13 +6,14 @@ measured at the same site are compared.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from math import log2
+from math import isfinite, log2
 from pathlib import Path
 
 from camshaft.backends.registry import present_backend
@@ -20,17 +21,21 @@ from camshaft.errors import CamshaftError, StoreError
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
 from camshaft.ops.spec import bound
+from camshaft.selection.host_info import hardware
 from camshaft.store.digest import digest_of
 from camshaft.store.store import Store, row_as, store
 from camshaft.validation.cases import VariantCase, all_cases, case_of, kinds_of, machine_key
 
 REACH = 4.0
+# Where sizes are smaller, a variant that was not measured may win at a neighbour: few were, at a `quick` site.
+SMALL_SIZE = 256
 
 
 @dataclass(frozen=True)
 class Measurement:
     """The time of one variant with its values at one site. `key` is the case's digest when measured; another digest now means
-    that the kernel changed. `work` (operations plus bytes) scales times to neighbours. `when` is in seconds since the epoch."""
+    that the kernel changed. `work` (operations plus bytes) scales times to neighbours. `when` is in seconds since the epoch.
+    `guess`: the cost model preferred it. `quick`: timed in the background, with few rivals (tune/measured_choice.py)."""
 
     op: str
     variant: str
@@ -43,6 +48,23 @@ class Measurement:
     key: str
     threads: int
     when: float
+    guess: bool = False
+    quick: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every field has its type and a value that a measurement can have: the row may come from a damaged file."""
+        texts = (self.op, self.variant, self.backend, self.values, self.form, self.key)
+        numbers = (self.work, self.ns, self.when)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and isinstance(self.sizes, list | tuple)
+            and all(type(size) is int and size >= 0 for size in self.sizes)
+            and all(type(x) in (int, float) and isfinite(x) and x >= 0 for x in numbers)
+            and self.work > 0
+            and type(self.threads) is int
+            and type(self.guess) is type(self.quick) is bool
+        )
 
     @property
     def id(self) -> str:
@@ -69,21 +91,44 @@ def work_of(op: Op, node: NodeSpec) -> float:
     return max(1.0, op.flops(node) + op.nbytes(node))
 
 
-def measurement(op: Op, variant: KernelVariant, backend: str, node: NodeSpec, ns: float, threads: int) -> Measurement:
+def measurement(
+    op: Op,
+    variant: KernelVariant,
+    backend: str,
+    node: NodeSpec,
+    ns: float,
+    threads: int,
+    *,
+    guess: bool = False,
+    quick: bool = False,
+) -> Measurement:
     """A Measurement taken now."""
     case = case_of(op, variant, backend, node)
     site = form_of(node), sizes_of(node)
     work, now = work_of(op, node), time.time()
-    return Measurement(op.name, variant.name, backend, case.values, *site, work, ns, case.key(), threads, now)
+    key = case.key()
+    return Measurement(op.name, variant.name, backend, case.values, *site, work, ns, key, threads, now, guess, quick)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A site where another variant than the cost model's choice won, `times` faster."""
+
+    op: str
+    sizes: tuple[int, ...]
+    variant: str
+    guess: str
+    times: float
 
 
 @dataclass(frozen=True)
 class MeasurementSummary:
-    """How much is stored for this machine; `newest` is in seconds since the epoch."""
+    """How much is stored for this machine; `newest` is in seconds since the epoch. `gains`, largest first."""
 
     n_measurements: int
     n_sites: int
     newest: float | None
+    gains: tuple[Gain, ...] = ()
 
 
 Site = dict[tuple[str, str, str], Measurement]
@@ -130,7 +175,9 @@ class Measurements:
         with self._lock:
             rows = self._load().values()
             sites = {(m.op, m.form, m.sizes) for m in rows}
-            return MeasurementSummary(len(rows), len(sites), max((m.when for m in rows), default=None))
+            found = (_gain(site) for by_sizes in self._sites.values() for site in by_sizes.values())
+            gains = sorted((gain for gain in found if gain is not None), key=lambda gain: -gain.times)
+            return MeasurementSummary(len(rows), len(sites), max((m.when for m in rows), default=None), tuple(gains))
 
     def add(self, rows: Iterable[Measurement]) -> None:
         """Store measurements; each replaces an older one with its id. Raises StoreError if they cannot be written."""
@@ -199,7 +246,7 @@ class Measurements:
         if not sites:
             return {}
         sizes = sizes_of(node)
-        near = [(d, at) for at in sites if (d := _distance(sizes, at)) is not None]
+        near = [(d, at) for at, site in sites.items() if (d := _distance(sizes, at, _is_quick(site))) is not None]
         return sites[min(near)[1]] if near else {}
 
     def _load(self) -> dict[str, Measurement]:
@@ -221,7 +268,8 @@ class Measurements:
     def _read(self) -> dict[str, Measurement]:
         document = self._store.measurements.get(_document_key()) or {}
         rows = document.get("measurements")
-        valid = [m for row in rows if (m := row_as(Measurement, row))] if isinstance(rows, list) else []
+        known = [m for row in rows if (m := row_as(Measurement, row))] if isinstance(rows, list) else []
+        valid = [m for m in known if m.is_sound]
         return {m.id: m for m in (replace(m, sizes=tuple(m.sizes)) for m in valid)}
 
 
@@ -243,13 +291,29 @@ def _is_available(backend: str) -> bool:
     return True
 
 
+@functools.cache
 def _document_key() -> str:
-    """The store key of this machine's kernel measurements."""
-    return digest_of("kernels", machine_key())
+    """The store key of this machine's kernel measurements. Machines that share a folder differ in CPU, caches or cores."""
+    return digest_of("kernels", machine_key(), repr(hardware()))
 
 
-def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float | None:
-    """The squared distance in log space, or None if any size is out of reach."""
+def _is_quick(site: Site) -> bool:
+    return any(m.quick for m in site.values())
+
+
+def _gain(site: Site) -> Gain | None:
+    """The gain at a site, or None if the cost model's choice won or is unknown."""
+    guess, best = next((m for m in site.values() if m.guess), None), min(site.values(), key=lambda m: m.ns)
+    if guess is None or guess.ns <= best.ns:
+        return None
+    label = f"{best.variant} {best.values}".rstrip()
+    return Gain(best.op, best.sizes, label, guess.variant, guess.ns / max(best.ns, 1e-3))
+
+
+def _distance(a: tuple[int, ...], b: tuple[int, ...], quick: bool = False) -> float | None:
+    """The squared distance in log space, or None if any size is out of reach, or for `quick` sites if small ones differ."""
+    if quick and any(x != y and min(x, y) < SMALL_SIZE for x, y in zip(a, b, strict=False)):
+        return None
     steps = (
         [abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(a, b, strict=True)] if len(a) == len(b) else [log2(REACH) + 1]
     )

@@ -30,15 +30,19 @@ class Loser:
     variant: str
     backend: str
     reason: str
+    ns: float | None = None  # None: it cannot run the node
 
 
-def _loser(variant: KernelVariant, backend: str, reason: str) -> Loser:
-    return Loser(variant.label, backend, reason)
+def _loser(variant: KernelVariant, backend: str, reason: str, ns: float | None = None) -> Loser:
+    return Loser(variant.label, backend, reason, ns)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The variant chosen for a node, its device, the reason, and the variants that lost."""
+    """The variant chosen for a node, its device, the reason, and the variants that lost.
+
+    `ns` is its time, estimated unless `measured`, or None if nobody chose. `refuted` says by how much a measurement contradicts
+    the cost model's choice, or is empty."""
 
     op: Op
     variant: KernelVariant
@@ -46,12 +50,19 @@ class Choice:
     device: Device
     reason: str
     losers: tuple[Loser, ...]
+    ns: float | None = None
+    measured: bool = False
+    refuted: str = ""
 
     def __repr__(self) -> str:
         others = f"; {count(len(self.losers), 'other')}" if self.losers else ""
         return f"Choice({self.op.name}: {self.variant.label} on {self.backend}, {shortened(self.reason)}{others})"
 
 
+# A cost model is refuted where its choice takes this many times the winner's measured time.
+REFUTED_FROM = 1.3
+# Measured gains from here on are named in the reason.
+NAMED_FROM = 1.05
 # The backend of nodes for which the wanted device has no kernel.
 FALLBACK = "simd"
 
@@ -71,9 +82,12 @@ class _Candidate:
         return self.measured is None, self.measured or 0.0, self.estimated
 
     @property
+    def ns(self) -> float:
+        return self.estimated if self.measured is None else self.measured
+
+    @property
     def time(self) -> str:
-        ns, how = (self.estimated, "estimated") if self.measured is None else (self.measured, "measured")
-        return f"{how} {ns / 1000:.3g} us"
+        return f"{'estimated' if self.measured is None else 'measured'} {self.ns / 1000:.3g} us"
 
 
 @dataclass(frozen=True)
@@ -240,9 +254,34 @@ def _pick(row: _Row, results: Mapping[VariantCase, ValidationResult]) -> tuple[V
         inputs = ", ".join(str(spec) for spec in row.node.inputs)
         raise BackendError(f"{row.op.name} of {inputs}: no kernel can do it: {_reasons(lost)}")
     c, *others = remaining
-    rest = [_loser(other.variant, other.backend, other.time) for other in others]
-    reason = f"{c.time}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
-    return c.case, Choice(row.op, c.variant, c.backend, c.device, f"{row.why}{reason}", (*lost, *rest))
+    rest = [_loser(other.variant, other.backend, other.time, other.ns) for other in others]
+    gain, rival = _measured_gain(remaining)
+    named = f", {gain:.1f} times faster than {rival}" if gain >= NAMED_FROM else ""
+    reason = f"{c.time}{named}, the fastest of {len(rest) + 1}" if rest else "the only one that can do it"
+    guess = min(remaining, key=lambda candidate: candidate.estimated).variant.label
+    refuted = f"{c.variant.label} measured {gain:.1f} times faster than {rival}, the cost model's choice"
+    return c.case, Choice(
+        row.op,
+        c.variant,
+        c.backend,
+        c.device,
+        f"{row.why}{reason}",
+        (*lost, *rest),
+        c.ns,
+        c.measured is not None,
+        refuted if gain >= REFUTED_FROM and rival == guess else "",
+    )
+
+
+def _measured_gain(ranked: Sequence[_Candidate]) -> tuple[float, str]:
+    """How many times faster the first candidate measured than the cost model's choice, or than the next one if it is that
+    choice itself, and that candidate's label; (1, "") where one of the two was not measured."""
+    best = ranked[0]
+    guess = min(ranked, key=lambda candidate: candidate.estimated)
+    rival = guess if guess is not best else ranked[1] if len(ranked) > 1 else best
+    if best.measured is None or rival is best or rival.measured is None:
+        return 1.0, ""
+    return rival.measured / max(best.measured, 1e-3), rival.variant.label
 
 
 def _reasons(lost: Iterable[Loser]) -> str:

@@ -100,6 +100,10 @@ class Store:
                 _warn_once(self.root, error)
             yield
 
+    def go_on_without(self, error: StoreError) -> None:
+        """Warn, once per process, that the folder cannot be used."""
+        _warn_once(self.root, error)
+
     def flush_counters(self) -> None:
         """Add this process's counts to the file, and evict from stores to which all processes together added much. Raises
         StoreError if the folder cannot be written."""

@@ -110,6 +110,14 @@ class Tokenizer:
         data = b"".join(map(self._spelled if special else self._shown, ids))
         return data.removeprefix(b" ") if self.vocabulary.add_space_prefix else data
 
+    def spelling(self, token_id: int) -> str:
+        """The text of one token, also of a control token, with U+FFFD for bytes that are no whole character."""
+        return self._spelled(token_id).decode("utf-8", "replace")
+
+    def shows_all(self, ids: Iterable[int]) -> bool:
+        """Whether none of the tokens is a control token, which `decode` leaves out."""
+        return self._hidden.isdisjoint(ids)
+
     def stream(self, *, special: bool = False, at_start: bool = False) -> Detokenizer:
         """A streaming detokenizer; `at_start` if the tokens start a text."""
         piece = self._spelled if special else self._shown
@@ -145,6 +153,11 @@ class Detokenizer:
     def push(self, token_id: int) -> str:
         """The text completed by `token_id`: empty inside a character, U+FFFD for invalid bytes."""
         return self._decoder.decode(self._bytes(token_id))
+
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether the last token ended inside a character."""
+        return bool(self._decoder.getstate()[0])
 
     def flush(self) -> str:
         """The buffered bytes of an incomplete character, as U+FFFD. Resets the decoder."""

@@ -84,7 +84,8 @@ def uses_of(graphs: Sequence[Graph], override: str | None) -> list[Use]:
 
 def is_measured(use: Use) -> bool:
     """Whether every possible variant was measured at exactly these sizes with its present kernel."""
-    measured = {(m.variant, m.backend): m.key for m in measurements().at(use.op, use.node) if not m.values}
+    rows = measurements().at(use.op, use.node)
+    measured = {(m.variant, m.backend): m.key for m in rows if not (m.values or m.quick)}
     try:
         variants = alternatives(use.op, use.node, use.override)
     except BackendError:

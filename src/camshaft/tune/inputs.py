@@ -16,7 +16,7 @@ import numpy as np
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.spec import Part, TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes
-from camshaft.selection.host_info import capabilities
+from camshaft.selection.host_info import hardware
 
 ASSUMED_CACHE_NBYTES = 32 << 20
 CACHES_READ = 2
@@ -79,7 +79,7 @@ def input_sets(op: Op, node: NodeSpec, args: Sequence[Array], cold: bool) -> lis
 
 def last_cache_nbytes() -> int:
     """Size of the largest cache in bytes, 32 MiB if unknown."""
-    return max(size or 0 for size in capabilities().cache_nbytes.values()) or ASSUMED_CACHE_NBYTES
+    return max(size or 0 for size in hardware()[2]) or ASSUMED_CACHE_NBYTES
 
 
 def large_inputs(node: NodeSpec) -> tuple[int, ...]:

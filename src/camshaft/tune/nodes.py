@@ -211,7 +211,11 @@ def _final(
 
 
 def _store(work: _Work, times: Iterable[tuple[Candidate, float]]) -> None:
-    """Store the times. Variants not faster than the reference beyond noise are stored with the reference's time or more."""
+    """Store the times, the cost model's choice first. Variants not faster than the reference beyond noise are stored with
+    the reference's time or more."""
     threads = thread_count(work.config.threads)
-    rows: list[Measurement] = [measurement(work.op, c.variant, c.backend, work.node, ns, threads) for c, ns in times]
+    every = list(times)
+    rows: list[Measurement] = [
+        measurement(work.op, c.variant, c.backend, work.node, ns, threads, guess=c is every[0][0]) for c, ns in every
+    ]
     measurements().replace_site(work.op, work.node, rows)

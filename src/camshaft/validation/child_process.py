@@ -19,6 +19,21 @@ from camshaft.settings import settings
 
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent: int) -> None:
+    """In a child of the process `parent`: end when it does, also by a signal and while native code runs.
+
+    Linux only; elsewhere the child ends when it next reads stdin.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
 
 
 class ChildProcess:
@@ -34,15 +49,17 @@ class ChildProcess:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
             "CAMSHAFT_CACHE_DIR": str(settings().cache_dir.absolute()),
+            "CAMSHAFT_MEASURE": "0",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", module, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=environment,
             text=True,
             encoding="utf-8",
+            start_new_session=os.name != "nt",  # Ctrl-C on a terminal is for this process, which then ends its children
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

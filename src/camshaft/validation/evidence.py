@@ -15,6 +15,7 @@ from camshaft.validation.cases import VariantCase, machine_key
 
 # Results stored per subject under different digests, for several versions of camshaft on one machine.
 GENERATIONS = 4
+ATTEMPTS = 2
 Status = Literal["proved", "failed", "absent"]
 
 
@@ -25,7 +26,8 @@ class ValidationResult:
     `reason` says why it failed or is absent. `max_error` is the normalized mean squared error seen in `sample`, None if not
     finite or nothing ran. `elapsed_s` is the time of all samples, including compilation. `kinds` and `values` are the case's,
     `digest` its key; a result with another digest is stale. `when` is in seconds since the epoch. `lasting` is False if
-    something external ended the validation (out of memory, Ctrl-C); such a result is not stored.
+    something external ended the validation (out of memory, Ctrl-C); such a result is not stored. `died` is True for a hang or
+    crash, which a busy or faulty machine may cause: another process tries again, until ATTEMPTS processes have seen it.
     """
 
     op: str
@@ -43,6 +45,8 @@ class ValidationResult:
     kinds: str | None = None
     values: str = ""
     when: float = 0.0
+    died: bool = False
+    attempts: int = 1
 
     @property
     def subject(self) -> tuple[str | None, ...]:
@@ -83,6 +87,7 @@ class ValidationCache:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._rows: dict[str, ValidationResult] | None = None
+        self._own: set[str] = set()  # keys of the results that this process has added
         self._lock = threading.RLock()
 
     def get(self, case: VariantCase) -> ValidationResult | None:
@@ -90,10 +95,21 @@ class ValidationCache:
         with self._lock:
             if self._rows is None:
                 self._rows = self._read()
-            whole = self._rows.get(replace(case, kinds=None).key())
+            whole = self._valid(replace(case, kinds=None).key())
             if whole is not None and (case.kinds is None or whole.status == "proved"):
                 return whole
-            return self._rows.get(case.key())
+            return self._valid(case.key())
+
+    def attempts(self, case: VariantCase) -> int:
+        """The number of processes that have seen this case hang or crash."""
+        with self._lock:
+            row = (self._rows or {}).get(case.key())
+            return row.attempts if row is not None and row.died else 0
+
+    def _valid(self, key: str) -> ValidationResult | None:
+        row = (self._rows or {}).get(key)
+        again = row is not None and row.died and row.attempts < ATTEMPTS and key not in self._own
+        return None if again else row
 
     def results(self) -> tuple[ValidationResult, ...]:
         """Every stored result, including those of other source versions."""
@@ -108,6 +124,7 @@ class ValidationCache:
         if not lasting:
             return
         with self._lock, self._store.locked("evidence"):
+            self._own |= {case.key() for case in lasting}
             self._rows = _recent(self._read() | (self._rows or {}) | {c.key(): v for c, v in lasting.items()})
             document = {"verdicts": {key: asdict(v) for key, v in self._rows.items()}}
             self._store.evidence.put(machine_key(), document)

@@ -25,6 +25,7 @@ Progress = Callable[[int, int], None]
 ExtraCases = Callable[[Collection[VariantCase]], AbstractContextManager[Iterable[VariantCase]]]
 
 SAMPLE_TIMEOUT_S = 60.0
+COMPILE_LIMIT_S = 1500.0  # above the compilers' own limit
 _STORE_EVERY_S = 1.0  # how much work an interruption may lose; a write takes milliseconds
 _CASES_PER_CHILD = 4
 # Signals sent by the operating system or a person, never raised by a kernel.
@@ -40,8 +41,8 @@ def prove(
 ) -> dict[VariantCase, ValidationResult]:
     """Return a result per case: a stored one, else one from a child process, which is then stored.
 
-    `timeout_s` limits one sample, including compilation (default SAMPLE_TIMEOUT_S). `progress` is called with (cases done,
-    cases to do), from any thread but one at a time. Raises BackendError if no child can be started, StoreError if the store
+    `timeout_s` limits one sample's run time, without compilation (default SAMPLE_TIMEOUT_S). `progress` is called with (cases
+    done, cases to do), from any thread but one at a time. Raises BackendError if no child can be started, StoreError if the store
     cannot be written.
     """
     wanted = tuple(dict.fromkeys(variant_cases))
@@ -139,7 +140,12 @@ class _Round:
     def _done(self, case: VariantCase, validated: ValidationResult) -> None:
         with self._lock:
             self.results[case] = replace(
-                validated, digest=case.key(), kinds=case.kinds, values=case.values, when=time.time()
+                validated,
+                digest=case.key(),
+                kinds=case.kinds,
+                values=case.values,
+                when=time.time(),
+                attempts=validation_cache().attempts(case) + 1,
             )
             if time.monotonic() - self._stored_at > _STORE_EVERY_S:
                 self.store_results()
@@ -184,11 +190,12 @@ class _Child:
         the child cannot use the store."""
         self._process.ask(asdict(case))
         sample: str | None = None
+        limit_s = timeout_s
         while True:
             try:
-                answer = self._process.answer(timeout_s)
+                answer = self._process.answer(limit_s)
             except queue.Empty:
-                return self._failed(case, sample, f"hung: silent for {timeout_s:g} s")
+                return self._failed(case, sample, f"hung: silent for {limit_s:g} s")
             if answer is None:
                 self.crashed = True
                 return self._failed(case, sample, f"crashed its process: {self._process.death()}")
@@ -198,6 +205,9 @@ class _Child:
                 validated = ValidationResult(**answer["result"])
                 self.alive = validated.status != "failed"
                 return validated
+            if "compiling" in answer:
+                limit_s = max(COMPILE_LIMIT_S, timeout_s) if answer["compiling"] else timeout_s
+                continue
             sample = answer["sample"]
 
     def _failed(self, case: VariantCase, sample: str | None, what: str) -> ValidationResult:
@@ -205,5 +215,5 @@ class _Child:
         lasting = -self._process.returncode not in _ENDED_BY_OTHERS if self._process.returncode is not None else True
         where = f" in sample '{sample}'" if sample else ""
         return ValidationResult(
-            case.op, case.variant, case.backend, "failed", what + where, sample=sample, lasting=lasting
+            case.op, case.variant, case.backend, "failed", what + where, sample=sample, lasting=lasting, died=True
         )

@@ -1,6 +1,7 @@
 """Child process that validates cases: `python -m camshaft.validation.worker` reads one case per line from stdin.
 
-It writes JSON lines: {"ready": true} once, {"sample": name} before each sample, {"result": ...} per case, or {"store": ...} if
+It writes JSON lines: {"ready": true} once, {"sample": name} before each sample, {"compiling": true or false} around each
+compilation, {"result": ...} per case, or {"store": ...} if
 the store cannot be used. It may crash or hang; the parent process (proof.py) detects both.
 """
 
@@ -16,12 +17,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from camshaft.backends.cpu.device import watch_builds
 from camshaft.backends.device import HOST
 from camshaft.backends.registry import device as device_named
 from camshaft.errors import StoreError
 from camshaft.ops.op import NodeSpec, Op, Sample
 from camshaft.store.store import store
 from camshaft.validation.cases import VariantCase, kinds_among
+from camshaft.validation.child_process import end_with_parent
 from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import SampleResult, check_sample, node_of, specs_of
@@ -143,6 +146,9 @@ def _send(what: str, value: object) -> None:
 
 def main() -> None:
     """Validate the cases from stdin one by one."""
+    if len(sys.argv) > 1:
+        end_with_parent(int(sys.argv[1]))
+    watch_builds(lambda begins: _send("compiling", begins))
     _send("ready", True)
     for line in sys.stdin:
         case = VariantCase(**json.loads(line))

@@ -21,7 +21,13 @@ from camshaft.errors import BackendError
 from camshaft.settings import setting
 from camshaft.store.digest import digest_of
 
-COMPILE_TIMEOUT_S = 120.0
+# A kernel takes up to 35 s of CPU time, which is minutes on a busy machine; the CPU time is limited too.
+COMPILE_TIMEOUT_S, _COMPILE_CPU_S = 1200.0, 120
+# Kills the whole process group, so the processes that a compiler starts too, when stdin closes: this process has ended, however.
+_SUPERVISED = f"""(ulimit -t {_COMPILE_CPU_S}) 2>/dev/null && ulimit -t {_COMPILE_CPU_S}; exec 3<&0; "$@" </dev/null & child=$!
+(read -r _ <&3; kill -9 0) >/dev/null 2>&1 & watcher=$!
+wait $child; status=$?; kill $watcher; wait $watcher 2>/dev/null; exit $status"""
+_SHELL = "/bin/sh"
 _VERSION_TIMEOUT_S = 20.0
 _STANDARD = ("-std=c11", "-O2", "-ftree-vectorize", "-fPIC", "-g0", "-w")
 # The semantics that the C text assumes: integers wrap, NaN and infinities exist, a * b + c may be fused. No -ffast-math.
@@ -182,24 +188,30 @@ def _accepts(compiler: Compiler, flags: tuple[str, ...]) -> bool:
 
 
 def _run(command: tuple[str, ...], folder: Path, timeout_s: float) -> tuple[int, str]:
-    """Runs a command and returns (exit status, output). On a timeout, kills it and its child processes."""
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=os.environ | {"LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=os.name != "nt",
-    )
-    try:
-        output_text, _ = process.communicate(timeout=timeout_s)
-    except BaseException:
-        with suppress(ProcessLookupError):
-            if sys.platform == "win32":
-                process.kill()
-            else:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    return process.returncode, output_text.decode("utf-8", "replace")
+    """Runs a command and returns (exit status, output). On a timeout, or when this process ends, its process group is killed."""
+    shell = os.name != "nt" and os.access(_SHELL, os.X_OK)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            (_SHELL, "-c", _SUPERVISED, "sh", *command) if shell else command,
+            cwd=folder,
+            env=os.environ | {"LC_ALL": "C"},
+            stdin=subprocess.PIPE if shell else subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=os.name != "nt",
+        )
+        try:
+            process.wait(timeout_s)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                if sys.platform == "win32":
+                    process.kill()
+                else:
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+        output.seek(0)
+        return process.returncode, output.read().decode("utf-8", "replace")

@@ -123,9 +123,28 @@ def _object(first: str, source: Callable[[], str], vectorize: bool) -> CachedKer
     return cached_object(first, source, options, functools.partial(compile_module, vectorize=vectorize))
 
 
+_watch: Callable[[bool], None] | None = None
+
+
+def watch_builds(watch: Callable[[bool], None]) -> None:
+    """Sets what is called with True before each compilation of this process and with False after it."""
+    global _watch
+    _watch = watch
+
+
+def _watched(build: Callable[[str], bytes], text: str) -> bytes:
+    if _watch is None:
+        return build(text)
+    _watch(True)
+    try:
+        return build(text)
+    finally:
+        _watch(False)
+
+
 def cached_object(first: str, source: Callable[[], str], options: str, build: Callable[[str], bytes]) -> CachedKernel:
     """Returns the object with this first key from the store, or builds it of `source()`, and counts it."""
-    found = store().kernels.get_or_build(first, source, options, build)
+    found = store().kernels.get_or_build(first, source, options, lambda text: _watched(build, text))
     counts.compiled += found.built
     counts.loaded += not found.built
     return found

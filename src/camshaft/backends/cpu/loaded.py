@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,7 +39,11 @@ class CpuKernel:
 
     def __call__(self, args: int, first: int, last: int) -> None:
         """Runs programs [first, last) on this thread; `args` is the argument block's address."""
-        ENTRY(self.address)(args, first, last)
+        self._entry(args, first, last)
+
+    @cached_property
+    def _entry(self) -> Callable[[int, int, int], None]:
+        return ENTRY(self.address)
 
 
 @dataclass

@@ -95,6 +95,11 @@ def refusal() -> str | None:
     return None if items == [2, id(names[0]), id(names[1])] else "a tuple's items lie elsewhere"
 
 
+def data_address(array: np.ndarray[Any, Any]) -> int:
+    """array.ctypes.data, which takes NumPy three times as long."""
+    return _word(id(array) + DATA) if refusal() is None else int(array.ctypes.data)
+
+
 def slot_offset(holder: object, held: object) -> int:
     """How many bytes into `holder`, an instance with __slots__, the reference to `held` is."""
     return next(at for at in range(16, sys.getsizeof(holder), 8) if _word(id(holder) + at) == id(held))

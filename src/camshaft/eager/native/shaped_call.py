@@ -1,15 +1,16 @@
 """LLVM IR of the function that CPython calls for an op whose kernels are found by the inputs' shapes: look up, launch, return.
 
 As call.py's, but the inputs' dtypes and shapes are hashed to one of two rows of a table and compared with them. A row has the
-output's dtype and sizes and the steps: entries with the places of their arguments. Inputs are contiguous, and `out` is apart
-from them or starts where one does that the row allows to be overwritten. All else, and shapes without a row, goes to the op's
-Python function.
+output's dtype and sizes and the steps: entries with the places of their arguments. Inputs are contiguous, or small and copied
+first, and `out` is apart from them or starts where one does that the row allows to be overwritten. All else, and shapes without a
+row, goes to the op's Python function.
 """
 
 from __future__ import annotations
 
 from camshaft.eager.native import cpython_abi as layout
 from camshaft.eager.native.call_state import ROWS_AT, Call, Row, native_call
+from camshaft.eager.native.inputs import MOST_COPIED
 from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Value
 
@@ -63,10 +64,58 @@ def row_indexes(key: list[int]) -> tuple[int, int]:
 # --- the call --------------------------------------------------------------------------------------------------------
 def shaped_ir(symbol: str, n: int, slot: int) -> str:
     """The function for n inputs. `slot` is where `self` keeps the ndarray of its state, in bytes."""
-    return native_call(symbol, slot, lambda call: _shaped(call, n))
+    return native_call(symbol, slot, lambda call: _shaped(call, symbol, n))
 
 
-def _shaped(call: Call, n: int) -> None:
+def _copied_call(call: Call, symbol: str, n: int) -> None:
+    """A small call with arrays that are not contiguous is the same call with contiguous copies of them."""
+    b, new_copy, total = call.b, call.word("new_copy"), call.b.var(I64, 0)
+    call.need(b.eq(call.n, n), b.ne(new_copy, b.null()))
+    inputs = [b.load_word(call.args, i, PTR) for i in range(n)]
+    call.need(*(b.eq(b.load_field(x, layout.TYPE, PTR), call.word("array_type")) for x in inputs))
+    flags = [b.load_field(x, layout.FLAGS, I32) for x in inputs]
+    every = b.const(I32, layout.C_ORDER)
+    for own in flags:
+        every = every & own
+    with b.if_(b.eq(every, 0)):
+        for x in inputs:
+            axes, dims = b.cast("zext", b.load_field(x, layout.ND, I32), I64), b.load_field(x, layout.DIMENSIONS, PTR)
+            size = b.var(I64, 1)
+            with b.for_(0, axes) as axis:
+                size.set(size.value * b.load_word(dims, axis))
+            total.set(total.value + size.value)
+        call.need(b.ult(total.value, MOST_COPIED), *(b.ne(own & layout.ALIGNED, 0) for own in flags))
+        _call_with_copies(call, symbol, inputs, flags)
+
+
+def _call_with_copies(call: Call, symbol: str, inputs: list[Value], flags: list[Value]) -> None:
+    b, named = call.b, call.b.var(I64, 0)
+    with b.if_(b.ne(call.names, b.null())):
+        named.set(b.load_field(call.names, layout.TUPLE_SIZE))
+    call.need(b.ule(named.value, MOST_ATTRIBUTES + 1))
+    args, copies = b.alloca(f"[{len(inputs) + MOST_ATTRIBUTES + 1} x ptr]"), []
+    with b.for_(0, named.value) as keyword:
+        place = keyword + len(inputs)
+        b.store_word(b.load_word(call.args, place, PTR), args, place)
+    for i, (x, own) in enumerate(zip(inputs, flags, strict=True)):
+        copy = b.var(PTR, x)
+        with b.if_(b.ne(own & layout.C_ORDER, 0)):
+            call.incref(x)
+        with b.else_():
+            copy.set(b.call_at(call.word("new_copy"), PTR, x, b.const(I32, 0)))
+        copies.append(copy.value)
+        b.store_word(copies[-1], args, i)
+    answer = b.var(PTR, b.null())
+    with b.if_(b.all(*(b.ne(x, b.null()) for x in copies))):
+        answer.set(b.call(symbol, call.holder, args, call.n, call.names))
+    for one in copies:
+        with b.if_(b.ne(one, b.null())):
+            call.decref(one)
+    b.ret(answer.value)
+
+
+def _shaped(call: Call, symbol: str, n: int) -> None:
+    _copied_call(call, symbol, n)
     b, n_words = call.b, n * KEY_WORDS + ATTRIBUTE_WORDS
     key, bases = b.alloca(f"[{n_words} x i64]"), b.alloca(f"[{N_BASES} x i64]")
     b.intrinsic("llvm.memset.p0.i64", VOID, key, b.const("i8", 0), b.const(I64, 8 * n_words), b.const(I1, 0))

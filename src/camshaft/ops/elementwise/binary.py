@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, f16, f64, i8, i32, i64, u8, u64
+from camshaft.dtypes import DType, as_dtype, boolean, f16, f64, i8, i32, i64, u8, u64
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED, UNSIGNED
+from camshaft.ops.checks import EVERY, FLOATS, NUMBERS, SIGNED, UNSIGNED
 from camshaft.ops.elementwise import pow_mod
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
@@ -20,7 +20,10 @@ INTEGERS = (*SIGNED, *UNSIGNED)
 
 
 def wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Wrapping arithmetic: i64 as u64, because the kernel language's i64 are indexes and must not overflow."""
+    """Wrapping arithmetic: i64 as u64, because the kernel language's i64 are indexes and must not overflow. Of booleans a sum is
+    `or`, a product `and`, as in NumPy."""
+    if a.dtype == boolean:
+        return a | b if instruction == "add" else a & b
     if a.dtype != i64:
         return k.apply(instruction, a, b)
     return k.bitcast(k.apply(instruction, k.bitcast(a, u64), k.bitcast(b, u64)), i64)
@@ -29,18 +32,25 @@ def wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
 def _arithmetic(name: str, sign: str, function: Callable[..., Any], structure: bool = False) -> Formula:
     compute = functools.partial(wrapping, name)
     sampled = NUMBERS[1:] if structure else ()
+    dtypes = NUMBERS if name == "subtract" else EVERY
     return Formula(
-        name, f"y = a {sign} b", compute, function, NUMBERS, tolerance=EXACT, sampled=sampled, structure=structure
+        name, f"y = a {sign} b", compute, function, dtypes, tolerance=EXACT, sampled=sampled, structure=structure
     )
+
+
+def _extreme_of(name: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
+    if a.dtype == boolean:
+        return a & b if name == "minimum" else a | b
+    return k.apply(name, a, b)
 
 
 def _extreme(name: str, function: Callable[..., Any], sampled: tuple[DType, ...]) -> Formula:
     return Formula(
         name,
         f"y = {name[:3]}(a, b), NaN where either is",
-        lambda k, a, b: k.apply(name, a, b),
+        functools.partial(_extreme_of, name),
         function,
-        NUMBERS,
+        EVERY,
         tolerance=EXACT,
         sampled=sampled,
     )
@@ -95,7 +105,7 @@ ROWS = (
     _arithmetic("multiply", "*", np.multiply),
     Formula("divide", "y = a / b", lambda k, a, b: a / b, np.divide, FLOATS, tolerance=TOLERANCE),
     _extreme("minimum", np.minimum, INTEGERS[:3]),
-    _extreme("maximum", np.maximum, INTEGERS[4:7]),
+    _extreme("maximum", np.maximum, (*INTEGERS[4:7], boolean)),
     _floor_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide, draws.full_range),
     _floor_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder, draws.wide),
     Formula(

@@ -9,12 +9,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from camshaft.dtypes import DTYPES, DType, as_dtype, f32, i32, u32
+from camshaft.dtypes import DTYPES, DType, as_dtype, f32, i32, u16, u32
 from camshaft.errors import ShapeError
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY
 from camshaft.ops.elementwise.frame import Formula, op_of
+from camshaft.ops.kernels.bits import NAN_BITS
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.spec import TensorSpec
 
@@ -70,6 +71,7 @@ ROW = Formula(
     arity=1,
     gives=_to,
     attrs=(Attribute("to", "str"),),
+    moves=lambda node: {"to": u16.name} if node.inputs[0].dtype == node.outputs[0].dtype in NAN_BITS else None,
     tolerance={"f32": 0.0, "f64": 0.0, "f16": 1e-12, "bf16": 1e-12},
     samples=_samples,
     error_samples=_error_samples,

@@ -10,7 +10,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, boolean, f16, i8, i32, i64, u8, u32
 from camshaft.lang import Tracer, ir
-from camshaft.ops.checks import EVERY, NUMBERS
+from camshaft.ops.checks import EVERY
 from camshaft.ops.elementwise.frame import EXACT, Formula, family
 
 
@@ -54,6 +54,10 @@ def _logic(
     )
 
 
+def _clipped(k: Tracer, x: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
+    return (x | low) & high if x.dtype == boolean else k.minimum(k.maximum(x, low), high)
+
+
 ROWS = (
     _comparison("equal", "=", "equal", i32, boolean),
     _comparison("not_equal", "!=", "not_equal", i64, u8, decompose=lambda f, a, b: f.logical_not(f.equal(a, b))),
@@ -86,13 +90,14 @@ ROWS = (
         tolerance=EXACT,
         sampled=EVERY[1:],
         structure=True,
+        moves=lambda node: {},
     ),
     Formula(
         "clip",
         "y = min(max(x, low), high)",
-        lambda k, x, low, high: k.minimum(k.maximum(x, low), high),
+        _clipped,
         lambda x, low, high: np.minimum(np.maximum(x, low), high),
-        NUMBERS,
+        EVERY,
         arity=3,
         operands="x low high",
         tolerance=EXACT,

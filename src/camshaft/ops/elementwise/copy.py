@@ -1,4 +1,4 @@
-"""copy: y = x, bit for bit except the payload of 16-bit NaNs."""
+"""copy: y = x, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import boolean, f32
 from camshaft.ops import op as ops
-from camshaft.ops.checks import NUMBERS
+from camshaft.ops.checks import EVERY, NUMBERS
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.frame import Formula, op_of
 
@@ -23,13 +23,14 @@ ROW = Formula(
     text="y = x",
     compute=lambda k, x: x,
     numpy=lambda x: x,
-    dtypes=NUMBERS,
+    dtypes=EVERY,
     arity=1,
     tolerance={f32.name: 0.0},
     draws=(samples.normal,),
-    sampled=NUMBERS[1:],
+    sampled=(*NUMBERS[1:], boolean),
     structure=True,
     samples=_samples,
+    moves=lambda node: {},
     flops=0.0,
 )
 OP = op_of(ROW, __name__)

@@ -21,6 +21,7 @@ from camshaft.ops.checks import in_f32, rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.samples import Draw
 from camshaft.ops.kernels import blocks
+from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import SIZES, ProgramBlock, Strides, iteration, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
@@ -39,7 +40,8 @@ class Formula:
     `dtypes`. `gives`: the result's dtype from the operands' and the attributes; None: the operands'. `given`: the attributes
     of samples. `draws`: the distribution of each operand in samples (the last one repeats); `sampled`: their dtypes besides
     f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
-    KernelVariant. `flops` per element. `decompose`: as of an Op; without it the op is primitive (ops/primitives.py).
+    KernelVariant. `moves`: the kernel's attributes for a node that computes nothing, whose f16 and bf16 it takes as
+    u16; else None. `flops` per element. `decompose`: as of an Op; without it the op is primitive (ops/primitives.py).
     """
 
     name: str
@@ -58,6 +60,7 @@ class Formula:
     sampled: tuple[DType, ...] = ()
     structure: bool = False
     supports: Callable[[ops.NodeSpec, ops.Target], str | None] = lambda node, target: None
+    moves: Callable[[ops.NodeSpec], ops.Attrs | None] = lambda node: None
     samples: Callable[[], Iterable[ops.Sample]] | None = None
     error_samples: Callable[[], Iterable[ops.ErrorSample]] | None = None
     flops: float = 1.0
@@ -130,15 +133,16 @@ def kernel_of(row: Formula, module: str) -> Kernel:
 
 
 def launch(
-    kernel: Kernel, node: ops.NodeSpec, constants: Mapping[str, Constant], lanes: int | None = None
+    kernel: Kernel, node: ops.NodeSpec, constants: Mapping[str, Constant], lanes: int | None = None, moves: bool = False
 ) -> ops.Build:
-    """One launch of an elementwise kernel over the node's flat inputs and outputs."""
+    """One launch of an elementwise kernel over the node's flat inputs and outputs; `moves`: it takes f16 and bf16 as u16."""
     specs, shape = (*node.inputs, *node.outputs), node.outputs[0].shape
     over = iteration(shape, [strides_of(spec, shape) for spec in specs])
     reads = [ops.read(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.inputs)]
     writes = [ops.write(i, shape=(prod(spec.bounds),)) for i, spec in enumerate(node.outputs)]
+    arrays = tuple(as_bits(o, s) if moves else o for o, s in zip((*reads, *writes), specs, strict=True))
     given = {"arrays": len(specs), **over.constants, **constants}
-    return ops.Build((ops.Launch(kernel, (*reads, *writes), over.grid, given, over.extents, lanes, SIZES),))
+    return ops.Build((ops.Launch(kernel, arrays, over.grid, given, over.extents, lanes, SIZES),))
 
 
 def variant(
@@ -165,7 +169,9 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
     kernel = kernel_of(row, module)
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-        return launch(kernel, node, node.attrs, _lanes(row, node, target))
+        moved = row.moves(node)
+        attrs = node.attrs if moved is None else moved
+        return launch(kernel, node, attrs, _lanes(row, node, target), moved is not None)
 
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         return _infer(row, specs, attrs)

@@ -40,20 +40,28 @@ def _modulo(k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
     return k.select(infinite & (size < float("inf")), size, _step(k, r.value, by))
 
 
-def remainder(k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """a - floor(a / b) b of floats, with b's sign."""
+def _divided(k: Tracer, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """floor(a / b) and the remainder with b's sign, both as NumPy has them step by step: first a mod b with a's sign."""
     rest = _modulo(k, a, b)
     signed = k.select(a < 0.0, -rest, rest)
-    adjusts = (rest != 0.0) & ((a < 0.0) ^ (b < 0.0))
-    return k.select(adjusts, signed + b, signed)
+    quotient = (a - signed) / b
+    below, adjusts = b < 0.0, (rest != 0.0) & ((a < 0.0) ^ (b < 0.0))
+    quotient = k.select(adjusts, quotient - 1.0, quotient)
+    floor, zero = k.floor(quotient), k.const(0.0, a.dtype)
+    nearest = k.select(quotient - floor > 0.5, floor + 1.0, floor)
+    # zeros: of the quotient with the sign of a / b, of the remainder with b's
+    whole = k.select(quotient == 0.0, a / b * 0.0, nearest)
+    return whole, k.select(adjusts, signed + b, k.select(rest == 0.0, k.select(below, -zero, zero), signed))
+
+
+def remainder(k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
+    """a - floor(a / b) b of floats, with b's sign."""
+    return _divided(k, a, b)[1]
 
 
 def floor_divide(k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
     """floor(a / b) of floats; a / 0 as in a division."""
-    rest = _modulo(k, a, b)
-    quotient = k.round((a - k.select(a < 0.0, -rest, rest)) / b)
-    adjusts = (rest != 0.0) & ((a < 0.0) ^ (b < 0.0))
-    return k.select(b == 0.0, a / b, k.select(adjusts, quotient - 1.0, quotient))
+    return k.select(b == 0.0, a / b, _divided(k, a, b)[0])
 
 
 # --- powers -------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import numpy as np
 from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import FLOATS, NUMBERS, SIGNED
+from camshaft.ops.checks import EVERY, FLOATS, NUMBERS
 from camshaft.ops.elementwise import samples as draws
+from camshaft.ops.elementwise.binary import wrapping
 from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
 from camshaft.ops.parameters import Attribute
 
@@ -29,7 +30,19 @@ def _function(
 ) -> Formula:
     """A function of floats. `compute` is the instruction of the same name by default."""
     given = compute or (lambda k, x: k.apply(name, x))
-    return Formula(name, text, given, function, FLOATS, arity=1, draws=(draw,), sampled=(f64, f16), **other)
+    made: dict[str, Any] = {"dtypes": FLOATS, "sampled": (f64, f16), **other}
+    return Formula(name, text, given, function, arity=1, draws=(draw,), **made)
+
+
+def _to_integer(name: str, text: str, function: Callable[..., Any], **other: Any) -> Formula:
+    """A rounding to integers, which integers and booleans are already."""
+
+    def compute(k: Tracer, x: ir.Value) -> ir.Value:
+        return k.apply(name, x) if x.dtype.is_float else x
+
+    return _function(
+        name, text, function, compute=compute, tolerance=EXACT, dtypes=EVERY, sampled=(f64, f16, i64), **other
+    )
 
 
 def _erf(x: Any) -> Any:
@@ -50,11 +63,24 @@ _ERF_TOLERANCE = {**TOLERANCE, "f64": 1e-29}
 def _abs(k: Tracer, x: ir.Value) -> ir.Value:
     if x.dtype.kind == "f":
         return k.abs(x)
-    return x if x.dtype.kind == "u" else k.select(x < 0, -x, x)
+    return x if x.dtype.kind in "ub" else k.select(x < 0, -x, x)
 
 
 def _abs_of(f: Any, x: Any) -> Any:
-    return x if x.dtype.kind == "u" else f.where(x > 0, x, 0 - x)  # 0 - x: so that |-0| is 0
+    return x if x.dtype.kind in "ub" else f.where(x > 0, x, 0 - x)  # 0 - x: so that |-0| is 0
+
+
+def _ceil_of(f: Any, x: Any) -> Any:
+    return -f.floor(-x) if x.dtype.is_float else x
+
+
+def _trunc_of(f: Any, x: Any) -> Any:
+    return f.where(x < 0, f.ceil(x), f.floor(x)) if x.dtype.is_float else x
+
+
+def _reciprocal_of(x: Any) -> Any:
+    """np.reciprocal, and 0 for the integer 0, of which NumPy's result depends on the machine."""
+    return np.reciprocal(x) if x.dtype.kind not in "iu" else np.where(np.abs(x) == 1, x, 0)
 
 
 def _sigmoid(f: Any, x: Any) -> Any:
@@ -64,7 +90,18 @@ def _sigmoid(f: Any, x: Any) -> Any:
 
 
 def _square(k: Tracer, x: ir.Value) -> ir.Value:
-    return x * x
+    return wrapping("multiply", k, x, x)
+
+
+def _reciprocal(k: Tracer, x: ir.Value) -> ir.Value:
+    """1 / x; of integers towards 0, and 0 for 0."""
+    if x.dtype.is_float:
+        return 1.0 / x
+    return k.select((x == 1) | (x == -1), x, 0) if x.dtype.kind == "i" else k.select(x == 1, x, 0)
+
+
+def _isnan(k: Tracer, x: ir.Value) -> ir.Value:
+    return k.isnan(x) if x.dtype.is_float else (x ^ x if x.dtype == boolean else x != x)
 
 
 def _gelu(k: Tracer, x: ir.Value) -> ir.Value:
@@ -75,19 +112,19 @@ ROWS = (
     Formula(
         "negate",
         "y = -x",
-        lambda k, x: -x,
+        lambda k, x: k.number(0, x.dtype) - x if x.dtype.kind == "u" else -x,
         np.negative,
-        (*FLOATS, *SIGNED),
+        NUMBERS,
         arity=1,
         tolerance=EXACT,
-        decompose=lambda f, x: x * -1,
+        decompose=lambda f, x: 0 - x if x.dtype.kind == "u" else x * -1,
     ),
     Formula(
         "abs",
         "y = |x|",
         _abs,
         np.abs,
-        NUMBERS,
+        EVERY,
         arity=1,
         tolerance=EXACT,
         sampled=(f64, i8, i32, i64),
@@ -104,8 +141,24 @@ ROWS = (
         flops=2.0,
         decompose=lambda f, x: 1 / f.sqrt(x),
     ),
-    _function("square", "y = x^2", np.square, compute=_square, decompose=lambda f, x: x * x),
-    _function("reciprocal", "y = 1 / x", np.reciprocal, compute=lambda k, x: 1.0 / x, decompose=lambda f, x: 1 / x),
+    _function(
+        "square",
+        "y = x^2",
+        np.square,
+        compute=_square,
+        dtypes=NUMBERS,
+        sampled=(f64, f16, i64),
+        decompose=lambda f, x: x * x,
+    ),
+    _function(
+        "reciprocal",
+        "y = 1 / x; of integers 0 but for 1 and -1",
+        _reciprocal_of,
+        compute=_reciprocal,
+        dtypes=NUMBERS,
+        sampled=(f64, f16, i32),
+        decompose=lambda f, x: 1 / x if x.dtype.is_float else f.where(f.abs(x) == 1, x, 0),
+    ),
     _function("tanh", "y = tanh x", np.tanh, flops=12.0),
     _function(
         "sigmoid",
@@ -160,23 +213,17 @@ ROWS = (
     Formula(
         "isnan",
         "y = whether x is NaN",
-        lambda k, x: k.isnan(x),
+        _isnan,
         np.isnan,
-        FLOATS,
+        EVERY,
         arity=1,
         gives=lambda dtype, attrs: boolean,
         tolerance=EXACT,
         sampled=(f16,),
     ),
-    _function("ceil", "y = the least integer >= x", np.ceil, tolerance=EXACT, decompose=lambda f, x: -f.floor(-x)),
-    _function(
-        "trunc",
-        "y = the integer part of x",
-        np.trunc,
-        tolerance=EXACT,
-        decompose=lambda f, x: f.where(x < 0, f.ceil(x), f.floor(x)),
-    ),
-    _function("floor", "y = the greatest integer <= x", np.floor, tolerance=EXACT),
+    _to_integer("ceil", "y = the least integer >= x", np.ceil, decompose=_ceil_of),
+    _to_integer("trunc", "y = the integer part of x", np.trunc, decompose=_trunc_of),
+    _to_integer("floor", "y = the greatest integer <= x", np.floor),
     _function("round", "y = the nearest integer, ties to even", np.rint, draws.halves, tolerance=EXACT),
 )
 OPS = family(ROWS, __name__)

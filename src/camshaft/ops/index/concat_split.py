@@ -19,6 +19,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, NUMBERS, rounded, same_dtype, widened
 from camshaft.ops.elementwise.binary import wrapping
 from camshaft.ops.kernels import blocks
+from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.parameters import AXIS, Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
@@ -74,7 +75,8 @@ def _copies(
         block = blocks.even_block(columns)
         grid = ops.Cells(outer), ops.Cells(middle), ops.Cells(columns, per=block)
         constants = {"middle": middle, "x_start": x_start, "out_start": out_start, "columns": columns, "block": block}
-        launches.append(ops.Launch(copy_rows, (x, out), grid, constants, sizes=tuple(constants)))
+        arrays = as_bits(x, full), as_bits(out, full)
+        launches.append(ops.Launch(copy_rows, arrays, grid, constants, sizes=tuple(constants)))
     return ops.Build(tuple(launches))
 
 

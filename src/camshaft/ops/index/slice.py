@@ -1,4 +1,4 @@
-"""slice: y[i, ..] = x[start + i step, ..], each axis with its own numbers. Bit for bit but for 16-bit NaNs' payload."""
+"""slice: y[i, ..] = x[start + i step, ..], each axis with its own numbers. Bit for bit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.index.transpose import strided
+from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
@@ -64,7 +65,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     taken = tuple(stride * step for stride, (_, _, step) in zip(own, cuts, strict=True))
     first = sum(start * stride for stride, (start, _, _) in zip(own, cuts, strict=True))
     over = iteration(out.shape, (taken, strides_of(out, out.shape)))
-    arrays = ops.read(0, shape=(prod(x.bounds),)), ops.write(0, shape=(prod(out.bounds),))
+    arrays = as_bits(ops.read(0, shape=(prod(x.bounds),)), x), as_bits(ops.write(0, shape=(prod(out.bounds),)), out)
     return ops.Build((strided(over, arrays, first),))
 
 

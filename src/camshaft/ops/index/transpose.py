@@ -1,4 +1,4 @@
-"""transpose: y's axis i is x's axis axes[i]; by default the axes are reversed. Bit for bit except the payload of 16-bit NaNs."""
+"""transpose: y's axis i is x's axis axes[i]; by default the axes are reversed. Bit for bit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
+from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import SIZES, Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.reduction import axes_of
@@ -83,8 +84,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     permuted = tuple(own[a] for a in _axes(x, node.attrs))
     over = iteration(out.shape, (permuted, strides_of(out, out.shape)))
     flat = (prod(out.bounds),)
-    arrays = ops.read(0, shape=flat), ops.write(0, shape=flat)
-    tiled = _tiled(over, arrays, ir.arithmetic_dtype(as_dtype(x.dtype)))
+    arrays = as_bits(ops.read(0, shape=flat), x), as_bits(ops.write(0, shape=flat), out)
+    tiled = _tiled(over, arrays, ir.arithmetic_dtype(arrays[0].dtype or as_dtype(x.dtype)))
     if tiled is not None:
         return ops.Build((tiled,))
     return ops.Build((strided(over, arrays),))

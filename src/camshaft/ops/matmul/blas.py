@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from camshaft.backends.blas import library, trampoline
-from camshaft.dtypes import f32, i32
+from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
@@ -96,7 +96,7 @@ def _supports_numpy(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why NumPy cannot compute the node, or None."""
     if sizes_of(node).extents:
         return "a host call computes every row up to the bound; the rows are an Extent"
-    if node.inputs[0].dtype == i32:
+    if node.inputs[0].parts[0].dtype.is_integer:
         return "NumPy multiplies integers without BLAS"
     return only_f32(node) or library.absent()
 

@@ -29,6 +29,8 @@ PARTS, BLOCKS, GROUPS = (
     (12, 32, 48, 64, 96, 128, 192, 256, 384, 512),
     (64, 128, 256, 512, 1024, 2048, 4096),
 )
+# The least part that the cost model chooses.
+LEAST_PART = PARTS[-3]
 # Bytes of a program's block of a, which leave room for a part of a panel in an L2 cache of 1 MiB.
 BLOCK_NBYTES = 400 << 10
 # The most scratch for the sums of a program until the last part: half of the L2 cache.
@@ -67,7 +69,7 @@ def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
     """Returns the default values for these sizes."""
     rows, vectors = tile_of(s, target)
     packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and 4 * prod(s.b_shape) > PACKED_NBYTES)
-    part = PARTS[-2] if packed else PARTS[-3]
+    part = PARTS[-2] if packed else LEAST_PART
     most = BLOCK_NBYTES // (4 * part_of(s.depth, part))
     blocks = [n for n in BLOCKS[1:] if n <= min(bound(s.rows) / 4, most)] or [BLOCKS[1]]
     panels = -(-s.columns // GROUPS[0]) * s.matrices

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, i64, u64
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.shapes import CPUS, SHORT, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
+from camshaft.ops.matmul.shapes import CPUS, SHORT, SIZES, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import bound
 
 COLUMNS = 256  # columns of a program of the general variant: its sums stay in the L1 cache
@@ -57,7 +57,7 @@ def columns_by_lane(k: Tracer, a: Array, b: Array, out: Array, **sizes: Any) -> 
             for i, factor in enumerate(factors):
                 total = added(k, factor, b[b_row + d + i, c], total)
             sums[at(c)] = total
-    for rest in range(whole, m.depth):
+    for rest in k.range(whole, m.depth):
         factor = a[a_row, rest]
         for c in k.lanes(first, last):
             sums[at(c)] = added(k, factor, b[b_row + rest, c], sums[at(c)])
@@ -85,7 +85,9 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     s = sizes_of(node)
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows), ops.Cells(s.columns, COLUMNS))
     function = depth_by_lane if s.transposed else columns_by_lane
-    return ops.Build((ops.Launch(function, s.operands, grid, s.constants()),))
+    wraps = node.outputs[0].dtype == i64  # as u64: the kernel language's i64 are indexes and must not overflow
+    arrays = tuple(replace(o, dtype=u64) for o in s.operands) if wraps else s.operands
+    return ops.Build((ops.Launch(function, arrays, grid, s.constants(), sizes=SIZES),))
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
@@ -105,10 +107,10 @@ def row_by_streams(
     m = Matrices(**sizes)
     index, first = k.program(0), k.program(2) * block
     a_row, b_row = m.a(index), m.b(index) * m.columns
-    is_ragged = streams * share != m.columns or share % block != 0
+    whole = isinstance(share, int) and streams * share == m.columns and share % block == 0
     for j in k.range(block):
         places = [first + j + stream * share for stream in range(streams)]
-        rows = [b_row + (k.minimum(place, m.columns - 1) if is_ragged else place) for place in places]
+        rows = [b_row + (place if whole else k.minimum(place, m.columns - 1)) for place in places]
         sums = [k.accumulator("sum") for _ in rows]
         for c in k.lanes(m.depth):
             x = a[a_row, c]
@@ -116,11 +118,11 @@ def row_by_streams(
                 total.set(k.fma(x, b[row, c], total.value))
         for place, total in zip(places, sums, strict=True):
             found = k.lanes_sum(total)
-            if is_ragged:
+            if whole:
+                out[index, place] = found
+            else:
                 with k.when((first + j < share) & (place < m.columns)):
                     out[index, place] = found
-            else:
-                out[index, place] = found
 
 
 def streams_launch(s: Sizes, target: ops.Target, arrays: tuple[ops.Operand, ...], block: int) -> ops.Launch:
@@ -136,6 +138,7 @@ def streams_launch(s: Sizes, target: ops.Target, arrays: tuple[ops.Operand, ...]
         {"streams": streams, "share": share, "block": block, **s.constants()},
         s.extents,
         lanes=VECTORS * target.lanes if is_wide else None,
+        sizes=("share", *SIZES),
     )
 
 

@@ -1,4 +1,4 @@
-"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] of f32, f16, bf16 in f32, of f64, of i32.
+"""matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] of f32, f16, bf16 in f32; of f64; of i32, i64, u64.
 
 With `transpose_b`, b is [.., n, k]. The attribute `to` rounds f32 sums once when they are stored.
 
@@ -21,7 +21,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, partly_active, to_dtype
 from camshaft.ops.matmul.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blas import BLAS, NUMPY
-from camshaft.ops.matmul.blocked import BLOCKED
+from camshaft.ops.matmul.blocked import BLOCKED, LEAST_PART
 from camshaft.ops.matmul.lanes import LANES, SKINNY
 from camshaft.ops.matmul.shapes import DTYPES, OWN_DTYPES, as_matrices, sizes_of
 from camshaft.ops.matmul.tile import TILE
@@ -37,8 +37,8 @@ MAKERS = ("rms_norm", "residual_norm", "silu_multiply")
 
 
 def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -> tuple[TensorSpec, ...]:
-    """out [.., m, n] in f32 or, rounded, in the dtype of the attribute `to`; in f64 or i32 if both operands are. As in NumPy, the
-    result has no axis for a vector.
+    """out [.., m, n] in f32 or, rounded, in the dtype of the attribute `to`; in f64, i32, i64 or u64 if both operands are. As in
+    NumPy, the result has no axis for a vector.
 
     ShapeError, as from `op`, for other ranks, dtypes, depths that differ, batches that do not broadcast.
     """
@@ -46,7 +46,7 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -
     own = specs[0].dtype if specs[0].dtype == specs[1].dtype and specs[0].dtype in OWN_DTYPES else None
     for spec in specs:
         fits = len(spec.shape) >= 1 and spec.is_plain and spec.dtype in (own, *DTYPES)
-        ops.expect(fits, op, spec, "f32, f16 or bf16 [.., r, c], or both f64 or i32")
+        ops.expect(fits, op, spec, "f32, f16 or bf16 [.., r, c], or both f64, i32, i64 or u64")
     transposed = attrs.get("transpose_b", False)
     ops.expect(isinstance(transposed, bool), op, transposed, "transpose_b True or False")
     a, b = as_matrices(specs, transposed)
@@ -70,7 +70,7 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     wide = np.longdouble if inputs[0].dtype == np.float64 else np.float64
-    a, b = (x if x.dtype.kind == "i" else x.astype(wide) for x in inputs)
+    a, b = (x if x.dtype.kind in "iu" else x.astype(wide) for x in inputs)
     right = np.swapaxes(b, -1, -2) if attrs.get("transpose_b", False) and b.ndim > 1 else b
     with np.errstate(over="ignore"):
         return (np.asarray(np.matmul(a, right)),)
@@ -156,6 +156,11 @@ def _other_samples(rng: np.random.Generator) -> Iterable[ops.Sample]:
         yield ops.Sample(
             f"transposed, of {np.dtype(dtype)}", (pair[1][0].T.copy(), pair[1][1].T.copy()), {"transpose_b": True}
         )
+    for integer in (np.int64, np.uint64):
+        whole = np.iinfo(integer)
+        pair = tuple(rng.integers(whole.min, whole.max, s, integer, endpoint=True) for s in ((3, 9), (9, 18)))
+        yield ops.Sample(f"3x9x18 of {np.dtype(integer)}", pair)
+        yield ops.Sample(f"of {np.dtype(integer)}, transposed", (pair[0], pair[1].T.copy()), {"transpose_b": True})
     for a, b in (*shapes, ((7,), (7,))):
         yield ops.Sample(f"{a} x {b}", tuple(rng.normal(size=shape).astype(np.float32) for shape in (a, b)))
     yield ops.Sample(
@@ -229,6 +234,18 @@ def _rounded_activations(use: Use, uses: Uses) -> Match | None:
     return Match(build)
 
 
+def _first_use(node: ops.NodeSpec, variant: ops.KernelVariant) -> ops.KernelVariant | None:
+    """`lanes` adds an element's products in the order of k, from 0 on. So do these where b is [k, n], `blocked` where the depth
+    is one part."""
+    s = sizes_of(node)
+    in_order = {
+        TILED.name: True,
+        SKINNY.name: s.columns > 1,
+        BLOCKED.name: s.depth <= variant.values.get("part", LEAST_PART),
+    }
+    return LANES if in_order.get(variant.name, False) and not s.transposed else None
+
+
 OP = ops.Op(
     name="matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
@@ -240,6 +257,7 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance=TO_TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
+    first_use=_first_use,
     rules=(
         Rule(Stage.ROUNDED_RESULT, MAKERS, _rounded_result),
         Rule(Stage.ROUND, ("matmul",), _rounded_activations),

@@ -8,19 +8,22 @@ from typing import TypeAlias
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, f16, f32, f64, i32
+from camshaft.dtypes import DType, bf16, f16, f32, f64, i32, i64, u64
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Tracer, Value
 from camshaft.ops import op as ops
+from camshaft.ops.kernels.strides import is_zero
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 DTYPES = (f32, f16, bf16)
 SHORT = (f16, bf16)
 CPUS = ("simd", "scalar", "c")
 # Dtypes that are multiplied and added without conversion; both operands have the same.
-OWN_DTYPES = (f64, i32)
+OWN_DTYPES = (f64, i32, i64, u64)
 # Elements of 16 bits in a 32-bit word.
 PAIR = 2
+# Constants of `Matrices`, which a kernel may take as run-time scalars.
+SIZES = ("rows", "columns", "depth", "batch", "a_steps", "b_steps")
 # Elements of an explicit vector.
 WIDTH = 16
 Axes: TypeAlias = tuple[int, ...]
@@ -30,7 +33,7 @@ def matrix_of(index: Value, batch: Axes, steps: Axes) -> Value | int:
     """Returns the index of an operand's matrix for product `index` of the batch; the constant 0 if it has only one."""
     found: Value | int = 0
     for size, step in zip(reversed(batch), reversed(steps), strict=True):
-        if step:
+        if not is_zero(step):
             found = index % size * step + found
         index = index // size
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import DType, as_dtype, f32
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
@@ -27,7 +27,7 @@ from camshaft.ops.spec import TensorSpec, bound
 
 @dataclass(frozen=True)
 class RowOp:
-    """A row-wise op on f32; `row_op` makes its Op.
+    """A row-wise op on f32, or on one of `dtypes`; `row_op` makes its Op.
 
     `inputs`: the axes of each by name, the first of them "rc". `numpy(*arrays, **attrs)` computes the results from float64 arrays
     that broadcast with x. `positive`: attributes that must be above 0, with the value that samples take. `to`: the first result
@@ -43,6 +43,7 @@ class RowOp:
     rank: int | None = None
     gives: tuple[str, ...] = ("rc",)
     defaults: Mapping[str, float] = field(default_factory=dict)
+    dtypes: tuple[DType, ...] = (f32,)
 
     def given(self, attrs: ops.Attrs) -> dict[str, Any]:
         """The `positive` attributes of a use of the op: those given, else their defaults."""
@@ -63,6 +64,7 @@ def row_op(
     gives: str = "rc",
     several_vectors: bool = True,
     sizes: tuple[str, ...] = (),
+    dtypes: tuple[DType, ...] = (f32,),
     special: Callable[[], Iterable[ops.Sample]] = lambda: (),
     **fields: Any,
 ) -> ops.Op:
@@ -71,7 +73,7 @@ def row_op(
     kernel without `inner` for any rank."""
     attributes = fields.get("parameters", ANY).attributes
     defaults = {a.name: a.default for a in attributes if a.name in (positive or {}) and a.default is not REQUIRED}
-    row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()), defaults)
+    row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()), defaults, dtypes)
     if not row.gives or not {*row.gives} <= {"rc", "r"}:
         raise ValueError(f"{name}: got results of {gives!r}; wanted rc or r for each")
     if rank is None and "inner" not in _constants_of(kernel):
@@ -92,7 +94,7 @@ def row_op(
         variants=(ops.KernelVariant(kernel.name, ops.EVERYWHERE, build, tunables=blocks.lane_tunables(build)),),
         samples=lambda: (*samples.samples(row), *special()),
         error_samples=lambda: samples.error_samples(row),
-        **({"tolerance": TO_TOLERANCE if to else {"f32": 1e-12}} | fields),
+        **({"tolerance": {**(TO_TOLERANCE if to else {"f32": 1e-12}), "f64": 1e-28}} | fields),
     )
 
 
@@ -104,16 +106,17 @@ def shape_of(axes: str, x: Sequence[Any]) -> tuple[Any, ...]:
 def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     """The specs of the results. ShapeError for other inputs, or an attribute that is not above 0."""
     texts = {"rc": "[rows, d]" if row.rank else "[..., d]", "r": "[rows]" if row.rank else "[...]", "c": "[d]"}
-    wanted = ", ".join(f"{name} {texts[axes]}" for name, axes in row.inputs.items()) + " of f32"
+    wanted = ", ".join(f"{name} {texts[axes]}" for name, axes in row.inputs.items())
+    wanted += f" of {' or '.join(d.name for d in row.dtypes)}"
     ops.expect(len(specs) == len(row.inputs), row.name, specs, wanted)
     x = specs[0]
-    fits = x.is_plain and x.dtype == f32 and len(x.shape) == (row.rank or max(len(x.shape), 1))
+    fits = x.is_plain and x.dtype in row.dtypes and len(x.shape) == (row.rank or max(len(x.shape), 1))
     ops.expect(fits, row.name, x, wanted)
     ops.expect(0 not in x.bounds, row.name, x, "no empty axis")
     fixed = not any(isinstance(d, Extent) for d in (*x.shape[1:], x.shape[-1]))
     ops.expect(fixed, row.name, x, "an Extent as the first axis only, and not as the last")
     for (name, axes), spec in zip(row.inputs.items(), specs, strict=True):
-        want = TensorSpec(shape_of(axes, x.shape), f32)
+        want = TensorSpec(shape_of(axes, x.shape), as_dtype(x.dtype))
         if spec != want:
             ops.expect(False, row.name, spec, f"{name} of {want}")
     for name in row.positive:
@@ -121,17 +124,21 @@ def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tupl
         ops.expect(
             value is not None and value > 0, row.name, f"no {name}" if value is None else value, f"{name} above 0"
         )
-    first, *others = (TensorSpec(shape_of(axes, x.shape), f32) for axes in row.gives)
+    first, *others = (TensorSpec(shape_of(axes, x.shape), as_dtype(x.dtype)) for axes in row.gives)
+    if x.dtype != f32:
+        ops.expect("to" not in attrs, row.name, f"to {attrs.get('to')!r}", f"no `to` beside {x.dtype}")
+        return (first, *others)
     return (to_dtype(row.name, first, attrs) if row.to else first, *others)
 
 
 def _reference(row: RowOp, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    wide = [a.astype(np.float64) for a in inputs]
+    wide = [a.astype(np.longdouble if a.dtype == np.float64 else np.float64) for a in inputs]
     arrays = [a[..., None] if axes == "r" else a for a, axes in zip(wide, row.inputs.values(), strict=True)]
     with np.errstate(all="ignore"):
         found = row.numpy(*arrays, **row.given(attrs))
     made = found if isinstance(found, tuple) else (found,)
-    return tuple(np.reshape(y, shape_of(axes, wide[0].shape)) for y, axes in zip(made, row.gives, strict=True))
+    plain = (np.asarray(y, np.float64) for y in made)
+    return tuple(np.reshape(y, shape_of(axes, wide[0].shape)) for y, axes in zip(plain, row.gives, strict=True))
 
 
 def _constants_of(kernel: Kernel) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, f64
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
@@ -21,10 +21,10 @@ def one_row_per_program(
     # fma by name: left to LLVM, whether a product and a sum are fused depends on the length of the row.
     # y[r, c] = (x[r, c] - m[r]) / sqrt(v[r] + eps) * w[c] + b[c]; m = mean_c(x[r]), v = mean_c((x[r] - m[r])^2)
     row = k.program(0) * inner + k.program(1)
-    total, errors, squares = k.accumulator("sum"), k.accumulator("sum"), k.accumulator("sum")
+    total, errors, squares = k.accumulator("sum", x.dtype), k.accumulator("sum", x.dtype), k.accumulator("sum", x.dtype)
     for c in k.lanes(dim):
         total += x[row, c]
-    mean = k.lanes_sum(total) / k.number(dim, f32)
+    mean = k.lanes_sum(total) / k.number(dim, x.dtype)
     # Sums of differences from the rounded mean stay exact for a large mean; the differences' own mean corrects it.
     for c in k.lanes(dim):
         if streams:
@@ -32,8 +32,8 @@ def one_row_per_program(
         difference = x[row, c] - mean
         errors += difference
         squares.set(k.fma(difference, difference, squares.value))
-    error = k.lanes_sum(errors) / k.number(dim, f32)
-    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) - error * error + eps)
+    error = k.lanes_sum(errors) / k.number(dim, x.dtype)
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, x.dtype) - error * error + eps)
     shift = -error * scale
     for c in k.lanes(dim):
         y = k.fma(k.fma(x[row, c] - mean, scale, shift), w[c], b[c])
@@ -60,6 +60,7 @@ OP = row_op(
     inputs={"x": "rc", "w": "c", "b": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
+    dtypes=(f32, f64),
     flops=lambda node: 8.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, f64
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
@@ -19,10 +19,10 @@ def one_row_per_program(
     k: Tracer, x: Array, w: Array, out: Array, *, dim: int, inner: int, eps: float, streams: bool
 ) -> None:
     # y[r, c] = x[r, c] / sqrt(mean_c(x[r]^2) + eps) * w[c]
-    row, squares = k.program(0) * inner + k.program(1), k.accumulator("sum")
+    row, squares = k.program(0) * inner + k.program(1), k.accumulator("sum", x.dtype)
     for c in k.lanes(dim):
         squares.set(k.fma(x[row, c], x[row, c], squares.value))  # fused for every length of the row
-    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) + eps)
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, x.dtype) + eps)
     for c in k.lanes(dim):
         if streams:
             blocks.prefetch_next_row(k, x, row, c)
@@ -47,6 +47,7 @@ OP = row_op(
     inputs={"x": "rc", "w": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
+    dtypes=(f32, f64),
     to=True,
     flops=lambda node: 4.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from camshaft.dtypes import f32, i32
+from camshaft.dtypes import f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
@@ -40,6 +40,8 @@ def samples(row: RowOp) -> Iterable[ops.Sample]:
     inner = () if row.rank == 2 else (2,)
     specs, extents = active_rows(row, inner)
     yield ops.Sample("7 of 16 rows", _inputs(row, 23, (16, *inner, 33)), attrs, specs, extents)
+    if f64 in row.dtypes:
+        yield ops.Sample("3x35 of f64", tuple(a.astype(np.float64) for a in _inputs(row, 26, (3, 35))), attrs)
     if row.to:
         yield ops.Sample("to bf16", _inputs(row, 24, (3, 35)), attrs | {"to": "bf16"})
         yield ops.Sample(

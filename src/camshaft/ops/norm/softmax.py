@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, f64
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import blocks
@@ -22,13 +22,13 @@ def one_row_per_program(
 ) -> None:
     # y[r, c] = exp(x[r, c] - max_c x[r]) / sum_c exp(x[r, c] - max_c x[r]); a NaN in a row makes all of it NaN
     row = k.program(0) * inner + k.program(1)
-    greatest, total = k.accumulator("max"), k.accumulator("sum")
+    greatest, total = k.accumulator("max", x.dtype), k.accumulator("sum", x.dtype)
     for c in k.lanes(dim):  # may skip a NaN, for one instruction instead of three: the sum has it
         value, before = x[row, c], greatest.value
         greatest.set(k.select(value > before, value, before))
     top = k.lanes_max(greatest)
     # A row for nontemporal stores stays on the stack until its sum is known.
-    powers = k.scratch(f32, dim) if streams and dim <= blocks.MAX_ROW else None
+    powers = k.scratch(x.dtype, dim) if streams and dim <= blocks.MAX_ROW else None
     for c in k.lanes(dim):
         if prefetch:
             blocks.prefetch_next_row(k, x, row, c)
@@ -72,6 +72,7 @@ OP = row_op(
     kernel=one_row_per_program,
     sizes=("dim",),
     inputs={"x": "rc"},
+    dtypes=(f32, f64),
     numpy=_reference,
     special=_special,
     flops=lambda node: 5.0 * prod(node.inputs[0].bounds),

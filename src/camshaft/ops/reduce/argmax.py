@@ -1,7 +1,7 @@
 """argmax and argmin: the index of the greatest (least) element along an axis; ties to the smaller index.
 
-Attributes: `axis` (-1 by default; None for the whole tensor), `keepdims`, and `nan_first`: the first NaN wins, as in NumPy;
-without it NaNs are ignored, as sampling needs.
+Attributes: `axis` (-1 by default; None for the whole tensor), `keepdims`, `nan_first` (by default the first NaN wins, as in
+NumPy; else NaNs are ignored), and `to`, the result's dtype: i32, or i64 as NumPy's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def one_row_per_program(k: Tracer, x: Array, out: Array, *, dim: int, dtype: str
     wins = best.value == winner
     if nan_first and value_dtype.is_float:
         wins = wins | k.isnan(best.value)
-    out[row] = k.lanes_min(k.select(wins, where.value, k.number(dim, i32)))
+    out[row] = k.lanes_min(k.select(wins, where.value, k.number(dim, i32))).to(out.dtype)
 
 
 @kernel
@@ -69,10 +69,15 @@ def into_columns(
             best[c - first] = k.select(better, value, old)
             where[c - first] = k.select(better, d.to(i32), where[c - first])
     for c in k.lanes(first, stop):
-        out[row, c] = where[c - first]
+        out[row, c] = where[c - first].to(out.dtype)
 
 
-_ATTRIBUTES = Attribute("axis", "int | None", -1), KEEPDIMS, Attribute("nan_first", "bool", False)
+_ATTRIBUTES = (
+    Attribute("axis", "int | None", -1),
+    KEEPDIMS,
+    Attribute("nan_first", "bool", True),
+    Attribute("to", "str", "i32"),
+)
 
 
 def _axes(name: str, x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
@@ -84,23 +89,25 @@ def _axes(name: str, x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
 def _infer(name: str, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 1, name, specs, "one tensor x")
     same_dtype(name, specs, NUMBERS)
-    unknown = set(attrs) - {"axis", "keepdims", "nan_first"}
-    ops.expect(not unknown, name, f"attributes {sorted(unknown)}", "axis, keepdims and nan_first")
+    unknown = set(attrs) - {"axis", "keepdims", "nan_first", "to"}
+    ops.expect(not unknown, name, f"attributes {sorted(unknown)}", "axis, keepdims, nan_first and to")
+    to = attrs.get("to", i32.name)
+    ops.expect(to in (i32.name, i64.name), name, f"to {to!r}", "to i32 or i64")
     x = specs[0]
     axes = _axes(name, x, attrs)
     extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
     fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
     ops.expect(fits, name, x, "no empty axis, and an Extent only as a first axis that is kept")
-    return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), i32),)
+    return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), DTYPES[to]),)
 
 
 def _reference(name: str, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     x = inputs[0]
     if as_dtype(x.dtype).is_float:
         x = x.astype(np.float64)
-        x = x if attrs.get("nan_first") else np.where(np.isnan(x), np.inf if name == "argmin" else -np.inf, x)
+        x = x if attrs.get("nan_first", True) else np.where(np.isnan(x), np.inf if name == "argmin" else -np.inf, x)
     found = getattr(np, name)(x, axis=attrs.get("axis", -1), keepdims=bool(attrs.get("keepdims")))
-    return (np.asarray(found).astype(np.int32),)
+    return (np.asarray(found).astype(DTYPES[attrs.get("to", i32.name)].numpy),)
 
 
 def _build(name: str, node: ops.NodeSpec) -> ops.Build:
@@ -112,7 +119,7 @@ def _build(name: str, node: ops.NodeSpec) -> ops.Build:
     rows = outer if before == bound(outer) else before
     value_dtype = ir.arithmetic_dtype(as_dtype(x.dtype))
     constants: dict[str, Constant] = {"dim": dim, "dtype": value_dtype.name, "least": name == "argmin"}
-    constants["nan_first"] = bool(node.attrs.get("nan_first"))
+    constants["nan_first"] = bool(node.attrs.get("nan_first", True))
     if columns == 1:
         arrays = ops.read(0, shape=(before, dim)), ops.write(0, shape=(before,))
         return ops.Build((ops.Launch(one_row_per_program, arrays, (ops.Cells(rows),), constants, sizes=("dim",)),))
@@ -131,9 +138,9 @@ def _samples() -> Iterable[ops.Sample]:
     x[1], x[2, 3:], x[3, :39] = np.nan, np.nan, np.nan
     x[4, 17], x[5, 20:22], x[6] = -3e38, np.inf, rng.normal(size=40)
     x[6, ::2] = np.nan
-    yield ops.Sample("infinities and NaN", (x,))
-    yield ops.Sample("NaN first", (x,), {"nan_first": True})
-    yield ops.Sample("NaN first in columns", (x,), {"nan_first": True, "axis": 0})
+    yield ops.Sample("NaN ignored", (x,), {"nan_first": False})
+    yield ops.Sample("NaN first", (x,), {"to": "i64"})
+    yield ops.Sample("NaN first in columns", (x,), {"axis": 0, "to": "i64"})
     for shape, axis in (((3, 7, 33), 1), ((5, COLUMNS + 3), 0), ((2, 3, 5), None)):
         x = rng.integers(-40, 40, shape).astype(np.float32)
         yield ops.Sample(f"{shape} over {axis}", (x,), {"axis": axis, "keepdims": axis == 1})
@@ -149,6 +156,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, x), {}, "wanted one tensor")
     yield ops.ErrorSample((TensorSpec((8,), boolean),), {}, "wanted tensors of")
     yield ops.ErrorSample((x,), {"axis": 2}, "wanted axes from -2 to 1")
+    yield ops.ErrorSample((x,), {"to": "u8"}, "wanted to i32 or i64")
     yield ops.ErrorSample((x,), {"axis": (0, 1)}, "wanted an integer")
     yield ops.ErrorSample((TensorSpec((Extent("n", 8), 3), f32),), {"axis": 0}, "wanted no empty axis")
 

@@ -22,6 +22,7 @@ Masked = Callable[[Value], Value]
 LOWEST, HIGHEST = -3.4028234663852886e38, 3.4028234663852886e38
 # top_p uses weights in fixed point, 2^-28 of the likeliest token's; two halves of 14 bits let sums over 2^18 tokens fit u32.
 WEIGHT_BITS, HALF_BITS = 28, 14
+NAN_TOKEN = -1  # the result for a row with a NaN
 MOST_TOKENS = 1 << 18
 
 
@@ -109,10 +110,10 @@ def one_row_per_program(
     row, n_blocks = k.program(0), -(-n // block)
     this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
     peaks = k.scratch(f32, n_blocks)
-    top = _find_peaks(this, peaks)
+    top, has_nan = _find_peaks(this, peaks)
     temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
     with k.when(temperature_ <= 0):
-        out[row] = _first_equal(this, top)
+        out[row] = k.select(has_nan, NAN_TOKEN, _first_equal(this, peaks, top))
     with k.when(temperature_ > 0):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
         _list_blocks(this, peaks, wanted)
@@ -126,31 +127,36 @@ def one_row_per_program(
         heavy = _keep_top_p(this, best, weight, weights, top_p[row])
         least = k.select(min_p[row] < 1, min_p[row], 1.0)
         hash_keys = keys(seed[row, 0], seed[row, 1], seed[row, 2])
-        out[row] = _race(this, best, heavy, weight, least, hash_keys)
+        out[row] = k.select(has_nan, NAN_TOKEN, _race(this, best, heavy, weight, least, hash_keys))
 
 
-def _find_peaks(this: Row, peaks: Array) -> Value:
-    """Stores the greatest logit of each block in `peaks` and returns the greatest of all."""
-    k = this.k
+def _find_peaks(this: Row, peaks: Array) -> tuple[Value, Value]:
+    """Stores the greatest logit of each block in `peaks`; returns the greatest of all, and whether a logit is NaN."""
+    k, nans = this.k, this.k.accumulator("max", i32)
     for b in k.range(this.all_blocks()):
         peak, first = k.var(LOWEST), b * this.block
         for c in k.lanes(first, k.minimum(first + this.block, this.n)):
             x = this.logits[this.row, c]
             peak.set(k.select(x > peak.value, x, peak.value))
+            nans.combine(k.isnan(x).to(i32))
         peaks[b] = k.lanes_max(peak)
     k.barrier()
     top = k.var(LOWEST)
     for b in k.lanes(this.all_blocks()):
         top.set(k.select(peaks[b] > top.value, peaks[b], top.value))
-    return k.lanes_max(top)
+    return k.lanes_max(top), k.lanes_max(nans) > 0
 
 
-def _first_equal(this: Row, top: Value) -> Value:
-    """Returns the least index of a value equal to `top`."""
-    where = this.k.accumulator("min", i32)
-    for c in this.k.lanes(this.n):
-        where.combine(this.k.select(this.value(c) == top, c.to(i32), this.n))
-    return this.k.lanes_min(where)
+def _first_equal(this: Row, peaks: Array, top: Value) -> Value:
+    """Returns the least index of a value equal to `top`: in the first block with this peak."""
+    k = this.k
+    block, where = k.accumulator("min", i32), k.accumulator("min", i32)
+    for b in k.lanes(this.all_blocks()):
+        block.combine(k.select(peaks[b] == top, b.to(i32), this.all_blocks()))
+    first = k.lanes_min(block).to(i64) * this.block
+    for c in k.lanes(first, k.minimum(first + this.block, this.n)):
+        where.combine(k.select(this.value(c) == top, c.to(i32), this.n))
+    return k.lanes_min(where)
 
 
 def _bisect(k: Tracer, bits: int, holds: Masked) -> Value:

@@ -1,8 +1,9 @@
 """sample: draws a token per row of logits: temperature, then top_k, top_p, min_p, then a categorical draw, in one kernel.
 
 temperature 0 (or NaN) takes the greatest logit, the first of equal ones. top_k 0 and top_p 1 are off. At the limit of top_k and
-top_p, of equal tokens those with smaller indexes are kept. NaN and -inf count as the lowest finite number: never drawn unless all
-are. top_p ignores weights below 2^-28 of the likeliest token's. seed is the low 32 bits, the high 32 bits and the step.
+top_p, of equal tokens those with smaller indexes are kept. -inf counts as the lowest finite number: never drawn unless all are.
+A row with a NaN gives -1. top_p ignores weights below 2^-28 of the likeliest token's. seed is the low 32 bits, the high 32 bits
+and the step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.sample.kernel import LOWEST, MOST_TOKENS, keys, noise, one_row_per_program
+from camshaft.ops.sample.kernel import LOWEST, MOST_TOKENS, NAN_TOKEN, keys, noise, one_row_per_program
 from camshaft.ops.spec import TensorSpec
 
 # Columns of a block; scratch limits their number. With top_k, 32 is the fastest of 32 to 256 (n = 49152, AVX-512, top_k 40,
@@ -80,6 +81,9 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     logits, temperature, top_k, top_p, min_p, seed = inputs
     tokens = np.empty(len(logits), np.int32)
     for r, x in enumerate(logits):
+        if np.isnan(x).any():
+            tokens[r] = NAN_TOKEN
+            continue
         if not temperature[r] > 0:
             tokens[r] = np.where(x > LOWEST, x, LOWEST).argmax()
             continue
@@ -118,8 +122,9 @@ def _samples() -> Iterable[ops.Sample]:
     tied = rng.integers(0, 3, (24, 200)).astype(np.float32)
     yield ops.Sample("ties", _row_inputs(tied, ((1.0, 7, 1.0, 0.0), (1.0, 150, 1.0, 0.0), (0.0, 0, 1.0, 0.0))))
     odd = rng.normal(size=(16, 70)).astype(np.float32)
-    odd[:, 3::4], odd[:, 1::4] = np.nan, -np.inf
+    odd[:, 1::4] = -np.inf
     odd[8:, 20] = 1e30
+    odd[4:8, 69], odd[12, 0], odd[13] = np.nan, np.nan, np.nan
     yield ops.Sample("NaN and infinities", _row_inputs(odd, _SETTINGS))
     x = rng.normal(size=(16, 33)).astype(np.float32)
     yield partly_active(ops.Sample("7 of 16", _row_inputs(x, _SETTINGS)), 7, extent="rows")

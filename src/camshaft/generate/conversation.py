@@ -1,0 +1,182 @@
+"""Conversation: chat messages, and the session whose KV cache has them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Unpack
+
+from camshaft.errors import ContextError, SettingError
+from camshaft.generate.generation import Closing, Generation
+from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
+from camshaft.generate.session import Session
+from camshaft.text.chat import encode_chat
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+
+Messages = Sequence[Mapping[str, Any]]
+_SYSTEM_ROLES = ("system", "developer")
+
+
+def checked_messages(messages: Messages) -> list[dict[str, Any]]:
+    """A copy of chat messages. Raises SettingError unless each has the texts 'role' and 'content'."""
+    if isinstance(messages, str | bytes | Mapping) or not hasattr(messages, "__iter__"):
+        raise SettingError(
+            f"messages came as {type(messages).__name__}; wanted a list of {{'role': ..., 'content': ...}}"
+        )
+    copies = []
+    for i, message in enumerate(messages):
+        fits = isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        if not fits:
+            raise SettingError(f"message {i} is {message!r:.80}; wanted {{'role': ..., 'content': ...}}, both texts")
+        copies.append(dict(message))
+    return copies
+
+
+@dataclass
+class _Turn:
+    """The messages of a turn up to the user's, their rendered text, and how many were dropped for it."""
+
+    messages: list[dict[str, Any]]
+    rendered: str
+    n_dropped: int = 0
+
+
+class Conversation(Closing):
+    """Chat messages, and the session whose KV cache has them.
+
+    Each turn renders the chat template over all messages and processes only the tokens that follow those in the cache. Between
+    turns the session may be lost to another generation that needs it; the next turn then processes everything.
+
+    messages: what was said, a list of {'role': ..., 'content': ...}, system messages included; may be changed between turns.
+    dropped: how many of the oldest messages were dropped because the context was full.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        options: GenerateOptions,
+        *,
+        system: str | None = None,
+        messages: Messages = (),
+        context_shift: bool = True,
+    ) -> None:
+        if not isinstance(context_shift, bool):
+            raise SettingError(f"context_shift={context_shift!r}; wanted True or False")
+        if system is not None and not isinstance(system, str):
+            raise SettingError(f"system came as {type(system).__name__}; wanted a text")
+        self._lm, self._options, self._shifts = lm, options, context_shift
+        self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
+        self.messages += checked_messages(messages)
+        self.dropped = 0
+        self._session, self._is_closed = Session(lm, waits=True), False
+        self._answer: Callable[[], Generation | None] = lambda: None
+        self._processed = ""  # the text whose tokens the session has; empty if it has others
+
+    def say(
+        self, text: str, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]
+    ) -> Generation:
+        """Send a message and return the answer: an iterator of pieces with `finish_reason`. Ends an answer that is not finished.
+
+        Options and keywords are for this answer. The message and the answer become part of `messages` when the iteration has
+        ended. An answer that is closed early or fails changes nothing. If the context is full, the oldest turns after the system
+        message are dropped; without `context_shift` an answer that fills it has the finish reason 'length'.
+
+        Raises SettingError for a wrong type or option, ContextError if the messages (with `context_shift`: the system message
+        and this one) do not fit the context, ModelError if the model has no chat template.
+        """
+        if not isinstance(text, str):
+            raise SettingError(f"the message came as {type(text).__name__}; wanted a text")
+        options = generate_options(options, keywords, self._options)
+        self._lm.check_open()
+        if self._is_closed:
+            raise ContextError("the conversation is closed")
+        self._end_answer()
+        if not self._session.wake():
+            self._session, self._processed = Session(self._lm, waits=True), ""
+        try:
+            return self._say([*checked_messages(self.messages), {"role": "user", "content": text}], options)
+        except BaseException:
+            self._session.rest()
+            raise
+
+    def _say(self, messages: list[dict[str, Any]], options: GenerateOptions) -> Generation:
+        turn, ids = self._fitted(messages, options)
+        self._processed = ""
+        self._session.replace(ids)
+        generation = self._session.start(
+            [], options, lambda generation: self._end(turn, generation), lambda drawn: self._shifted(turn, drawn)
+        )
+        generation.prompt_tokens = len(ids) - self._session.position
+        self._answer = weakref.ref(generation)
+        return generation
+
+    def _fitted(self, messages: list[dict[str, Any]], options: GenerateOptions) -> tuple[_Turn, list[int]]:
+        """The turn with as many messages as fit, with room for some of the answer, and all its tokens."""
+        context = self._lm.context
+        room = context // 4 if options.max_tokens < 0 else min(options.max_tokens, context // 4)
+        turn = _Turn(messages, self._render(messages))
+        ids = self._ids(turn.rendered)
+        if self._shifts and len(ids) + room > context:
+            ids = self._dropped_to(turn, context // 2)
+        if len(ids) > context:
+            what = "the system message and this message have" if self._shifts else "the conversation has"
+            raise ContextError(f"{what} {len(ids)} tokens; the context is {context}: shorten it or raise context=")
+        return turn, ids
+
+    def _dropped_to(self, turn: _Turn, n_tokens: int) -> list[int]:
+        """Drop the oldest turns after the system messages until the rest has `n_tokens` or is one message; return its tokens.
+
+        To half of the context rather than to what just fits: what follows the system message is processed again each time."""
+        ids = self._ids(turn.rendered)
+        while len(ids) > n_tokens:
+            roles = [message["role"] for message in turn.messages]
+            first = next((i for i, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
+            following = next((i for i in range(first + 1, len(roles)) if roles[i] == "user"), None)
+            if following is None:
+                break
+            turn.messages = turn.messages[:first] + turn.messages[following:]
+            turn.n_dropped += following - first
+            turn.rendered = self._render(turn.messages)
+            ids = self._ids(turn.rendered)
+        return ids
+
+    def _shifted(self, turn: _Turn, drawn: list[int]) -> list[int] | None:
+        """The tokens to go on with when an answer has filled the context; None if nothing can be dropped."""
+        before, half = turn.n_dropped, self._lm.context // 2
+        if not self._shifts:
+            return None
+        ids = [*self._dropped_to(turn, max(half - len(drawn), 0)), *drawn]
+        return ids if turn.n_dropped > before and len(ids) <= self._lm.context else None
+
+    def _end(self, turn: _Turn, generation: Generation) -> None:
+        """Take the turn into the conversation if its answer is finished."""
+        if generation.finish_reason is not None:
+            self.messages = [*turn.messages, {"role": "assistant", "content": generation.text}]
+            self.dropped += turn.n_dropped
+            if generation.text_is_exact and self._lm.tokenizer.shows_all(generation.ids):
+                self._processed = turn.rendered + generation.text
+        self._session.rest()
+
+    def _render(self, messages: list[dict[str, Any]]) -> str:
+        return self._lm.chat_template.render(messages, add_generation_prompt=True)
+
+    def _ids(self, rendered: str) -> list[int]:
+        """The tokens of a rendered text: those that the session has, exactly as they were drawn, if it begins with their text."""
+        if self._processed and rendered.startswith(self._processed):
+            rest = rendered[len(self._processed) :]
+            return [*self._session.tokens, *self._lm.tokenize(rest, add_special=False)]
+        return encode_chat(self._lm.tokenizer, rendered)
+
+    def close(self) -> None:
+        """End an answer that is not finished, and release the session's slot in the KV cache."""
+        self._is_closed = True
+        self._end_answer()
+        self._session.close()
+
+    def _end_answer(self) -> None:
+        answer = self._answer()
+        if answer is not None:
+            answer.close()
