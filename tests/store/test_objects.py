@@ -205,6 +205,22 @@ def test_what_cannot_be_written_is_in_memory(tmp_path: Path) -> None:
 
 
 @posix_only
+def test_a_damaged_entry_that_cannot_be_removed_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    failures: list[StoreError] = []
+    store = ObjectStore(tmp_path, 1 << 20, failed=failures.append)
+    store.put(KEY, b"x")
+    store.path(KEY).write_bytes(b"damaged")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("camshaft.store.entries.remove_foreign", refuse)
+    assert store.get(KEY, "the cached plan") is None
+    assert (len(failures), len(recwarn)) == ((0, 1) if os.name == "nt" else (1, 0))
+
+
 def test_a_file_in_the_folders_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="is not a folder; wanted a folder"):
@@ -364,6 +380,12 @@ def test_a_file_in_a_folders_place_is_cleared(store: ObjectStore) -> None:
     assert store.clear() == (1, 9)
     store.put(KEY, b"x")
     assert files_of(store.root) == [KEY]
+
+
+def test_a_folder_in_an_entrys_place_is_cleared(store: ObjectStore) -> None:
+    (store.path(KEY) / "inner").mkdir(parents=True)
+    assert store.clear()[0] == 1
+    assert list(store.root.iterdir()) == []
 
 
 def test_clear_leaves_what_is_being_written_and_what_is_no_entry(store: ObjectStore) -> None:

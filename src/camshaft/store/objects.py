@@ -126,9 +126,9 @@ class ObjectStore:
             data = memoryview(content)[_HEADER_NBYTES:]
             if content.startswith(_header(key, data)):
                 return bytes(data)
+        remove_entry(path, "a damaged entry")
         if what is not None:
             warnings.warn(f"{what} is rebuilt: its entry was damaged or foreign", stacklevel=4)
-        remove_entry(path, "a damaged entry")
         return None
 
     def _read_ours(self, path: Path) -> bytes | None:
