@@ -117,7 +117,7 @@ ARRAYS: list[Row] = [
     (cs.exp, MASKED, "exp: a masked array would lose its mask"),
     (cs.exp, 1j, "complex128"),
     (lambda v: cs.exp(X, out=v), "a", "must be of ArrayType"),
-    (lambda v: cs.cast(X, to=v), 3, "{'to': 3}"),
+    (lambda v: cs.cast(X, to=v), 3, "no dtype 3"),
     (lambda v: cs.sum(X, axis=v), "a", "'str' object cannot be interpreted as an integer"),
     (lambda v: cs.matmul(SQUARE, SQUARE, transpose_b=v), "a", "got a; wanted transpose_b"),
     (lambda v: cs.table().choice(v, X), "nope", "no op 'nope'"),

@@ -23,8 +23,10 @@ from tests.support.stored import key_of, stored
 LANES = 128
 LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
 TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits=LIMITS, space="cuda")
-# Kernels that keep more than the registers hold: none today. A row here says which, and why.
-SPILLS: frozenset[str] = frozenset()
+# Kernels that keep more than the registers hold, by processor, and why.
+SPILLS = {
+    "sm_80": {"sample_one_row_per_program_one_row_per_program_71"},  # 68 bytes; a row is sampled once per token
+}
 
 
 @traced
@@ -91,7 +93,7 @@ def test_ptxas_takes_every_kernel(kernels, texts, processor) -> None:
     report = assemble(joined(list(texts.values())), processor)
     assert report.keys() == kernels.keys()
     spilled = {name for name, found in report.items() if found.spill_nbytes}
-    assert spilled == SPILLS
+    assert spilled == SPILLS.get(processor, set())
     assert max(found.registers for found in report.values()) <= 255
 
 

@@ -286,7 +286,7 @@ def test_hub_names_that_are_none(tiny: KnownModel, name: str) -> None:
 def test_paths_and_unknown_names(tiny: KnownModel, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(CONTENT)
     assert resolve_model(tmp_path / "x.gguf") == resolve_model(str(tmp_path / "x.gguf")) == tmp_path / "x.gguf"
-    with pytest.raises(ModelError, match=r"unknown model 'smolm'; known: smollm2, tiny;.*path of a \.gguf works too"):
+    with pytest.raises(ModelError, match=r"unknown model 'smolm'; did you mean smollm2\? known: smollm2, tiny;.*path of a \.gguf works too"):
         resolve_model("smolm")
     with pytest.raises(ModelError, match="no such file"):
         resolve_model(tmp_path / "y.gguf")

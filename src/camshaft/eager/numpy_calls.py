@@ -36,8 +36,8 @@ class Call:
 Form = Callable[[str, Inputs, Attrs], "Call | None"]
 
 
-def _arrays(inputs: Inputs) -> list[Array]:
-    return [np.asarray(operand(x)) for x in inputs]
+def _arrays(name: str, inputs: Inputs) -> list[Array]:
+    return [np.asarray(operand(x, name)) for x in inputs]
 
 
 def _normalized(axis: Any, n_axes: int) -> int:
@@ -66,7 +66,7 @@ def _concat(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     axis = attrs.get("axis", 0)
     if listed and len(inputs) == 2:
         axis = inputs[1]
-    parts = _arrays(inputs[0] if listed else inputs)
+    parts = _arrays(name, inputs[0] if listed else inputs)
     if not parts:
         raise ArrayValueError("need at least one array to concatenate")
     plain = not listed and len(parts) > 1 and axis is not None and len({p.dtype for p in parts}) == 1
@@ -96,7 +96,7 @@ def _transpose(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     axes = attrs.get("axes")
     if len(inputs) > 1:
         axes = inputs[1] if len(inputs) == 2 else inputs[1:]
-    x = np.asarray(operand(inputs[0]))
+    x = np.asarray(operand(inputs[0], name))
     if x.size and x.ndim:
         return (
             None
@@ -113,7 +113,7 @@ def _transpose(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
 
 def _split(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """np.split: a number of equal parts, or where parts begin; by position."""
-    x = np.asarray(operand(inputs[0]))
+    x = np.asarray(operand(inputs[0], name))
     if len(inputs) == 1 and x.size and 0 not in tuple(attrs.get("sizes", ())):
         return None
     axis = _normalized(inputs[2] if len(inputs) > 2 else attrs.get("axis", 0), x.ndim)
@@ -141,7 +141,7 @@ def _gather(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """x[rows] for indexes of any integers; embedding has its operands the other way round."""
     if len(inputs) != 2:
         return None
-    x, rows = _arrays(inputs if name == "gather" else inputs[::-1])
+    x, rows = _arrays(name, inputs if name == "gather" else inputs[::-1])
     if rows.dtype.kind not in "iu":
         if rows.size:
             raise ArrayTypeError(f"{name}: arrays used as indices must be of integer type; got {rows.dtype}")
@@ -159,7 +159,7 @@ def _gather(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
 
 
 def _slice(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
-    x, sizes = np.asarray(operand(inputs[0])), attrs.get("sizes") or ()
+    x, sizes = np.asarray(operand(inputs[0], name)), attrs.get("sizes") or ()
     if (x.size and 0 not in sizes) or len(sizes) != x.ndim:
         return None
     whole = tuple(n if size is None else size for n, size in zip(x.shape, sizes, strict=True))
@@ -182,7 +182,7 @@ def _outer(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """np.outer: operands flat, dtypes promoted."""
     if len(inputs) != 2:
         return None
-    a, b = (x.reshape(-1) for x in _arrays(inputs))
+    a, b = (x.reshape(-1) for x in _arrays(name, inputs))
     dtype = common_dtype([a.dtype, b.dtype])
     if not a.size or not b.size:
         return Call(ready=np.empty((a.size, b.size), dtype))
@@ -196,7 +196,7 @@ def _outer(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
 # --- rows ----------------------------------------------------------------------------------------------------------------
 def _rows(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """A row-wise op along any axis, of any rank; integers as f64, dtypes promoted."""
-    arrays, rest = _arrays(inputs), {key: value for key, value in attrs.items() if key != "axis"}
+    arrays, rest = _arrays(name, inputs), {key: value for key, value in attrs.items() if key != "axis"}
     if name == "softmax" and len(arrays) == 2 and not arrays[1].ndim:
         return _rows(name, inputs[:1], {**attrs, "axis": inputs[1]})
     x, n_axes = arrays[0], max(arrays[0].ndim, 1)
@@ -243,7 +243,7 @@ def _fold(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     unknown = [key for key in asked if name not in _TAKES[key]]
     if unknown:
         raise ArrayTypeError(f"{name}() got an unexpected keyword argument '{unknown[0]}'")
-    x, initial, steps = np.asarray(operand(inputs[0])), asked.get("initial"), []
+    x, initial, steps = np.asarray(operand(inputs[0], name)), asked.get("initial"), []
     if "where" in asked and asked["where"] is not True:
         x, counted = _unmasked(name, x, _mask(asked["where"]), initial, rest)
         steps += counted
@@ -288,7 +288,7 @@ def _unmasked(name: str, x: Array, mask: Array, initial: Any, rest: Attrs) -> tu
 def _dot(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     if len(inputs) != 2:
         return None
-    a, b = _arrays(inputs)
+    a, b = _arrays(name, inputs)
     dtype = common_dtype([a.dtype, b.dtype])
     if a.shape == b.shape and a.ndim < 2 and not a.size:
         return Call(ready=dtype.type(0))
@@ -307,7 +307,7 @@ def _clip(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     high = given.pop("max", given.pop("a_max", None)) if high is None else high
     if given:
         raise ArrayTypeError(f"clip() got an argument twice: {', '.join(given)}")
-    x = np.asarray(operand(inputs[0]))
+    x = np.asarray(operand(inputs[0], name))
     least, most = _bounds(x)
     rest = {key: value for key, value in attrs.items() if key not in ("min", "max", "a_min", "a_max")}
     return Call((inputs[0], least if low is None else low, most if high is None else high, *inputs[3:]), rest)

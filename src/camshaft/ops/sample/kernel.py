@@ -110,11 +110,13 @@ def one_row_per_program(
     row, n_blocks = k.program(0), -(-n // block)
     this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
     peaks = k.scratch(f32, n_blocks)
-    top, has_nan = _find_peaks(this, peaks)
+    top, nan = _find_peaks(this, peaks)
     temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
-    with k.when(temperature_ <= 0):
-        out[row] = k.select(has_nan, NAN_TOKEN, _first_equal(this, peaks, top))
-    with k.when(temperature_ > 0):
+    with k.when(nan > 0):
+        out[row] = NAN_TOKEN
+    with k.when((nan == 0) & (temperature_ <= 0)):
+        out[row] = _first_equal(this, peaks, top)
+    with k.when((nan == 0) & (temperature_ > 0)):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
         _list_blocks(this, peaks, wanted)
         best = _keep_top_k(this, wanted)
@@ -127,11 +129,11 @@ def one_row_per_program(
         heavy = _keep_top_p(this, best, weight, weights, top_p[row])
         least = k.select(min_p[row] < 1, min_p[row], 1.0)
         hash_keys = keys(seed[row, 0], seed[row, 1], seed[row, 2])
-        out[row] = k.select(has_nan, NAN_TOKEN, _race(this, best, heavy, weight, least, hash_keys))
+        out[row] = _race(this, best, heavy, weight, least, hash_keys)
 
 
 def _find_peaks(this: Row, peaks: Array) -> tuple[Value, Value]:
-    """Stores the greatest logit of each block in `peaks`; returns the greatest of all, and whether a logit is NaN."""
+    """Stores the greatest logit of each block in `peaks`; returns the greatest of all, and 1 if a logit is NaN, else 0."""
     k, nans = this.k, this.k.accumulator("max", i32)
     for b in k.range(this.all_blocks()):
         peak, first = k.var(LOWEST), b * this.block
@@ -144,7 +146,7 @@ def _find_peaks(this: Row, peaks: Array) -> tuple[Value, Value]:
     top = k.var(LOWEST)
     for b in k.lanes(this.all_blocks()):
         top.set(k.select(peaks[b] > top.value, peaks[b], top.value))
-    return k.lanes_max(top), k.lanes_max(nans) > 0
+    return k.lanes_max(top), k.lanes_max(nans)
 
 
 def _first_equal(this: Row, peaks: Array, top: Value) -> Value:
