@@ -14,7 +14,7 @@ import pytest
 from camshaft import DispatchTable, table
 from camshaft.eager import elementwise_call, shaped_call
 from camshaft.eager.native import cpython_abi
-from camshaft.eager.size_formulas import Recording, number
+from camshaft.eager.size_formulas import Recording, Unrecorded, number
 from camshaft.errors import ShapeError
 
 Array = np.ndarray[Any, Any]
@@ -51,6 +51,13 @@ def test_neutral_operands_and_numbers() -> None:
     assert all(same is size for same in (1 * size, size * 1, size + 0, size - 0, size // 1))
     assert number((size, 3, (2 - size, 12 % size, 1 << size))) == (5, 3, (-3, 2, 32))
     assert isinstance(size, int)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), np.int64(3)])
+def test_a_value_without_a_literal_is_not_recorded(value: Any) -> None:
+    recording = Recording([5])
+    with pytest.raises(Unrecorded):
+        recording.function((recording.sizes[0], value))
 
 
 def calls(t: DispatchTable, i: int, j: int, k: int) -> list[Array]:
