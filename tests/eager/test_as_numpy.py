@@ -15,7 +15,7 @@ import pytest
 
 import camshaft as cs
 from camshaft import ops, table
-from camshaft.errors import CamshaftError
+from camshaft.errors import ArrayTypeError, CamshaftError
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = [BF16, *map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))]
@@ -209,6 +209,29 @@ QUICK = ("sum where", "where=", "concat of one", "split unevenly", "an index out
 def test_calls_as_numpy_has_them(case: str) -> None:
     ours, numpys = WRITTEN[case]
     agree(outcome(ours, table()), outcome(numpys), case)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t, x: t.transpose(x, 1.5),
+        lambda t, x: t.transpose(x, (0, "1")),
+        lambda t, x: t.transpose(x[:0], 1.5),
+        lambda t, x: t.split(x, 1.5),
+        lambda t, x: t.split(x, [1.5]),
+        lambda t, x: t.sum(x, where=x),
+        lambda t, x: t.mean(x, where=x.astype("i4")),
+    ],
+)
+def test_what_is_no_integer_or_mask_is_refused(call: Any) -> None:
+    with pytest.raises(ArrayTypeError):
+        call(table(), drawn(np.dtype("f4"), (3, 4)))
+
+
+def test_an_axis_alone_and_an_initial_of_another_dtype() -> None:
+    x = np.arange(5)
+    assert np.array_equal(table().transpose(x, 0), x)
+    assert table().sum(x, initial=5.5) == np.sum(x, initial=5.5)
 
 
 def test_messages_have_the_callers_shapes() -> None:

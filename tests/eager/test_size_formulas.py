@@ -14,7 +14,8 @@ import pytest
 from camshaft import DispatchTable, table
 from camshaft.eager import elementwise_call, shaped_call
 from camshaft.eager.native import cpython_abi
-from camshaft.eager.size_formulas import Recording, number
+from camshaft.eager.size_formulas import Recording, Unrecorded, number
+from camshaft.errors import ShapeError
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(9)
@@ -50,6 +51,13 @@ def test_neutral_operands_and_numbers() -> None:
     assert all(same is size for same in (1 * size, size * 1, size + 0, size - 0, size // 1))
     assert number((size, 3, (2 - size, 12 % size, 1 << size))) == (5, 3, (-3, 2, 32))
     assert isinstance(size, int)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), np.int64(3)])
+def test_a_value_without_a_literal_is_not_recorded(value: Any) -> None:
+    recording = Recording([5])
+    with pytest.raises(Unrecorded):
+        recording.function((recording.sizes[0], value))
 
 
 def calls(t: DispatchTable, i: int, j: int, k: int) -> list[Array]:
@@ -172,3 +180,22 @@ def test_small_views_are_copied_without_the_interpreter() -> None:
     assert (sys.getrefcount(row), sys.getrefcount(x)) == counts
     with pytest.raises(np.exceptions.AxisError):
         table().sum(x.T, axis=2)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "other"),
+    [
+        ("sum", {"axis": 1}, {"axis": 1.0}),
+        ("argmax", {"axis": 1}, {"axis": 1.0}),
+        ("transpose", {"axes": (1, 0)}, {"axes": (1.0, 0)}),
+        ("slice", {"starts": (0, 1), "sizes": (2, 2)}, {"starts": (0.0, 1), "sizes": (2, 2)}),
+        ("softcap", {"cap": 30.0}, {"cap": 30}),
+    ],
+)
+def test_an_equal_attribute_of_another_type_is_another_call(op: str, attrs: Any, other: Any) -> None:
+    call = getattr(table(), op)
+    for rows in (3, 4, 5):
+        call(draw(rows, 6), **attrs)
+    for rows in (5, 9):
+        with pytest.raises((ShapeError, TypeError)):
+            call(draw(rows, 6), **other)

@@ -61,6 +61,11 @@ def test_missing_inputs_are_named_and_keep_reuses_the_last() -> None:
         assert np.array_equal(plan.submit(keep=True).result(30)["sum"], 2 * A)
 
 
+def test_an_input_is_given_once() -> None:
+    with compiled() as plan, pytest.raises(PlanError, match="got x in a dict and by keyword; wanted each input once"):
+        plan.run({"x": A, "y": B}, x=B)
+
+
 @pytest.mark.parametrize("how", ["bound", "instrumented", "devices", "jit"])
 def test_results_are_the_callers_own(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "instrumented":

@@ -15,6 +15,7 @@ import camshaft
 from camshaft import ops
 from camshaft.dtypes import f32
 from camshaft.eager.array_op import ArrayOp
+from camshaft.errors import StoreError
 from camshaft.generate import plan_cache
 from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import store_state
@@ -214,6 +215,36 @@ def test_a_store_that_cannot_be_written_is_one_warning(started: list[str], monke
     monkeypatch.setattr(jobs, "_write", full)
     with pytest.warns(UserWarning, match="going on without the cache: kernels are not measured: .*No space left"):
         end_of_program()
+
+
+def test_a_job_that_cannot_be_written_leaves_no_part_of_it(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    private_folder(store().leases.folder)
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(StoreError):
+        jobs._write({"uses": [], "threads": 1, "saved": None})
+    assert list(jobs.folder().iterdir()) == []
+
+
+def test_a_job_that_fails_leaves_the_others(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Path] = []
+
+    def first_fails(path: Path) -> None:
+        done.append(path)
+        if len(done) == 1:
+            raise PermissionError(13, "Permission denied")
+
+    private_folder(store().leases.folder)
+    for threads in (1, 2):
+        jobs._write({"uses": [], "threads": threads, "saved": None})
+    monkeypatch.setattr(measured_choice, "do_job", first_fails)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr("threading.Timer.start", lambda _: None)
+    measured_choice.main()
+    assert done == jobs.waiting()
+    assert len(done) == 2
 
 
 def test_a_quick_measurement_leaves_small_neighbours_and_tuning_alone() -> None:

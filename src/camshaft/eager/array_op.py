@@ -22,7 +22,7 @@ from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.new_shapes import Kinds
 from camshaft.eager.numpy_calls import Call, call_of, masked
-from camshaft.eager.numpy_forms import attributes_of, check_core, count_of
+from camshaft.eager.numpy_forms import attribute_key, attributes_of, check_core, count_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.eager.shaped_call import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
@@ -281,7 +281,7 @@ class ArrayOp:
     def _elementwise(self, operands: Sequence[Operand], out: Array | None, attrs: Attrs) -> Any:
         attrs = attributes_of(self.op.name, attrs, 0) if attrs else attrs
         kinds = kinds_of(operands)
-        key = kinds, tuple(sorted(attrs.items()))
+        key = kinds, attribute_key(attrs)
         how = self._resolved.get(key)
         if how is None:
             accepts = functools.partial(self._accepts, attrs=attrs)
@@ -303,7 +303,7 @@ class ArrayOp:
 
     def _kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
         known = self._kernels if attrs else self._plain
-        key = (dtypes, tuple(sorted(attrs.items()))) if attrs else dtypes
+        key = (dtypes, attribute_key(attrs)) if attrs else dtypes
         found = known.get(key)
         if found is None:
             with self._lock:

@@ -13,6 +13,7 @@ import numpy as np
 from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import launch_words, run_launches, several_workers
+from camshaft.eager.numpy_forms import attribute_key
 from camshaft.eager.operands import broadcast, cast, check_cast
 from camshaft.eager.runners import strided_build, strided_runner
 from camshaft.eager.shaped_call import Chooser, NoFormula, Planned, Prepared, give
@@ -97,7 +98,7 @@ def _run_strided(
             own = _steps(x, result.ndim, order)
         inputs.append(x)
         steps.append(own)
-    key = result.shape, tuple(x.dtype for x in inputs), tuple(steps), order, tuple(sorted(attrs.items()))
+    key = result.shape, tuple(x.dtype for x in inputs), tuple(steps), order, attribute_key(attrs)
     before = chooser.known(key)
     prepared = before or chooser.once(key, lambda: _prepared(kernel, sizes, steps, result))
     prepared.run(inputs, [result])

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
+from camshaft.eager.numpy_forms import attribute_key
 from camshaft.eager.runners import HostRunner, Place, Step, kernel_of_form
 from camshaft.eager.shaped_call import Chooser, NoFormula, Plan, Planned, Prepared
 from camshaft.eager.size_formulas import Formulas, Recording, number
@@ -170,7 +171,7 @@ class Kinds:
 
 
 def _key(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Hashable:
-    return (*[(x.dtype, x.ndim) for x in inputs], *attrs.items())
+    return (*[(x.dtype, x.ndim) for x in inputs], *attribute_key(attrs))
 
 
 def _is_key(key: Hashable) -> bool:

@@ -48,8 +48,15 @@ def _normalized(axis: Any, n_axes: int) -> int:
     return int(axis) % n_axes
 
 
-def _shape(what: str, sizes: tuple[int, ...]) -> str:
-    return f"{what} ({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
+def _tuple(name: str, what: str, value: Any) -> tuple[int, ...]:
+    """An integer or a sequence of them, as NumPy takes axes."""
+    try:
+        listed = np.atleast_1d(value).tolist()
+    except ValueError:
+        listed = [value]
+    if any(type(x) is not int for x in listed):
+        raise ArrayTypeError(f"{name}: got {what} {value!r:.40}; wanted integers")
+    return tuple(listed)
 
 
 # --- elements moved ------------------------------------------------------------------------------------------------------
@@ -91,11 +98,17 @@ def _transpose(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
         axes = inputs[1] if len(inputs) == 2 else inputs[1:]
     x = np.asarray(operand(inputs[0], name))
     if x.size and x.ndim:
-        return None if len(inputs) == 1 else Call(inputs[:1], {"axes": None if axes is None else tuple(axes)})
+        return (
+            None
+            if len(inputs) == 1
+            else Call(inputs[:1], {"axes": None if axes is None else _tuple(name, "axes", axes)})
+        )
     try:
         return Call(ready=np.array(np.transpose(x, axes)))
     except ValueError as error:
         raise ArrayValueError(str(error)) from None
+    except TypeError as error:
+        raise ArrayTypeError(f"{name}: {error}") from None
 
 
 def _split(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
@@ -113,10 +126,11 @@ def _split(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
             raise ArrayValueError("array split does not result in an equal division")
         sizes = (x.shape[axis] // int(inputs[1]),) * int(inputs[1])
     else:
-        ends = [len(range(x.shape[axis])[:end]) for end in inputs[1]]
+        indexes = _tuple(name, "indexes", inputs[1])
+        ends = [len(range(x.shape[axis])[:end]) for end in indexes]
         sizes = tuple(max(b - a, 0) for a, b in zip([0, *ends], [*ends, x.shape[axis]], strict=True))
         if sum(sizes) != x.shape[axis]:
-            raise ArrayValueError(f"split: got {list(inputs[1])}; wanted ascending indexes")
+            raise ArrayValueError(f"split: got {list(indexes)}; wanted ascending indexes")
     if x.size and 0 not in sizes:
         return Call((x,), {"axis": axis, "sizes": sizes}, lambda y: y if isinstance(y, tuple) else (y,))
     starts = np.cumsum((0, *sizes))
@@ -231,14 +245,14 @@ def _fold(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
         raise ArrayTypeError(f"{name}() got an unexpected keyword argument '{unknown[0]}'")
     x, initial, steps = np.asarray(operand(inputs[0], name)), asked.get("initial"), []
     if "where" in asked and asked["where"] is not True:
-        x, counted = _unmasked(name, x, np.asarray(asked["where"]), initial, rest)
+        x, counted = _unmasked(name, x, _mask(asked["where"]), initial, rest)
         steps += counted
     if "dtype" in asked:
         returned = as_dtype(asked["dtype"]).numpy
         x = x.astype(returned)
         steps.append(lambda y: np.asarray(y).astype(returned)[()])
     if initial is not None:
-        steps.append(lambda y: _WITH_INITIAL[name](y, initial, dtype=np.asarray(y).dtype))
+        steps.append(lambda y: _WITH_INITIAL[name](y, np.asarray(initial).astype(np.asarray(y).dtype)))
 
     def finish(y: Any) -> Any:
         for step in steps:
@@ -246,6 +260,13 @@ def _fold(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
         return y
 
     return Call((x,), rest, finish)
+
+
+def _mask(where: Any) -> Array:
+    mask = np.asarray(operand(where))
+    if mask.dtype != np.bool_:
+        raise ArrayTypeError(f"where: got an array of {mask.dtype}; wanted booleans")
+    return mask
 
 
 def _unmasked(name: str, x: Array, mask: Array, initial: Any, rest: Attrs) -> tuple[Array, list[Callable[[Any], Any]]]:
@@ -322,9 +343,7 @@ def call_of(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
 
 def masked(result: Any, where: Any, out: Any) -> Any:
     """What a ufunc's where= leaves: `out` where the mask is off, if there is one."""
-    mask = np.asarray(operand(where))
-    if mask.dtype != np.bool_:
-        raise ArrayTypeError(f"where: got an array of {mask.dtype}; wanted booleans")
+    mask = _mask(where)
     if out is None:
         return np.array(np.broadcast_to(result, np.broadcast_shapes(np.shape(result), mask.shape)))[()]
     np.copyto(out, result, casting="same_kind", where=mask)

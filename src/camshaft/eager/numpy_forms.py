@@ -4,7 +4,7 @@ of booleans, means of integers, several axes."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -192,6 +192,12 @@ def _plain(op: str, name: str, value: Any) -> Any:
     except TypeError:
         raise ArrayTypeError(f"{op}: {name} is a {type(value).__name__}; wanted numbers, text or a tuple") from None
     return value
+
+
+def attribute_key(attrs: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    """A key for attributes. Equal values of different types have different keys, as 1 and 1.0, which an op may refuse."""
+    types = {name: tuple(map(type, v)) if type(v) is tuple else type(v) for name, v in attrs.items()}
+    return tuple((name, types[name], attrs[name]) for name in sorted(attrs))
 
 
 def count_of(op: str, given: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.dtypes import as_dtype
-from camshaft.eager.numpy_forms import RETURNED, attributes_of, check_core, form_of
+from camshaft.eager.numpy_forms import RETURNED, attribute_key, attributes_of, check_core, form_of
 from camshaft.eager.operands import check_cast
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
@@ -111,7 +111,7 @@ def _call(
     chooser: Chooser, operands: Sequence[Operand], arrays: Sequence[Array], out: Any, attrs: Attrs, given: Attrs
 ) -> Any:
     op = chooser.op
-    key = tuple((a.shape, a.dtype) for a in arrays), tuple(sorted(given.items()))
+    key = tuple((a.shape, a.dtype) for a in arrays), attribute_key(given)
     before = chooser.known(key)
     prepared = before or chooser.once(key, lambda: prepare(chooser, arrays, given, first_uses=FIRST_USES))
     if before is not None and before.uses_left:
@@ -303,5 +303,5 @@ class EachLength:
 
     def __call__(self, inputs: Sequence[Array], output: Array, singles: int) -> None:
         """Flat arrays of one length."""
-        key = tuple((a.shape, a.dtype) for a in inputs), tuple(sorted(self._attrs.items()))
+        key = tuple((a.shape, a.dtype) for a in inputs), attribute_key(self._attrs)
         self._chooser.once(key, lambda: prepare(self._chooser, inputs, self._attrs)).run(inputs, [output])

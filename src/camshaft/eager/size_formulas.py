@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, NoReturn
 
 # Statements of a recording: a function of more would take longer than to compute the values without formulas.
 MOST_STATEMENTS = 400
 Formulas = Callable[..., Any]
+_LITERALS = (int, float, bool, str, type(None))
 
 
 class Unrecorded(Exception):
-    """The function has too many statements."""
+    """The function has too many statements, or a value that has no text in Python, as infinity."""
 
 
 class Recording:
@@ -61,7 +63,11 @@ class Recording:
 def _text(value: object) -> str:
     if isinstance(value, tuple):
         return f"({''.join(f'{_text(part)}, ' for part in value)})"
-    return value.text if type(value) is Size else repr(value)
+    if type(value) is Size:
+        return value.text
+    if type(value) not in _LITERALS or (type(value) is float and not isfinite(value)):
+        raise Unrecorded
+    return repr(value)
 
 
 def number(value: Any) -> Any:

@@ -35,6 +35,8 @@ def input_arrays(
     that are not arrays."""
     if inputs is not None and not isinstance(inputs, Mapping):
         raise PlanError(f"run: got {_kind(inputs)}; wanted inputs by name, as in run(x=x) or run({{'x': x}})")
+    if inputs and (twice := named.keys() & inputs.keys()):
+        raise PlanError(f"run: got {', '.join(sorted(twice))} in a dict and by keyword; wanted each input once")
     given = {**(inputs or {}), **named}
     for name in given:
         if name in plan.away:

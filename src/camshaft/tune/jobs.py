@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.errors import BackendError, StoreError
 from camshaft.settings import setting, settings, thread_count
-from camshaft.store.files import private_folder
+from camshaft.store.files import atomic_file, private_folder
 from camshaft.store.store import store
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def measure_at_exit(used: Iterable[Used], threads: int | None = None) -> None:
 
 def _at_exit(process: int) -> None:
     if process == os.getpid() and is_on():
-        measure_later({"": [u for u in _record.used.values() if u.ns >= LEAST_NS]}, _record.threads or thread_count())
+        used = list(_record.used.values())  # at once: daemon threads may add to it
+        measure_later({"": [u for u in used if u.ns >= LEAST_NS]}, _record.threads or thread_count())
 
 
 def _use_json(plan: str, used: Used) -> dict[str, Any] | None:
@@ -196,9 +197,8 @@ def _write(job: dict[str, Any]) -> None:
     private_folder(store().leases.folder)
     private_folder(folder())
     name = sha256(data).hexdigest()[:32]
-    part = folder() / f"{name}.{os.getpid()}.part"
-    part.write_bytes(data)
-    part.replace(folder() / f"{name}.0.json")
+    with atomic_file(folder() / f"{name}.0.json") as file:
+        file.write(data)
 
 
 def start() -> None:

@@ -26,6 +26,7 @@ from camshaft.selection.measurements import Measurement, measurement, measuremen
 from camshaft.selection.precompile import cost_on
 from camshaft.selection.select import alternatives
 from camshaft.store.file_lock import SAFE_FLAGS, try_lock
+from camshaft.store.files import remove_unfinished
 from camshaft.tune.benchmark import Candidate, benchmark_round_robin
 from camshaft.tune.compile_worker import node_from
 from camshaft.tune.graphs import Use
@@ -224,8 +225,10 @@ def main() -> None:
         # not store().locked, which goes on after two seconds: two processes would disturb each other
         descriptor = os.open(folder() / "running.lock", os.O_RDWR | os.O_CREAT | SAFE_FLAGS, 0o600)
         if try_lock(descriptor):
+            remove_unfinished(folder())
             for path in waiting():
-                do_job(path)
+                with suppress(CamshaftError, OSError):  # one job's, which is tried again; the others go on
+                    do_job(path)
 
 
 if __name__ == "__main__":
