@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.cores import available_cores
 from camshaft.errors import PlanError
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.runtime.native import layout
@@ -28,6 +27,12 @@ CROWDED_SPIN_NS = 1_000
 EXIT_PATIENCE_S = 10.0
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def available_cores() -> int:
+    """Returns the number of cores this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 # All runners of the process, stopped at exit and reset in a forked child.

@@ -6,8 +6,6 @@ import functools
 
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Module, Value
 from camshaft.plan.runtime.native import layout
-from camshaft.plan.runtime.native.alone import Clock as FastClock
-from camshaft.plan.runtime.native.alone import fast_clock, is_alone, judge
 from camshaft.plan.runtime.native.barrier import barrier, define_wait, lines_of, pause, publish
 from camshaft.plan.runtime.native.clock import Clock, Stamps, clock_of, define_stamps
 from camshaft.plan.runtime.native.os_wait import WaitRow
@@ -23,11 +21,10 @@ def executor_ir(row: WaitRow, machine: str, *, timed: bool = False) -> str:
     `timed` returns the form that stamps each worker's part of each thunk. Raises PlanError if the machine has no known clock.
     """
     clock, m = clock_of(machine) if timed else None, Module()
-    judged = None if timed else fast_clock(machine)  # stamps are those of all workers
-    define_wait(m, row, machine, judged)
+    define_wait(m, row, machine)
     walk = functools.partial(_walk, clock=clock)
     m.define(walk, VOID, PTR, I64, I64, PTR, I64, I64, PTR, name="walk", linkage="internal", attributes="alwaysinline")
-    _define_entries(m, machine, judged)
+    _define_entries(m, machine)
     if clock:
         define_stamps(m, clock)
     return m.text()
@@ -125,7 +122,7 @@ def _launch(b: Builder, record: Value, worker: Value, start: Value, size: Value)
         b.call_at(b.load(PTR, record), VOID, own, start, start + size)
 
 
-def _define_entries(m: Module, machine: str, clock: FastClock | None) -> None:
+def _define_entries(m: Module, machine: str) -> None:
     """Defines the exported functions, and `work`, a worker's part of a run."""
 
     def camshaft_spin(b: Builder, turns: Value) -> None:
@@ -134,9 +131,7 @@ def _define_entries(m: Module, machine: str, clock: FastClock | None) -> None:
 
     m.define(camshaft_run_alone, VOID, PTR, I64, I64, PTR)
     m.define(work, VOID, PTR, I64, linkage="internal", attributes="noinline")
-    if clock:
-        m.define(judge, VOID, PTR, I64, I64, linkage="internal", attributes="noinline")
-    m.define(functools.partial(_run_all, clock=clock), VOID, PTR, PTR, I64, I64, PTR, name="camshaft_run")
+    m.define(camshaft_run, VOID, PTR, PTR, I64, I64, PTR)
     m.define(camshaft_stop, VOID, PTR)
     m.define(camshaft_worker, I64, PTR, I64)
     m.define(camshaft_spin, VOID, I64)
@@ -149,7 +144,6 @@ def camshaft_run_alone(b: Builder, records: Value, first: Value, last: Value, fa
 
 def work(b: Builder, control: Value, worker: Value) -> None:
     """A worker's part of the run in the control block."""
-    b.store_word(b.const(I64, 0), lines_of(b, control, worker), layout.WAITED)
     run = (b.load_word(control, at, kind) for at, kind in _RUN)
     b.call("walk", control, worker, b.load_word(control, layout.WORKERS), *run)
 
@@ -160,20 +154,13 @@ def _start_run(b: Builder, control: Value) -> None:
     publish(b, control, run, b.load(I32, run, "monotonic") + 1, b.element(control, layout.RUN_SLEEPERS))
 
 
-def _run_all(b: Builder, control: Value, *run: Value, clock: FastClock | None) -> None:
-    """Runs records with all workers, of which the calling thread is worker 0, or alone while that is faster (alone.py)."""
-    began = clock(b) if clock else None
-    if began:
-        with b.if_(is_alone(b, control, began)):
-            b.call("camshaft_run_alone", *run)
-            b.ret()
+def camshaft_run(b: Builder, control: Value, *run: Value) -> None:
+    """Runs records with all workers; the calling thread is worker 0."""
     for value, (at, _) in zip(run, _RUN, strict=True):
         b.store_word(value, control, at)
     b.call("store_core", control, b.const(I64, 0))
     _start_run(b, control)
     b.call("work", control, b.const(I64, 0))
-    if clock and began:
-        b.call("judge", control, began, clock(b))
 
 
 def camshaft_stop(b: Builder, control: Value) -> None:

@@ -29,12 +29,10 @@ ARRIVED = 3 * LINE_WORDS
 GENERATION = 4 * LINE_WORDS
 RUN_SLEEPERS = 5 * LINE_WORDS
 SLEEPERS = 6 * LINE_WORDS
-# Two lines per worker: one that it writes (runs seen, missed spins, ticks waited between and in runs) and one that others read
-# often (its core). The caller, worker 0, also has what alone.py adds up.
+# Two lines per worker: one that it alone uses (runs seen, missed spins) and one that others read (its core).
 WORKER_LINES = 7 * LINE_WORDS
 WORDS_PER_WORKER = 2 * LINE_WORDS
-RUNS_SEEN, RUN_MISSES, MISSES, RUN_WAITED, WAITED, BALANCE, ALONE, ALONE_UNTIL = range(8)
-WAITED_AFTER_MISSES = WAITED - MISSES  # also from RUN_MISSES to RUN_WAITED
+RUNS_SEEN, RUN_MISSES, MISSES = range(3)
 CORE = LINE_WORDS
 CALLER_MISSES, CALLER_CORE = WORKER_LINES + MISSES, WORKER_LINES + CORE
 
