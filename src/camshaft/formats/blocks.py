@@ -12,7 +12,7 @@ from camshaft import dtypes
 from camshaft.dtypes import DType
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes, Floats, Records
-from camshaft.formats.quants import k_encode
+from camshaft.formats.quants import iq, k_encode, ternary
 from camshaft.formats.quants import k_quants as k
 from camshaft.formats.quants import simple as small
 
@@ -143,25 +143,25 @@ _ROWS = (
     _blocks("Q5_K", 13, 256, k.Q5_K, k.decode_q5_k, k_encode.encode_q5_k),
     _blocks("Q6_K", 14, 256, k.Q6_K, k.decode_q6_k, k_encode.encode_q6_k),
     _blocks("Q8_K", 15, 256, k.Q8_K, k.decode_q8_k),
-    BlockFormat("IQ2_XXS", 16, 256, 66),
-    BlockFormat("IQ2_XS", 17, 256, 74),
-    BlockFormat("IQ3_XXS", 18, 256, 98),
-    BlockFormat("IQ1_S", 19, 256, 50),
+    _blocks("IQ2_XXS", 16, 256, iq.IQ2_XXS, iq.decode_iq2_xxs),
+    _blocks("IQ2_XS", 17, 256, iq.IQ2_XS, iq.decode_iq2_xs),
+    _blocks("IQ3_XXS", 18, 256, iq.IQ3_XXS, iq.decode_iq3_xxs),
+    _blocks("IQ1_S", 19, 256, iq.IQ1_S, iq.decode_iq1_s),
     _blocks("IQ4_NL", 20, 32, small.IQ4_NL, small.decode_iq4_nl, small.encode_iq4_nl),
-    BlockFormat("IQ3_S", 21, 256, 110),
-    BlockFormat("IQ2_S", 22, 256, 82),
+    _blocks("IQ3_S", 21, 256, iq.IQ3_S, iq.decode_iq3_s),
+    _blocks("IQ2_S", 22, 256, iq.IQ2_S, iq.decode_iq2_s),
     _blocks("IQ4_XS", 23, 256, k.IQ4_XS, k.decode_iq4_xs, k_encode.encode_iq4_xs),
     _plain("I8", 24, dtypes.i8),
     _plain("I16", 25, dtypes.i16),
     _plain("I32", 26, dtypes.i32),
     _plain("I64", 27, dtypes.i64),
     _plain("F64", 28, dtypes.f64),
-    BlockFormat("IQ1_M", 29, 256, 56),
+    _blocks("IQ1_M", 29, 256, iq.IQ1_M, iq.decode_iq1_m),
     _plain("BF16", 30, dtypes.bf16),
-    BlockFormat("TQ1_0", 34, 256, 54),
-    BlockFormat("TQ2_0", 35, 256, 66),
+    _blocks("TQ1_0", 34, 256, ternary.TQ1_0, ternary.decode_tq1_0, ternary.encode_tq1_0),
+    _blocks("TQ2_0", 35, 256, ternary.TQ2_0, ternary.decode_tq2_0, ternary.encode_tq2_0),
     _blocks("MXFP4", 39, 32, small.MXFP4, small.decode_mxfp4, small.encode_mxfp4),
-    BlockFormat("NVFP4", 40, 64, 36),
+    _blocks("NVFP4", 40, 64, small.NVFP4, small.decode_nvfp4),
     BlockFormat("Q1_0", 41, 128, 18),
 )
 
