@@ -15,6 +15,7 @@ from camshaft.formats.bits import Bytes, Floats, Records
 from camshaft.formats.quants import iq, k_encode, ternary
 from camshaft.formats.quants import k_quants as k
 from camshaft.formats.quants import simple as small
+from camshaft.formats.quants.iq_grids import GRIDS
 
 _CHUNK_ELEMENTS = 1 << 17  # keeps a chunk's temporaries in the cache
 _MAX_F16 = 65504.0  # scales and minima of blocks are f16
@@ -171,6 +172,11 @@ _BY_GGML_ID: dict[int | None, BlockFormat] = {row.ggml_id: row for row in _ROWS}
 # Type numbers that ggml has retired; only old or experimental tools wrote them.
 _RETIRED = {4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 _RETIRED |= {36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8"}
+
+
+def grid_number(name: str) -> int:
+    """The GGUF number of a format whose blocks refer to a grid (quants/iq_grids.py); 0 for other formats."""
+    return (BLOCK_FORMATS[name].ggml_id or 0) if name in GRIDS else 0
 
 
 def by_ggml_id(ggml_id: int) -> BlockFormat:
