@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from camshaft import dtypes
 from camshaft.dtypes import DType
@@ -187,3 +188,39 @@ def by_ggml_id(ggml_id: int) -> BlockFormat:
     if ggml_id in _RETIRED:
         raise FormatError(f"block type {ggml_id} ({_RETIRED[ggml_id]}) is retired; convert the file again")
     raise FormatError(f"block type {ggml_id} is unknown; wanted a GGUF type from 0 to {_ROWS[-1].ggml_id}")
+
+
+def quantize_gguf(values: npt.ArrayLike, name: str) -> Bytes:
+    """Numbers [..., k] as rows of blocks of a GGUF format: uint8 [..., k / block size * bytes per block].
+
+    Numbers are rounded to float32 first. FormatError for an unknown format, one that camshaft does not write, k that is no
+    multiple of the block size, and infinities and NaN, which blocks do not represent.
+    """
+    row, numbers = _named(name), np.asarray(values, np.float32)
+    shape = (*numbers.shape[:-1], row.row_nbytes(numbers.shape[-1] if numbers.ndim else 1))
+    return row.quantize(numbers.reshape(-1, row.block_size)).reshape(shape)
+
+
+def dequantize_gguf(blocks: Bytes, name: str, to: str = "f32") -> npt.NDArray[Any]:
+    """Rows of blocks of a GGUF format, uint8 [..., n], as numbers [..., n / bytes per block * block size] of f32, f16 or bf16.
+
+    FormatError for an unknown format, one that camshaft does not read, rows that are no whole blocks, and other dtypes.
+    """
+    row, dtype = _named(name), {"f32": dtypes.f32, "f16": dtypes.f16, "bf16": dtypes.bf16}.get(to)
+    if dtype is None:
+        raise FormatError(f"to {to!r}; wanted f32, f16 or bf16")
+    if blocks.dtype != np.uint8:
+        raise FormatError(f"blocks of {blocks.dtype}; wanted uint8")
+    if blocks.ndim == 0 or blocks.shape[-1] % row.block_nbytes:
+        got = blocks.shape[-1] if blocks.ndim else 1
+        raise FormatError(f"a row of {got} bytes: {name} wants a multiple of {row.block_nbytes}")
+    values = row.dequantize(blocks.reshape(-1, row.block_nbytes))
+    shape = (*blocks.shape[:-1], blocks.shape[-1] // row.block_nbytes * row.block_size)
+    with np.errstate(over="ignore"):  # values beyond f16 become infinity
+        return values.reshape(shape).astype(dtype.numpy, copy=False)
+
+
+def _named(name: str) -> BlockFormat:
+    if name not in BLOCK_FORMATS:
+        raise FormatError(f"no block format {name!r}; wanted one of {', '.join(BLOCK_FORMATS)}")
+    return BLOCK_FORMATS[name]
