@@ -56,6 +56,7 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
     "reciprocal",
     "remainder",
@@ -150,6 +151,9 @@ def gated_product(
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[r, c] = the number that x stores for it."""
+
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
+    """y = dequantize(quantize(x)) in a GGUF format."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None
