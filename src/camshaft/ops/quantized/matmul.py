@@ -59,7 +59,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the default rows and tokens of the tile, and the prefetch distance in words."""
     x = node.inputs[0]
-    rows, tokens_of = _tile_of(target)
+    rows, tokens_of = tile_of(target)
     most = tokens_of["q8" if is_q8(x) else "f32"]
     if is_q8(x) and target.lanes == ROWS and not has_threads(target):
         most = MOST_TOKENS if x.bounds[0] <= MOST_TOKENS or _is_easy(node.inputs[1]) else most
@@ -71,7 +71,7 @@ def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     return {"rows": rows, "tokens": tokens, "ahead": AHEAD if once and is_q8(x) else 0}
 
 
-def _tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
+def tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
     """Returns the rows, and the most tokens by kind of activations, that fit the target's registers."""
     if target.backend != "simd" or target.lanes not in (4, 8):
         return WIDEST_TILE
