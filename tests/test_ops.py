@@ -8,8 +8,12 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
+from camshaft.eager.tables import table
 from camshaft.errors import ShapeError
+from camshaft.graph.decompose import use_of
+from camshaft.plan.compile import compile as compile_graph
 from camshaft.validation.validate import node_of
+from tests.support.references import error_of
 from tests.support.samples import check_bits, covering, samples, smallest, spread, usable, without
 
 # Samples of a variant in the default run, at most; the rest is `full`. simd: as many as show every feature. scalar has simd's
@@ -67,9 +71,34 @@ def test_wrong_specs_are_refused(op, error) -> None:
     assert op.name in str(caught.value)
 
 
-def test_every_op_has_a_variant_and_samples() -> None:
+# Ops without kernels: a few samples as a plan and as eager calls, the rest is `full`. Their parts are tried as ops of their own.
+MOST_OF_COMPOSITES = 4
+COMPOSITES = [
+    pytest.param(op, sample, id=f"{op.name}-{sample.name}", marks=marks)
+    for op in ops.all_ops()
+    if ops.is_composite(op)
+    for quick in [covering(op, samples(op.name), most=MOST_OF_COMPOSITES)]
+    for part, marks in ((quick, ()), (without(samples(op.name), quick), pytest.mark.full))
+    for sample in part
+]
+
+
+@pytest.mark.parametrize(("op", "sample"), COMPOSITES)
+def test_composite_agrees_with_reference(op, sample) -> None:
+    with compile_graph(use_of(op, sample), threads=1) as plan:
+        for extent, active in sample.extents.items():
+            plan.set_extent(extent, active)
+        assert error_of(op, sample, lambda given: plan.run(**given)) <= 1
+    if not sample.extents and all(spec.is_plain for spec in node_of(op, sample).inputs):
+        attrs = {a.name: sample.attrs[a.name] for a in op.parameters.attributes if a.name in sample.attrs}
+        made = getattr(table(), op.name)(*sample.inputs, **attrs)
+        outputs = made if isinstance(made, tuple) else (made,)
+        assert error_of(op, sample, lambda given: {f"y{i}": y for i, y in enumerate(outputs)}) <= 1
+
+
+def test_every_op_can_be_computed_and_has_samples() -> None:
     for op in ops.all_ops():
-        assert op.variants, op.name
+        assert op.variants or op.decompose is not None, op.name
         assert list(op.samples()), op.name
         assert list(op.error_samples()), op.name
 

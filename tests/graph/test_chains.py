@@ -332,6 +332,7 @@ CHAINS = (
     "chain f16,f16 y0=multiply(x0,x1) y1=softcap(y0,cap=2.5) y2=cast(y1,to='f32') -> y1,y2",
     "chain bool,i32,i32 y0=where(x0,x1,x2) y1=remainder(y0,x2) -> y1",
     "chain f32 y0=log(x0) y1=exp(y0) y2=subtract(y1,x0) -> y2",
+    "chain f64 y0=sigmoid(x0) y1=multiply(x0,y0) y2=cast(y1,to='f32') -> y1,y2",
 )
 
 

@@ -80,6 +80,9 @@ def _print_op(row: OpOverview) -> None:
     parts = "primitive" if entry.primitive else parts_of(all_ops.get(entry.name))
     about = {"family": entry.family, "dtypes": entry.dtypes, "gradient": entry.gradient, "decomposition": parts}
     print_tree(about | {"rows": entry.rows}, indent=2)
+    if not row.statuses and not entry.variants:
+        print("  no kernels of its own: graphs and eager calls compute it by its decomposition")
+        return
     table: list[tuple[object, ...]] = [("  variant", "backend", "status", "max error", "allowed", "seconds")]
     table += [(f"  {s.variant}", s.backend, s.status, *map(_number, _figures(s))) for s in row.statuses]
     print_columns(table, right=frozenset({3, 4, 5}))

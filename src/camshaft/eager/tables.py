@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from camshaft import ops
 from camshaft.backends.registry import backend_named
 from camshaft.eager.array_op import ArrayOp, anything
+from camshaft.eager.composite_op import CompositeOp
 from camshaft.errors import BackendError
-from camshaft.ops.op import NodeSpec
+from camshaft.ops.op import NodeSpec, Op
 from camshaft.selection.override import check_override, get_backend_override
 from camshaft.selection.select import Choice, Measurements
 from camshaft.validation.evidence import BackendValidation
@@ -43,18 +45,23 @@ class DispatchTable(ArrayFunctions):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         known = vars(self)
-        if "_lock" not in known or name not in ops.NAMES or not ops.variants_of(ops.get(name)):
+        if "_lock" not in known or name not in ops.NAMES:
             raise AttributeError(f"the dispatch table has no op {name!r}; it has {', '.join(self.ops)}")
         with known["_lock"]:
             if name not in known:
-                known[name] = ArrayOp(ops.get(name), self.override, known["_measurements"], known["_check"]).call
+                known[name] = self._make(ops.get(name))
             made: Callable[..., Any] = known[name]
             return made
+
+    def _make(self, op: Op) -> Callable[..., Any]:
+        if ops.is_composite(op):
+            return CompositeOp(op, functools.partial(getattr, self)).call
+        return ArrayOp(op, self.override, vars(self)["_measurements"], vars(self)["_check"]).call
 
     @property
     def ops(self) -> tuple[str, ...]:
         """The names of the ops."""
-        return tuple(name for name in ops.NAMES if ops.variants_of(ops.get(name)))
+        return ops.NAMES
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.ops})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from camshaft import ops
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError
 from camshaft.graph import functions
@@ -23,10 +24,15 @@ def decompose(graph: Graph, expands: Chosen = lambda node: not is_primitive(node
     By default primitive ops are left alone. `expands=lambda node: node.op.name not in known` leaves what an exporter knows.
     Inputs, states, outputs and their names stay. Raises PlanError for a chosen node whose op has no decomposition.
     """
-    _refuse_order(graph)
     while any(expands(node) for node in graph.nodes):
+        _refuse_order(graph)
         graph = _Decomposing(graph, expands).run()
     return graph
+
+
+def expand_composites(graph: Graph) -> Graph:
+    """Returns the graph with each op that has no kernels replaced by ops that have. PlanError as `decompose`."""
+    return decompose(graph, lambda node: ops.is_composite(node.op))
 
 
 def use_of(op: Op, sample: Sample) -> Graph:

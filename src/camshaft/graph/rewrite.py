@@ -22,12 +22,21 @@ Place = Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]
 
 def prepare(graph: Graph, activations: str) -> Graph:
     """Applies all rewrites before lowering. `activations` is 'q8' or 'f32'; CAMSHAFT_CHAINS=0 disables elementwise chains."""
-    graph = apply_rules(graph, *(stage for stage in Stage if activations == "q8" or not stage.needs_q8))
+    graph = apply_rules(expanded(graph), *(stage for stage in Stage if activations == "q8" or not stage.needs_q8))
     if setting("chains"):
         from camshaft.graph.chains import fuse_chains  # it replays graphs by the Rewriter below
 
         graph = fuse_chains(graph)
     return pack_weights(graph)
+
+
+def expanded(graph: Graph) -> Graph:
+    """Returns the graph with ops that have no kernels replaced by their decompositions; the graph itself if it has none."""
+    if not any(ops.is_composite(node.op) for node in graph.nodes):
+        return graph
+    from camshaft.graph.decompose import expand_composites  # it replays graphs by the Rewriter below
+
+    return expand_composites(graph)
 
 
 @functools.cache

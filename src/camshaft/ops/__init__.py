@@ -113,6 +113,11 @@ def variants_of(op: Op) -> tuple[KernelVariant, ...]:
     return op.variants + tuple(variant for variant, _ in _registered.get(op.name, ()))
 
 
+def is_composite(op: Op) -> bool:
+    """Whether an op has no kernels, so that graphs and eager calls compute it by the ops of its decomposition."""
+    return op.decompose is not None and not variants_of(op)
+
+
 def home_of(op: Op, variant: KernelVariant) -> str | None:
     """The module that registers a variant; None for one of the op's own."""
     return next((home for found, home in _registered.get(op.name, ()) if found.name == variant.name), None)

@@ -133,6 +133,7 @@ def page(parts_of: Callable[[Op], Iterable[str]]) -> str:
 
 def _line(row: OpEntry, parts: Iterable[str]) -> str:
     variants = "; ".join(f"{v.name}: {' '.join(v.backends)}" for v in row.variants)
+    variants = variants or "none: computed by its decomposition"
     what = row.formula.replace("|", "\\|")
     made_of = "primitive" if row.primitive else " ".join(parts)
     gradient = "yes" if row.gradient else "no"

@@ -13,7 +13,7 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Graph, Node, Tensor, root
-from camshaft.graph.rewrite import pack_weights, prepare
+from camshaft.graph.rewrite import expanded, pack_weights, prepare
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
@@ -70,7 +70,37 @@ def compile(
     Raises BackendError when no proved variant supports a node, PlanError for invalid memory and for a tensor or an order that
     `sync` requires and the graph lacks.
     """
-    _check_arguments(graph, weights, memory, strict=strict, tune=tune)
+    _check_types(graph, weights, memory, strict=strict, tune=tune)
+    _check_values(graph, activations, sync, memory)
+    override = check_override(backend) if backend is not None else get_backend_override()
+    if dispatcher is not None:
+        check_dispatcher(dispatcher)
+    plain = dispatcher is None and sync is None
+    graph = _rewritten(graph, activations, sync, plain)
+    workers = thread_count(threads)
+    if (settings().tune if tune is None else tune) and dispatcher is None:
+        hook("tune_graphs")([graph], override, workers)
+
+    def later() -> list[Node]:
+        return [node for other in upcoming() for node in prepare(other, activations).nodes] if plain else []
+
+    with for_workers(workers):
+        choices = choose_variants(graph.nodes, override, strict or sync is not None, dispatcher, later)
+        # A model, which gives `weights`, measures its plans when it is closed.
+        if weights is None and dispatcher is None and setting("measure"):
+            hook("measure_at_exit")(hook("used_in")(graph, choices, override), workers)
+        return _lower_and_bind(graph, choices, workers, weights or Weights(), memory or {}, arena, sync)
+
+
+def _rewritten(graph: Graph, activations: str, sync: str | None, plain: bool) -> Graph:
+    """Returns the graph that is lowered: the whole rewrite only if it is compiled neither as written nor for a dispatcher."""
+    if sync is not None:
+        return as_written(expanded(graph))
+    return prepare(graph, activations) if plain else pack_weights(expanded(graph))
+
+
+def _check_values(graph: Graph, activations: str, sync: str | None, memory: Mapping[str, Any] | None) -> None:
+    """Raises PlanError for arguments that are not among the legal ones, do not fit each other, or compute nothing."""
     if activations not in ("q8", "f32"):
         raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
     if sync is not None and activations != "f32":
@@ -81,31 +111,9 @@ def compile(
     unknown = sorted(set(memory or ()) - {*graph.inputs, *graph.states, *graph.outputs})
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
-    override = check_override(backend) if backend is not None else get_backend_override()
-    if dispatcher is not None:
-        check_dispatcher(dispatcher)
-    if sync is not None:
-        graph = as_written(graph)
-    else:
-        graph = prepare(graph, activations) if dispatcher is None else pack_weights(graph)
-    workers = thread_count(threads)
-    if (settings().tune if tune is None else tune) and dispatcher is None:
-        hook("tune_graphs")([graph], override, workers)
-
-    def foreseen_nodes() -> list[Node]:
-        return [node for other in upcoming() for node in prepare(other, activations).nodes]
-
-    with for_workers(workers):
-        later = foreseen_nodes if dispatcher is None and sync is None else tuple
-        choices = choose_variants(graph.nodes, override, strict or sync is not None, dispatcher, later)
-        if (
-            weights is None and dispatcher is None and setting("measure")
-        ):  # a model measures its plans when it is closed
-            hook("measure_at_exit")(hook("used_in")(graph, choices, override), workers)
-        return _lower_and_bind(graph, choices, workers, weights or Weights(), memory or {}, arena, sync)
 
 
-def _check_arguments(graph: object, weights: object, memory: object, **flags: object) -> None:
+def _check_types(graph: object, weights: object, memory: object, **flags: object) -> None:
     """Raises PlanError for a wrong type."""
     if not isinstance(graph, Graph):
         raise PlanError(f"compile: got {graph!r:.80}; wanted a camshaft.Graph")

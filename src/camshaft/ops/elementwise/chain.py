@@ -8,16 +8,16 @@ an intermediate value is rounded as a store would round it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from camshaft.dtypes import DType
 from camshaft.lang import Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise import binary, cast, comparison, frame, samples, unary
 from camshaft.ops.elementwise.chain_reference import Part, Tolerance, computed
-from camshaft.ops.elementwise.chain_text import Chain, parse
+from camshaft.ops.elementwise.chain_text import Chain, evaluated, parse
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.strides import Strides
 from camshaft.ops.spec import TensorSpec
@@ -25,15 +25,6 @@ from camshaft.ops.spec import TensorSpec
 _OPS: dict[str, ops.Op] = {**unary.OPS, **binary.OPS, **comparison.OPS, cast.OP.name: cast.OP}
 _ROWS = (*unary.ROWS, *binary.ROWS, *comparison.ROWS, cast.ROW)
 PARTS: dict[str, Part] = {row.name: Part(row, _OPS[row.name]) for row in _ROWS}
-T = TypeVar("T")
-
-
-def evaluated(chain: Chain, inputs: Sequence[T], step: Callable[[str, list[T], ops.Attrs], T]) -> list[T]:
-    """Every step's value; `step(op, operands, attrs)` computes it from earlier ones."""
-    values = list(inputs)
-    for part in chain.steps:
-        values.append(step(part.op, [values[i] for i in part.operands], part.attrs))
-    return values[len(inputs) :]
 
 
 @kernel

@@ -14,7 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.chain_text import Chain
+from camshaft.ops.elementwise.chain_text import Chain, evaluated
 from camshaft.ops.elementwise.frame import Formula
 from camshaft.ops.elementwise.samples import chain_samples
 from camshaft.ops.spec import TensorSpec
@@ -79,10 +79,13 @@ class Tolerance(Mapping[str, float]):
         found: dict[str, float] = {}
         if not any(self._parts[step.op].op.tolerance for step in self._chain.steps):
             return found
+        ones = [TensorSpec((1,), dtype) for dtype in self._chain.dtypes]
+        infer = lambda op, given, attrs: self._parts[op].op.infer(tuple(given), attrs)[0]  # noqa: E731
+        dtypes = [as_dtype(spec.dtype) for spec in evaluated(self._chain, ones, infer)]
         for sample in chain_samples(self._chain, self._parts):
             plain, off = (how(self._chain, sample.inputs, self._parts) for how in (computed, perturbed))
             for i in self._chain.results:
-                name = "f32" if plain[i].dtype == np.float64 else as_dtype(plain[i].dtype).name
+                name = dtypes[i].name
                 found[name] = max(found.get(name, 0.0), _MARGIN * _distance(off[i], plain[i]))
         bases = [self._parts[step.op].op.tolerance for step in self._chain.steps]
         return {name: error + max(b.get(name, 0.0) for b in bases) for name, error in found.items()}

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from camshaft.dtypes import DTYPES, DType
 from camshaft.errors import ShapeError
 from camshaft.ops.op import Attrs
 
 WORD = "chain"
+T = TypeVar("T")
 _STEP = re.compile(r"y(\d+)=(\w+)\(([^()]*)\)")
 _VALUE = re.compile(r"([xy])(\d+)")
 
@@ -44,6 +46,14 @@ class Chain:
         n = len(self.dtypes)
         steps = " ".join(f"y{i}={_call(step, n)}" for i, step in enumerate(self.steps))
         return f"{WORD} {','.join(d.name for d in self.dtypes)} {steps} -> {','.join(f'y{i}' for i in self.results)}"
+
+
+def evaluated(chain: Chain, inputs: Sequence[T], step: Callable[[str, list[T], Attrs], T]) -> list[T]:
+    """Every step's value; `step(op, operands, attrs)` computes it from earlier ones."""
+    values = list(inputs)
+    for part in chain.steps:
+        values.append(step(part.op, [values[i] for i in part.operands], part.attrs))
+    return values[len(inputs) :]
 
 
 def _call(step: Step, n_inputs: int) -> str:
