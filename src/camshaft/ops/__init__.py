@@ -48,6 +48,8 @@ _MODULES = {
     "experts.routing": "moe_softmax_topk moe_route",
     "experts.grouped": "quantized_matmul_grouped",
     "experts.weighted_reduce": "moe_weighted_reduce",
+    "experts.plain": "matmul_grouped",
+    "experts.blocks": "moe_gate moe_experts",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }
 # Modules whose ops are rows of one table.
