@@ -19,6 +19,11 @@ from camshaft.ops.quantized.operands import Rows, packed, weight_operands
 from camshaft.ops.quantized.packing import BLOCK, ROWS
 
 
+# Programs of one expert follow each other, because they read the same rows of x; but workers get contiguous programs, and
+# experts have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.
+MOST_SHARES, LEAST_PARTS = 16, 8
+
+
 class ExpertRows(Rows):
     """Part `part` of the rows of one expert in a stack of n rows each, a multiple of 16."""
 
@@ -67,22 +72,24 @@ def product_of_pair(
 
 @kernel
 def product_of_expert(
-    k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, rows: int, columns: int, block: str
+    k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, rows: int, columns: int, block: str, share: int
 ) -> None:
-    # y[p, rows] of all pairs of one expert per program, `columns` pairs at a time; group n_experts gets zeros
+    # y[p, rows] of all pairs of one expert per program, `columns` pairs at a time; group n_experts gets zeros.
+    # Programs: share of the parts, expert, part of the share
     count = 1 if arguments[0].dtype == f32 else 3
     x, (codes, scales, extra, starts, pairs, out) = arguments[:count], arguments[count : count + 6]
     weights = packed(k, codes, scales, extra, block)
-    part, expert = k.program(0), k.program(1)
+    part, expert = k.program(0) * share + k.program(2), k.program(1)
     first, last = starts[expert].to(i64), starts[expert + 1].to(i64)
-    with k.when(expert < n_experts):
+    there = part * rows < n
+    with k.when(there & (expert < n_experts)):
         mine = ExpertRows(k, rows, n, part, expert)
         for step in k.range((last - first + (columns - 1)) // columns):
             some = Consecutive(first + step * columns, columns)
             for total, place in zip(_totals(x, weights, mine, some, blocks, 0), some.places, strict=True):
                 with k.when(place < last):
                     mine.store(out, total, pairs[place].to(i64))
-    with k.when(expert == n_experts):
+    with k.when(there & (expert == n_experts)):
         mine = Rows(k, rows, n, part)
         for place in k.range(first, last):
             mine.store(out, k.var(mine.spread(0.0)), pairs[place].to(i64))
@@ -157,13 +164,16 @@ def _build_pairs(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     n_experts, n, _ = node.inputs[1].bounds
     rows, columns = values["rows"], values["tokens"]
-    constants = {**_sizes(node), "rows": rows, "columns": columns}
+    parts = -(-n // rows)
+    shares = max(1, min(MOST_SHARES, parts // LEAST_PARTS))
+    share = -(-parts // shares)
+    constants = {**_sizes(node), "rows": rows, "columns": columns, "share": share}
     x = node.inputs[0]
     scratch = order.scratch_of(node, columns)
     sorted_x = [ops.scratch(2 + i, "read", (prod(scratch[2 + i].bounds),)) for i in range(len(x.parts))]
     places = ops.scratch(0, "read"), ops.scratch(1, "read")
     arrays = (*sorted_x, *weight_operands(node), *places, _out(node))
-    grid = ops.Cells(n, rows), ops.Cells(n_experts + 1)
+    grid = ops.Cells(parts, share), ops.Cells(n_experts + 1), ops.Cells(share)
     launch = ops.Launch(product_of_expert, arrays, grid, constants, lanes=rows if rows > ROWS else None)
     return ops.Build((*order.sorting(node), launch), scratch)
 
