@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.memory import Memory
 from camshaft.ops.experts.samples import Case
 from camshaft.ops.kernels.launch import operand_spec, signature
-from camshaft.ops.op import Build, NodeSpec, Op
+from camshaft.ops.op import Build, Launch, NodeSpec, Op
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
@@ -31,7 +32,7 @@ def variant_of(op: Op, name: str) -> ops.op.KernelVariant:
     return next(v for v in op.variants if v.name == name)
 
 
-def reads_of(case: Case, name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, Counter[str]]:
+def reads_of(case: Case, name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, Counter[int]]:
     """y, and how often each element of the packed codes is read, by its index, as the interpreter counts it."""
     node, target = NodeSpec(case.specs, GROUPED.infer(case.specs, {}), {}), cpu_device("simd")
     build = variant_of(GROUPED, name).build(node, target)
@@ -39,21 +40,22 @@ def reads_of(case: Case, name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[np
     memories: dict[tuple[str, int], np.ndarray] = {("input", i): a for i, a in enumerate(case.inputs())}
     for kind, specs in (("output", node.outputs), ("scratch", build.scratch)):
         memories |= {(kind, i): np.zeros(spec.nbytes, np.uint8) for i, spec in enumerate(specs)}
-    seen: Counter[str] = Counter()
+    seen: Counter[int] = Counter()
     note = Memory.note_read
 
-    def noted(self: Memory, line: int, flat: object, who: object) -> object:
+    def noted(self: Memory, line: int, flat: Any, who: Any) -> Any:
         if "_codes_" in self.array.name:
             seen.update(np.atleast_1d(flat).tolist())
         return note(self, line, flat, who)
 
     monkeypatch.setattr(Memory, "note_read", noted)
     for launch in build.launches:
+        assert isinstance(launch, Launch)
         form, arrays = signature(launch, node, build), []
         for operand, given in zip(launch.arrays, form.arrays, strict=True):
             part = operand_spec(operand, node, build).part(operand.part)
             raw = memories[operand.kind, operand.index].reshape(-1).view(np.uint8)[part.offset_nbytes :][: part.nbytes]
-            arrays.append(raw.view(given.dtype.numpy).reshape(given.shape))
+            arrays.append(raw.view(given.dtype.numpy).reshape(given.bounds))
         traced = launch.kernel.trace(form.arrays, form.scalar_names, launch.constants, form.grid)
         interpret(traced, arrays, lanes=16)
     return memories["output", 0].view(np.float32).reshape(node.outputs[0].bounds), seen
@@ -96,7 +98,8 @@ def block(tokens: int | cs.Extent, names: str = "Q4_0 Q8_0 Q4_0") -> tuple[Graph
         numbers.append(form.dequantize(raw.reshape(-1, form.block_nbytes)).reshape(shape))
     x, logits = graph.input("x", (tokens, D), "f32"), graph.input("logits", (tokens, E), "f32")
     weights, experts = cs.moe_softmax_topk(logits, top_k=2)
-    graph.output("y", cs.moe_experts(x, *stacks, experts, weights))
+    gate, up, down = stacks
+    graph.output("y", cs.moe_experts(x, gate, up, down, experts, weights))
     return graph, numbers
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from camshaft.dtypes import f32, i64
+from camshaft.dtypes import f32, i8, i64
 from camshaft.lang import Constant, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
@@ -17,7 +17,6 @@ from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.quantized import kernels, matmul
 from camshaft.ops.quantized.operands import Rows, packed, weight_operands
 from camshaft.ops.quantized.packing import BLOCK, ROWS
-
 
 # Programs of one expert follow each other, because they read the same rows of x; but workers get contiguous programs, and
 # experts have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.
@@ -66,8 +65,8 @@ def product_of_pair(
         (total,) = _totals(x, weights, mine, row, blocks, ahead)
         mine.store(out, total, pair)
     with k.when(expert == n_experts):
-        mine = Rows(k, rows, n, part)
-        mine.store(out, k.var(mine.spread(0.0)), pair)
+        any_rows = Rows(k, rows, n, part)
+        any_rows.store(out, k.var(any_rows.spread(0.0)), pair)
 
 
 @kernel
@@ -90,9 +89,9 @@ def product_of_expert(
                 with k.when(place < last):
                     mine.store(out, total, pairs[place].to(i64))
     with k.when(there & (expert == n_experts)):
-        mine = Rows(k, rows, n, part)
+        any_rows = Rows(k, rows, n, part)
         for place in k.range(first, last):
-            mine.store(out, k.var(mine.spread(0.0)), pairs[place].to(i64))
+            any_rows.store(out, k.var(any_rows.spread(0.0)), pairs[place].to(i64))
 
 
 @kernel
@@ -187,7 +186,7 @@ def _sorted_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, (tokens, n_slots), n = node.inputs[0], node.inputs[2].shape, node.inputs[1].bounds[1]
     rows = prod(x.bounds[:-1])
-    codes = ops.Operand("input", 0, "codes", (rows, x.bounds[-1]), "read", kernels.i8)
+    codes = ops.Operand("input", 0, "codes", (rows, x.bounds[-1]), "read", i8)
     shapes = dict(zip((part.name for part in x.parts), order.part_shapes(node), strict=True))
     others = tuple(ops.read(0, name, shape) for name, shape in shapes.items() if name != "codes")
     given = (codes, *others) if kernels.is_q8(x) else others

@@ -238,8 +238,7 @@ OPS = {
     ),
     "moe_route": _op(
         "moe_route",
-        "s = score(logits[t]); experts[t] = the top_k greatest s + bias in the best groups; weights[t] = scale s[experts[t]], "
-        "divided by their sum",
+        "s = score(logits[t]); e = the top_k greatest s + bias in the best groups; weights[t] = scale s[e] / sum s[e]",
         Parameters("logits *others", _ROUTE, results=2),
         _route_samples,
     ),
