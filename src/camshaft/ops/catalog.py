@@ -43,6 +43,11 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
+    "moe_softmax_topk": ("mlx/moe_softmax_topk",),
+    "moe_gate": ("mlx/moe_gate",),
+    "moe_experts": ("mlx/moe_dispatch",),
+    "moe_weighted_reduce": ("mlx/moe_weighted_reduce",),
+    "quantized_matmul_grouped": ("rlx/dequant_grouped_matmul_gguf", "mlx/quantized_matmul_id_ggml"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 
