@@ -662,6 +662,34 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def cumsum(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+    ) -> Any:
+        """y[i] = sum over j <= i of x[j], or over j >= i if reverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cumprod(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+    ) -> Any:
+        """y[i] = product over j <= i of x[j], or over j >= i if reverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cummax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any:
+        """y[i] = max over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cummin(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any:
+        """y[i] = min over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def rms_norm_q8(
         self,
         x: ArrayLike,

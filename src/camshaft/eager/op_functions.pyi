@@ -22,6 +22,10 @@ __all__ = [
     "concat",
     "copy",
     "cos",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize",
     "divide",
     "dot",
@@ -738,6 +742,30 @@ def split(
 def outer(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def cumsum(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+) -> Any: ...
+@overload
+def cumsum(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def cumprod(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+) -> Any: ...
+@overload
+def cumprod(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def cummax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any: ...
+@overload
+def cummax(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor: ...
+@overload
+def cummin(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any: ...
+@overload
+def cummin(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor: ...
 @overload
 def rms_norm_q8(
     x: ArrayLike,

@@ -17,6 +17,10 @@ __all__ = [
     "concat",
     "copy",
     "cos",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize",
     "divide",
     "dot",
@@ -487,6 +491,22 @@ def split(
 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""
+
+def cumsum(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = sum over j <= i of x[j], or over j >= i if reverse."""
+
+def cumprod(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = product over j <= i of x[j], or over j >= i if reverse."""
+
+def cummax(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = max over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
+
+def cummin(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = min over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
 
 def rms_norm_q8(
     x: Tensor | ArrayLike,

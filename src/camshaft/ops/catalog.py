@@ -43,6 +43,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
+    "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 

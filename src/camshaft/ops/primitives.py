@@ -14,6 +14,7 @@ _TABLE = {
     "functions": "exp log sqrt tanh erf sin cos floor round",
     "comparisons": "equal less isnan where",
     "reductions": "sum prod max min argmax",
+    "scans": "cumsum cumprod cummax",
     "products": "matmul",
     "elements moved": "copy cast transpose slice concat gather",
     "quantization": "quantize_activations dequantize",
