@@ -15,6 +15,7 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "cast",
     "ceil",
@@ -78,6 +79,7 @@ __all__ = [
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "searchsorted",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -86,14 +88,17 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "sort",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
     "tanh",
+    "top_k",
     "transpose",
     "trunc",
+    "unique",
     "where",
 ]
 
@@ -742,6 +747,45 @@ def split(
 def outer(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def argsort(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"
+) -> Any: ...
+@overload
+def argsort(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
+) -> Tensor: ...
+@overload
+def sort(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False) -> Any: ...
+@overload
+def sort(x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor: ...
+@overload
+def top_k(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    k: int,
+    axis: int = -1,
+    largest: bool = True,
+    to: str = "i32",
+) -> tuple[Any, Any]: ...
+@overload
+def top_k(
+    x: Tensor | ArrayLike, /, *, k: int, axis: int = -1, largest: bool = True, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def searchsorted(
+    a: ArrayLike, v: ArrayLike, /, *, out: Array | None = None, side: str = "left", to: str = "i32"
+) -> Any: ...
+@overload
+def searchsorted(
+    a: Tensor | ArrayLike, v: Tensor | ArrayLike, /, *, side: str = "left", to: str = "i32", name: str | None = None
+) -> Tensor: ...
+@overload
+def unique(x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]: ...
+@overload
+def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def cumsum(
     x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None

@@ -10,6 +10,7 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "cast",
     "ceil",
@@ -73,6 +74,7 @@ __all__ = [
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "searchsorted",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -81,14 +83,17 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "sort",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
     "tanh",
+    "top_k",
     "transpose",
     "trunc",
+    "unique",
     "where",
 ]
 
@@ -491,6 +496,27 @@ def split(
 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""
+
+def argsort(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y[i] = the index of the element that i others precede; stable, NaN greatest."""
+
+def sort(x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = the element that i others precede; NaN greatest."""
+
+def top_k(
+    x: Tensor | ArrayLike, /, *, k: int, axis: int = -1, largest: bool = True, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """y, i = the k greatest (least) elements and their indexes; ties to the smaller index, NaN greatest."""
+
+def searchsorted(
+    a: Tensor | ArrayLike, v: Tensor | ArrayLike, /, *, side: str = "left", to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y = the number of i with a[i] < v, or a[i] <= v if side is right."""
+
+def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
 
 def cumsum(
     x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None

@@ -45,6 +45,9 @@ _MODULES = {
     "reduce.reduction": "sum mean prod max min dot",
     "reduce.argmax": "argmax argmin",
     "index.concat_split": "concat split outer",
+    "sort.ordered": "argsort sort top_k",
+    "sort.searchsorted": "searchsorted",
+    "sort.unique": "unique",
     "scan.scan": "cumsum cumprod cummax cummin",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }

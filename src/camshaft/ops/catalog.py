@@ -43,6 +43,8 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
+    "argsort": ("mlx/argsort",),
+    "top_k": ("rlx/top_k", "mlx/top_k"),
     "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }

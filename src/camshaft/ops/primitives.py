@@ -15,6 +15,7 @@ _TABLE = {
     "comparisons": "equal less isnan where",
     "reductions": "sum prod max min argmax",
     "scans": "cumsum cumprod cummax",
+    "order": "argsort sort top_k searchsorted",
     "products": "matmul",
     "elements moved": "copy cast transpose slice concat gather",
     "quantization": "quantize_activations dequantize",
