@@ -250,7 +250,9 @@ class ArrayFunctions:
         seed: ArrayLike,
         /,
         *,
-        out: Array | None = None,
+        out: Array | tuple[Array, ...] | None = None,
+        draws: int | None = None,
+        logprobs: bool = False,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
 

@@ -386,7 +386,9 @@ def sample(
     seed: ArrayLike,
     /,
     *,
-    out: Array | None = None,
+    out: Array | tuple[Array, ...] | None = None,
+    draws: int | None = None,
+    logprobs: bool = False,
 ) -> Any: ...
 @overload
 def sample(
@@ -398,8 +400,10 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
+    draws: int | None = None,
+    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor: ...
+) -> Tensor | tuple[Tensor, ...]: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
 @overload

@@ -272,8 +272,10 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
+    draws: int | None = None,
+    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, ...]:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:

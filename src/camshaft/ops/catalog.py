@@ -24,7 +24,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "softmax": ("mlx/softmax",),
     "rope": ("trueno/dispatch_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
-    "sample": ("rlx/sample (thunk variant)",),
+    "sample": ("rlx/sample (thunk variant)", "mlx/softmax_sample"),
     "attention": (
         "trueno/dispatch_attention",
         "mlx/flash_attn_vec",
