@@ -98,6 +98,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def quantize_dequantize_gguf(self, x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any:
+        """y = dequantize(quantize(x)) in a GGUF format.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any:
         """y[t] = table[ids[t]].
 

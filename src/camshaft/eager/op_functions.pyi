@@ -72,6 +72,7 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
     "reciprocal",
@@ -205,6 +206,10 @@ def gated_product(
 def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def quantize_dequantize_gguf(x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any: ...
+@overload
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor: ...
 @overload
 def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any: ...
 @overload

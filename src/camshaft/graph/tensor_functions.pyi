@@ -67,6 +67,7 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
     "reciprocal",
@@ -166,6 +167,9 @@ def gated_product(
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[.., c] = the number that x stores for it."""
+
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
+    """y = dequantize(quantize(x)) in a GGUF format."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None

@@ -24,6 +24,7 @@ _MODULES = {
     "quantized.matmul": "quantized_matmul",
     "quantized.gated_product": "gated_product",
     "quantized.dequantize": "dequantize",
+    "quantize.round_trip": "quantize_dequantize_gguf",
     "index.embedding": "embedding",
     "index.gather": "gather",
     "index.transpose": "transpose",

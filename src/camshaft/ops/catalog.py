@@ -15,7 +15,14 @@ _CASTS, _REDUCTIONS = "mlx/elementwise", "dispatch/kernel_reduction_simd"
 ANSWERS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("trueno/dispatch_rms_norm", "mlx/rms_norm"),
     "matmul": ("mlx/dense_gemm", "mlx/dense_gemv_bf16", "mlx/dense_mm_bf16/f16/f32_f32"),
-    "quantized_matmul": ("trueno/dispatch_mul_mat", "rlx/dequant_matmul_gguf", "mlx/mul_mv_ext"),
+    "quantized_matmul": (
+        "trueno/dispatch_mul_mat",
+        "rlx/dequant_matmul_gguf",
+        "mlx/mul_mv_ext",
+        "mlx/quantized_matmul_ggml",
+    ),
+    "dequantize": ("mlx/dequant_to_f16",),
+    "quantize_dequantize_gguf": ("mlx/qdq_legacy",),
     "embedding": ("mlx/embedding",),
     "residual_norm": ("mlx/fused_residual_norm",),
     "copy": ("mlx/copy",),
