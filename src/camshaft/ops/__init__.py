@@ -46,6 +46,15 @@ _MODULES = {
     "reduce.reduction": "sum mean prod max min dot",
     "reduce.argmax": "argmax argmin",
     "index.concat_split": "concat split outer",
+    "experts.routing": "moe_softmax_topk moe_route",
+    "experts.grouped": "quantized_matmul_grouped",
+    "experts.weighted_reduce": "moe_weighted_reduce",
+    "experts.plain": "matmul_grouped",
+    "experts.blocks": "moe_gate moe_experts",
+    "sort.ordered": "argsort sort top_k",
+    "sort.searchsorted": "searchsorted",
+    "sort.unique": "unique",
+    "scan.scan": "cumsum cumprod cummax cummin",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }
 # Modules whose ops are rows of one table.
@@ -57,6 +66,7 @@ _RULES_AT = {
     "add": "residual_norm",
     "matmul": "matmul rounded_matmul",
     "quantized_matmul": "quantized_matmul",
+    "quantized_matmul_grouped": "quantized_matmul_grouped",
     "rms_norm": "matmul rms_norm_q8",
     "residual_norm": "matmul residual_norm_q8",
     "silu_multiply": "matmul silu_multiply_q8",

@@ -31,7 +31,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "softmax": ("mlx/softmax",),
     "rope": ("trueno/dispatch_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
-    "sample": ("rlx/sample (thunk variant)",),
+    "sample": ("rlx/sample (thunk variant)", "mlx/softmax_sample"),
     "attention": (
         "trueno/dispatch_attention",
         "mlx/flash_attn_vec",
@@ -50,6 +50,14 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
+    "moe_softmax_topk": ("mlx/moe_softmax_topk",),
+    "moe_gate": ("mlx/moe_gate",),
+    "moe_experts": ("mlx/moe_dispatch",),
+    "moe_weighted_reduce": ("mlx/moe_weighted_reduce",),
+    "quantized_matmul_grouped": ("rlx/dequant_grouped_matmul_gguf", "mlx/quantized_matmul_id_ggml"),
+    "argsort": ("mlx/argsort",),
+    "top_k": ("rlx/top_k", "mlx/top_k"),
+    "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 

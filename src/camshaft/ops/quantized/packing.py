@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def packed_format(spec: TensorSpec) -> PackedFormat:
 
 def _parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
     form = packed_format(spec)
-    n, k = spec.bounds
+    n, k = prod(spec.bounds[:-1]), spec.bounds[-1]
     tiles, blocks = -(-n // ROWS), k // BLOCK
     numbers = 2 if form.has_minima else 1  # a scale, and a minimum
     codes = ("codes", u32, (tiles, blocks, form.bits, ROWS))
@@ -153,7 +154,8 @@ INTERLEAVED = Layout("interleaved", _parts)
 
 
 def interleaved(spec: TensorSpec) -> TensorSpec:
-    """Returns the packed spec of a weight [n, k] in a block format."""
+    """Returns the packed spec of a weight [n, k] in a block format, or of a stack [experts, n, k], whose rows are numbered over
+    all experts."""
     packed_format(spec)
     return TensorSpec(spec.shape, spec.dtype, INTERLEAVED)
 
@@ -166,7 +168,7 @@ def pack(data: Memory, spec: TensorSpec, out: Memory) -> None:
 
 def tiles_of(spec: TensorSpec) -> int:
     """Returns the number of tiles of 16 rows of a weight."""
-    return -(-spec.bounds[0] // ROWS)
+    return -(-prod(spec.bounds[:-1]) // ROWS)
 
 
 @kernel
@@ -243,7 +245,7 @@ def _joined(words: list[Value], bits: int) -> Value:
 def packing_of(spec: TensorSpec) -> Packing:
     """Returns how to pack a weight [n, k] of a packed spec: the kernel of its format, sizes and offsets. Sizes are run-time
     scalars of the kernel, so that a format is compiled once for weights of every shape."""
-    name, (n, columns) = spec.dtype.name, spec.bounds
+    name, n, columns = spec.dtype.name, prod(spec.bounds[:-1]), spec.bounds[-1]
     places = {part.name: part.offset_nbytes for part in spec.parts}
     return Packing(
         kernel=_compiled(name, spec.part("codes").shape[2], spec.part("scales").dtype.nbytes),
