@@ -14,9 +14,18 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 class ArrayFunctions:
     def rms_norm(
-        self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32", axis: int = -1
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        eps: float,
+        offset: float = 0.0,
+        to: str = "f32",
+        axis: int = -1,
     ) -> Any:
-        """y = x / sqrt(mean(x^2) + eps) * w.
+        """y = x / sqrt(mean(x^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -38,15 +47,76 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
+        offset: float = 0.0,
         to: str = "f32",
     ) -> tuple[Any, Any]:
-        """s = a + b; y = s / sqrt(mean(s^2) + eps) * w.
+        """s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
     def softmax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any:
         """y = exp(x - max(x)) / sum(exp(x - max(x))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def log_softmax(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x - max(x) - log(sum(exp(x - max(x)))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def l2_norm(self, x: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-06) -> Any:
+        """y = x / sqrt(sum(x^2) + eps).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def norm_gate(
+        self, x: ArrayLike, w: ArrayLike, z: ArrayLike, /, *, out: Array | None = None, eps: float, offset: float = 0.0
+    ) -> Any:
+        """y = x / sqrt(mean(x^2) + eps) * (w + offset) * z / (1 + exp(-z)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def norm_add(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        residual: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        eps: float,
+        offset: float = 0.0,
+    ) -> Any:
+        """y = residual + x / sqrt(mean(x^2) + eps) * (w + offset).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def group_norm(
+        self, x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, groups: int, eps: float = 1e-05
+    ) -> Any:
+        """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over each group of channels of [N, C, ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def layer_norm_2d(
+        self, x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-05
+    ) -> Any:
+        """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over the channels of [N, C, ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def scale_mask_softmax(
+        self, x: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None, scale: float = 1.0
+    ) -> Any:
+        """y = softmax(scale x + mask); a boolean mask is True where an element counts; 0 where a whole row is masked.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -670,10 +740,11 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
+        offset: float = 0.0,
         sums: tuple[tuple[int, int], ...],
         floats: bool = False,
     ) -> Any:
-        """q8 of y = x / sqrt(mean(x^2) + eps) * w.
+        """q8 of y = x / sqrt(mean(x^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -687,10 +758,11 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
+        offset: float = 0.0,
         sums: tuple[tuple[int, int], ...],
         floats: bool = False,
     ) -> Any:
-        """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * w.
+        """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """

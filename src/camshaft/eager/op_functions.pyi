@@ -37,13 +37,17 @@ __all__ = [
     "gelu_erf",
     "greater",
     "greater_equal",
+    "group_norm",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
+    "l2_norm",
     "layer_norm",
+    "layer_norm_2d",
     "less",
     "less_equal",
     "log",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -56,6 +60,8 @@ __all__ = [
     "minimum",
     "multiply",
     "negate",
+    "norm_add",
+    "norm_gate",
     "not_equal",
     "outer",
     "power",
@@ -74,6 +80,7 @@ __all__ = [
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "scale_mask_softmax",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -95,11 +102,26 @@ __all__ = [
 
 @overload
 def rms_norm(
-    x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32", axis: int = -1
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    eps: float,
+    offset: float = 0.0,
+    to: str = "f32",
+    axis: int = -1,
 ) -> Any: ...
 @overload
 def rms_norm(
-    x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, eps: float, to: str = "f32", name: str | None = None
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    to: str = "f32",
+    name: str | None = None,
 ) -> Tensor: ...
 @overload
 def layer_norm(
@@ -118,6 +140,7 @@ def residual_norm(
     *,
     out: Array | tuple[Array, ...] | None = None,
     eps: float,
+    offset: float = 0.0,
     to: str = "f32",
 ) -> tuple[Any, Any]: ...
 @overload
@@ -128,6 +151,7 @@ def residual_norm(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     to: str = "f32",
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
@@ -135,6 +159,79 @@ def residual_norm(
 def softmax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
 @overload
 def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def log_softmax(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def log_softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def l2_norm(x: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-06) -> Any: ...
+@overload
+def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, name: str | None = None) -> Tensor: ...
+@overload
+def norm_gate(
+    x: ArrayLike, w: ArrayLike, z: ArrayLike, /, *, out: Array | None = None, eps: float, offset: float = 0.0
+) -> Any: ...
+@overload
+def norm_gate(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    z: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def norm_add(
+    x: ArrayLike, w: ArrayLike, residual: ArrayLike, /, *, out: Array | None = None, eps: float, offset: float = 0.0
+) -> Any: ...
+@overload
+def norm_add(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    residual: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def group_norm(
+    x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, groups: int, eps: float = 1e-05
+) -> Any: ...
+@overload
+def group_norm(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def layer_norm_2d(
+    x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-05
+) -> Any: ...
+@overload
+def layer_norm_2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def scale_mask_softmax(x: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None, scale: float = 1.0) -> Any: ...
+@overload
+def scale_mask_softmax(
+    x: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, scale: float = 1.0, name: str | None = None
+) -> Tensor: ...
 @overload
 def matmul(
     a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
@@ -746,6 +843,7 @@ def rms_norm_q8(
     *,
     out: Array | tuple[Array, ...] | None = None,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
 ) -> Any: ...
@@ -756,6 +854,7 @@ def rms_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,
@@ -769,6 +868,7 @@ def residual_norm_q8(
     *,
     out: Array | tuple[Array, ...] | None = None,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
 ) -> Any: ...
@@ -780,6 +880,7 @@ def residual_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,

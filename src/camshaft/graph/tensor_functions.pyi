@@ -32,13 +32,17 @@ __all__ = [
     "gelu_erf",
     "greater",
     "greater_equal",
+    "group_norm",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
+    "l2_norm",
     "layer_norm",
+    "layer_norm_2d",
     "less",
     "less_equal",
     "log",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -51,6 +55,8 @@ __all__ = [
     "minimum",
     "multiply",
     "negate",
+    "norm_add",
+    "norm_gate",
     "not_equal",
     "outer",
     "power",
@@ -69,6 +75,7 @@ __all__ = [
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "scale_mask_softmax",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -89,9 +96,16 @@ __all__ = [
 ]
 
 def rms_norm(
-    x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, eps: float, to: str = "f32", name: str | None = None
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    to: str = "f32",
+    name: str | None = None,
 ) -> Tensor:
-    """y = x / sqrt(mean(x^2) + eps) * w."""
+    """y = x / sqrt(mean(x^2) + eps) * (w + offset)."""
 
 def layer_norm(
     x: Tensor | ArrayLike, w: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, eps: float, name: str | None = None
@@ -105,13 +119,72 @@ def residual_norm(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     to: str = "f32",
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """s = a + b; y = s / sqrt(mean(s^2) + eps) * w."""
+    """s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset)."""
 
 def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = exp(x - max(x)) / sum(exp(x - max(x)))."""
+
+def log_softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x - max(x) - log(sum(exp(x - max(x))))."""
+
+def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, name: str | None = None) -> Tensor:
+    """y = x / sqrt(sum(x^2) + eps)."""
+
+def norm_gate(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    z: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """y = x / sqrt(mean(x^2) + eps) * (w + offset) * z / (1 + exp(-z))."""
+
+def norm_add(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    residual: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """y = residual + x / sqrt(mean(x^2) + eps) * (w + offset)."""
+
+def group_norm(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor:
+    """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over each group of channels of [N, C, ..]."""
+
+def layer_norm_2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor:
+    """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over the channels of [N, C, ..]."""
+
+def scale_mask_softmax(
+    x: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, scale: float = 1.0, name: str | None = None
+) -> Tensor:
+    """y = softmax(scale x + mask); a boolean mask is True where an element counts; 0 where a whole row is masked."""
 
 def matmul(
     a: Tensor | ArrayLike,
@@ -494,11 +567,12 @@ def rms_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """q8 of y = x / sqrt(mean(x^2) + eps) * w."""
+    """q8 of y = x / sqrt(mean(x^2) + eps) * (w + offset)."""
 
 def residual_norm_q8(
     a: Tensor | ArrayLike,
@@ -507,11 +581,12 @@ def residual_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * w."""
+    """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset)."""
 
 def silu_multiply_q8(
     gate: Tensor | ArrayLike,
