@@ -587,6 +587,74 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def log1p(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = ln(1 + x), exact near 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def expm1(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = e^x - 1, exact near 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softplus(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = ln(1 + e^x).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def relu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = max(x, 0).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def leaky_relu(
+        self, x: ArrayLike, /, out: Array | None = None, *, negative_slope: float = 0.01, where: Any = None
+    ) -> Any:
+        """y = x, below 0 negative_slope x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def elu(self, x: ArrayLike, /, out: Array | None = None, *, alpha: float = 1.0, where: Any = None) -> Any:
+        """y = x, below 0 alpha (e^x - 1).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def hard_swish(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x min(max(x / 6 + 1/2, 0), 1).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mish(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x tanh(ln(1 + e^x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tan(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = tan x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sigmoid_multiply(self, x: ArrayLike, gate: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / (1 + exp(-gate)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_multiply(self, gate: ArrayLike, up: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def sum(
         self,
         x: ArrayLike,

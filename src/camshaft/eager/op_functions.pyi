@@ -25,28 +25,34 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "elu",
     "embedding",
     "equal",
     "erf",
     "exp",
+    "expm1",
     "floor",
     "floor_divide",
     "gated_product",
     "gather",
     "gelu",
     "gelu_erf",
+    "gelu_multiply",
     "greater",
     "greater_equal",
     "group_norm",
+    "hard_swish",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
     "l2_norm",
     "layer_norm",
     "layer_norm_2d",
+    "leaky_relu",
     "less",
     "less_equal",
     "log",
+    "log1p",
     "log_softmax",
     "logical_and",
     "logical_not",
@@ -58,6 +64,7 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mish",
     "multiply",
     "negate",
     "norm_add",
@@ -69,6 +76,7 @@ __all__ = [
     "quantize_activations",
     "quantized_matmul",
     "reciprocal",
+    "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
@@ -82,6 +90,7 @@ __all__ = [
     "sample",
     "scale_mask_softmax",
     "sigmoid",
+    "sigmoid_multiply",
     "silu",
     "silu_multiply",
     "silu_multiply_q8",
@@ -89,11 +98,13 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softplus",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
+    "tan",
     "tanh",
     "transpose",
     "trunc",
@@ -664,6 +675,52 @@ def logical_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | 
 def logical_not(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
 @overload
 def logical_not(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def log1p(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def log1p(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def expm1(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def expm1(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def softplus(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def softplus(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def relu(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def relu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def leaky_relu(
+    x: ArrayLike, /, out: Array | None = None, *, negative_slope: float = 0.01, where: Any = None
+) -> Any: ...
+@overload
+def leaky_relu(x: Tensor | ArrayLike, /, *, negative_slope: float = 0.01, name: str | None = None) -> Tensor: ...
+@overload
+def elu(x: ArrayLike, /, out: Array | None = None, *, alpha: float = 1.0, where: Any = None) -> Any: ...
+@overload
+def elu(x: Tensor | ArrayLike, /, *, alpha: float = 1.0, name: str | None = None) -> Tensor: ...
+@overload
+def hard_swish(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def hard_swish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def mish(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def mish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def tan(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def tan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def sigmoid_multiply(x: ArrayLike, gate: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def sigmoid_multiply(x: Tensor | ArrayLike, gate: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def gelu_multiply(gate: ArrayLike, up: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def gelu_multiply(gate: Tensor | ArrayLike, up: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def sum(
     x: ArrayLike,

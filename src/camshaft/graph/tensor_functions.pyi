@@ -20,28 +20,34 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "elu",
     "embedding",
     "equal",
     "erf",
     "exp",
+    "expm1",
     "floor",
     "floor_divide",
     "gated_product",
     "gather",
     "gelu",
     "gelu_erf",
+    "gelu_multiply",
     "greater",
     "greater_equal",
     "group_norm",
+    "hard_swish",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
     "l2_norm",
     "layer_norm",
     "layer_norm_2d",
+    "leaky_relu",
     "less",
     "less_equal",
     "log",
+    "log1p",
     "log_softmax",
     "logical_and",
     "logical_not",
@@ -53,6 +59,7 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mish",
     "multiply",
     "negate",
     "norm_add",
@@ -64,6 +71,7 @@ __all__ = [
     "quantize_activations",
     "quantized_matmul",
     "reciprocal",
+    "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
@@ -77,6 +85,7 @@ __all__ = [
     "sample",
     "scale_mask_softmax",
     "sigmoid",
+    "sigmoid_multiply",
     "silu",
     "silu_multiply",
     "silu_multiply_q8",
@@ -84,11 +93,13 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softplus",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
+    "tan",
     "tanh",
     "transpose",
     "trunc",
@@ -472,6 +483,39 @@ def logical_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | 
 
 def logical_not(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = not x."""
+
+def log1p(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = ln(1 + x), exact near 0."""
+
+def expm1(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = e^x - 1, exact near 0."""
+
+def softplus(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = ln(1 + e^x)."""
+
+def relu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = max(x, 0)."""
+
+def leaky_relu(x: Tensor | ArrayLike, /, *, negative_slope: float = 0.01, name: str | None = None) -> Tensor:
+    """y = x, below 0 negative_slope x."""
+
+def elu(x: Tensor | ArrayLike, /, *, alpha: float = 1.0, name: str | None = None) -> Tensor:
+    """y = x, below 0 alpha (e^x - 1)."""
+
+def hard_swish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x min(max(x / 6 + 1/2, 0), 1)."""
+
+def mish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x tanh(ln(1 + e^x))."""
+
+def tan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = tan x."""
+
+def sigmoid_multiply(x: Tensor | ArrayLike, gate: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x / (1 + exp(-gate))."""
+
+def gelu_multiply(gate: Tensor | ArrayLike, up: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up."""
 
 def sum(
     x: Tensor | ArrayLike,

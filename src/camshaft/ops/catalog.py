@@ -49,6 +49,9 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "multiply": ("trueno/dispatch_mul", _CASTS),
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
+    "sigmoid_multiply": ("mlx/sigmoid_mul",),
+    "silu_multiply": ("mlx/silu_mul",),
+    "gelu_multiply": ("mlx/silu_mul",),
     "dot": ("dispatch/DotFn",),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
