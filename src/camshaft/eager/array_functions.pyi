@@ -232,8 +232,84 @@ class ArrayFunctions:
         heads: int,
         head_dim: int,
         pairing: str,
+        inverse: bool = False,
     ) -> Any:
         """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rope_multi(
+        self,
+        x: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        sections: tuple[int, ...],
+        layout: str = "contiguous",
+        pairing: str = "neox",
+        inverse: bool = False,
+    ) -> Any:
+        """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position of the pair's section].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rope_axial_2d(
+        self,
+        x: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        pairing: str = "neox",
+        inverse: bool = False,
+    ) -> Any:
+        """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[row] in the first half of a head, table[column] in the second.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rope_vision_2d(
+        self,
+        x: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        pairing: str = "neox",
+        inverse: bool = False,
+    ) -> Any:
+        """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[x] in the first half of a head, table[y] in the second.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def head_norm_rope(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        eps: float,
+        offset: float = 0.0,
+    ) -> Any:
+        """rope with NeoX pairs of y[h] = x[h] / sqrt(mean(x[h]^2) + eps) * (w + offset), h a head.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -42,6 +42,7 @@ __all__ = [
     "greater_equal",
     "group_norm",
     "hard_swish",
+    "head_norm_rope",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -84,6 +85,9 @@ __all__ = [
     "rms_norm",
     "rms_norm_q8",
     "rope",
+    "rope_axial_2d",
+    "rope_multi",
+    "rope_vision_2d",
     "round",
     "rounded_matmul",
     "rsqrt",
@@ -358,6 +362,7 @@ def rope(
     heads: int,
     head_dim: int,
     pairing: str,
+    inverse: bool = False,
 ) -> Any: ...
 @overload
 def rope(
@@ -369,6 +374,117 @@ def rope(
     heads: int,
     head_dim: int,
     pairing: str,
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rope_multi(
+    x: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    sections: tuple[int, ...],
+    layout: str = "contiguous",
+    pairing: str = "neox",
+    inverse: bool = False,
+) -> Any: ...
+@overload
+def rope_multi(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    sections: tuple[int, ...],
+    layout: str = "contiguous",
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rope_axial_2d(
+    x: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+) -> Any: ...
+@overload
+def rope_axial_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rope_vision_2d(
+    x: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+) -> Any: ...
+@overload
+def rope_vision_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def head_norm_rope(
+    x: ArrayLike,
+    w: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    eps: float,
+    offset: float = 0.0,
+) -> Any: ...
+@overload
+def head_norm_rope(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    eps: float,
+    offset: float = 0.0,
     name: str | None = None,
 ) -> Tensor: ...
 @overload

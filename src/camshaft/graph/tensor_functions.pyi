@@ -37,6 +37,7 @@ __all__ = [
     "greater_equal",
     "group_norm",
     "hard_swish",
+    "head_norm_rope",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -79,6 +80,9 @@ __all__ = [
     "rms_norm",
     "rms_norm_q8",
     "rope",
+    "rope_axial_2d",
+    "rope_multi",
+    "rope_vision_2d",
     "round",
     "rounded_matmul",
     "rsqrt",
@@ -277,9 +281,69 @@ def rope(
     heads: int,
     head_dim: int,
     pairing: str,
+    inverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position]."""
+
+def rope_multi(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    sections: tuple[int, ...],
+    layout: str = "contiguous",
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position of the pair's section]."""
+
+def rope_axial_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[row] in the first half of a head, table[column] in the second."""
+
+def rope_vision_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[x] in the first half of a head, table[y] in the second."""
+
+def head_norm_rope(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """rope with NeoX pairs of y[h] = x[h] / sqrt(mean(x[h]^2) + eps) * (w + offset), h a head."""
 
 def kv_cache_update(
     k_cache: Tensor | ArrayLike,

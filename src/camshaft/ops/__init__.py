@@ -39,6 +39,8 @@ _MODULES = {
     "elementwise.copy": "copy",
     "elementwise.cast": "cast",
     "rope.rope": "rope",
+    "rope.sections": "rope_multi rope_axial_2d rope_vision_2d",
+    "rope.head_norm_rope": "head_norm_rope",
     "attention.kv_cache_update": "kv_cache_update",
     "attention.kv_cache_quantize": "kv_cache_quantize",
     "attention.attention": "attention",

@@ -29,7 +29,11 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "gather": ("mlx/gather",),
     "argmax": ("mlx/argmax", _REDUCTIONS),
     "softmax": ("mlx/softmax",),
-    "rope": ("trueno/dispatch_rope",),
+    "rope": ("trueno/dispatch_rope", "mlx/rope"),
+    "rope_multi": ("mlx/rope_multi",),
+    "rope_axial_2d": ("rlx/axial_rope2d",),
+    "rope_vision_2d": ("mlx/vision_2d_rope",),
+    "head_norm_rope": ("mlx/fused_head_norm_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
     "sample": ("rlx/sample (thunk variant)",),
     "attention": (

@@ -1,7 +1,7 @@
 """scale_mask_softmax: y = softmax(scale x + mask) over the last axis, for a mask that is added or says which elements count.
 
-The mask broadcasts to x along all axes but the last. A boolean one is True where an element counts. A row of which no element counts,
-or all of which is -inf, gives zeros.
+The mask broadcasts to x along all axes but the last. A boolean one is True where an element counts. A row of which no element
+counts, or all of which is -inf, gives zeros.
 """
 
 from __future__ import annotations
