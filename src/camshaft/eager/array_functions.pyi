@@ -116,7 +116,7 @@ class ArrayFunctions:
     def scale_mask_softmax(
         self, x: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None, scale: float = 1.0
     ) -> Any:
-        """y = softmax(scale x + mask); a boolean mask is True where an element counts; 0 where a whole row is masked.
+        """y = softmax(scale x + mask); a boolean mask is True where an element counts.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -399,6 +399,63 @@ class ArrayFunctions:
         out: Array | None = None,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def adam_update(
+        self,
+        p: ArrayLike,
+        m: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        lr: ArrayLike,
+        step: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-08,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (weight_decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def cross_entropy(
+        self,
+        logits: ArrayLike,
+        target: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean over the targets that are not ignored, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mse_loss(self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any:
+        """(x - target)^2; their mean, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def l1_loss(self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any:
+        """|x - target|; their mean, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def binary_cross_entropy_with_logits(
+        self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean"
+    ) -> Any:
+        """ln(1 + e^x) - x target; their mean, or sum.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -12,16 +12,19 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 __all__ = [
     "abs",
+    "adam_update",
     "add",
     "argmax",
     "argmin",
     "attention",
+    "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
     "clip",
     "concat",
     "copy",
     "cos",
+    "cross_entropy",
     "dequantize",
     "divide",
     "dot",
@@ -46,6 +49,7 @@ __all__ = [
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
+    "l1_loss",
     "l2_norm",
     "layer_norm",
     "layer_norm_2d",
@@ -66,6 +70,7 @@ __all__ = [
     "min",
     "minimum",
     "mish",
+    "mse_loss",
     "multiply",
     "negate",
     "norm_add",
@@ -614,6 +619,80 @@ def sample(
     /,
     *,
     name: str | None = None,
+) -> Tensor: ...
+@overload
+def adam_update(
+    p: ArrayLike,
+    m: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    lr: ArrayLike,
+    step: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-08,
+    weight_decay: float = 0.0,
+) -> None: ...
+@overload
+def adam_update(
+    p: Tensor | ArrayLike,
+    m: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    lr: Tensor | ArrayLike,
+    step: Tensor | ArrayLike,
+    /,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-08,
+    weight_decay: float = 0.0,
+    name: str | None = None,
+) -> None: ...
+@overload
+def cross_entropy(
+    logits: ArrayLike,
+    target: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any: ...
+@overload
+def cross_entropy(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    /,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mse_loss(x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any: ...
+@overload
+def mse_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor: ...
+@overload
+def l1_loss(x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any: ...
+@overload
+def l1_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor: ...
+@overload
+def binary_cross_entropy_with_logits(
+    x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean"
+) -> Any: ...
+@overload
+def binary_cross_entropy_with_logits(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
 ) -> Tensor: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...

@@ -7,16 +7,19 @@ from camshaft.graph.tensor import Tensor
 
 __all__ = [
     "abs",
+    "adam_update",
     "add",
     "argmax",
     "argmin",
     "attention",
+    "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
     "clip",
     "concat",
     "copy",
     "cos",
+    "cross_entropy",
     "dequantize",
     "divide",
     "dot",
@@ -41,6 +44,7 @@ __all__ = [
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
+    "l1_loss",
     "l2_norm",
     "layer_norm",
     "layer_norm_2d",
@@ -61,6 +65,7 @@ __all__ = [
     "min",
     "minimum",
     "mish",
+    "mse_loss",
     "multiply",
     "negate",
     "norm_add",
@@ -199,7 +204,7 @@ def layer_norm_2d(
 def scale_mask_softmax(
     x: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, scale: float = 1.0, name: str | None = None
 ) -> Tensor:
-    """y = softmax(scale x + mask); a boolean mask is True where an element counts; 0 where a whole row is masked."""
+    """y = softmax(scale x + mask); a boolean mask is True where an element counts."""
 
 def matmul(
     a: Tensor | ArrayLike,
@@ -414,6 +419,50 @@ def sample(
     name: str | None = None,
 ) -> Tensor:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
+
+def adam_update(
+    p: Tensor | ArrayLike,
+    m: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    lr: Tensor | ArrayLike,
+    step: Tensor | ArrayLike,
+    /,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-08,
+    weight_decay: float = 0.0,
+    name: str | None = None,
+) -> None:
+    """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (weight_decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step."""
+
+def cross_entropy(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    /,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean over the targets that are not ignored, or sum."""
+
+def mse_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor:
+    """(x - target)^2; their mean, or sum."""
+
+def l1_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor:
+    """|x - target|; their mean, or sum."""
+
+def binary_cross_entropy_with_logits(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor:
+    """ln(1 + e^x) - x target; their mean, or sum."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a + b."""

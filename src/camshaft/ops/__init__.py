@@ -46,6 +46,9 @@ _MODULES = {
     "attention.attention": "attention",
     "sample.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
+    "train.adam_update": "adam_update",
+    "train.cross_entropy": "cross_entropy",
+    "train.losses": "mse_loss l1_loss binary_cross_entropy_with_logits",
     "elementwise.binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
     "elementwise.unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "
     "isnan ceil trunc floor round",

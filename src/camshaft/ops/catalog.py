@@ -23,7 +23,6 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "l2_norm": ("mlx/l2_norm",),
     "group_norm": ("rlx/group_norm_nchw",),
     "layer_norm_2d": ("rlx/layer_norm2d_nchw",),
-    "layer_norm": ("rlx/layer_norm2d_nchw",),
     "scale_mask_softmax": ("mlx/scale_mask_softmax",),
     "copy": ("mlx/copy",),
     "gather": ("mlx/gather",),
@@ -55,7 +54,8 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "gelu": ("mlx/gelu",),
     "sigmoid_multiply": ("mlx/sigmoid_mul",),
     "silu_multiply": ("mlx/silu_mul",),
-    "gelu_multiply": ("mlx/silu_mul",),
+    "adam_update": ("mlx/adam_update",),
+    "cross_entropy": ("rlx/softmax cross entropy (thunk variant)",),
     "dot": ("dispatch/DotFn",),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }

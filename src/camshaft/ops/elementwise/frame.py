@@ -181,7 +181,7 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
     return ops.Op(
         name=row.name,
         formula=row.text,
-        parameters=Parameters(row.operands or _OPERANDS[row.arity], row.attrs, out_by_position=True),
+        parameters=Parameters(row.operands or _OPERANDS[row.arity], row.attrs, out_by_position=kernel is not None),
         infer=infer,
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=() if kernel is None else (variant(build, row.supports),),

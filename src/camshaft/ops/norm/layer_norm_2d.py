@@ -104,7 +104,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="layer_norm_2d",
-    formula="y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over the channels of [N, C, ..]",
+    formula="y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over channels of [N, C, ..]",
     parameters=Parameters("x w b", (Attribute("eps", "float", 1e-5),)),
     infer=_infer,
     reference=_reference,

@@ -155,7 +155,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="scale_mask_softmax",
-    formula="y = softmax(scale x + mask); a boolean mask is True where an element counts; 0 where a whole row is masked",
+    formula="y = softmax(scale x + mask); a boolean mask is True where an element counts",
     parameters=Parameters("x mask", (Attribute("scale", "float", 1.0),)),
     infer=_infer,
     reference=_reference,

@@ -32,8 +32,8 @@ class Rotation:
     """Which columns of a head are pairs, and which angles they have.
 
     `parts`: (first pair, number of pairs, first column) of each part of a head, whose pairs are neighbours (`interleaved`) or
-    half the part apart. `runs`: (first pair, number, column of the table, position axis) of pairs whose angles are side by side in a
-    row of the table. `turns`: if not empty, the pairs take the axes in turn, axis m only the first turns[m] times.
+    half the part apart. `runs`: (first pair, number, column of the table, position axis) of pairs whose angles are side
+    by side in a row of the table. `turns`: if not empty, the pairs take the axes in turn, axis m only the first turns[m] times.
     """
 
     interleaved: bool

@@ -148,7 +148,7 @@ OPS = {
     **{
         name: _op(
             name,
-            f"{_TEXT} table[{first}] in the first half of a head, table[{second}] in the second",
+            f"{_TEXT} table[{first}] in a head's first half, else table[{second}]",
             functools.partial(_halves, name),
             (),
             _half_samples,
