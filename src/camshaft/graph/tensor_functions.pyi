@@ -11,6 +11,7 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "binary_cross_entropy_with_logits",
     "cast",
@@ -20,6 +21,10 @@ __all__ = [
     "copy",
     "cos",
     "cross_entropy",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize",
     "divide",
     "dot",
@@ -59,12 +64,18 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "matmul",
+    "matmul_grouped",
     "max",
     "maximum",
     "mean",
     "min",
     "minimum",
     "mish",
+    "moe_experts",
+    "moe_gate",
+    "moe_route",
+    "moe_softmax_topk",
+    "moe_weighted_reduce",
     "mse_loss",
     "multiply",
     "negate",
@@ -75,7 +86,9 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
+    "quantized_matmul_grouped",
     "reciprocal",
     "relu",
     "remainder",
@@ -93,6 +106,7 @@ __all__ = [
     "rsqrt",
     "sample",
     "scale_mask_softmax",
+    "searchsorted",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -103,6 +117,7 @@ __all__ = [
     "softcap",
     "softmax",
     "softplus",
+    "sort",
     "split",
     "sqrt",
     "square",
@@ -110,8 +125,10 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
+    "top_k",
     "transpose",
     "trunc",
+    "unique",
     "where",
 ]
 
@@ -199,7 +216,7 @@ def layer_norm_2d(
     eps: float = 1e-05,
     name: str | None = None,
 ) -> Tensor:
-    """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over the channels of [N, C, ..]."""
+    """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over channels of [N, C, ..]."""
 
 def scale_mask_softmax(
     x: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, scale: float = 1.0, name: str | None = None
@@ -242,7 +259,10 @@ def gated_product(
     """q8 of silu(x Wg) * (x Wu)."""
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
-    """y[r, c] = the number that x stores for it."""
+    """y[.., c] = the number that x stores for it."""
+
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
+    """y = dequantize(quantize(x)) in a GGUF format."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None
@@ -319,7 +339,7 @@ def rope_axial_2d(
     inverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[row] in the first half of a head, table[column] in the second."""
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[row] in a head's first half, else table[column]."""
 
 def rope_vision_2d(
     x: Tensor | ArrayLike,
@@ -333,7 +353,7 @@ def rope_vision_2d(
     inverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[x] in the first half of a head, table[y] in the second."""
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[x] in a head's first half, else table[y]."""
 
 def head_norm_rope(
     x: Tensor | ArrayLike,
@@ -416,8 +436,10 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
+    draws: int | None = None,
+    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, ...]:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
 
 def adam_update(
@@ -435,7 +457,7 @@ def adam_update(
     weight_decay: float = 0.0,
     name: str | None = None,
 ) -> None:
-    """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (weight_decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step."""
+    """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step."""
 
 def cross_entropy(
     logits: Tensor | ArrayLike,
@@ -447,7 +469,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean over the targets that are not ignored, or sum."""
+    """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean where not ignored, or sum."""
 
 def mse_loss(
     x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
@@ -717,6 +739,108 @@ def split(
 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""
+
+def moe_softmax_topk(
+    logits: Tensor | ArrayLike, /, *, top_k: int, normalize: bool = True, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """p = softmax(logits[t]); experts[t] = the top_k greatest p; weights[t] = p[experts[t]], divided by their sum."""
+
+def moe_route(
+    logits: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    top_k: int,
+    score: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    normalize: bool = True,
+    expert_scale: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """s = score(logits[t]); e = the top_k greatest s + bias in the best groups; weights[t] = scale s[e] / sum s[e]."""
+
+def quantized_matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, n] = sum_k x[t, (s,) k] dequantize(w)[experts[t, s], n, k]."""
+
+def moe_weighted_reduce(
+    y: Tensor | ArrayLike, weights: Tensor | ArrayLike, /, *terms: Tensor | ArrayLike, name: str | None = None
+) -> Tensor:
+    """out[t] = sum_s weights[t, s] y[t, s] + sum of terms [t], each times the sigmoid of the gate after it."""
+
+def matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, n] = sum_k x[t, (s,) k] w[experts[t, s], n, k]."""
+
+def moe_gate(
+    x: Tensor | ArrayLike,
+    norm: Tensor | ArrayLike,
+    router: Tensor | ArrayLike,
+    scale: Tensor | ArrayLike,
+    /,
+    *,
+    top_k: int,
+    eps: float,
+    renormalize: bool = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """p = rms_norm(x) router^T; experts = the top_k greatest p; w = softmax(p[experts]) scale[experts], divided by their sum."""
+
+def moe_experts(
+    x: Tensor | ArrayLike,
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    down: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    act: str = "silu",
+    name: str | None = None,
+) -> Tensor:
+    """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s]."""
+
+def argsort(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y[i] = the index of the element that i others precede; stable, NaN greatest."""
+
+def sort(x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = the element that i others precede; NaN greatest."""
+
+def top_k(
+    x: Tensor | ArrayLike, /, *, k: int, axis: int = -1, largest: bool = True, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """y, i = the k greatest (least) elements and their indexes; ties to the smaller index, NaN greatest."""
+
+def searchsorted(
+    a: Tensor | ArrayLike, v: Tensor | ArrayLike, /, *, side: str = "left", to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y = the number of i with a[i] < v, or a[i] <= v if side is right."""
+
+def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
+
+def cumsum(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = sum over j <= i of x[j], or over j >= i if reverse."""
+
+def cumprod(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = product over j <= i of x[j], or over j >= i if reverse."""
+
+def cummax(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = max over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
+
+def cummin(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = min over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
 
 def rms_norm_q8(
     x: Tensor | ArrayLike,

@@ -124,7 +124,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name="adam_update",
     formula="m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; "
-    "p -= lr (weight_decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step",
+    "p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step",
     parameters=Parameters(
         _NAMES, tuple(Attribute(name, "float", value) for name, value in _DEFAULTS.items()), results=0
     ),
