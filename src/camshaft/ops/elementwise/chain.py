@@ -59,6 +59,7 @@ def _step(k: Tracer, op: str, operands: list[_Typed], attrs: ops.Attrs) -> _Type
     row = PARTS[op].row
     dtype = operands[row.conditions].dtype
     gives = row.gives(dtype, attrs) if row.gives else dtype
+    assert row.compute is not None, f"{op} has no kernel"
     value = row.compute(k, *(operand.value for operand in operands), **attrs)
     if value.dtype.is_float:
         value = k.rounded(value)  # else a product would be fused with the sum that reads it

@@ -14,7 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16, f32, f64, i64
 from camshaft.extent import Extent
-from camshaft.lang import Array, Tracer, ir, kernel
+from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, TO_TOLERANCE, expect_tensor
 from camshaft.ops.kernels.strides import split_index, strides_of
@@ -110,7 +110,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     rows, dim = _rows(x), x.bounds[-1]
     inner, flat = prod(x.bounds[1:-1]), (prod(x.bounds[:-1]), dim)
     arrays = (ops.read(0, shape=flat), ops.read(1, shape=(prod(mask.bounds[:-1]), dim)), ops.write(0, shape=flat))
-    constants = {
+    constants: dict[str, Constant] = {
         "dim": dim,
         "sizes": x.bounds[1:-1] or (1,),
         "strides": (*strides_of(TensorSpec(mask.shape[:-1], f32), rows), *(() if len(rows) > 1 else (0,))),

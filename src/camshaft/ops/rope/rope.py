@@ -72,7 +72,7 @@ def _samples() -> Iterable[ops.Sample]:
             yield _sample(pairing, *sizes)
         full = _sample(pairing, 2, 64, 62, 6)
         inverse = _sample(pairing, 2, 34, 34, 3)
-        yield replace(inverse, name=f"{pairing}, inverse", attrs=inverse.attrs | {"inverse": True})
+        yield replace(inverse, name=f"{pairing}, inverse", attrs={**inverse.attrs, "inverse": True})
         yield partly_active(replace(full, name=f"{pairing}, 4 of 6 tokens"), 4, fixed=(2,))
 
     for dtype in (f16, bf16):
