@@ -61,13 +61,13 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def log_softmax(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+    def log_softmax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any:
         """y = x - max(x) - log(sum(exp(x - max(x)))).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def l2_norm(self, x: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-06) -> Any:
+    def l2_norm(self, x: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-06, axis: int = -1) -> Any:
         """y = x / sqrt(sum(x^2) + eps).
 
         Arrays in, arrays out. `out` is written and returned.

@@ -52,8 +52,8 @@ _MODULES = {
     "isnan ceil trunc floor round",
     "elementwise.comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or "
     "logical_xor logical_not",
-    "elementwise.activation": "log1p expm1 softplus relu leaky_relu elu hard_swish mish tan",
-    "elementwise.gated": "sigmoid_multiply gelu_multiply",
+    "elementwise.activation": "log1p expm1 softplus relu leaky_relu elu hard_swish mish tan "
+    "sigmoid_multiply gelu_multiply",
     "reduce.reduction": "sum mean prod max min dot",
     "reduce.argmax": "argmax argmin",
     "index.concat_split": "concat split outer",

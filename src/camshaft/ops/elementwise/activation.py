@@ -1,4 +1,4 @@
-"""Activations of one tensor and the functions that they are made of: a row for each op.
+"""Activations of a tensor, some times another, and the functions that they are made of: a row for each op.
 
 Only those that other ops would compute with several passes over memory, or inexactly, have kernels; the others are composite ops.
 """
@@ -17,6 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.frame import EXACT, Formula, family
+from camshaft.ops.elementwise.unary import gelu
 from camshaft.ops.parameters import Attribute
 
 # |x| below which log1p and expm1 are series, because 1 + x and exp(x) - 1 lose digits there.
@@ -67,6 +68,10 @@ def _function(
     """A function of floats; a composite op unless `compute` is given."""
     made: dict[str, Any] = {"compute": None, "dtypes": FLOATS, "sampled": (f64, f16), "draws": (draws.normal,), **other}
     return Formula(name, text, numpy=function, arity=1, decompose=decompose, **made)
+
+
+def _gelu_of(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.longdouble(np.pi)) * (x + 0.044715 * x**3)))
 
 
 def _finite(op: str, name: str) -> Callable[[DType, ops.Attrs], DType]:
@@ -158,5 +163,29 @@ ROWS = (
         flops=40.0,
     ),
     _function("tan", "y = tan x", np.tan, lambda f, x: f.sin(x) / f.cos(x), flops=41.0),
+    Formula(
+        "sigmoid_multiply",
+        "y = x / (1 + exp(-gate))",
+        lambda k, x, gate: x / (1.0 + k.exp(-gate)),
+        lambda x, gate: x * (1 / (1 + np.exp(-gate))),
+        FLOATS,
+        operands="x gate",
+        draws=(draws.normal,),
+        sampled=(f64, f16),
+        flops=5.0,
+        decompose=lambda f, x, gate: x * f.sigmoid(gate),
+    ),
+    Formula(
+        "gelu_multiply",
+        "y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up",
+        lambda k, gate, up: gelu(k, gate) * up,
+        lambda gate, up: _gelu_of(gate) * up,
+        FLOATS,
+        operands="gate up",
+        draws=(draws.normal,),
+        sampled=(f64, f16),
+        flops=21.0,
+        decompose=lambda f, gate, up: f.gelu(gate) * up,
+    ),
 )
 OPS = family(ROWS, __name__)

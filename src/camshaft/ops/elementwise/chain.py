@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from camshaft.dtypes import DType
 from camshaft.lang import Tracer, ir, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import activation, binary, cast, comparison, frame, gated, samples, unary
+from camshaft.ops.elementwise import activation, binary, cast, comparison, frame, samples, unary
 from camshaft.ops.elementwise.chain_reference import Part, Tolerance, computed
 from camshaft.ops.elementwise.chain_text import Chain, evaluated, parse
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.strides import Strides
 from camshaft.ops.spec import TensorSpec
 
-_TABLES = (unary, binary, comparison, activation, gated)
+_TABLES = (unary, binary, comparison, activation)
 _OPS: dict[str, ops.Op] = {cast.OP.name: cast.OP, **{name: op for table in _TABLES for name, op in table.OPS.items()}}
 _ROWS = (*(row for table in _TABLES for row in table.ROWS if row.compute is not None), cast.ROW)
 PARTS: dict[str, Part] = {row.name: Part(row, _OPS[row.name]) for row in _ROWS}

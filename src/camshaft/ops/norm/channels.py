@@ -51,7 +51,7 @@ def one_group_per_program(
 def _group_infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     x = _checked("group_norm", specs, attrs)
     groups = attrs.get("groups", 0)
-    fits = isinstance(groups, int) and groups > 0 and x.bounds[1] % groups == 0
+    fits = type(groups) is int and groups > 0 and x.bounds[1] % groups == 0
     ops.expect(fits, "group_norm", f"groups {groups!r}", f"groups above 0 that divide the {x.bounds[1]} channels")
     return (x,)
 

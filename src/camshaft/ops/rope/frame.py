@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -12,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, i32, i64
+from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16, f32, i32, i64
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.index.gather import index_of
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.spec import TensorSpec
 
@@ -77,13 +79,28 @@ def whole_head(pairing: str, n_pairs: int) -> tuple[bool, tuple[tuple[int, int, 
 
 
 # --- kernels -------------------------------------------------------------------------------------------------------------
+def _rows_of(k: Tracer, positions: Array, table: Array, token: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
+    """The row of the table for each position of a token, as gather has them, and whether there is one; else row 0."""
+    found = (index_of(k, positions[token, axis], table.shape[0]) for axis in range(positions.shape[1]))
+    return [(k.select(inside, row, k.number(0, i64)), inside) for row, inside in found]
+
+
+def refuse_positions(k: Tracer, positions: Array, table: Array, out: Array, token: ir.Value) -> None:
+    """Makes the token's result NaN if one of its positions is no row of the table."""
+    inside = [found for _, found in _rows_of(k, positions, table, token)]
+    k.barrier()  # other lanes wrote what is overwritten
+    with k.when(functools.reduce(lambda a, b: a & b, inside) ^ k.const(True, boolean)):
+        for c in k.lanes(out.shape[1]):
+            out[token, c] = float("nan")
+
+
 def angles(
     k: Tracer, positions: Array, table: Array, token: ir.Value, n_pairs: int,
     runs: tuple[tuple[int, int, int, int], ...], turns: tuple[int, ...], inverse: bool,
 ) -> Angle:  # fmt: skip
     """A function from a pair to its cosine and sine: read from the table's row, or from scratch where there are several axes."""
     half = table.shape[1] // 2
-    rows = [positions[token, axis].to(i64) for axis in range(positions.shape[1])]
+    rows = [row for row, _ in _rows_of(k, positions, table, token)]
 
     def turned(sin: ir.Value) -> ir.Value:
         return -sin if inverse else sin
@@ -114,8 +131,8 @@ def rotate_head(
     for pair, count, column in parts:
         for i in k.lanes(count):
             a, b = (column + 2 * i, column + 2 * i + 1) if interleaved else (column + i, column + count + i)
+            first, second = load(a, interleaved), load(b, interleaved)  # first: LLVM fuses products by their order
             cos, sin = angle(pair + i)
-            first, second = load(a, interleaved), load(b, interleaved)
             store(a, first * cos - second * sin, interleaved)
             store(b, first * sin + second * cos, interleaved)
     rotated = 2 * sum(count for _, count, _ in parts)
@@ -146,6 +163,7 @@ def rotate(
                 out[token, first + c] = value
 
         rotate_head(k, load, store, angle, head_dim=head_dim, interleaved=interleaved, parts=parts)
+    refuse_positions(k, positions, table, out, token)
 
 
 def constants_of(rotation: Rotation, attrs: ops.Attrs) -> dict[str, Constant]:

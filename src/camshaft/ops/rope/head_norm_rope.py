@@ -14,7 +14,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.norm.frame import weight
 from camshaft.ops.parameters import EPS, HEAD_DIM, HEADS, OFFSET, Parameters
-from camshaft.ops.rope.frame import TOLERANCE, Rotation, angles, checked, rotate_head, rotated
+from camshaft.ops.rope.frame import TOLERANCE, Rotation, angles, checked, refuse_positions, rotate_head, rotated
 from camshaft.ops.rope.table import rope_table
 from camshaft.ops.spec import TensorSpec
 
@@ -40,6 +40,7 @@ def one_token_per_program(
             out[token, first + c] = value
 
         rotate_head(k, load, store, angle, head_dim=head_dim, interleaved=False, parts=((0, n_pairs, 0),))
+    refuse_positions(k, positions, table, out, token)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:

@@ -1,7 +1,8 @@
 """rope: rotary position embedding, (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of each head, at explicit positions.
 
 "interleaved" pairs are columns 2i and 2i + 1 (llama.cpp's NORM), "neox" pairs are i and i + rotary_dim / 2. Columns from
-rotary_dim on are copied. `inverse` rotates by the negated angle. table.py makes the table of cosines and sines.
+rotary_dim on are copied. `inverse` rotates by the negated angle. A negative position counts from the
+table's end, and one that is no row of the table gives NaN. table.py makes the table of cosines and sines.
 """
 
 from __future__ import annotations
