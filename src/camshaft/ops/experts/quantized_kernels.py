@@ -14,7 +14,7 @@ from camshaft.lang import Constant, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
 from camshaft.ops.kernels.launch import has_threads
-from camshaft.ops.quantized import kernels, matmul
+from camshaft.ops.quantized import gemv, kernels, matmul
 from camshaft.ops.quantized.operands import Rows, packed, weight_operands
 from camshaft.ops.quantized.packing import BLOCK, ROWS
 
@@ -48,25 +48,32 @@ def _totals(x: Any, weights: Any, mine: Rows, rows: Consecutive, blocks: int, ah
 
 
 @kernel
-def product_of_pair(
+def product_of_pairs(
     k: Tracer, *arguments: Any, n: int, n_experts: int, n_slots: int, per_token: bool, blocks: int, rows: int, block: str,
-    ahead: int,
+    ahead: int, streams: int, step: int,
 ) -> None:  # fmt: skip
-    # y[p, rows] of one pair per program
+    # y[p, rows] of `streams` slots of a token per program, `step` blocks of each at a time if there are several
     count = 1 if arguments[0].dtype == f32 else 3
     x, (codes, scales, extra, experts, out) = arguments[:count], arguments[count : count + 5]
     weights = packed(k, codes, scales, extra, block)
-    token, part = k.program(0), k.program(2)
-    pair = token * n_slots + k.program(1)
-    expert = order.expert_of(k, experts, pair, n_experts)
-    with k.when(expert < n_experts):
-        mine = ExpertRows(k, rows, n, part, expert)
-        row = Consecutive(token if per_token else pair, 1)
-        (total,) = _totals(x, weights, mine, row, blocks, ahead)
-        mine.store(out, total, pair)
-    with k.when(expert == n_experts):
-        any_rows = Rows(k, rows, n, part)
-        any_rows.store(out, k.var(any_rows.spread(0.0)), pair)
+    token, part, first = k.program(0), k.program(2), k.program(1) * streams
+    pairs = [token * n_slots + first + i for i in range(streams)]
+    chosen = [order.expert_of(k, experts, pair, n_experts) for pair in pairs]
+    given = [Consecutive(token if per_token else pair, 1) for pair in pairs]
+    if streams > 1:
+        mine = [ExpertRows(k, rows, n, part, k.minimum(expert, n_experts - 1)) for expert in chosen]
+        totals = gemv.totals_of(x, weights, mine, given, blocks, step)  # type: ignore[arg-type]
+        for own, total, expert, pair in zip(mine, totals, chosen, pairs, strict=True):
+            with k.when(expert < n_experts):
+                own.store(out, total, pair)
+    else:
+        with k.when(chosen[0] < n_experts):
+            own = ExpertRows(k, rows, n, part, chosen[0])
+            own.store(out, _totals(x, weights, own, given[0], blocks, ahead)[0], pairs[0])
+    for expert, pair in zip(chosen, pairs, strict=True):
+        with k.when(expert == n_experts):
+            any_rows = Rows(k, rows, n, part)
+            any_rows.store(out, k.var(any_rows.spread(0.0)), pair)
 
 
 @kernel
@@ -149,15 +156,28 @@ def _by_slot(node: ops.NodeSpec) -> dict[str, Constant]:
     return {"n_slots": node.inputs[2].bounds[1], "per_token": order.per_token(node)}
 
 
-def _build_pairs(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build_pairs(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     (tokens, n_slots), n = node.inputs[2].shape, node.inputs[1].bounds[1]
     rows = _rows(target, n)
-    ahead = matmul.AHEAD if kernels.is_q8(node.inputs[0]) and rows == ROWS else 0
-    constants = {**_sizes(node), **_by_slot(node), "rows": rows, "ahead": ahead}
+    constants = {**_sizes(node), **_by_slot(node), "rows": rows, **values}
     arrays = (*_flat(node), *weight_operands(node), _experts(node), _out(node))
-    grid = ops.Cells(tokens), ops.Cells(n_slots), ops.Cells(n, rows)
-    launch = ops.Launch(product_of_pair, arrays, grid, constants, lanes=rows if rows > ROWS else None)
+    grid = ops.Cells(tokens), ops.Cells(n_slots, values["streams"]), ops.Cells(n, rows)
+    launch = ops.Launch(product_of_pairs, arrays, grid, constants, lanes=rows if rows > ROWS else None)
     return ops.Build((launch,))
+
+
+def _pairs_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    ahead = matmul.AHEAD if kernels.is_q8(node.inputs[0]) and not has_threads(target) else 0
+    return {"ahead": ahead, "streams": 1, "step": 1}
+
+
+def _pairs_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    streams, n_slots, depth = values["streams"], node.inputs[2].bounds[1], node.inputs[1].bounds[2]
+    if streams > 1 and not kernels.is_q8(node.inputs[0]):
+        return "several streams need quantized activations"
+    if n_slots % streams:
+        return f"{streams} streams of {n_slots} slots"
+    return f"steps of {values['step']} blocks of {depth // BLOCK}" if depth // BLOCK % values["step"] else None
 
 
 def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
@@ -216,8 +236,14 @@ def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 _TUNABLES = ops.Tunables({"rows": (8, 16, 64), "tokens": (2, 4, 5, 6, 8, 12, 16)}, _sorted_values, _build_sorted)
+_PAIRS = ops.Tunables(
+    {"streams": (1, 2, 4, 8), "step": (1, 2, 4), "ahead": (0, 64, 128, 256)},
+    _pairs_values,
+    _build_pairs,
+    _pairs_refusal,
+)
 VARIANTS = (
-    ops.KernelVariant("pairs", ops.VECTORS, _build_pairs, _whole_tiles, _pairs_cost),
+    ops.KernelVariant("pairs", ops.VECTORS, _PAIRS.build_default, _whole_tiles, _pairs_cost, _PAIRS),
     ops.KernelVariant("sorted", ops.VECTORS, _TUNABLES.build_default, _whole_tiles, _sorted_cost, _TUNABLES),
     ops.KernelVariant("row", ops.EVERYWHERE, _build_row, is_packed, _row_cost),
 )
