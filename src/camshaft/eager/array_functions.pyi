@@ -98,6 +98,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def quantize_dequantize_gguf(self, x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any:
+        """y = dequantize(quantize(x)) in a GGUF format.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any:
         """y[t] = table[ids[t]].
 
@@ -250,7 +256,9 @@ class ArrayFunctions:
         seed: ArrayLike,
         /,
         *,
-        out: Array | None = None,
+        out: Array | tuple[Array, ...] | None = None,
+        draws: int | None = None,
+        logprobs: bool = False,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
 
@@ -745,6 +753,78 @@ class ArrayFunctions:
         act: str = "silu",
     ) -> Any:
         """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def argsort(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"
+    ) -> Any:
+        """y[i] = the index of the element that i others precede; stable, NaN greatest.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sort(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False) -> Any:
+        """y[i] = the element that i others precede; NaN greatest.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def top_k(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        k: int,
+        axis: int = -1,
+        largest: bool = True,
+        to: str = "i32",
+    ) -> tuple[Any, Any]:
+        """y, i = the k greatest (least) elements and their indexes; ties to the smaller index, NaN greatest.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def searchsorted(
+        self, a: ArrayLike, v: ArrayLike, /, *, out: Array | None = None, side: str = "left", to: str = "i32"
+    ) -> Any:
+        """y = the number of i with a[i] < v, or a[i] <= v if side is right.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def unique(self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]:
+        """values, counts, number: the different values of x in order, padded to x's size with counts of 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cumsum(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+    ) -> Any:
+        """y[i] = sum over j <= i of x[j], or over j >= i if reverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cumprod(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+    ) -> Any:
+        """y[i] = product over j <= i of x[j], or over j >= i if reverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cummax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any:
+        """y[i] = max over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cummin(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any:
+        """y[i] = min over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on.
 
         Arrays in, arrays out. `out` is written and returned.
         """

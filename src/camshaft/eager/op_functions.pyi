@@ -15,6 +15,7 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "cast",
     "ceil",
@@ -22,6 +23,10 @@ __all__ = [
     "concat",
     "copy",
     "cos",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize",
     "divide",
     "dot",
@@ -67,6 +72,7 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
     "reciprocal",
@@ -81,6 +87,7 @@ __all__ = [
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "searchsorted",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -89,14 +96,17 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "sort",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
     "tanh",
+    "top_k",
     "transpose",
     "trunc",
+    "unique",
     "where",
 ]
 
@@ -196,6 +206,10 @@ def gated_product(
 def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def quantize_dequantize_gguf(x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any: ...
+@overload
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor: ...
 @overload
 def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any: ...
 @overload
@@ -384,7 +398,9 @@ def sample(
     seed: ArrayLike,
     /,
     *,
-    out: Array | None = None,
+    out: Array | tuple[Array, ...] | None = None,
+    draws: int | None = None,
+    logprobs: bool = False,
 ) -> Any: ...
 @overload
 def sample(
@@ -396,8 +412,10 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
+    draws: int | None = None,
+    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor: ...
+) -> Tensor | tuple[Tensor, ...]: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
 @overload
@@ -855,6 +873,69 @@ def moe_experts(
     act: str = "silu",
     name: str | None = None,
 ) -> Tensor: ...
+@overload
+def argsort(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"
+) -> Any: ...
+@overload
+def argsort(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
+) -> Tensor: ...
+@overload
+def sort(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False) -> Any: ...
+@overload
+def sort(x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor: ...
+@overload
+def top_k(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    k: int,
+    axis: int = -1,
+    largest: bool = True,
+    to: str = "i32",
+) -> tuple[Any, Any]: ...
+@overload
+def top_k(
+    x: Tensor | ArrayLike, /, *, k: int, axis: int = -1, largest: bool = True, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def searchsorted(
+    a: ArrayLike, v: ArrayLike, /, *, out: Array | None = None, side: str = "left", to: str = "i32"
+) -> Any: ...
+@overload
+def searchsorted(
+    a: Tensor | ArrayLike, v: Tensor | ArrayLike, /, *, side: str = "left", to: str = "i32", name: str | None = None
+) -> Tensor: ...
+@overload
+def unique(x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]: ...
+@overload
+def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def cumsum(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+) -> Any: ...
+@overload
+def cumsum(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def cumprod(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+) -> Any: ...
+@overload
+def cumprod(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def cummax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any: ...
+@overload
+def cummax(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor: ...
+@overload
+def cummin(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any: ...
+@overload
+def cummin(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor: ...
 @overload
 def rms_norm_q8(
     x: ArrayLike,

@@ -10,6 +10,7 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "cast",
     "ceil",
@@ -17,6 +18,10 @@ __all__ = [
     "concat",
     "copy",
     "cos",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize",
     "divide",
     "dot",
@@ -62,6 +67,7 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
     "reciprocal",
@@ -76,6 +82,7 @@ __all__ = [
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "searchsorted",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -84,14 +91,17 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "sort",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
     "tanh",
+    "top_k",
     "transpose",
     "trunc",
+    "unique",
     "where",
 ]
 
@@ -157,6 +167,9 @@ def gated_product(
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[.., c] = the number that x stores for it."""
+
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
+    """y = dequantize(quantize(x)) in a GGUF format."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None
@@ -270,8 +283,10 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
+    draws: int | None = None,
+    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, ...]:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
@@ -559,6 +574,43 @@ def moe_experts(
     name: str | None = None,
 ) -> Tensor:
     """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s]."""
+
+def argsort(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y[i] = the index of the element that i others precede; stable, NaN greatest."""
+
+def sort(x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = the element that i others precede; NaN greatest."""
+
+def top_k(
+    x: Tensor | ArrayLike, /, *, k: int, axis: int = -1, largest: bool = True, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """y, i = the k greatest (least) elements and their indexes; ties to the smaller index, NaN greatest."""
+
+def searchsorted(
+    a: Tensor | ArrayLike, v: Tensor | ArrayLike, /, *, side: str = "left", to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y = the number of i with a[i] < v, or a[i] <= v if side is right."""
+
+def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
+
+def cumsum(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = sum over j <= i of x[j], or over j >= i if reverse."""
+
+def cumprod(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = product over j <= i of x[j], or over j >= i if reverse."""
+
+def cummax(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = max over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
+
+def cummin(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = min over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
 
 def rms_norm_q8(
     x: Tensor | ArrayLike,

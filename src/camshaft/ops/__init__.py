@@ -24,6 +24,7 @@ _MODULES = {
     "quantized.matmul": "quantized_matmul",
     "quantized.gated_product": "gated_product",
     "quantized.dequantize": "dequantize",
+    "quantize.round_trip": "quantize_dequantize_gguf",
     "index.embedding": "embedding",
     "index.gather": "gather",
     "index.transpose": "transpose",
@@ -50,6 +51,10 @@ _MODULES = {
     "experts.weighted_reduce": "moe_weighted_reduce",
     "experts.plain": "matmul_grouped",
     "experts.blocks": "moe_gate moe_experts",
+    "sort.ordered": "argsort sort top_k",
+    "sort.searchsorted": "searchsorted",
+    "sort.unique": "unique",
+    "scan.scan": "cumsum cumprod cummax cummin",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }
 # Modules whose ops are rows of one table.

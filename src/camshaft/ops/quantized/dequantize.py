@@ -93,6 +93,7 @@ def _samples() -> Iterable[ops.Sample]:
         yield _weights(name, 19, 2 * max(BLOCK_FORMATS[name].block_size, BLOCK), {})
     yield _weights("Q4_1", 3, BLOCK, {"to": "bf16"})
     yield _weights("Q4_0", 19, 2 * BLOCK, {}, experts=2)
+    yield _weights("IQ2_S", 3, 256, {"to": "f16"})
     for rows, k, kind, to in ((1, 32, (32, 0), "f32"), (5, 96, (16, 32), "f16")):
         yield _activations(rows, k, kind, {"to": to})
     full, tokens = _activations(9, 64, (32, 8), {}), Extent("tokens", 9)

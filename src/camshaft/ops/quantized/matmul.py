@@ -143,7 +143,7 @@ def _decompose(f: Any, x: Any, w: Any) -> Any:
 def _error_samples() -> Iterable[ops.ErrorSample]:
     x, w = TensorSpec((2, 64), f32), TensorSpec((16, 64), BLOCK_FORMATS["Q4_0"])
     yield ops.ErrorSample((x, TensorSpec((16, 32), BLOCK_FORMATS["Q4_0"])), {}, r"w \[n, 64\]")
-    yield ops.ErrorSample((x, TensorSpec((16, 64), BLOCK_FORMATS["IQ1_S"])), {}, "no kernel for weights of IQ1_S")
+    yield ops.ErrorSample((x, TensorSpec((16, 64), BLOCK_FORMATS["Q8_K"])), {}, "no kernel for weights of Q8_K")
     yield ops.ErrorSample((TensorSpec((2, 64), f32, q8.LAYOUTS[16, 8]), w), {}, "sums of 32 by -8")
 
 
