@@ -125,14 +125,6 @@ def _flat(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
     return tuple(ops.read(0, part.name, (prod(part.shape),)) for part in node.inputs[0].parts)
 
 
-def _out(node: ops.NodeSpec) -> ops.Operand:
-    return ops.write(0, shape=(order.n_pairs(node), node.outputs[0].bounds[-1]))
-
-
-def _experts(node: ops.NodeSpec) -> ops.Operand:
-    return ops.read(2, shape=(order.n_pairs(node),))
-
-
 def _sizes(node: ops.NodeSpec) -> dict[str, Constant]:
     n_experts, n, depth = node.inputs[1].bounds
     return {"n": n, "n_experts": n_experts, "blocks": depth // BLOCK, "block": node.inputs[1].dtype.name}
@@ -152,15 +144,11 @@ def _rows(target: ops.Target, n: int) -> int:
     return matmul.THREADS if has_threads(target) and n % ROWS == 0 else ROWS
 
 
-def _by_slot(node: ops.NodeSpec) -> dict[str, Constant]:
-    return {"n_slots": node.inputs[2].bounds[1], "per_token": order.per_token(node)}
-
-
 def _build_pairs(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    (tokens, n_slots), n = node.inputs[2].shape, node.inputs[1].bounds[1]
+    (tokens, n_slots), n = node.inputs[-1].shape, node.inputs[1].bounds[1]
     rows = _rows(target, n)
-    constants = {**_sizes(node), **_by_slot(node), "rows": rows, **values}
-    arrays = (*_flat(node), *weight_operands(node), _experts(node), _out(node))
+    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, **values}
+    arrays = (*_flat(node), *weight_operands(node), order.experts_of(node), order.out_of(node))
     grid = ops.Cells(tokens), ops.Cells(n_slots, values["streams"]), ops.Cells(n, rows)
     launch = ops.Launch(product_of_pairs, arrays, grid, constants, lanes=rows if rows > ROWS else None)
     return ops.Build((launch,))
@@ -172,7 +160,7 @@ def _pairs_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def _pairs_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    streams, n_slots, depth = values["streams"], node.inputs[2].bounds[1], node.inputs[1].bounds[2]
+    streams, n_slots, depth = values["streams"], node.inputs[-1].bounds[1], node.inputs[1].bounds[2]
     if streams > 1 and not kernels.is_q8(node.inputs[0]):
         return "several streams need quantized activations"
     if n_slots % streams:
@@ -188,13 +176,13 @@ def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) ->
     share = -(-parts // shares)
     constants = {**_sizes(node), "rows": rows, "columns": columns, "share": share}
     x = node.inputs[0]
-    scratch = order.scratch_of(node, columns)
+    scratch = order.scratch_of(node, order.rows_of(node), columns)
     sorted_x = [ops.scratch(2 + i, "read", (prod(scratch[2 + i].bounds),)) for i in range(len(x.parts))]
     places = ops.scratch(0, "read"), ops.scratch(1, "read")
-    arrays = (*sorted_x, *weight_operands(node), *places, _out(node))
+    arrays = (*sorted_x, *weight_operands(node), *places, order.out_of(node))
     grid = ops.Cells(parts, share), ops.Cells(n_experts + 1), ops.Cells(share)
     launch = ops.Launch(product_of_expert, arrays, grid, constants, lanes=rows if rows > ROWS else None)
-    return ops.Build((*order.sorting(node), launch), scratch)
+    return ops.Build((*order.sorting(node, order.parts_of(node)), launch), scratch)
 
 
 def _sorted_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
@@ -204,15 +192,15 @@ def _sorted_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    x, (tokens, n_slots), n = node.inputs[0], node.inputs[2].shape, node.inputs[1].bounds[1]
+    x, (tokens, n_slots), n = node.inputs[0], node.inputs[-1].shape, node.inputs[1].bounds[1]
     rows = prod(x.bounds[:-1])
     codes = ops.Operand("input", 0, "codes", (rows, x.bounds[-1]), "read", i8)
     shapes = dict(zip((part.name for part in x.parts), order.part_shapes(node), strict=True))
     others = tuple(ops.read(0, name, shape) for name, shape in shapes.items() if name != "codes")
     given = (codes, *others) if kernels.is_q8(x) else others
-    arrays = (*given, *weight_operands(node), _experts(node), _out(node))
+    arrays = (*given, *weight_operands(node), order.experts_of(node), order.out_of(node))
     grid = ops.Cells(n), ops.Cells(tokens), ops.Cells(n_slots)
-    return ops.Build((ops.Launch(product_row, arrays, grid, {**_sizes(node), **_by_slot(node)}),))
+    return ops.Build((ops.Launch(product_row, arrays, grid, {**_sizes(node), **order.by_slot(node)}),))
 
 
 def _weights_of_expert(node: ops.NodeSpec) -> float:
