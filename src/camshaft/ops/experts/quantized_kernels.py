@@ -10,12 +10,12 @@ from math import prod
 from typing import Any
 
 from camshaft.dtypes import f32, i8, i64
-from camshaft.lang import Constant, Tracer, Value, Variable, kernel
+from camshaft.lang import Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.quantized import gemv, kernels, matmul
-from camshaft.ops.quantized.operands import Rows, packed, weight_operands
+from camshaft.ops.quantized.operands import Consecutive, Rows, packed, weight_operands
 from camshaft.ops.quantized.packing import BLOCK, ROWS
 
 # Programs of one expert follow each other, because they read the same rows of x; but workers get contiguous programs, and
@@ -29,22 +29,6 @@ class ExpertRows(Rows):
     def __init__(self, k: Tracer, count: int, n: int, part: Value, expert: Value) -> None:
         super().__init__(k, count, n, part)
         self.tile = expert * (n // ROWS) + self.tile
-
-
-class Consecutive:
-    """`columns` rows of x from row `first` on: the interface of Tokens that totals use."""
-
-    def __init__(self, first: Value, columns: int) -> None:
-        self.first, self.places = first, [first + c for c in range(columns)]
-
-    def along(self, per_token: int, at: Value) -> list[Value]:
-        """Indexes of element `at` of each row in a flat array with `per_token` elements per row."""
-        start = self.first * per_token + at
-        return [start + c * per_token for c in range(len(self.places))]
-
-
-def _totals(x: Any, weights: Any, mine: Rows, rows: Consecutive, blocks: int, ahead: int) -> list[Variable]:
-    return kernels.totals_of(x, weights, mine, rows, blocks, ahead)  # type: ignore[arg-type]
 
 
 @kernel
@@ -62,14 +46,14 @@ def product_of_pairs(
     given = [Consecutive(token if per_token else pair, 1) for pair in pairs]
     if streams > 1:
         mine = [ExpertRows(k, rows, n, part, k.minimum(expert, n_experts - 1)) for expert in chosen]
-        totals = gemv.totals_of(x, weights, mine, given, blocks, step)  # type: ignore[arg-type]
+        totals = gemv.totals_of(x, weights, mine, given, blocks, step)
         for own, total, expert, pair in zip(mine, totals, chosen, pairs, strict=True):
             with k.when(expert < n_experts):
                 own.store(out, total, pair)
     else:
         with k.when(chosen[0] < n_experts):
             own = ExpertRows(k, rows, n, part, chosen[0])
-            own.store(out, _totals(x, weights, own, given[0], blocks, ahead)[0], pairs[0])
+            own.store(out, kernels.totals_of(x, weights, own, given[0], blocks, ahead)[0], pairs[0])
     for expert, pair in zip(chosen, pairs, strict=True):
         with k.when(expert == n_experts):
             any_rows = Rows(k, rows, n, part)
@@ -92,7 +76,7 @@ def product_of_expert(
         mine = ExpertRows(k, rows, n, part, expert)
         for step in k.range((last - first + (columns - 1)) // columns):
             some = Consecutive(first + step * columns, columns)
-            for total, place in zip(_totals(x, weights, mine, some, blocks, 0), some.places, strict=True):
+            for total, place in zip(kernels.totals_of(x, weights, mine, some, blocks, 0), some.places, strict=True):
                 with k.when(place < last):
                     mine.store(out, total, pairs[place].to(i64))
     with k.when(there & (expert == n_experts)):

@@ -15,7 +15,7 @@ from camshaft.lang import Array, Tracer, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import plan_workers
 from camshaft.ops.quantized import k_quant, kernels
-from camshaft.ops.quantized.operands import Packed, Rows, Tokens
+from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, Tokens
 from camshaft.ops.quantized.packing import BLOCK, ROWS, SUPER
 
 # (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4 on one Zen 4 core. For other formats a tile with
@@ -60,7 +60,7 @@ def shares(n: int, streams: int) -> int:
 
 
 def totals_of(
-    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Tokens], blocks: int, step: int
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Consecutive], blocks: int, step: int
 ) -> list[Variable]:
     """Returns the totals of each stream's rows for its one token, `step` blocks of each stream at a time."""
     by_format = _nested_totals if k_quant.by_whole_numbers(weights.form) else _totals
@@ -68,7 +68,7 @@ def totals_of(
 
 
 def _totals(
-    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Tokens], blocks: int, step: int
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Consecutive], blocks: int, step: int
 ) -> list[Variable]:
     k = weights.k
     totals = [k.var(rows.spread(0.0)) for rows in mine]
@@ -80,7 +80,7 @@ def _totals(
 
 
 def _nested_totals(
-    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Tokens], blocks: int, step: int
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Consecutive], blocks: int, step: int
 ) -> list[Variable]:
     k = weights.k
     totals, parts = ([k.var(rows.spread(0.0)) for rows in mine] for _ in range(2))
