@@ -170,9 +170,12 @@ def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) ->
 
 
 def _sorted_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Returns the rows and pairs of the tile: as many pairs as experts have on average, and a quarter more."""
     rows, tokens_of = matmul.tile_of(target)
     most = tokens_of["q8" if kernels.is_q8(node.inputs[0]) else "f32"]
-    return {"rows": _rows(target, node.inputs[1].bounds[1]) if has_threads(target) else rows, "tokens": most}
+    expected = 1.25 * order.n_pairs(node) / node.inputs[1].bounds[0]
+    tokens = next((n for n in _TOKENS if expected <= n <= most), most)
+    return {"rows": _rows(target, node.inputs[1].bounds[1]) if has_threads(target) else rows, "tokens": tokens}
 
 
 def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -196,18 +199,21 @@ def _pairs_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 def _sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """As tile_cost, once per expert, plus sorting and gathering."""
-    pairs, n_experts = order.n_pairs(node), node.inputs[1].bounds[0]
-    read = 0.028 * min(pairs, n_experts)
+    """As tile_cost for the experts that are chosen (each token's are different), plus sorting and gathering."""
+    pairs, n_experts, (tokens, n_slots) = order.n_pairs(node), node.inputs[1].bounds[0], node.inputs[-1].bounds
+    chosen = n_experts * (1.0 - (1.0 - min(1.0, n_slots / n_experts)) ** tokens)
+    columns = _sorted_values(node, target)["tokens"]
+    computed = max(chosen * columns, pairs + 0.4 * chosen * columns)
     gather = pairs * (0.1 * node.inputs[0].bounds[-1] + 0.1 * n_experts)
-    return max(read, 0.0085 * pairs) * _weights_of_expert(node) + gather + 2000.0
+    return max(0.028 * chosen, 0.0072 * computed) * _weights_of_expert(node) + gather + 2000.0
 
 
 def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 0.5 * order.n_pairs(node) * _weights_of_expert(node)
 
 
-_TUNABLES = ops.Tunables({"rows": (8, 16, 64), "tokens": (2, 4, 5, 6, 8, 12, 16)}, _sorted_values, _build_sorted)
+_TOKENS = (2, 4, 5, 6, 8, 12, 16)
+_TUNABLES = ops.Tunables({"rows": (8, 16, 64), "tokens": _TOKENS}, _sorted_values, _build_sorted)
 _PAIRS = ops.Tunables(
     {"streams": (1, 2, 4, 8), "step": (1, 2, 4), "ahead": (0, 64, 128, 256)},
     _pairs_values,
