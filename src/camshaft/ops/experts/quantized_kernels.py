@@ -62,8 +62,9 @@ def product_of_pairs(
 
 @kernel
 def product_of_expert(
-    k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, rows: int, columns: int, block: str, share: int
-) -> None:
+    k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, rows: int, columns: int, block: str, share: int,
+    ahead: int,
+) -> None:  # fmt: skip
     # y[p, rows] of all pairs of one expert per program, `columns` pairs at a time; group n_experts gets zeros.
     # Programs: share of the parts, expert, part of the share
     count = 1 if arguments[0].dtype == f32 else 3
@@ -76,7 +77,7 @@ def product_of_expert(
         mine = ExpertRows(k, rows, n, part, expert)
         for step in k.range((last - first + (columns - 1)) // columns):
             some = Consecutive(first + step * columns, columns)
-            for total, place in zip(kernels.totals_of(x, weights, mine, some, blocks, 0), some.places, strict=True):
+            for total, place in zip(kernels.totals_of(x, weights, mine, some, blocks, ahead), some.places, strict=True):
                 with k.when(place < last):
                     mine.store(out, total, pairs[place].to(i64))
     with k.when(there & (expert == n_experts)):
@@ -149,7 +150,9 @@ def _pairs_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -
         return "several streams need quantized activations"
     if n_slots % streams:
         return f"{streams} streams of {n_slots} slots"
-    return f"steps of {values['step']} blocks of {depth // BLOCK}" if depth // BLOCK % values["step"] else None
+    if depth // BLOCK % values["step"]:
+        return f"steps of {values['step']} blocks of {depth // BLOCK}"
+    return _prefetch_refusal(node, target, values)
 
 
 def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
@@ -158,7 +161,7 @@ def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) ->
     parts = -(-n // rows)
     shares = max(1, min(MOST_SHARES, parts // LEAST_PARTS))
     share = -(-parts // shares)
-    constants = {**_sizes(node), "rows": rows, "columns": columns, "share": share}
+    constants = {**_sizes(node), "rows": rows, "columns": columns, "share": share, "ahead": values["ahead"]}
     x = node.inputs[0]
     scratch = order.scratch_of(node, order.rows_of(node), columns)
     sorted_x = [ops.scratch(2 + i, "read", (prod(scratch[2 + i].bounds),)) for i in range(len(x.parts))]
@@ -175,7 +178,21 @@ def _sorted_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     most = tokens_of["q8" if kernels.is_q8(node.inputs[0]) else "f32"]
     expected = 1.25 * order.n_pairs(node) / node.inputs[1].bounds[0]
     tokens = next((n for n in _TOKENS if expected <= n <= most), most)
-    return {"rows": _rows(target, node.inputs[1].bounds[1]) if has_threads(target) else rows, "tokens": tokens}
+    ahead = 0 if has_threads(target) or not kernels.is_q8(node.inputs[0]) else matmul.AHEAD
+    rows = _rows(target, node.inputs[1].bounds[1]) if has_threads(target) else rows
+    return {"rows": rows, "tokens": tokens, "ahead": ahead}
+
+
+def _sorted_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    if values["rows"] > ROWS and not has_threads(target):
+        return f"{values['rows']} rows need threads; {target.backend} has none"
+    return _prefetch_refusal(node, target, values)
+
+
+def _prefetch_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    if values["ahead"] and (has_threads(target) or not kernels.is_q8(node.inputs[0])):
+        return "only kernels of quantized activations prefetch, and no threads"
+    return None
 
 
 def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -213,7 +230,9 @@ def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 _TOKENS = (2, 4, 5, 6, 8, 12, 16)
-_TUNABLES = ops.Tunables({"rows": (8, 16, 64), "tokens": _TOKENS}, _sorted_values, _build_sorted)
+_TUNABLES = ops.Tunables(
+    {"rows": (8, 16, 64), "tokens": _TOKENS, "ahead": (0, 64, 128, 256)}, _sorted_values, _build_sorted, _sorted_refusal
+)
 _PAIRS = ops.Tunables(
     {"streams": (1, 2, 4, 8), "step": (1, 2, 4), "ahead": (0, 64, 128, 256)},
     _pairs_values,
