@@ -121,6 +121,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("dot", "numpy"),
         ("quantized_matmul", "matrix_unit"),
         ("quantized_matmul", "gemv"),
+        ("quantized_matmul_grouped", "streams"),
         ("matmul", "matrix_unit"),
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),
