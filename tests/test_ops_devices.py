@@ -25,7 +25,7 @@ OTHERS = {
     "attention": 1,
     "quantized_matmul": 2,
     "quantized_matmul_grouped": 1,
-    "matmul_grouped": 2,
+    "matmul_grouped": 1,
     "moe_route": 2,
     "moe_softmax_topk": 2,
     "moe_weighted_reduce": 2,
