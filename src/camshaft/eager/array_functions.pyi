@@ -259,6 +259,75 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def uniform(self, seed: ArrayLike, /, *, out: Array | None = None, n: int = 1) -> Any:
+        """y[r, i] = a random number between 0 and 1 from seed[r] and i.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def logit_bias(self, logits: ArrayLike, ids: ArrayLike, bias: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = logits + the bias of the tokens in ids.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def dry(
+        self,
+        logits: ArrayLike,
+        ids: ArrayLike,
+        multiplier: ArrayLike,
+        base: ArrayLike,
+        allowed_length: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def typical_p(self, logits: ArrayLike, p: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def xtc(
+        self,
+        logits: ArrayLike,
+        probability: ArrayLike,
+        threshold: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """with the given probability, removes all tokens with p >= threshold but the least likely of them.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mirostat(self, logits: ArrayLike, mu: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens with a surprise -log2 p above mu, but the likeliest (version 2; Basu et al., 2021).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def token_mask(self, logits: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens i whose bit i % 32 of word i // 32 is 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mirostat_update(
+        self, mu: ArrayLike, logprob: ArrayLike, tau: ArrayLike, eta: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y = mu - eta (-logprob / ln 2 - tau).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def add(self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = a + b.
 

@@ -30,6 +30,7 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dry",
     "embedding",
     "equal",
     "erf",
@@ -53,12 +54,15 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logit_bias",
     "matmul",
     "max",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "mirostat",
+    "mirostat_update",
     "multiply",
     "negate",
     "not_equal",
@@ -95,11 +99,15 @@ __all__ = [
     "subtract",
     "sum",
     "tanh",
+    "token_mask",
     "top_k",
     "transpose",
     "trunc",
+    "typical_p",
+    "uniform",
     "unique",
     "where",
+    "xtc",
 ]
 
 @overload
@@ -404,6 +412,78 @@ def sample(
     logprobs: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def uniform(seed: ArrayLike, /, *, out: Array | None = None, n: int = 1) -> Any: ...
+@overload
+def uniform(seed: Tensor | ArrayLike, /, *, n: int = 1, name: str | None = None) -> Tensor: ...
+@overload
+def logit_bias(logits: ArrayLike, ids: ArrayLike, bias: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def logit_bias(
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, bias: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def dry(
+    logits: ArrayLike,
+    ids: ArrayLike,
+    multiplier: ArrayLike,
+    base: ArrayLike,
+    allowed_length: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def dry(
+    logits: Tensor | ArrayLike,
+    ids: Tensor | ArrayLike,
+    multiplier: Tensor | ArrayLike,
+    base: Tensor | ArrayLike,
+    allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def typical_p(logits: ArrayLike, p: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def xtc(
+    logits: ArrayLike, probability: ArrayLike, threshold: ArrayLike, seed: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def xtc(
+    logits: Tensor | ArrayLike,
+    probability: Tensor | ArrayLike,
+    threshold: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mirostat(logits: ArrayLike, mu: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def mirostat(logits: Tensor | ArrayLike, mu: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def token_mask(logits: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def token_mask(logits: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def mirostat_update(
+    mu: ArrayLike, logprob: ArrayLike, tau: ArrayLike, eta: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def mirostat_update(
+    mu: Tensor | ArrayLike,
+    logprob: Tensor | ArrayLike,
+    tau: Tensor | ArrayLike,
+    eta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
 @overload

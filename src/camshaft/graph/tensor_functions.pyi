@@ -25,6 +25,7 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dry",
     "embedding",
     "equal",
     "erf",
@@ -48,12 +49,15 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logit_bias",
     "matmul",
     "max",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "mirostat",
+    "mirostat_update",
     "multiply",
     "negate",
     "not_equal",
@@ -90,11 +94,15 @@ __all__ = [
     "subtract",
     "sum",
     "tanh",
+    "token_mask",
     "top_k",
     "transpose",
     "trunc",
+    "typical_p",
+    "uniform",
     "unique",
     "where",
+    "xtc",
 ]
 
 def rms_norm(
@@ -277,6 +285,57 @@ def sample(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
+
+def uniform(seed: Tensor | ArrayLike, /, *, n: int = 1, name: str | None = None) -> Tensor:
+    """y[r, i] = a random number between 0 and 1 from seed[r] and i."""
+
+def logit_bias(
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, bias: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y = logits + the bias of the tokens in ids."""
+
+def dry(
+    logits: Tensor | ArrayLike,
+    ids: Tensor | ArrayLike,
+    multiplier: Tensor | ArrayLike,
+    base: Tensor | ArrayLike,
+    allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before."""
+
+def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022)."""
+
+def xtc(
+    logits: Tensor | ArrayLike,
+    probability: Tensor | ArrayLike,
+    threshold: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """with the given probability, removes all tokens with p >= threshold but the least likely of them."""
+
+def mirostat(logits: Tensor | ArrayLike, mu: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens with a surprise -log2 p above mu, but the likeliest (version 2; Basu et al., 2021)."""
+
+def token_mask(logits: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens i whose bit i % 32 of word i // 32 is 0."""
+
+def mirostat_update(
+    mu: Tensor | ArrayLike,
+    logprob: Tensor | ArrayLike,
+    tau: Tensor | ArrayLike,
+    eta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = mu - eta (-logprob / ln 2 - tau)."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a + b."""

@@ -37,6 +37,11 @@ _MODULES = {
     "attention.attention": "attention",
     "sample.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
+    "sample.uniform": "uniform",
+    "sample.logit_bias": "logit_bias",
+    "sample.dry": "dry",
+    "sample.filters": "typical_p xtc mirostat token_mask",
+    "sample.mirostat_update": "mirostat_update",
     "elementwise.binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
     "elementwise.unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "
     "isnan ceil trunc floor round",

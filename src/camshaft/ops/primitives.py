@@ -20,7 +20,8 @@ _TABLE = {
     "elements moved": "copy cast transpose slice concat gather",
     "quantization": "quantize_activations dequantize",
     "states in place": "kv_cache_update kv_cache_quantize",
-    "random draws": "sample",
+    "random draws": "sample uniform",
+    "texts": "dry",
 }
 PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())
 

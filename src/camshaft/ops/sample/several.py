@@ -25,6 +25,7 @@ from camshaft.ops.sample.kernel import (
     keep_top_p,
     keys,
     list_blocks,
+    mass,
     noise,
 )
 
@@ -94,17 +95,14 @@ def several_per_row(
 
 def _log_of_mass(this: Row, weight: Masked, kept: Callable[[Value, Value], Value]) -> Value:
     """ln of the sum of the kept weights; of integers, 2^-28 of the likeliest token's, so that lanes do not change it."""
-    k, high, low = this.k, this.k.accumulator("sum", u32), this.k.accumulator("sum", u32)
-    for c in this.columns():
+    k = this.k
+
+    def counted(c: Value) -> Value:
         w = weight(c)
         whole = k.minimum((w * float(1 << WEIGHT_BITS) + 0.5).to(u32), (1 << WEIGHT_BITS) - 1)
-        counted = k.select(kept(c, w), whole, 0)
-        high += counted >> HALF_BITS
-        low += counted & ((1 << HALF_BITS) - 1)
-    carry = k.lanes_sum(low)
-    total = (k.lanes_sum(high) + (carry >> HALF_BITS)).to(f32)
-    mass = k.fma((carry & ((1 << HALF_BITS) - 1)).to(f32), 2.0**-HALF_BITS, total)
-    return k.log(mass * 2.0 ** (HALF_BITS - WEIGHT_BITS))
+        return k.select(kept(c, w), whole, 0)
+
+    return k.log(mass(this, counted) * 2.0 ** (HALF_BITS - WEIGHT_BITS))
 
 
 def _race_on(this: Row, time: Masked, exponent: Masked, total: Value | None, drawn: Drawn, draws: int) -> None:
