@@ -33,6 +33,12 @@ OTHERS = {
     "rounded_matmul": 3,
     "matmul": 4,
     "sample": 3,
+    "searchsorted": 3,
+    "triangular_solve": 2,
+    "cholesky": 2,
+    "dry": 2,
+    "uniform": 2,
+    "logit_bias": 3,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8

@@ -777,6 +777,27 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def triangular_solve(
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        lower: bool = True,
+        unit_diagonal: bool = False,
+    ) -> Any:
+        """x = a^-1 b for triangular a; the other triangle is not read, nor the diagonal if it is unit.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cholesky(self, a: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """l lower triangular with l l^T = a.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def cumsum(
         self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
     ) -> Any:

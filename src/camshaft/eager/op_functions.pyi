@@ -19,6 +19,7 @@ __all__ = [
     "attention",
     "cast",
     "ceil",
+    "cholesky",
     "clip",
     "concat",
     "copy",
@@ -102,6 +103,7 @@ __all__ = [
     "token_mask",
     "top_k",
     "transpose",
+    "triangular_solve",
     "trunc",
     "typical_p",
     "uniform",
@@ -870,6 +872,24 @@ def searchsorted(
 def unique(x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]: ...
 @overload
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def triangular_solve(
+    a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, lower: bool = True, unit_diagonal: bool = False
+) -> Any: ...
+@overload
+def triangular_solve(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def cholesky(a: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def cholesky(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def cumsum(
     x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None

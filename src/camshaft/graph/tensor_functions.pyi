@@ -14,6 +14,7 @@ __all__ = [
     "attention",
     "cast",
     "ceil",
+    "cholesky",
     "clip",
     "concat",
     "copy",
@@ -97,6 +98,7 @@ __all__ = [
     "token_mask",
     "top_k",
     "transpose",
+    "triangular_solve",
     "trunc",
     "typical_p",
     "uniform",
@@ -578,6 +580,20 @@ def searchsorted(
 
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
+
+def triangular_solve(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """x = a^-1 b for triangular a; the other triangle is not read, nor the diagonal if it is unit."""
+
+def cholesky(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """l lower triangular with l l^T = a."""
 
 def cumsum(
     x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None

@@ -53,6 +53,8 @@ _MODULES = {
     "sort.ordered": "argsort sort top_k",
     "sort.searchsorted": "searchsorted",
     "sort.unique": "unique",
+    "linalg.triangular": "triangular_solve",
+    "linalg.cholesky": "cholesky",
     "scan.scan": "cumsum cumprod cummax cummin",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }

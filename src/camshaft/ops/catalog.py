@@ -44,6 +44,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
     "argsort": ("mlx/argsort",),
+    "triangular_solve": ("mlx/tri_solve",),
     "top_k": ("rlx/top_k", "mlx/top_k"),
     "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),

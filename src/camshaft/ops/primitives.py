@@ -22,6 +22,7 @@ _TABLE = {
     "states in place": "kv_cache_update kv_cache_quantize",
     "random draws": "sample uniform",
     "texts": "dry",
+    "factors": "cholesky",
 }
 PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())
 

@@ -115,7 +115,8 @@ def _xtc(f: Any, logits: Any, probability: Any, threshold: Any, seed: Any) -> An
 
 
 def _mirostat_keeps(x: ops.Array, mu: float) -> ops.Array:
-    return (log_softmax(x) >= -float(mu) * log(2)) | (np.arange(len(x)) == x.argmax())
+    keep: ops.Array = (log_softmax(x) >= -float(mu) * log(2)) | (np.arange(len(x)) == x.argmax())
+    return keep
 
 
 def _mirostat(f: Any, logits: Any, mu: Any) -> Any:

@@ -56,8 +56,8 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     draws = attrs.get("draws")
     fits = draws is None or (isinstance(draws, int) and not isinstance(draws, bool) and 1 <= draws <= x.bounds[1])
     ops.expect(fits, "sample", f"draws {draws!r} of {x}", f"draws from 1 to {x.bounds[1]}, or None")
-    shape = x.shape[:1] if draws is None else (x.shape[0], draws)
-    return (TensorSpec(shape, i32), *((TensorSpec(shape, f32),) if attrs.get("logprobs") else ()))
+    drawn = x.shape[:1] if draws is None else (x.shape[0], draws)
+    return (TensorSpec(drawn, i32), *((TensorSpec(drawn, f32),) if attrs.get("logprobs") else ()))
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -99,19 +99,18 @@ def times(seed: ops.Array, n: int) -> ops.Array:
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    rows, draws = zip(*inputs, strict=True), attrs.get("draws")
-    drawn = [drawn_from(*row, draws or 1) for row in rows]
+    draws = attrs.get("draws")
+    drawn = [drawn_from(x, settings, seed, draws or 1) for x, *settings, seed in zip(*inputs, strict=True)]
     tokens, logprobs = (np.array(found) if draws else np.array(found)[:, 0] for found in zip(*drawn, strict=True))
     return (tokens.astype(np.int32), *((logprobs,) if attrs.get("logprobs") else ()))
 
 
-def drawn_from(
-    x: ops.Array, temperature: float, top_k: int, top_p: float, min_p: float, seed: ops.Array, draws: int
-) -> tuple[ops.Array, ops.Array]:
-    """Returns the tokens that are drawn from one row, and their log-probabilities."""
+def drawn_from(x: ops.Array, given: Sequence[float], seed: ops.Array, draws: int) -> tuple[ops.Array, ops.Array]:
+    """Returns the tokens that are drawn from one row, and their log-probabilities. `given`: temperature, top_k, top_p, min_p."""
     tokens, logprobs = np.full(draws, NAN_TOKEN), np.full(draws, np.nan)
     if np.isnan(x).any():
         return tokens, logprobs
+    temperature, top_k, top_p, min_p = given
     greedy = not temperature > 0
     settings = (1.0, 0, 1.0, 0.0) if greedy else (float(temperature), int(top_k), float(top_p), float(min_p))
     weights = distribution(x, *settings)
