@@ -93,7 +93,13 @@ class ArrayFunctions:
         """
 
     def dequantize(self, x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any:
-        """y[r, c] = the number that x stores for it.
+        """y[.., c] = the number that x stores for it.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantize_dequantize_gguf(self, x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any:
+        """y = dequantize(quantize(x)) in a GGUF format.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -729,6 +735,93 @@ class ArrayFunctions:
 
     def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
         """y[i, j] = a[i] b[j].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_softmax_topk(
+        self, logits: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, top_k: int, normalize: bool = True
+    ) -> tuple[Any, Any]:
+        """p = softmax(logits[t]); experts[t] = the top_k greatest p; weights[t] = p[experts[t]], divided by their sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_route(
+        self,
+        logits: ArrayLike,
+        /,
+        *others: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        top_k: int,
+        score: str = "softmax",
+        groups: int = 1,
+        top_groups: int = 1,
+        group_top: int = 2,
+        normalize: bool = True,
+        expert_scale: bool = False,
+        renormalize: bool = False,
+        scale: float = 1.0,
+    ) -> tuple[Any, Any]:
+        """s = score(logits[t]); e = the top_k greatest s + bias in the best groups; weights[t] = scale s[e] / sum s[e].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantized_matmul_grouped(
+        self, x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y[t, s, n] = sum_k x[t, (s,) k] dequantize(w)[experts[t, s], n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_weighted_reduce(
+        self, y: ArrayLike, weights: ArrayLike, /, *terms: ArrayLike, out: Array | None = None
+    ) -> Any:
+        """out[t] = sum_s weights[t, s] y[t, s] + sum of terms [t], each times the sigmoid of the gate after it.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def matmul_grouped(self, x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[t, s, n] = sum_k x[t, (s,) k] w[experts[t, s], n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_gate(
+        self,
+        x: ArrayLike,
+        norm: ArrayLike,
+        router: ArrayLike,
+        scale: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        top_k: int,
+        eps: float,
+        renormalize: bool = True,
+    ) -> tuple[Any, Any]:
+        """p = rms_norm(x) router^T; experts = the top_k greatest p; w = softmax(p[experts]) scale[experts], divided by their sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_experts(
+        self,
+        x: ArrayLike,
+        gate: ArrayLike,
+        up: ArrayLike,
+        down: ArrayLike,
+        experts: ArrayLike,
+        weights: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        act: str = "silu",
+    ) -> Any:
+        """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s].
 
         Arrays in, arrays out. `out` is written and returned.
         """

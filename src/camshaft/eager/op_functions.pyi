@@ -57,6 +57,7 @@ __all__ = [
     "logical_xor",
     "logit_bias",
     "matmul",
+    "matmul_grouped",
     "max",
     "maximum",
     "mean",
@@ -64,6 +65,11 @@ __all__ = [
     "minimum",
     "mirostat",
     "mirostat_update",
+    "moe_experts",
+    "moe_gate",
+    "moe_route",
+    "moe_softmax_topk",
+    "moe_weighted_reduce",
     "multiply",
     "negate",
     "not_equal",
@@ -71,7 +77,9 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
+    "quantized_matmul_grouped",
     "reciprocal",
     "remainder",
     "repeat_penalty",
@@ -208,6 +216,10 @@ def gated_product(
 def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def quantize_dequantize_gguf(x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any: ...
+@overload
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor: ...
 @overload
 def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any: ...
 @overload
@@ -833,6 +845,116 @@ def split(
 def outer(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def moe_softmax_topk(
+    logits: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, top_k: int, normalize: bool = True
+) -> tuple[Any, Any]: ...
+@overload
+def moe_softmax_topk(
+    logits: Tensor | ArrayLike, /, *, top_k: int, normalize: bool = True, name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def moe_route(
+    logits: ArrayLike,
+    /,
+    *others: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    top_k: int,
+    score: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    normalize: bool = True,
+    expert_scale: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+) -> tuple[Any, Any]: ...
+@overload
+def moe_route(
+    logits: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    top_k: int,
+    score: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    normalize: bool = True,
+    expert_scale: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def quantized_matmul_grouped(x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def quantized_matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def moe_weighted_reduce(y: ArrayLike, weights: ArrayLike, /, *terms: ArrayLike, out: Array | None = None) -> Any: ...
+@overload
+def moe_weighted_reduce(
+    y: Tensor | ArrayLike, weights: Tensor | ArrayLike, /, *terms: Tensor | ArrayLike, name: str | None = None
+) -> Tensor: ...
+@overload
+def matmul_grouped(x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def moe_gate(
+    x: ArrayLike,
+    norm: ArrayLike,
+    router: ArrayLike,
+    scale: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    top_k: int,
+    eps: float,
+    renormalize: bool = True,
+) -> tuple[Any, Any]: ...
+@overload
+def moe_gate(
+    x: Tensor | ArrayLike,
+    norm: Tensor | ArrayLike,
+    router: Tensor | ArrayLike,
+    scale: Tensor | ArrayLike,
+    /,
+    *,
+    top_k: int,
+    eps: float,
+    renormalize: bool = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def moe_experts(
+    x: ArrayLike,
+    gate: ArrayLike,
+    up: ArrayLike,
+    down: ArrayLike,
+    experts: ArrayLike,
+    weights: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    act: str = "silu",
+) -> Any: ...
+@overload
+def moe_experts(
+    x: Tensor | ArrayLike,
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    down: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    act: str = "silu",
+    name: str | None = None,
+) -> Tensor: ...
 @overload
 def argsort(
     x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"

@@ -52,6 +52,7 @@ __all__ = [
     "logical_xor",
     "logit_bias",
     "matmul",
+    "matmul_grouped",
     "max",
     "maximum",
     "mean",
@@ -59,6 +60,11 @@ __all__ = [
     "minimum",
     "mirostat",
     "mirostat_update",
+    "moe_experts",
+    "moe_gate",
+    "moe_route",
+    "moe_softmax_topk",
+    "moe_weighted_reduce",
     "multiply",
     "negate",
     "not_equal",
@@ -66,7 +72,9 @@ __all__ = [
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
+    "quantized_matmul_grouped",
     "reciprocal",
     "remainder",
     "repeat_penalty",
@@ -168,7 +176,10 @@ def gated_product(
     """q8 of silu(x Wg) * (x Wu)."""
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
-    """y[r, c] = the number that x stores for it."""
+    """y[.., c] = the number that x stores for it."""
+
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
+    """y = dequantize(quantize(x)) in a GGUF format."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None
@@ -559,6 +570,71 @@ def split(
 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""
+
+def moe_softmax_topk(
+    logits: Tensor | ArrayLike, /, *, top_k: int, normalize: bool = True, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """p = softmax(logits[t]); experts[t] = the top_k greatest p; weights[t] = p[experts[t]], divided by their sum."""
+
+def moe_route(
+    logits: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    top_k: int,
+    score: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    normalize: bool = True,
+    expert_scale: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """s = score(logits[t]); e = the top_k greatest s + bias in the best groups; weights[t] = scale s[e] / sum s[e]."""
+
+def quantized_matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, n] = sum_k x[t, (s,) k] dequantize(w)[experts[t, s], n, k]."""
+
+def moe_weighted_reduce(
+    y: Tensor | ArrayLike, weights: Tensor | ArrayLike, /, *terms: Tensor | ArrayLike, name: str | None = None
+) -> Tensor:
+    """out[t] = sum_s weights[t, s] y[t, s] + sum of terms [t], each times the sigmoid of the gate after it."""
+
+def matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, n] = sum_k x[t, (s,) k] w[experts[t, s], n, k]."""
+
+def moe_gate(
+    x: Tensor | ArrayLike,
+    norm: Tensor | ArrayLike,
+    router: Tensor | ArrayLike,
+    scale: Tensor | ArrayLike,
+    /,
+    *,
+    top_k: int,
+    eps: float,
+    renormalize: bool = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """p = rms_norm(x) router^T; experts = the top_k greatest p; w = softmax(p[experts]) scale[experts], divided by their sum."""
+
+def moe_experts(
+    x: Tensor | ArrayLike,
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    down: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    act: str = "silu",
+    name: str | None = None,
+) -> Tensor:
+    """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s]."""
 
 def argsort(
     x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
