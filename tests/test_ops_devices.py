@@ -38,6 +38,7 @@ OTHERS = {
     "rounded_matmul": 3,
     "matmul": 4,
     "sample": 3,
+    "softmax_sample": 2,
     "searchsorted": 3,
     "triangular_solve": 2,
     "cholesky": 2,

@@ -256,11 +256,27 @@ class ArrayFunctions:
         seed: ArrayLike,
         /,
         *,
-        out: Array | tuple[Array, ...] | None = None,
-        draws: int | None = None,
-        logprobs: bool = False,
+        out: Array | None = None,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softmax_sample(
+        self,
+        logits: ArrayLike,
+        temperature: ArrayLike,
+        top_k: ArrayLike,
+        top_p: ArrayLike,
+        min_p: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        draws: int = 1,
+    ) -> tuple[Any, Any]:
+        """y, ln p = distinct tokens ~ softmax(logits / temperature) over the kept, and their log-probabilities.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -101,6 +101,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softmax_sample",
     "sort",
     "split",
     "sqrt",
@@ -408,9 +409,7 @@ def sample(
     seed: ArrayLike,
     /,
     *,
-    out: Array | tuple[Array, ...] | None = None,
-    draws: int | None = None,
-    logprobs: bool = False,
+    out: Array | None = None,
 ) -> Any: ...
 @overload
 def sample(
@@ -422,10 +421,34 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
-    draws: int | None = None,
-    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor | tuple[Tensor, ...]: ...
+) -> Tensor: ...
+@overload
+def softmax_sample(
+    logits: ArrayLike,
+    temperature: ArrayLike,
+    top_k: ArrayLike,
+    top_p: ArrayLike,
+    min_p: ArrayLike,
+    seed: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    draws: int = 1,
+) -> tuple[Any, Any]: ...
+@overload
+def softmax_sample(
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    draws: int = 1,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
 @overload
 def uniform(seed: ArrayLike, /, *, out: Array | None = None, n: int = 1) -> Any: ...
 @overload

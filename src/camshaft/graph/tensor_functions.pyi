@@ -96,6 +96,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softmax_sample",
     "sort",
     "split",
     "sqrt",
@@ -293,11 +294,23 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
-    draws: int | None = None,
-    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor | tuple[Tensor, ...]:
+) -> Tensor:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
+
+def softmax_sample(
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    draws: int = 1,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """y, ln p = distinct tokens ~ softmax(logits / temperature) over the kept, and their log-probabilities."""
 
 def uniform(seed: Tensor | ArrayLike, /, *, n: int = 1, name: str | None = None) -> Tensor:
     """y[r, i] = a random number between 0 and 1 from seed[r] and i."""

@@ -38,6 +38,7 @@ _MODULES = {
     "attention.attention": "attention",
     "sample.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
+    "sample.softmax_sample": "softmax_sample",
     "sample.uniform": "uniform",
     "sample.logit_bias": "logit_bias",
     "sample.dry": "dry",

@@ -31,7 +31,8 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "softmax": ("mlx/softmax",),
     "rope": ("trueno/dispatch_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
-    "sample": ("rlx/sample (thunk variant)", "mlx/softmax_sample"),
+    "sample": ("rlx/sample (thunk variant)",),
+    "softmax_sample": ("mlx/softmax_sample",),
     "attention": (
         "trueno/dispatch_attention",
         "mlx/flash_attn_vec",

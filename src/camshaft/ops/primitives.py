@@ -20,7 +20,7 @@ _TABLE = {
     "elements moved": "copy cast transpose slice concat gather",
     "quantization": "quantize_activations dequantize",
     "states in place": "kv_cache_update kv_cache_quantize",
-    "random draws": "sample uniform",
+    "random draws": "sample softmax_sample uniform",
     "texts": "dry",
     "factors": "cholesky",
 }
