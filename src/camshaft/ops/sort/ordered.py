@@ -203,9 +203,10 @@ def _error_samples(row: Ordered) -> Iterable[ops.ErrorSample]:
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Nanoseconds: 2 for each element and pass."""
+    """Nanoseconds: 2 for each element and pass, and 500 for a row's counts."""
     x = node.inputs[0]
-    return 2.0 * prod(x.bounds) * as_dtype(x.dtype).bits / CPU[0]
+    rows = prod(node.outputs[0].bounds) / node.outputs[0].bounds[-1]
+    return 500.0 * rows + 2.0 * prod(x.bounds) * as_dtype(x.dtype).bits / CPU[0]
 
 
 def _counting(
@@ -242,7 +243,7 @@ def _ranks(row: Ordered) -> ops.KernelVariant:
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         x = node.inputs[0]
-        return prod(x.bounds) * (2.0 + x.bounds[-1] * as_dtype(x.dtype).bits / 32 * 0.6 / target.lanes)
+        return prod(x.bounds) * (1.0 + x.bounds[-1] * as_dtype(x.dtype).bits / 32 * 2.0 / target.lanes)
 
     def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return _refusal(row, node, ranks.MOST, "elements")
@@ -261,9 +262,10 @@ def _few(row: Ordered) -> ops.KernelVariant:
         return ops.Build((ops.Launch(ranks.few_of_row, arrays, grid, {**constants, "block": block}, sizes=("inner",)),))
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-        n, count = prod(node.inputs[0].bounds), node.outputs[0].bounds[-1]
-        each = 5.0 / target.lanes + 0.1
-        return n * each + n / node.inputs[0].bounds[-1] * (2000.0 + count * 100.0 + 2.0 * count * count / target.lanes)
+        n, count = node.inputs[0].bounds[-1], node.outputs[0].bounds[-1]
+        listed = min(n, count * FEW_BLOCK)
+        each_row = 700.0 + n * 4.0 / target.lanes + 5.0 * listed + 2.0 * count * count / target.lanes
+        return prod(node.inputs[0].bounds) / n * each_row
 
     def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return _refusal(row, node, ranks.MOST, "of k")
