@@ -735,6 +735,21 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def max_with_index(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        axis: int = -1,
+        keepdims: bool = False,
+        to: str = "i32",
+    ) -> tuple[Any, Any]:
+        """y, i = max of x along an axis and the least i with x[i] = y.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def concat(self, /, *tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any:
         """y = the tensors joined along an axis.
 

@@ -59,6 +59,7 @@ __all__ = [
     "matmul",
     "matmul_grouped",
     "max",
+    "max_with_index",
     "maximum",
     "mean",
     "min",
@@ -852,6 +853,20 @@ def argmin(
     to: str = "i32",
     name: str | None = None,
 ) -> Tensor: ...
+@overload
+def max_with_index(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    axis: int = -1,
+    keepdims: bool = False,
+    to: str = "i32",
+) -> tuple[Any, Any]: ...
+@overload
+def max_with_index(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, keepdims: bool = False, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
 @overload
 def concat(*tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any: ...
 @overload

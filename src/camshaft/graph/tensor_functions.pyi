@@ -54,6 +54,7 @@ __all__ = [
     "matmul",
     "matmul_grouped",
     "max",
+    "max_with_index",
     "maximum",
     "mean",
     "min",
@@ -572,6 +573,11 @@ def argmin(
     name: str | None = None,
 ) -> Tensor:
     """y[r] = the least c with x[r, c] = min(x[r])."""
+
+def max_with_index(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, keepdims: bool = False, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """y, i = max of x along an axis and the least i with x[i] = y."""
 
 def concat(*tensors: Tensor | ArrayLike, axis: int = 0, name: str | None = None) -> Tensor:
     """y = the tensors joined along an axis."""

@@ -51,6 +51,7 @@ _MODULES = {
     "logical_xor logical_not",
     "reduce.reduction": "sum mean prod max min dot",
     "reduce.argmax": "argmax argmin",
+    "reduce.max_with_index": "max_with_index",
     "index.concat_split": "concat split outer",
     "experts.routing": "moe_softmax_topk moe_route",
     "experts.grouped": "quantized_matmul_grouped",
