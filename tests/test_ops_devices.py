@@ -38,6 +38,9 @@ OTHERS = {
     "rounded_matmul": 2,
     "matmul": 2,
     "sample": 1,
+    "softmax_sample": 1,
+    "triangular_solve": 1,
+    "cholesky": 1,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8
