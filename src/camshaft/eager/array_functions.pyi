@@ -98,6 +98,112 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def unpack_codes(self, codes: ArrayLike, /, *, out: Array | None = None, code: str = "u4", to: str = "f32") -> Any:
+        """y[r, c] = the number that code c of row r stands for.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_dequantize(
+        self,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+        to: str = "f32",
+    ) -> Any:
+        """y[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def minifloat_dequantize(
+        self,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        /,
+        *global_scale: ArrayLike,
+        out: Array | None = None,
+        code: str = "e4m3",
+        group_size: int | None = None,
+        group_rows: int = 1,
+        scales_as: str | None = None,
+        to: str = "f32",
+    ) -> Any:
+        """y[r, c] = number(code[r, c]) scale[r // group_rows, c // group_size] global_scale.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_matmul(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y[t, r] = sum_c x[t, c] (code[r, c] scale[r, g] + bias[r, g]), g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def minifloat_matmul(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        /,
+        *global_scale: ArrayLike,
+        out: Array | None = None,
+        code: str = "e4m3",
+        group_size: int | None = None,
+        group_rows: int = 1,
+        scales_as: str | None = None,
+    ) -> Any:
+        """y[t, r] = sum_c x[t, c] minifloat_dequantize(codes, scales, global_scale)[r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def pack_codes(self, x: ArrayLike, /, *, out: Array | None = None, code: str = "u4") -> Any:
+        """codes[r, c] = the code of the number nearest to x[r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_quantize(
+        self, w: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, bits: int = 4, group_size: int = 64
+    ) -> tuple[Any, Any, Any]:
+        """codes, scales, biases of w[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantize_dequantize_affine(
+        self,
+        w: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y = clip(round((w - bias) / scale), 0, 2^bits - 1) scale + bias, by groups of columns.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any:
         """y[t] = table[ids[t]].
 

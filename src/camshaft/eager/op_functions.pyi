@@ -13,6 +13,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 __all__ = [
     "abs",
     "add",
+    "affine_dequantize",
+    "affine_matmul",
+    "affine_quantize",
     "argmax",
     "argmin",
     "attention",
@@ -53,14 +56,18 @@ __all__ = [
     "maximum",
     "mean",
     "min",
+    "minifloat_dequantize",
+    "minifloat_matmul",
     "minimum",
     "multiply",
     "negate",
     "not_equal",
     "outer",
+    "pack_codes",
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_affine",
     "quantized_matmul",
     "reciprocal",
     "remainder",
@@ -90,6 +97,7 @@ __all__ = [
     "tanh",
     "transpose",
     "trunc",
+    "unpack_codes",
     "where",
 ]
 
@@ -189,6 +197,146 @@ def gated_product(
 def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def unpack_codes(codes: ArrayLike, /, *, out: Array | None = None, code: str = "u4", to: str = "f32") -> Any: ...
+@overload
+def unpack_codes(
+    codes: Tensor | ArrayLike, /, *, code: str = "u4", to: str = "f32", name: str | None = None
+) -> Tensor: ...
+@overload
+def affine_dequantize(
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+) -> Any: ...
+@overload
+def affine_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def minifloat_dequantize(
+    codes: ArrayLike,
+    scales: ArrayLike,
+    /,
+    *global_scale: ArrayLike,
+    out: Array | None = None,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+) -> Any: ...
+@overload
+def minifloat_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def affine_matmul(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def affine_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def minifloat_matmul(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    /,
+    *global_scale: ArrayLike,
+    out: Array | None = None,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+) -> Any: ...
+@overload
+def minifloat_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def pack_codes(x: ArrayLike, /, *, out: Array | None = None, code: str = "u4") -> Any: ...
+@overload
+def pack_codes(x: Tensor | ArrayLike, /, *, code: str = "u4", name: str | None = None) -> Tensor: ...
+@overload
+def affine_quantize(
+    w: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, bits: int = 4, group_size: int = 64
+) -> tuple[Any, Any, Any]: ...
+@overload
+def affine_quantize(
+    w: Tensor | ArrayLike, /, *, bits: int = 4, group_size: int = 64, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def quantize_dequantize_affine(
+    w: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def quantize_dequantize_affine(
+    w: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
 @overload
 def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any: ...
 @overload

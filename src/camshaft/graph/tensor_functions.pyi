@@ -8,6 +8,9 @@ from camshaft.graph.tensor import Tensor
 __all__ = [
     "abs",
     "add",
+    "affine_dequantize",
+    "affine_matmul",
+    "affine_quantize",
     "argmax",
     "argmin",
     "attention",
@@ -48,14 +51,18 @@ __all__ = [
     "maximum",
     "mean",
     "min",
+    "minifloat_dequantize",
+    "minifloat_matmul",
     "minimum",
     "multiply",
     "negate",
     "not_equal",
     "outer",
+    "pack_codes",
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_affine",
     "quantized_matmul",
     "reciprocal",
     "remainder",
@@ -85,6 +92,7 @@ __all__ = [
     "tanh",
     "transpose",
     "trunc",
+    "unpack_codes",
     "where",
 ]
 
@@ -150,6 +158,83 @@ def gated_product(
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[r, c] = the number that x stores for it."""
+
+def unpack_codes(codes: Tensor | ArrayLike, /, *, code: str = "u4", to: str = "f32", name: str | None = None) -> Tensor:
+    """y[r, c] = the number that code c of row r stands for."""
+
+def affine_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor:
+    """y[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size."""
+
+def minifloat_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor:
+    """y[r, c] = number(code[r, c]) scale[r // group_rows, c // group_size] global_scale."""
+
+def affine_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, r] = sum_c x[t, c] (code[r, c] scale[r, g] + bias[r, g]), g = c // group_size."""
+
+def minifloat_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, r] = sum_c x[t, c] minifloat_dequantize(codes, scales, global_scale)[r, c]."""
+
+def pack_codes(x: Tensor | ArrayLike, /, *, code: str = "u4", name: str | None = None) -> Tensor:
+    """codes[r, c] = the code of the number nearest to x[r, c]."""
+
+def affine_quantize(
+    w: Tensor | ArrayLike, /, *, bits: int = 4, group_size: int = 64, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """codes, scales, biases of w[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size."""
+
+def quantize_dequantize_affine(
+    w: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y = clip(round((w - bias) / scale), 0, 2^bits - 1) scale + bias, by groups of columns."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None

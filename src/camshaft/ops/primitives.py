@@ -16,7 +16,7 @@ _TABLE = {
     "reductions": "sum prod max min argmax",
     "products": "matmul",
     "elements moved": "copy cast transpose slice concat gather",
-    "quantization": "quantize_activations dequantize",
+    "quantization": "quantize_activations dequantize unpack_codes pack_codes",
     "states in place": "kv_cache_update kv_cache_quantize",
     "random draws": "sample",
 }
