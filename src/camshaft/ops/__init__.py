@@ -27,6 +27,7 @@ _MODULES = {
     "codes.dequantize": "unpack_codes affine_dequantize minifloat_dequantize",
     "codes.matmul": "affine_matmul minifloat_matmul",
     "codes.quantize": "pack_codes affine_quantize quantize_dequantize_affine",
+    "fft.transform": "fft_rows",
     "index.embedding": "embedding",
     "index.gather": "gather",
     "index.transpose": "transpose",

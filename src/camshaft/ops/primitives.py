@@ -14,7 +14,7 @@ _TABLE = {
     "functions": "exp log sqrt tanh erf sin cos floor round",
     "comparisons": "equal less isnan where",
     "reductions": "sum prod max min argmax",
-    "products": "matmul",
+    "products": "matmul fft_rows",
     "elements moved": "copy cast transpose slice concat gather",
     "quantization": "quantize_activations dequantize unpack_codes pack_codes",
     "states in place": "kv_cache_update kv_cache_quantize",

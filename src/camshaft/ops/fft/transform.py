@@ -1,0 +1,223 @@
+"""fft_rows: the Fourier transform of every row, of lengths without a prime factor above 13, from tables of factors.
+
+The ops of fft.py are made of it. `form` says what rows are: 'complex' (pairs to pairs), 'from_real', 'to_real' (the real parts), and
+for even n by a complex transform of n / 2 points 'rfft' and 'irfft'. Rows shorter than n are continued with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from camshaft.dtypes import DType, f32, f64
+from camshaft.lang import Constant, Kernel
+from camshaft.ops import op as ops
+from camshaft.ops.checks import expect_tensor
+from camshaft.ops.fft.factors import Pass, factors, passes, radices, turn_of_real
+from camshaft.ops.fft.kernels import fft_pass, half_spectrum, real_spectrum
+from camshaft.ops.kernels import blocks
+from camshaft.ops.parameters import Attribute, Parameters
+from camshaft.ops.spec import TensorSpec
+
+NAME = "fft_rows"
+# What a form reads and makes: 'pairs' or 'real'.
+FORMS = {
+    "complex": ("pairs", "pairs"),
+    "from_real": ("real", "pairs"),
+    "to_real": ("pairs", "real"),
+    "rfft": ("real", "pairs"),
+    "irfft": ("pairs", "real"),
+}
+HALVED = ("rfft", "irfft")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A transform's numbers: `points` of its passes, `width` real numbers of a row that it reads, `keep` elements that it makes."""
+
+    form: str
+    n: int
+    points: int
+    rows: int
+    width: int
+    keep: int
+    inverse: bool
+    scale: float
+
+    @property
+    def makes(self) -> str:
+        return FORMS[self.form][1]
+
+
+def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
+    """The sizes of a transform. ShapeError for what it cannot be."""
+    ops.expect(len(specs) == 2, NAME, tuple(specs), "x and its table of factors")
+    x, form, n = specs[0], attrs.get("form", "complex"), attrs.get("n")
+    ops.expect(form in FORMS, NAME, f"form {form!r}", f"a form of {', '.join(FORMS)}")
+    expect_tensor(NAME, x, (f32, f64))
+    pairs = FORMS[form][0] == "pairs"
+    rank = 3 if pairs else 2
+    fits = len(x.shape) == rank and (not pairs or x.bounds[2] == 2) and isinstance(x.shape[0], int)
+    ops.expect(fits, NAME, x, "x [rows, width, 2]" if pairs else "x [rows, width]")
+    halves = 2 if form in HALVED else 1
+    fits = isinstance(n, int) and n > 0 and n % halves == 0 and radices(n // halves) is not None
+    ops.expect(fits, NAME, f"n {n!r}", f"n of {'even ' if halves == 2 else ''}points without a prime factor above 13")
+    assert isinstance(n, int)
+    most = n // 2 + 1 if form == "rfft" else n
+    keep = attrs.get("keep") or most
+    fits = isinstance(keep, int) and 0 < keep <= most and (keep == most or form not in HALVED)
+    ops.expect(fits, NAME, f"keep {keep!r}", f"keep of 1 to {most}")
+    found = Sizes(
+        form, n, n // halves, x.bounds[0], int(np.prod(x.bounds[1:])), keep, bool(attrs.get("inverse")), attrs.get("scale", 1.0)
+    )
+    table = TensorSpec(table_of(found, f32).shape, x.dtype)
+    ops.expect(specs[1] == table, NAME, specs[1], f"the table of factors, {table}")
+    return found
+
+
+def table_of(sizes: Sizes, dtype: DType) -> ops.Array:
+    """The table of factors of a transform."""
+    return table(sizes.form, sizes.n, dtype)
+
+
+def table(form: str, n: int, dtype: DType) -> ops.Array:
+    """The table of factors of a form of n points."""
+    found = factors(n // 2, n) if form in HALVED else factors(n)
+    return found.astype(dtype.numpy)
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    s = sizes_of(specs, attrs)
+    shape = (s.rows, s.keep, 2) if s.makes == "pairs" else (s.rows, s.keep)
+    return (TensorSpec(shape, specs[0].dtype),)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    """By NumPy, whose transforms of longdouble are as wide."""
+    x, form, n = inputs[0].astype(np.longdouble), attrs.get("form", "complex"), attrs["n"]
+    values = x[..., 0] + 1j * x[..., 1] if FORMS[form][0] == "pairs" else x
+    if form == "irfft":
+        found = np.fft.irfft(values, n) * n
+    elif form == "rfft":
+        found = np.fft.rfft(values, n)
+    else:
+        found = np.fft.ifft(values, n) * n if attrs.get("inverse") else np.fft.fft(values, n)
+    found = found[:, : attrs.get("keep")] * np.longdouble(attrs.get("scale", 1.0))
+    if FORMS[form][1] == "real":
+        return (found.real.astype(np.float64),)
+    return (np.stack([found.real, found.imag], -1).astype(np.float64),)
+
+
+# --- launches ----------------------------------------------------------------------------------------------------------
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    s = sizes_of(node.inputs, node.attrs)
+    dtype = node.inputs[0].dtype
+    scratch = TensorSpec((s.rows, 2, s.points), dtype)
+    x = ops.read(0, shape=(s.rows, s.width))
+    out = ops.write(0, shape=(s.rows, int(np.prod(node.outputs[0].bounds[1:]))))
+    launches: list[ops.Launch | ops.NativeCall] = []
+    source, kind = x, FORMS[s.form][0]
+    if s.form == "irfft":
+        launches.append(_halves(s, half_spectrum, (x, ops.read(1), ops.scratch(1, "write")), s.points, width=s.width))
+        source, kind = ops.scratch(1, "read"), "parts"
+    elif s.form == "rfft":
+        kind = "pairs"
+    steps = passes(s.points)
+    for i, step in enumerate(steps):
+        is_last = i == len(steps) - 1 and s.form != "rfft"
+        made = s.makes if is_last else "parts"
+        made = "pairs" if is_last and s.form == "irfft" else made
+        into = out if is_last else ops.scratch(i % 2, "write")
+        launches.append(_pass(s, step, (source, ops.read(1), into), kind, made))
+        source, kind = ops.scratch(i % 2, "read"), "parts"
+    if s.form == "rfft":
+        launches.append(_halves(s, real_spectrum, (source, ops.read(1), out), s.points + 1, scale=s.scale))
+    return ops.Build(tuple(launches), (scratch, scratch))
+
+
+def _pass(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], kind: str, made: str) -> ops.Launch:
+    keep = s.points if s.form == "irfft" else s.keep
+    constants: dict[str, Constant] = {
+        **vars(step),
+        "width": s.width if kind != "parts" else 0,
+        "kind": kind,
+        "made": made,
+        "limit": keep if made != "parts" else 0,
+        "inverse": (s.inverse or s.form == "irfft") and (kind == "pairs" or made != "parts"),
+        "scale": s.scale if made != "parts" else 1.0,
+    }
+    return ops.Launch(fft_pass, arrays, (ops.Cells(s.rows), ops.Cells(step.m)), constants)
+
+
+def _halves(s: Sizes, kernel: Kernel, arrays: tuple[ops.Operand, ...], count: int, **more: Constant) -> ops.Launch:
+    block = blocks.even_block(count)
+    constants: dict[str, Constant] = {"n": s.points, "turn": turn_of_real(s.points), "block": block, **more}
+    return ops.Launch(kernel, arrays, (ops.Cells(s.rows), ops.Cells(count, per=block)), constants)
+
+
+def _flops(node: ops.NodeSpec) -> float:
+    s = sizes_of(node.inputs, node.attrs)
+    return 5.0 * s.rows * s.points * float(np.log2(max(s.points, 2)))
+
+
+# (form, n, width, inverse, keep): every radix, both sides of a split, rows longer and shorter than n
+_CASES = (
+    ("complex", 1, 1, False, None),
+    ("complex", 2, 2, False, None),
+    ("complex", 13, 13, False, None),
+    ("complex", 60, 70, True, None),
+    ("complex", 77, 77, False, None),
+    ("complex", 512, 500, False, None),
+    ("from_real", 45, 45, False, 23),
+    ("to_real", 27, 14, True, None),
+    ("rfft", 1024, 1024, False, None),
+    ("rfft", 2, 2, False, None),
+    ("irfft", 96, 49, True, None),
+)
+
+
+def _samples() -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(51)
+    for form, n, width, inverse, keep in _CASES:
+        for dtype in (f32, f64) if n in (60, 1024) else (f32,):
+            shape = (3, width, 2) if FORMS[form][0] == "pairs" else (3, width)
+            attrs = {"n": n, "form": form, "inverse": inverse} | ({"keep": keep} if keep else {})
+            attrs |= {"scale": 1 / n} if inverse else {}
+            x = rng.normal(size=shape).astype(dtype.numpy)
+            yield ops.Sample(f"{form} {n} of {width} {dtype}", (x, table(form, n, dtype)), attrs)
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    x, pairs, tables = TensorSpec((2, 8), f32), TensorSpec((2, 8, 2), f32), TensorSpec((2, 9), f32)
+    yield ops.ErrorSample((x,), {"n": 8}, "x and its table")
+    yield ops.ErrorSample((pairs, tables), {"n": 8, "form": "dct"}, "wanted a form of")
+    yield ops.ErrorSample((x, tables), {"n": 8}, r"wanted x \[rows, width, 2\]")
+    yield ops.ErrorSample((pairs, tables), {"n": 17}, "without a prime factor above 13")
+    yield ops.ErrorSample((x, tables), {"n": 9, "form": "rfft"}, "n of even points")
+    yield ops.ErrorSample((pairs, tables), {"n": 8, "keep": 9}, "keep of 1 to 8")
+    yield ops.ErrorSample((pairs, tables), {"n": 12}, "the table of factors")
+
+
+OP = ops.Op(
+    name=NAME,
+    formula="y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse",
+    parameters=Parameters(
+        "x factors",
+        (
+            Attribute("n", "int"),
+            Attribute("form", "str", "complex"),
+            Attribute("inverse", "bool", False),
+            Attribute("scale", "float", 1.0),
+            Attribute("keep", "int | None", None),
+        ),
+    ),
+    infer=_infer,
+    reference=_reference,
+    variants=(ops.KernelVariant("passes", ops.EVERYWHERE, _build),),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 1e-12, "f64": 1e-29},
+    flops=_flops,
+)
