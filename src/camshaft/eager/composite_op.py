@@ -103,7 +103,10 @@ def evaluated(graph: Graph, arrays: Sequence[Array], part_of: Callable[[str], Ca
         base = root(tensor)
         if base.source is not None and base not in values:
             values[base] = base.source.data().view(base.spec.parts[0].dtype.numpy)
-        return values[base].reshape(tensor.spec.bounds)
+        dtype = tensor.spec.parts[0].dtype.numpy
+        found = values[base]
+        found = found if found.dtype == dtype else np.ascontiguousarray(found).reshape(-1).view(dtype)
+        return found.reshape(tensor.spec.bounds)
 
     for node in graph.nodes:
         made = part_of(node.op.name)(*map(value, node.inputs), **node.attrs)

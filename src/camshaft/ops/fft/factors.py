@@ -23,8 +23,8 @@ RADICES = (8, 4, 2, 3, 5, 7, 11, 13)
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass of a transform. `table`: where its factors w^(p j) begin, [m, r - 1]. `turn`: where the factors [n] between the sides
-    begin, by which the pass multiplies what it reads transposed from `across` columns; 0 columns: it does neither."""
+    """A pass of a transform. `table`: where its factors w^(p j) begin, [m, r - 1]. `turn`: where the factors [n] between the
+    sides begin, by which the pass multiplies what it reads transposed from `across` columns; 0 columns: it does neither."""
 
     radix: int
     m: int

@@ -84,9 +84,7 @@ class _Source:
         return self.k.select(i < self.width, self.k.gather(self.x, self.row, inside), 0.0)
 
 
-def _store(
-    k: Tracer, out: Array, row: Value, i: Value, value: Complex, made: str, limit: int, inverse: bool
-) -> None:
+def _store(k: Tracer, out: Array, row: Value, i: Value, value: Complex, made: str, limit: int, inverse: bool) -> None:
     """Stores element i: as `made` says in 'parts', or as 'pairs' or 'real' numbers of the row's first `limit` elements."""
     if made == "parts":
         out[row, 0, i], out[row, 1, i] = value
@@ -101,7 +99,9 @@ def _store(
 
 
 @kernel
-def real_spectrum(k: Tracer, z: Array, factors: Array, out: Array, *, n: int, turn: int, block: int, scale: float) -> None:
+def real_spectrum(
+    k: Tracer, z: Array, factors: Array, out: Array, *, n: int, turn: int, block: int, scale: float
+) -> None:
     # y[f] = (z[f] + conj z[n - f]) / 2 - sqrt(-1) w^f (z[f] - conj z[n - f]) / 2 for f <= n, z[n] = z[0]
     row, first = k.program(0), k.program(1) * block
     for f in k.lanes(first, k.minimum(first + block, n + 1)):

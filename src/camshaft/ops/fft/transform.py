@@ -1,7 +1,7 @@
 """fft_rows: the Fourier transform of every row, of lengths without a prime factor above 13, from tables of factors.
 
-The ops of fft.py are made of it. `form` says what rows are: 'complex' (pairs to pairs), 'from_real', 'to_real' (the real parts), and
-for even n by a complex transform of n / 2 points 'rfft' and 'irfft'. Rows shorter than n are continued with zeros.
+The ops of fft.py are made of it. `form` says what rows are: 'complex' (pairs to pairs), 'from_real', 'to_real' (the real parts),
+and for even n by a complex transform of n / 2 points 'rfft' and 'irfft'. Rows shorter than n are continued with zeros.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HALVED = ("rfft", "irfft")
 
 @dataclass(frozen=True)
 class Sizes:
-    """A transform's numbers: `points` of its passes, `width` real numbers of a row that it reads, `keep` elements that it makes."""
+    """A transform's numbers: `points` of its passes, `width` real numbers of a row that it reads, `keep` elements made."""
 
     form: str
     n: int
@@ -70,7 +70,14 @@ def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
     fits = isinstance(keep, int) and 0 < keep <= most and (keep == most or form not in HALVED)
     ops.expect(fits, NAME, f"keep {keep!r}", f"keep of 1 to {most}")
     found = Sizes(
-        form, n, n // halves, x.bounds[0], int(np.prod(x.bounds[1:])), keep, bool(attrs.get("inverse")), attrs.get("scale", 1.0)
+        form,
+        n,
+        n // halves,
+        x.bounds[0],
+        int(np.prod(x.bounds[1:])),
+        keep,
+        bool(attrs.get("inverse")),
+        attrs.get("scale", 1.0),
     )
     table = TensorSpec(table_of(found, f32).shape, x.dtype)
     ops.expect(specs[1] == table, NAME, specs[1], f"the table of factors, {table}")
