@@ -19,6 +19,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "affine_matmul": ("mlx/qmm_affine", "mlx/quantized_matmul", "rlx/dequant_matmul_int4"),
     "minifloat_matmul": ("rlx/dequant_matmul_fp8", "rlx/dequant_matmul_nvfp4"),
     "quantize_dequantize_affine": ("mlx/qdq_affine",),
+    **dict.fromkeys(("fft", "ifft", "rfft", "irfft"), ("rlx/fft1d f32/f64/c64",)),
     "embedding": ("mlx/embedding",),
     "residual_norm": ("mlx/fused_residual_norm",),
     "copy": ("mlx/copy",),

@@ -70,7 +70,7 @@ def passes(n: int) -> tuple[Pass, ...]:
 
 def _first_side(parts: tuple[int, ...]) -> tuple[int, ...]:
     """The radices of n1, near the root of n; none for short transforms."""
-    n, found = prod(parts), []
+    n, found = prod(parts), list[int]()
     if n <= max(RADICES):
         return ()
     for radix in parts:
@@ -116,4 +116,4 @@ def roots(turns: Array) -> tuple[Array, Array]:
 
 def turn_of_real(n: int) -> int:
     """Where the factors of `real` begin in `factors`."""
-    return factors(n).shape[1] - 1
+    return int(factors(n).shape[1]) - 1

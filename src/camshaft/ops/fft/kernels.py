@@ -12,9 +12,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from camshaft.dtypes import DTYPES, f32, u32, u64
 from camshaft.lang import Array, Tracer, Value, kernel
 
 Complex: TypeAlias = tuple[Value, Value]
+# The pitch of a tile is odd: rows at a distance of a power of two would share a cache set.
+TILE, PITCH = 32, 33
 
 
 @kernel
@@ -62,7 +65,7 @@ def fft_pass(
 
 class _Source:
     """The row that a pass reads: `kind` 'parts', of [rows, 2, n]; 'pairs' or 'real' of [rows, width], where what is beyond the
-    row is 0."""
+    row is 0; or 'words', pairs of f32 as u64 [rows, n]."""
 
     def __init__(self, k: Tracer, x: Array, row: Value, width: int, kind: str, inverse: bool) -> None:
         self.k, self.x, self.row, self.width, self.kind, self.inverse = k, x, row, width, kind, inverse
@@ -71,6 +74,10 @@ class _Source:
         """Element i, which varies by lane."""
         if self.kind == "parts":
             return self._of_parts(i)
+        if self.kind == "words":
+            word = self.x[self.row, i]
+            low, high = (self.k.bitcast(part.to(u32), f32) for part in (word, word >> 32))
+            return (high, low) if self.inverse else (low, high)
         if self.kind == "real":
             return self._number(i), self.k.const(0.0, self.x.dtype)
         pair = self._number(i * 2), self._number(i * 2 + 1)
@@ -85,11 +92,15 @@ class _Source:
 
 
 def _store(k: Tracer, out: Array, row: Value, i: Value, value: Complex, made: str, limit: int, inverse: bool) -> None:
-    """Stores element i: as `made` says in 'parts', or as 'pairs' or 'real' numbers of the row's first `limit` elements."""
+    """Stores element i: as `made` says in 'parts', or as 'pairs', 'words' or 'real' numbers of the row's first `limit`
+    elements."""
     if made == "parts":
         out[row, 0, i], out[row, 1, i] = value
         return
     real, imaginary = (value[1], value[0]) if inverse else value
+    if made == "words":
+        out[row, i] = as_word(k, real, imaginary)
+        return
     with k.when(i < limit):
         if made == "real":
             k.scatter(out, real, row, i)
@@ -98,18 +109,53 @@ def _store(k: Tracer, out: Array, row: Value, i: Value, value: Complex, made: st
             k.scatter(out, imaginary, row, i * 2 + 1)
 
 
+def as_word(k: Tracer, real: Value, imaginary: Value) -> Value:
+    """Two f32 as one u64."""
+    low, high = (k.bitcast(part, u32).to(u64) for part in (real, imaginary))
+    return low | (high << 32)
+
+
+@kernel
+def turned_columns(
+    k: Tracer, x: Array, factors: Array, out: Array, *, rows: int, columns: int, turn: int, dtype: str
+) -> None:
+    # y[c, r] = x[r, c] factor[c, r], TILE x TILE at a time through scratch, so that loads and stores are contiguous
+    at, row, column = k.program(0), k.program(1) * TILE, k.program(2) * TILE
+    last_row, last_column = k.minimum(row + TILE, rows), k.minimum(column + TILE, columns)
+    tile = k.scratch(DTYPES[dtype], 2, TILE * PITCH)
+    for r in k.range(row, last_row):
+        for c in k.lanes(column, last_column):
+            for part in (0, 1):
+                tile[part, (r - row) * PITCH + (c - column)] = x[at, part, r * columns + c]
+    k.barrier()
+    for c in k.range(column, last_column):
+        for r in k.lanes(row, last_row):
+            place, to = (r - row) * PITCH + (c - column), c * rows + r
+            value = k.gather(tile, 0, place), k.gather(tile, 1, place)
+            out[at, 0, to], out[at, 1, to] = times(k, value, (factors[0, to + turn], factors[1, to + turn]))
+
+
 @kernel
 def real_spectrum(
-    k: Tracer, z: Array, factors: Array, out: Array, *, n: int, turn: int, block: int, scale: float
+    k: Tracer, z: Array, factors: Array, out: Array, *, n: int, turn: int, block: int, scale: float, made: str
 ) -> None:
     # y[f] = (z[f] + conj z[n - f]) / 2 - sqrt(-1) w^f (z[f] - conj z[n - f]) / 2 for f <= n, z[n] = z[0]
     row, first = k.program(0), k.program(1) * block
-    for f in k.lanes(first, k.minimum(first + block, n + 1)):
-        near, far = k.select(f < n, f, 0), k.select(f > 0, n - f, 0)
-        a, b = (tuple(k.gather(z, row, part, at) for part in (0, 1)) for at in (near, far))
+    with k.when(k.program(1) < 1):
+        end = (z[row, 0, 0] - z[row, 1, 0]) * scale, k.const(0.0, z.dtype)
+        if made == "words":
+            out[row, n] = as_word(k, *end)
+        else:
+            out[row, 2 * n], out[row, 2 * n + 1] = end
+    for f in k.lanes(first, k.minimum(first + block, n)):
+        far = k.select(f > 0, n - f, 0)
+        a, b = (z[row, 0, f], z[row, 1, f]), (k.gather(z, row, 0, far), k.gather(z, row, 1, far))
         even = (a[0] + b[0]) * (0.5 * scale), (a[1] - b[1]) * (0.5 * scale)
         odd = (a[1] + b[1]) * (0.5 * scale), (b[0] - a[0]) * (0.5 * scale)
         turned = times(k, odd, (factors[0, f + turn], factors[1, f + turn]))
+        if made == "words":
+            out[row, f] = as_word(k, even[0] + turned[0], even[1] + turned[1])
+            continue
         k.scatter(out, even[0] + turned[0], row, f * 2)
         k.scatter(out, even[1] + turned[1], row, f * 2 + 1)
 

@@ -7,16 +7,16 @@ and for even n by a complex transform of n / 2 points 'rfft' and 'irfft'. Rows s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32, f64
+from camshaft.dtypes import DType, as_dtype, f32, f64, u64
 from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import expect_tensor
 from camshaft.ops.fft.factors import Pass, factors, passes, radices, turn_of_real
-from camshaft.ops.fft.kernels import fft_pass, half_spectrum, real_spectrum
+from camshaft.ops.fft.kernels import TILE, fft_pass, half_spectrum, real_spectrum, turned_columns
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
@@ -31,6 +31,9 @@ FORMS = {
     "irfft": ("pairs", "real"),
 }
 HALVED = ("rfft", "irfft")
+CPUS = ("simd", "scalar", "c")
+# Points from which transposing between the sides is a step of its own; before, the columns are in the L1 cache.
+LEAST_TURNED = 2048
 
 
 @dataclass(frozen=True)
@@ -119,29 +122,46 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 
 # --- launches ----------------------------------------------------------------------------------------------------------
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    s = sizes_of(node.inputs, node.attrs)
-    dtype = node.inputs[0].dtype
-    scratch = TensorSpec((s.rows, 2, s.points), dtype)
-    x = ops.read(0, shape=(s.rows, s.width))
-    out = ops.write(0, shape=(s.rows, int(np.prod(node.outputs[0].bounds[1:]))))
+    s, dtype = sizes_of(node.inputs, node.attrs), as_dtype(node.inputs[0].dtype)
+    source, kind, out, made = _ends(node, s, dtype == f32 and target.backend in CPUS)
     launches: list[ops.Launch | ops.NativeCall] = []
-    source, kind = x, FORMS[s.form][0]
     if s.form == "irfft":
-        launches.append(_halves(s, half_spectrum, (x, ops.read(1), ops.scratch(1, "write")), s.points, width=s.width))
+        arrays = source, ops.read(1), ops.scratch(1, "write")
+        launches.append(_halves(s, half_spectrum, arrays, s.points, width=s.width))
         source, kind = ops.scratch(1, "read"), "parts"
-    elif s.form == "rfft":
-        kind = "pairs"
-    steps = passes(s.points)
-    for i, step in enumerate(steps):
-        is_last = i == len(steps) - 1 and s.form != "rfft"
-        made = s.makes if is_last else "parts"
-        made = "pairs" if is_last and s.form == "irfft" else made
-        into = out if is_last else ops.scratch(i % 2, "write")
-        launches.append(_pass(s, step, (source, ops.read(1), into), kind, made))
-        source, kind = ops.scratch(i % 2, "read"), "parts"
+    steps, free = passes(s.points), 0
+    for number, step in enumerate(steps, 1):
+        if step.across and s.points >= LEAST_TURNED:
+            launches.append(_turned(s, step, (source, ops.read(1), ops.scratch(free, "write")), dtype))
+            source, free, step = ops.scratch(free, "read"), 1 - free, replace(step, turn=0, across=0)
+        ends = number == len(steps) and s.form != "rfft"
+        into = out if ends else ops.scratch(free, "write")
+        launches.append(_pass(s, step, (source, ops.read(1), into), kind, made if ends else "parts"))
+        source, kind, free = ops.scratch(free, "read"), "parts", 1 - free
     if s.form == "rfft":
-        launches.append(_halves(s, real_spectrum, (source, ops.read(1), out), s.points + 1, scale=s.scale))
+        launches.append(_halves(s, real_spectrum, (source, ops.read(1), out), s.points, scale=s.scale, made=made))
+    scratch = TensorSpec((s.rows, 2, s.points), dtype)
     return ops.Build(tuple(launches), (scratch, scratch))
+
+
+def _ends(node: ops.NodeSpec, s: Sizes, words: bool) -> tuple[ops.Operand, str, ops.Operand, str]:
+    """What is read first and written last, and how: pairs as `words` where rows are long enough."""
+    elements = int(np.prod(node.outputs[0].bounds[1:]))
+    kind = "pairs" if s.form == "rfft" else FORMS[s.form][0]
+    made = "pairs" if s.form == "irfft" else s.makes
+    source, out = ops.read(0, shape=(s.rows, s.width)), ops.write(0, shape=(s.rows, elements))
+    if words and kind == "pairs" and s.form != "irfft" and s.width % 2 == 0 and s.width >= 2 * s.points:
+        source, kind = ops.Operand("input", 0, shape=(s.rows, s.width // 2), dtype=u64), "words"
+    if words and made == "pairs" and elements >= 2 * s.points:
+        out, made = ops.write(0, shape=(s.rows, elements // 2), dtype=u64), "words"
+    return source, kind, out, made
+
+
+def _turned(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch:
+    rows = s.points // step.across
+    constants: dict[str, Constant] = {"rows": rows, "columns": step.across, "turn": step.turn, "dtype": dtype.name}
+    grid = ops.Cells(s.rows), ops.Cells(rows, TILE), ops.Cells(step.across, TILE)
+    return ops.Launch(turned_columns, arrays, grid, constants)
 
 
 def _pass(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], kind: str, made: str) -> ops.Launch:
@@ -152,7 +172,7 @@ def _pass(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], kind: str, made
         "kind": kind,
         "made": made,
         "limit": keep if made != "parts" else 0,
-        "inverse": (s.inverse or s.form == "irfft") and (kind == "pairs" or made != "parts"),
+        "inverse": (s.inverse or s.form == "irfft") and (kind in ("pairs", "words") or made != "parts"),
         "scale": s.scale if made != "parts" else 1.0,
     }
     return ops.Launch(fft_pass, arrays, (ops.Cells(s.rows), ops.Cells(step.m)), constants)
