@@ -204,6 +204,102 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def real(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = the real part of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def imag(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = the imaginary part of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conj(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x with its imaginary part negated.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def fft_rows(
+        self,
+        x: ArrayLike,
+        factors: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int,
+        form: str = "complex",
+        inverse: bool = False,
+        scale: float = 1.0,
+        keep: int | None = None,
+    ) -> Any:
+        """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def fft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def ifft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rfft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """fft of real x, f up to n / 2.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def irfft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """ifft where x[n - f] = conj x[f], a real result.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def embedding(self, ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any:
         """y[t] = table[ids[t]].
 

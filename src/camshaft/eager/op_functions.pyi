@@ -23,6 +23,7 @@ __all__ = [
     "ceil",
     "clip",
     "concat",
+    "conj",
     "copy",
     "cos",
     "dequantize",
@@ -32,6 +33,8 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "fft",
+    "fft_rows",
     "floor",
     "floor_divide",
     "gated_product",
@@ -40,6 +43,9 @@ __all__ = [
     "gelu_erf",
     "greater",
     "greater_equal",
+    "ifft",
+    "imag",
+    "irfft",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -69,11 +75,13 @@ __all__ = [
     "quantize_activations",
     "quantize_dequantize_affine",
     "quantized_matmul",
+    "real",
     "reciprocal",
     "remainder",
     "repeat_penalty",
     "residual_norm",
     "residual_norm_q8",
+    "rfft",
     "rms_norm",
     "rms_norm_q8",
     "rope",
@@ -336,6 +344,76 @@ def quantize_dequantize_affine(
     bits: int = 4,
     group_size: int = 64,
     name: str | None = None,
+) -> Tensor: ...
+@overload
+def real(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def real(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def imag(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def imag(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def conj(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def conj(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def fft_rows(
+    x: ArrayLike,
+    factors: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    n: int,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+) -> Any: ...
+@overload
+def fft_rows(
+    x: Tensor | ArrayLike,
+    factors: Tensor | ArrayLike,
+    /,
+    *,
+    n: int,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def fft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def fft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def ifft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def ifft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def rfft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def rfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def irfft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def irfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
 ) -> Tensor: ...
 @overload
 def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any: ...

@@ -18,6 +18,7 @@ __all__ = [
     "ceil",
     "clip",
     "concat",
+    "conj",
     "copy",
     "cos",
     "dequantize",
@@ -27,6 +28,8 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "fft",
+    "fft_rows",
     "floor",
     "floor_divide",
     "gated_product",
@@ -35,6 +38,9 @@ __all__ = [
     "gelu_erf",
     "greater",
     "greater_equal",
+    "ifft",
+    "imag",
+    "irfft",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -64,11 +70,13 @@ __all__ = [
     "quantize_activations",
     "quantize_dequantize_affine",
     "quantized_matmul",
+    "real",
     "reciprocal",
     "remainder",
     "repeat_penalty",
     "residual_norm",
     "residual_norm_q8",
+    "rfft",
     "rms_norm",
     "rms_norm_q8",
     "rope",
@@ -235,6 +243,49 @@ def quantize_dequantize_affine(
     name: str | None = None,
 ) -> Tensor:
     """y = clip(round((w - bias) / scale), 0, 2^bits - 1) scale + bias, by groups of columns."""
+
+def real(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = the real part of x."""
+
+def imag(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = the imaginary part of x."""
+
+def conj(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x with its imaginary part negated."""
+
+def fft_rows(
+    x: Tensor | ArrayLike,
+    factors: Tensor | ArrayLike,
+    /,
+    *,
+    n: int,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse."""
+
+def fft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n)."""
+
+def ifft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n)."""
+
+def rfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """fft of real x, f up to n / 2."""
+
+def irfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """ifft where x[n - f] = conj x[f], a real result."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None

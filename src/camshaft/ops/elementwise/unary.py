@@ -68,7 +68,7 @@ def _abs(k: Tracer, x: ir.Value) -> ir.Value:
 
 def _abs_of(f: Any, x: Any) -> Any:
     if x.dtype in COMPLEX:
-        parts = f.abs(x.pairs())
+        parts = f.maximum(x.pairs(), 0 - x.pairs())
         low, high = f.min(parts, axes=-1), f.max(parts, axes=-1)
         ratio = f.where(f.less(low, high), low / high, 1.0)
         return high * f.sqrt(1 + ratio * ratio)
