@@ -33,7 +33,7 @@ OTHERS = {
     "rounded_matmul": 3,
     "matmul": 4,
     "sample": 3,
-    "fft_rows": 2,
+    "fft_rows": 1,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8
