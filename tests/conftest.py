@@ -37,6 +37,16 @@ def same_process() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def more_workers_than_cores() -> Iterator[None]:
+    """Plans have as many workers as a test wants, also on a machine with fewer cores."""
+    from camshaft import settings as module
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "limit_to_cores", False)
+        yield
+
+
 @pytest.fixture(scope="module")
 def thunk_per_op() -> Iterator[None]:
     """Elementwise ops stay single, for tests that count thunks and name them."""

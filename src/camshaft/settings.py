@@ -11,6 +11,7 @@ from typing import Any
 
 import platformdirs
 
+from camshaft.cores import available_cores
 from camshaft.errors import SettingError
 from camshaft.setting_values import Refused, existing_folder, file, folder, one_of, size, switch, whole, words
 
@@ -97,7 +98,7 @@ TABLE = (
         "threads",
         "1 to 1024",
         "the cores available to this process",
-        "Number of worker threads.",
+        "Number of worker threads, at most the cores available to this process.",
         whole(1, 1024),
     ),
     Setting(
@@ -249,12 +250,14 @@ def settings() -> Settings:
     return Settings(**{row.field: _value(row) for row in TABLE})
 
 
+limit_to_cores = True  # False in tests, which want several workers on any machine
+
+
 def thread_count(requested: int | None = None) -> int:
-    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, else the cores available to this process."""
-    if requested is not None:
-        if not isinstance(requested, int) or isinstance(requested, bool) or not 1 <= requested <= 1024:
-            raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
-        return requested
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return settings().threads or cores
+    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, at most the cores available to this process; by
+    default all of these. More workers than cores would wait for each other."""
+    is_number = isinstance(requested, int) and not isinstance(requested, bool)
+    if requested is not None and not (is_number and 1 <= requested <= 1024):
+        raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
+    cores, wanted = available_cores(), requested or setting("threads")
+    return cores if wanted is None else min(wanted, cores) if limit_to_cores else wanted

@@ -25,6 +25,9 @@ from tests.support.fake_device import FakeDevice, Fakes
 pytestmark = pytest.mark.usefixtures("thunk_per_op")
 
 ROW = find_wait_row()[0]
+# Of the clock outside of the timed form: around a run, where it is alone too; where a wait gets long, and at its two ends; around
+# the spin that is calibrated.
+MOST_READS = 3 + 3 + 2
 
 
 def function(name: str, text: str) -> list[str]:
@@ -37,17 +40,19 @@ def function(name: str, text: str) -> list[str]:
 @pytest.mark.parametrize(("machine", "read"), [("x86_64", "cycle"), ("aarch64", "register"), ("riscv64", "steady")])
 def test_only_the_timed_form_stamps(machine: str, read: str) -> None:
     ordinary, timed = (executor_ir(ROW, machine, timed=on) for on in (False, True))
-    assert read not in ordinary
     assert "stamps" not in ordinary
     short, long = function("walk", ordinary), function("walk", timed)
+    assert not any(read in line for line in short)
     reads = [i for i, line in enumerate(long) if read in line]
     assert len(reads) == 3  # begin, start, end
     stores = [sum("store i64" in line for line in walk) for walk in (short, long)]
     assert stores[1] - stores[0] == 6
 
 
-def test_the_ordinary_machine_code_reads_no_clock() -> None:
-    assert not {"rdtsc", "lfence"} & set(assembly(executor_ir(ROW, "x86_64")).split())
+def test_the_ordinary_machine_code_reads_the_clock_per_run_and_in_long_waits_only() -> None:
+    words = assembly(executor_ir(ROW, "x86_64")).split()
+    assert "lfence" not in words
+    assert words.count("rdtsc") <= MOST_READS
     # walk stands in the module three times: alone, and in the two that workers come through, of which LLVM keeps one
     assert assembly(executor_ir(ROW, "x86_64", timed=True)).count("rdtsc") >= 2 * 3
 
@@ -62,8 +67,8 @@ def test_the_ordinary_machine_code_reads_no_clock() -> None:
 def test_the_timed_form_reads_the_clocks_of_other_machines(triple: str, cpu: str, features: str, reads: str) -> None:
     target, machine = CrossTarget(triple, cpu, frozenset({features})), triple.split("-")[0]
     ordinary, timed = (assembly_for(target, executor_ir(ROW, machine, timed=on)).lower() for on in (False, True))
-    assert reads in timed
-    assert reads not in ordinary
+    assert ordinary.count(reads) <= MOST_READS
+    assert timed.count(reads) >= 2 * 3
 
 
 def test_a_machine_without_a_known_clock_is_refused() -> None:

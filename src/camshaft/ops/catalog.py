@@ -15,11 +15,18 @@ _CASTS, _REDUCTIONS = "mlx/elementwise", "dispatch/kernel_reduction_simd"
 ANSWERS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("trueno/dispatch_rms_norm", "mlx/rms_norm"),
     "matmul": ("mlx/dense_gemm", "mlx/dense_gemv_bf16", "mlx/dense_mm_bf16/f16/f32_f32"),
-    "quantized_matmul": ("trueno/dispatch_mul_mat", "rlx/dequant_matmul_gguf", "mlx/mul_mv_ext"),
     "affine_matmul": ("mlx/qmm_affine", "mlx/quantized_matmul", "rlx/dequant_matmul_int4"),
     "minifloat_matmul": ("rlx/dequant_matmul_fp8", "rlx/dequant_matmul_nvfp4"),
     "quantize_dequantize_affine": ("mlx/qdq_affine",),
     **dict.fromkeys(("fft", "ifft", "rfft", "irfft"), ("rlx/fft1d f32/f64/c64",)),
+    "quantized_matmul": (
+        "trueno/dispatch_mul_mat",
+        "rlx/dequant_matmul_gguf",
+        "mlx/mul_mv_ext",
+        "mlx/quantized_matmul_ggml",
+    ),
+    "dequantize": ("mlx/dequant_to_f16",),
+    "quantize_dequantize_gguf": ("mlx/qdq_legacy",),
     "embedding": ("mlx/embedding",),
     "residual_norm": ("mlx/fused_residual_norm",),
     "copy": ("mlx/copy",),
@@ -28,7 +35,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "softmax": ("mlx/softmax",),
     "rope": ("trueno/dispatch_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
-    "sample": ("rlx/sample (thunk variant)",),
+    "sample": ("rlx/sample (thunk variant)", "mlx/softmax_sample"),
     "attention": (
         "trueno/dispatch_attention",
         "mlx/flash_attn_vec",
@@ -47,6 +54,14 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
+    "moe_softmax_topk": ("mlx/moe_softmax_topk",),
+    "moe_gate": ("mlx/moe_gate",),
+    "moe_experts": ("mlx/moe_dispatch",),
+    "moe_weighted_reduce": ("mlx/moe_weighted_reduce",),
+    "quantized_matmul_grouped": ("rlx/dequant_grouped_matmul_gguf", "mlx/quantized_matmul_id_ggml"),
+    "argsort": ("mlx/argsort",),
+    "top_k": ("rlx/top_k", "mlx/top_k"),
+    "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.cores import available_cores
 from camshaft.errors import PlanError
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.runtime.native import layout
@@ -24,15 +25,11 @@ SPIN_NS = 30_000
 CALLER_SPIN_NS = 500_000
 # With more workers than cores, a worker that others wait for may need this core.
 CROWDED_SPIN_NS = 1_000
+# Runs up to this time are alone while the other workers have no core (native/alone.py).
+SHORT_RUN_NS = 20_000_000
 EXIT_PATIENCE_S = 10.0
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def available_cores() -> int:
-    """Returns the number of cores this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 # All runners of the process, stopped at exit and reset in a forked child.
@@ -120,6 +117,7 @@ class WorkerPool(Runner):
             self._core_of = ctypes.CFUNCTYPE(ctypes.c_int)(core_address())
             self._allowed = set(os.sched_getaffinity(0))
         self._control[layout.WORKERS] = self.workers
+        self._control[layout.SHORT_RUN_TICKS] = int(SHORT_RUN_NS * native.ticks_per_ns)
         try:
             for index in range(1, self.workers):
                 self._start_thread(native, index)

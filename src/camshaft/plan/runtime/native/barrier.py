@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Module, Value
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.os_wait import WaitRow
@@ -17,8 +19,8 @@ def pause(b: Builder, machine: str) -> None:
         b.write('call void asm sideeffect "", "~{memory}"()')
 
 
-def define_wait(m: Module, row: WaitRow, machine: str) -> None:
-    """Defines system_wait, system_wake, await_, store_core, is_unmoved and shares_core."""
+def define_wait(m: Module, row: WaitRow, machine: str, clock: Callable[[Builder], Value] | None = None) -> None:
+    """Defines system_wait, system_wake, await_, store_core, is_unmoved and shares_core. With a clock, await_ adds up ticks."""
 
     def system_wait(b: Builder, control: Value, word: Value, expected: Value) -> None:
         row.wait(b, b.load_word(control, layout.WAIT_FUNCTION, PTR), word, expected)
@@ -27,7 +29,7 @@ def define_wait(m: Module, row: WaitRow, machine: str) -> None:
         row.wake(b, b.load_word(control, layout.WAKE_FUNCTION, PTR), word)
 
     def await_(b: Builder, control: Value, word: Value, seen: Value, sleepers: Value, misses: Value) -> None:
-        _await(b, machine, control, word, seen, sleepers, misses)
+        _await(b, machine, clock, control, word, seen, sleepers, misses)
 
     for body, result, types in (
         (system_wait, VOID, (PTR, PTR, I32)),
@@ -40,23 +42,39 @@ def define_wait(m: Module, row: WaitRow, machine: str) -> None:
         m.define(body, result, *types, linkage="internal", attributes="noinline")
 
 
-def _await(b: Builder, machine: str, control: Value, word: Value, seen: Value, sleepers: Value, misses: Value) -> None:
+def _await(
+    b: Builder,
+    machine: str,
+    clock: Callable[[Builder], Value] | None,
+    control: Value,
+    word: Value,
+    seen: Value,
+    sleepers: Value,
+    misses: Value,
+) -> None:
     """Returns once the word differs from `seen`: a bounded spin, then sleep.
 
     After 4 spins in a row that ended in sleep, the worker it waits for probably needs this core: only every 16th spin is long
     then. No wake is lost: the sleeper increments `sleepers` before it reads the word again, the waker writes the word before
-    it reads `sleepers`, both sequentially consistent.
+    it reads `sleepers`, both sequentially consistent. The time after a short spin is added to the worker's ticks waited.
     """
     missed = b.load(I64, misses)
     patient = b.ult(missed, 4) | b.eq(missed & 15, 0)
     long, short = b.load_word(control, layout.SPIN_BOUND), b.load_word(control, layout.SHORT_SPIN_BOUND)
     bound, turn = b.select(patient, long, short), b.var(I64, 0)
+    timed_from, began = b.umin(bound, short), b.var(I64, 0)
     sleep = b.label("sleep")
     with b.loop():
         with b.if_(b.ne(b.load(I32, word, "acquire"), seen)):
             b.store(b.const(I64, 0), misses)
+            if clock:
+                with b.if_(b.ult(timed_from, turn.value)):
+                    _add_waited(b, clock, misses, began.value)
             b.ret()
         turns = turn.value
+        if clock:
+            with b.if_(b.eq(turns, timed_from)):
+                began.set(clock(b))
         with b.if_(b.ule(bound, turns)):
             _caller_spins_on(b, control, turns, misses, sleep)
         pause(b, machine)
@@ -68,6 +86,13 @@ def _await(b: Builder, machine: str, control: Value, word: Value, seen: Value, s
         b.goto_if(b.ne(b.load(I32, word, "seq_cst"), seen), woken)
         b.call("system_wait", control, word, seen)
     b.fetch("sub", sleepers, b.const(I32, 1), "seq_cst")
+    if clock:
+        _add_waited(b, clock, misses, began.value)
+
+
+def _add_waited(b: Builder, clock: Callable[[Builder], Value], misses: Value, began: Value) -> None:
+    ticks = b.load_word(misses, layout.WAITED_AFTER_MISSES) + clock(b) - began
+    b.store_word(ticks, misses, layout.WAITED_AFTER_MISSES)
 
 
 def _caller_spins_on(b: Builder, control: Value, turns: Value, misses: Value, sleep: str) -> None:

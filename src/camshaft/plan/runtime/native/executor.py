@@ -6,6 +6,8 @@ import functools
 
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Module, Value
 from camshaft.plan.runtime.native import layout
+from camshaft.plan.runtime.native.alone import Clock as FastClock
+from camshaft.plan.runtime.native.alone import fast_clock, is_alone, judge, key_of, remember
 from camshaft.plan.runtime.native.barrier import barrier, define_wait, lines_of, pause, publish
 from camshaft.plan.runtime.native.clock import Clock, Stamps, clock_of, define_stamps
 from camshaft.plan.runtime.native.os_wait import WaitRow
@@ -21,10 +23,11 @@ def executor_ir(row: WaitRow, machine: str, *, timed: bool = False) -> str:
     `timed` returns the form that stamps each worker's part of each thunk. Raises PlanError if the machine has no known clock.
     """
     clock, m = clock_of(machine) if timed else None, Module()
-    define_wait(m, row, machine)
+    judged = None if timed else fast_clock(machine)  # stamps are those of all workers
+    define_wait(m, row, machine, judged)
     walk = functools.partial(_walk, clock=clock)
     m.define(walk, VOID, PTR, I64, I64, PTR, I64, I64, PTR, name="walk", linkage="internal", attributes="alwaysinline")
-    _define_entries(m, machine)
+    _define_entries(m, machine, judged)
     if clock:
         define_stamps(m, clock)
     return m.text()
@@ -122,19 +125,24 @@ def _launch(b: Builder, record: Value, worker: Value, start: Value, size: Value)
         b.call_at(b.load(PTR, record), VOID, own, start, start + size)
 
 
-def _define_entries(m: Module, machine: str) -> None:
+def _define_entries(m: Module, machine: str, clock: FastClock | None) -> None:
     """Defines the exported functions, and `work`, a worker's part of a run."""
 
     def camshaft_spin(b: Builder, turns: Value) -> None:
+        """Pauses `turns` times. Returns the ticks that it took, 0 without a clock."""
+        began = clock(b) if clock else b.const(I64, 0)
         with b.for_(0, turns):
             pause(b, machine)
+        b.ret(clock(b) - began if clock else began)
 
     m.define(camshaft_run_alone, VOID, PTR, I64, I64, PTR)
     m.define(work, VOID, PTR, I64, linkage="internal", attributes="noinline")
-    m.define(camshaft_run, VOID, PTR, PTR, I64, I64, PTR)
+    if clock:
+        m.define(judge, VOID, PTR, I64, I64, I64, linkage="internal", attributes="noinline")
+    m.define(functools.partial(_run_all, clock=clock), VOID, PTR, PTR, I64, I64, PTR, name="camshaft_run")
     m.define(camshaft_stop, VOID, PTR)
     m.define(camshaft_worker, I64, PTR, I64)
-    m.define(camshaft_spin, VOID, I64)
+    m.define(camshaft_spin, I64, I64)
     m.define(camshaft_copy, VOID, PTR, I64, I64)
 
 
@@ -144,6 +152,7 @@ def camshaft_run_alone(b: Builder, records: Value, first: Value, last: Value, fa
 
 def work(b: Builder, control: Value, worker: Value) -> None:
     """A worker's part of the run in the control block."""
+    b.store_word(b.const(I64, 0), lines_of(b, control, worker), layout.WAITED)
     run = (b.load_word(control, at, kind) for at, kind in _RUN)
     b.call("walk", control, worker, b.load_word(control, layout.WORKERS), *run)
 
@@ -154,13 +163,21 @@ def _start_run(b: Builder, control: Value) -> None:
     publish(b, control, run, b.load(I32, run, "monotonic") + 1, b.element(control, layout.RUN_SLEEPERS))
 
 
-def camshaft_run(b: Builder, control: Value, *run: Value) -> None:
-    """Runs records with all workers; the calling thread is worker 0."""
+def _run_all(b: Builder, control: Value, *run: Value, clock: FastClock | None) -> None:
+    """Runs records with all workers, of which the calling thread is worker 0, or alone while that is faster (alone.py)."""
+    if clock:
+        began, key = clock(b), key_of(b, *run[:3])
+        with b.if_(is_alone(b, control, key, began)):
+            b.call("camshaft_run_alone", *run)
+            remember(b, control, key, clock(b) - began)
+            b.ret()
     for value, (at, _) in zip(run, _RUN, strict=True):
         b.store_word(value, control, at)
     b.call("store_core", control, b.const(I64, 0))
     _start_run(b, control)
     b.call("work", control, b.const(I64, 0))
+    if clock:
+        b.call("judge", control, key, began, clock(b))
 
 
 def camshaft_stop(b: Builder, control: Value) -> None:

@@ -22,17 +22,31 @@ START, END, SIZE, PLACE = range(4)
 
 # A line is two cache lines, because the CPU prefetches the neighbor of a line that it reads.
 LINE_WORDS = 16
-WAIT_FUNCTION, WAKE_FUNCTION, CORE_FUNCTION, SPIN_BOUND, SHORT_SPIN_BOUND, CALLER_SPIN_BOUND, WORKERS = range(7)
+(
+    WAIT_FUNCTION,
+    WAKE_FUNCTION,
+    CORE_FUNCTION,
+    SPIN_BOUND,
+    SHORT_SPIN_BOUND,
+    CALLER_SPIN_BOUND,
+    WORKERS,
+    SHORT_RUN_TICKS,
+) = range(8)
 RUN_GENERATION = 1 * LINE_WORDS
 RECORDS, FIRST, LAST, FAILED, STOP = range(2 * LINE_WORDS, 2 * LINE_WORDS + 5)
 ARRIVED = 3 * LINE_WORDS
 GENERATION = 4 * LINE_WORDS
 RUN_SLEEPERS = 5 * LINE_WORDS
 SLEEPERS = 6 * LINE_WORDS
-# Two lines per worker: one that it alone uses (runs seen, missed spins) and one that others read (its core).
-WORKER_LINES = 7 * LINE_WORDS
+# A table of runs by key (alone.py): the ticks that the caller worked in the last run with the key.
+RUNS, RUNS_BITS = 7 * LINE_WORDS, 5
+RUN_KEY, RUN_TICKS, RUN_ENTRY_WORDS = range(3)
+# Two lines per worker: one that it writes (runs seen, missed spins, ticks waited between and in runs) and one that others read
+# often (its core). The caller, worker 0, also has what alone.py adds up.
+WORKER_LINES = RUNS + (RUN_ENTRY_WORDS << RUNS_BITS)
 WORDS_PER_WORKER = 2 * LINE_WORDS
-RUNS_SEEN, RUN_MISSES, MISSES = range(3)
+RUNS_SEEN, RUN_MISSES, MISSES, RUN_WAITED, WAITED, BALANCE, ALONE, ALONE_UNTIL = range(8)
+WAITED_AFTER_MISSES = WAITED - MISSES  # also from RUN_MISSES to RUN_WAITED
 CORE = LINE_WORDS
 CALLER_MISSES, CALLER_CORE = WORKER_LINES + MISSES, WORKER_LINES + CORE
 

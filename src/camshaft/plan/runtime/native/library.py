@@ -23,8 +23,9 @@ class NativeExecutor:
 
     run_alone(records, first, last, failed) runs on the calling thread only, run(control, records, first, last, failed) with a
     pool's workers. worker(control, index) is one of them: it returns 0 after stop(control), and 1 if its thread should move to
-    another core and call it again. `copy_address` is the entry of copy thunks, `pause_ns` the time of one spin iteration, `key`
-    the object's second key in the store.
+    another core and call it again. `copy_address` is the entry of copy thunks, `pause_ns` the time of one spin iteration,
+    `ticks_per_ns` the rate of the clock by which short runs are judged (0 without one), `key` the object's second key in the
+    store.
     """
 
     row: WaitRow
@@ -35,6 +36,7 @@ class NativeExecutor:
     stop: Native
     copy_address: int
     pause_ns: float
+    ticks_per_ns: float
     library: NativeLibrary = field(repr=False)
     key: str = ""
 
@@ -52,19 +54,22 @@ def _function(library: NativeLibrary, name: str, *types: type, result: type | No
     return ctypes.CFUNCTYPE(result, *types)(library.address(name))
 
 
-def _pause_ns(spin: Native, turns: int = 2000) -> float:
-    """Returns the nanoseconds of one spin iteration, the least of five measurements; 2 to 60 ns, depending on the CPU."""
-    best = float("inf")
+def _rates(spin: Native, turns: int = 2000) -> tuple[float, float]:
+    """Returns the nanoseconds of one spin iteration, 2 to 60 depending on the CPU, and the clock's ticks per nanosecond, both of
+    the fastest of five measurements."""
+    elapsed_ns, ticks = float("inf"), 0
     for _ in range(5):
         start = time.perf_counter_ns()
-        spin(turns)
-        best = min(best, (time.perf_counter_ns() - start) / turns)
-    return max(best, 0.1)
+        counted = spin(turns) or 0
+        elapsed_ns, ticks = min((elapsed_ns, ticks), (time.perf_counter_ns() - start, counted))
+    elapsed_ns = max(elapsed_ns, 0.1 * turns)
+    return elapsed_ns / turns, ticks / elapsed_ns
 
 
 def build_executor(object_code: bytes, row: WaitRow, wake: WaitAddresses, key: str = "") -> NativeExecutor:
     """Loads the object that `executor_ir(row, machine)` was compiled to."""
     library = load_object(object_code)
+    pause_ns, ticks_per_ns = _rates(_function(library, "camshaft_spin", _INTEGER, result=_INTEGER))
     walk = (_ADDRESS, _INTEGER, _INTEGER, _ADDRESS)
     return NativeExecutor(
         row=row,
@@ -74,7 +79,8 @@ def build_executor(object_code: bytes, row: WaitRow, wake: WaitAddresses, key: s
         worker=_function(library, "camshaft_worker", _ADDRESS, _INTEGER, result=_INTEGER),
         stop=_function(library, "camshaft_stop", _ADDRESS),
         copy_address=library.address("camshaft_copy"),
-        pause_ns=_pause_ns(_function(library, "camshaft_spin", _INTEGER)),
+        pause_ns=pause_ns,
+        ticks_per_ns=ticks_per_ns,
         library=library,
         key=key,
     )
