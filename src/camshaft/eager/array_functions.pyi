@@ -234,6 +234,8 @@ class ArrayFunctions:
         inverse: bool = False,
         scale: float = 1.0,
         keep: int | None = None,
+        turn_in: bool = False,
+        turn_out: bool = False,
     ) -> Any:
         """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse.
 

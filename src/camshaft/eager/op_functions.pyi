@@ -386,6 +386,8 @@ def fft_rows(
     inverse: bool = False,
     scale: float = 1.0,
     keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
 ) -> Any: ...
 @overload
 def fft_rows(
@@ -398,6 +400,8 @@ def fft_rows(
     inverse: bool = False,
     scale: float = 1.0,
     keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
     name: str | None = None,
 ) -> Tensor: ...
 @overload

@@ -280,6 +280,8 @@ def fft_rows(
     inverse: bool = False,
     scale: float = 1.0,
     keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse."""

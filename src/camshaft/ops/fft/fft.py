@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import PARTS, DType, as_dtype, complex64, complex128, f32, f64
+from camshaft.dtypes import PARTS, as_dtype, complex64, complex128, f32, f64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.fft.factors import padded, radices, roots
@@ -155,33 +155,23 @@ def _as_pairs(f: Any, x: Any) -> Any:
 def _convolved(f: Any, x: Any, n: int, keep: int, inverse: bool, scale: float) -> Any:
     dtype, m = as_dtype(x.dtype), padded(2 * n - 1)
     chirp, spectrum = _chirp(n, inverse)
-    width = min(x.shape[1], n)
-    x = x[:, :width] if width < x.shape[1] else x
-    turned = _times(f, x, chirp[:width], dtype)
-    product = _times(f, _by_passes(f, turned, m, "complex"), spectrum, dtype)
-    sums = _by_passes(f, product, m, "complex", inverse=True, scale=scale / m, keep=keep)
-    return _times(f, sums, chirp[:keep], dtype)
+    x = x[:, :n] if n < x.shape[1] else x
+    form = "complex" if len(x.shape) == 3 else "from_real"
+    product = f.fft_rows(x, table(form, m, dtype, chirp, spectrum), n=m, form=form, turn_in=True, turn_out=True)
+    back = table("complex", m, dtype, chirp)
+    return f.fft_rows(product, back, n=m, inverse=True, turn_out=True, scale=scale / m, keep=keep)
 
 
 @functools.lru_cache(8)
 def _chirp(n: int, inverse: bool) -> tuple[ops.Array, ops.Array]:
-    """c, and the spectrum of conj c[f - t], complex128."""
-    t, m = np.arange(n, dtype=object if n > 1 << 30 else np.int64), padded(2 * n - 1)
+    """c, continued with zeros, and the spectrum of conj c[f - t], complex128."""
+    t, m = np.arange(n, dtype=np.int64), padded(2 * n - 1)
     real, imaginary = roots((t * t % (2 * n)).astype(np.float64) / (2 * n))
-    chirp = real + 1j * imaginary
-    chirp = chirp.conj() if inverse else chirp
-    around = np.zeros(m, np.complex128)
-    around[:n] = chirp.conj()
-    around[m - n + 1 :] = chirp.conj()[:0:-1]
+    chirp, around = np.zeros(m, np.complex128), np.zeros(m, np.complex128)
+    chirp[:n] = real + (-1j if inverse else 1j) * imaginary
+    around[:n] = chirp[:n].conj()
+    around[m - n + 1 :] = chirp[:n].conj()[:0:-1]
     return chirp, np.fft.fft(around)
-
-
-def _times(f: Any, x: Any, factors: ops.Array, dtype: DType) -> Any:
-    """Pairs [rows, n, 2], or real numbers [rows, n], times constants [n]."""
-    if len(x.shape) == 2:
-        return x.reshape((*x.shape, 1)) * np.stack([factors.real, factors.imag], -1).astype(dtype.numpy)
-    product = x.as_complex() * factors.astype(_WHOLE[dtype].numpy)
-    return product.pairs()
 
 
 # --- the ops -----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ def fft_pass(
     limit: int,
     inverse: bool,
     scale: float,
+    before: int,
+    after: int,
 ) -> None:
     # y[q + step (radix p + j)] = w^(p j) sum_i x[q + step (p + m i)] exp(-2 pi sqrt(-1) i j / radix)
     row, p = k.program(0), k.program(1)
@@ -53,6 +55,8 @@ def fft_pass(
                 value = times(k, value, (factors[0, at + turn], factors[1, at + turn]))
             else:
                 value = source.at(at)
+            if before:
+                value = times(k, value, _factor(factors, at + before, inverse))
             values.append(value)
         for j, value in enumerate(transformed(k, values)):
             if j and m > 1:
@@ -60,7 +64,16 @@ def fft_pass(
                 value = times(k, value, (factors[0, place], factors[1, place]))
             if scale != 1.0:
                 value = value[0] * scale, value[1] * scale
+            if after:
+                place = q + (p * radix + j) * step + after
+                value = times(k, value, _factor(factors, place, inverse))
             _store(k, out, row, q + (p * radix + j) * step, value, made, limit, inverse)
+
+
+def _factor(factors: Array, place: Value, inverse: bool) -> Complex:
+    """A factor of what is read or stored; where real and imaginary parts are exchanged, its conjugate."""
+    imaginary = factors[1, place]
+    return factors[0, place], -imaginary if inverse else imaginary
 
 
 class _Source:

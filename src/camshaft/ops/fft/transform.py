@@ -1,7 +1,8 @@
 """fft_rows: the Fourier transform of every row, of lengths without a prime factor above 13, from tables of factors.
 
 The ops of fft.py are made of it. `form` says what rows are: 'complex' (pairs to pairs), 'from_real', 'to_real' (the real parts),
-and for even n by a complex transform of n / 2 points 'rfft' and 'irfft'. Rows shorter than n are continued with zeros.
+and for even n by a complex transform of n / 2 points 'rfft' and 'irfft'. Rows shorter than n are continued with zeros. After its
+own factors, a table may have n by which the transform multiplies what it reads (`turn_in`), and n for what it makes (`turn_out`).
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Sizes:
     keep: int
     inverse: bool
     scale: float
+    before: int = 0
+    after: int = 0
 
     @property
     def makes(self) -> str:
@@ -72,30 +75,20 @@ def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
     keep = attrs.get("keep") or most
     fits = isinstance(keep, int) and 0 < keep <= most and (keep == most or form not in HALVED)
     ops.expect(fits, NAME, f"keep {keep!r}", f"keep of 1 to {most}")
-    found = Sizes(
-        form,
-        n,
-        n // halves,
-        x.bounds[0],
-        int(np.prod(x.bounds[1:])),
-        keep,
-        bool(attrs.get("inverse")),
-        attrs.get("scale", 1.0),
-    )
-    table = TensorSpec(table_of(found, f32).shape, x.dtype)
-    ops.expect(specs[1] == table, NAME, specs[1], f"the table of factors, {table}")
-    return found
+    own, turned = table(form, n, f32).shape[1], [bool(attrs.get(name)) for name in ("turn_in", "turn_out")]
+    ops.expect(not any(turned) or halves == 1, NAME, f"turn_in or turn_out with {form}", "neither for rfft and irfft")
+    wanted = TensorSpec((2, own + n * sum(turned)), x.dtype)
+    ops.expect(specs[1] == wanted, NAME, specs[1], f"the table of factors, {wanted}")
+    inverse, width = bool(attrs.get("inverse")), int(np.prod(x.bounds[1:]))
+    before, after = own * turned[0], (own + n * turned[0]) * turned[1]
+    scale = attrs.get("scale", 1.0)
+    return Sizes(form, n, n // halves, x.bounds[0], width, keep, inverse, scale, before, after)
 
 
-def table_of(sizes: Sizes, dtype: DType) -> ops.Array:
-    """The table of factors of a transform."""
-    return table(sizes.form, sizes.n, dtype)
-
-
-def table(form: str, n: int, dtype: DType) -> ops.Array:
-    """The table of factors of a form of n points."""
+def table(form: str, n: int, dtype: DType, *turned: ops.Array) -> ops.Array:
+    """The table of factors of a form of n points, and complex factors [n] of what is read or made."""
     found = factors(n // 2, n) if form in HALVED else factors(n)
-    return found.astype(dtype.numpy)
+    return np.concatenate([found, *(np.stack([t.real, t.imag]) for t in turned)], 1).astype(dtype.numpy)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -108,13 +101,19 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     """By NumPy, whose transforms of longdouble are as wide."""
     x, form, n = inputs[0].astype(np.longdouble), attrs.get("form", "complex"), attrs["n"]
     values = x[..., 0] + 1j * x[..., 1] if FORMS[form][0] == "pairs" else x
+    count = n * (bool(attrs.get("turn_in")) + bool(attrs.get("turn_out")))
+    turned = np.split(inputs[1][0, -count:] + 1j * inputs[1][1, -count:].astype(np.longdouble), max(count // n, 1))
+    if attrs.get("turn_in"):
+        width = min(values.shape[1], n)
+        values = values[:, :width] * turned[0][:width]
     if form == "irfft":
         found = np.fft.irfft(values, n) * n
     elif form == "rfft":
         found = np.fft.rfft(values, n)
     else:
         found = np.fft.ifft(values, n) * n if attrs.get("inverse") else np.fft.fft(values, n)
-    found = found[:, : attrs.get("keep")] * np.longdouble(attrs.get("scale", 1.0))
+    found = (found * turned[-1] if attrs.get("turn_out") else found)[:, : attrs.get("keep")]
+    found = found * np.longdouble(attrs.get("scale", 1.0))
     if FORMS[form][1] == "real":
         return (found.real.astype(np.float64),)
     return (np.stack([found.real, found.imag], -1).astype(np.float64),)
@@ -174,6 +173,8 @@ def _pass(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], kind: str, made
         "limit": keep if made != "parts" else 0,
         "inverse": (s.inverse or s.form == "irfft") and (kind in ("pairs", "words") or made != "parts"),
         "scale": s.scale if made != "parts" else 1.0,
+        "before": s.before if kind != "parts" else 0,
+        "after": s.after if made != "parts" else 0,
     }
     return ops.Launch(fft_pass, arrays, (ops.Cells(s.rows), ops.Cells(step.m)), constants)
 
@@ -211,7 +212,9 @@ def _samples() -> Iterable[ops.Sample]:
             attrs = {"n": n, "form": form, "inverse": inverse} | ({"keep": keep} if keep else {})
             attrs |= {"scale": 1 / n} if inverse else {}
             x = rng.normal(size=shape).astype(dtype.numpy)
-            yield ops.Sample(f"{form} {n} of {width} {dtype}", (x, table(form, n, dtype)), attrs)
+            turned = [rng.normal(size=n) + 1j * rng.normal(size=n) for _ in range(2 if n in (60, 26) else 0)]
+            attrs |= {"turn_in": True, "turn_out": True} if turned else {}
+            yield ops.Sample(f"{form} {n} of {width} {dtype}", (x, table(form, n, dtype, *turned)), attrs)
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -236,6 +239,8 @@ OP = ops.Op(
             Attribute("inverse", "bool", False),
             Attribute("scale", "float", 1.0),
             Attribute("keep", "int | None", None),
+            Attribute("turn_in", "bool", False),
+            Attribute("turn_out", "bool", False),
         ),
     ),
     infer=_infer,
