@@ -229,7 +229,7 @@ class ArrayFunctions:
         /,
         *,
         out: Array | None = None,
-        n: int,
+        n: int | None = None,
         form: str = "complex",
         inverse: bool = False,
         scale: float = 1.0,

@@ -275,7 +275,7 @@ def fft_rows(
     factors: Tensor | ArrayLike,
     /,
     *,
-    n: int,
+    n: int | None = None,
     form: str = "complex",
     inverse: bool = False,
     scale: float = 1.0,

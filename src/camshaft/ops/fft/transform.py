@@ -60,14 +60,15 @@ class Sizes:
 def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
     """The sizes of a transform. ShapeError for what it cannot be."""
     ops.expect(len(specs) == 2, NAME, tuple(specs), "x and its table of factors")
-    x, form, n = specs[0], attrs.get("form", "complex"), attrs.get("n")
+    x, form = specs[0], attrs.get("form", "complex")
     ops.expect(form in FORMS, NAME, f"form {form!r}", f"a form of {', '.join(FORMS)}")
     expect_tensor(NAME, x, (f32, f64))
     pairs = FORMS[form][0] == "pairs"
     rank = 3 if pairs else 2
     fits = len(x.shape) == rank and (not pairs or x.bounds[2] == 2) and isinstance(x.shape[0], int)
     ops.expect(fits, NAME, x, "x [rows, width, 2]" if pairs else "x [rows, width]")
-    halves = 2 if form in HALVED else 1
+    n, halves = attrs.get("n"), 2 if form in HALVED else 1
+    n = own_points(form, x.bounds[1]) if n is None else n
     fits = isinstance(n, int) and n > 0 and n % halves == 0 and radices(n // halves) is not None
     ops.expect(fits, NAME, f"n {n!r}", f"n of {'even ' if halves == 2 else ''}points without a prime factor above 13")
     assert isinstance(n, int)
@@ -85,6 +86,11 @@ def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
     return Sizes(form, n, n // halves, x.bounds[0], width, keep, inverse, scale, before, after)
 
 
+def own_points(form: str, width: int) -> int:
+    """The points of rows with so many elements where no other number is wanted."""
+    return 2 * (width - 1) if form == "irfft" else width
+
+
 def table(form: str, n: int, dtype: DType, *turned: ops.Array) -> ops.Array:
     """The table of factors of a form of n points, and complex factors [n] of what is read or made."""
     found = factors(n // 2, n) if form in HALVED else factors(n)
@@ -99,7 +105,8 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     """By NumPy, whose transforms of longdouble are as wide."""
-    x, form, n = inputs[0].astype(np.longdouble), attrs.get("form", "complex"), attrs["n"]
+    x, form = inputs[0].astype(np.longdouble), attrs.get("form", "complex")
+    n = attrs.get("n") or own_points(form, x.shape[1])
     values = x[..., 0] + 1j * x[..., 1] if FORMS[form][0] == "pairs" else x
     count = n * (bool(attrs.get("turn_in")) + bool(attrs.get("turn_out")))
     turned = np.split(inputs[1][0, -count:] + 1j * inputs[1][1, -count:].astype(np.longdouble), max(count // n, 1))
@@ -234,7 +241,7 @@ OP = ops.Op(
     parameters=Parameters(
         "x factors",
         (
-            Attribute("n", "int"),
+            Attribute("n", "int | None", None),
             Attribute("form", "str", "complex"),
             Attribute("inverse", "bool", False),
             Attribute("scale", "float", 1.0),
