@@ -76,6 +76,19 @@ def test_unpacking_undoes_packing(name) -> None:
     assert words[0].tobytes() == stream.to_bytes(words[0].nbytes, "little")
 
 
+def test_each_slot_is_multiplied_by_its_expert() -> None:
+    rng = np.random.default_rng(5)
+    codes, scales, biases = (np.stack([MLX[f"u4_{what}"]] * 3) for what in ("codes", "scales", "biases"))
+    scales *= np.array([1, 2, 3], np.float32)[:, None, None]
+    experts, x = np.array([[2, 0], [1, 3]], np.int32), rng.normal(size=(2, 2, 128)).astype(np.float32)
+    found = cs.affine_matmul_grouped(x, codes, scales, biases, experts)
+    for (t, s), expert in np.ndenumerate(experts):
+        wanted = np.zeros(2)
+        if expert < 3:
+            wanted = x[t, s] @ cs.affine_dequantize(codes[expert], scales[expert], biases[expert]).T
+        np.testing.assert_allclose(found[t, s], wanted, atol=1e-4)
+
+
 # --- AWQ, GPTQ, compressed-tensors -------------------------------------------------------------------------------------
 N, K, GROUP = 16, 64, 32
 RNG = np.random.default_rng(7)

@@ -78,8 +78,12 @@ def test_an_unknown_name_is_an_error_that_names_what_is_near() -> None:
         overview(["qqqqq"])
 
 
-# Products that the list calls quantized_matmul.
-CODES = ("affine_matmul", "minifloat_matmul")
+# Products that the list calls otherwise.
+CODES = {
+    "affine_matmul": "quantized_matmul",
+    "minifloat_matmul": "quantized_matmul",
+    "affine_matmul_grouped": "quantized_matmul_grouped",
+}
 
 
 def listed() -> Iterator[tuple[str, str]]:
@@ -95,7 +99,7 @@ def test_rows_that_ops_say_they_answer_are_in_the_list_and_speak_of_them() -> No
     for op, rows in ANSWERS.items():
         for row in rows:
             assert row in words
-            name = "quantized_matmul" if op in CODES else op
+            name = CODES.get(op, op)
             assert name in words[row].replace("(", " ").split(), f"{row} is about {words[row]}"
 
 

@@ -174,6 +174,24 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def affine_matmul_grouped(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        experts: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y[t, s, r] = sum_c x[t, (s,) c] affine_dequantize(codes, scales, biases)[experts[t, s], r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def pack_codes(self, x: ArrayLike, /, *, out: Array | None = None, code: str = "u4") -> Any:
         """codes[r, c] = the code of the number nearest to x[r, c].
 

@@ -15,6 +15,7 @@ __all__ = [
     "add",
     "affine_dequantize",
     "affine_matmul",
+    "affine_matmul_grouped",
     "affine_quantize",
     "argmax",
     "argmin",
@@ -326,6 +327,32 @@ def minifloat_matmul(
     group_size: int | None = None,
     group_rows: int = 1,
     scales_as: str | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def affine_matmul_grouped(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    experts: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def affine_matmul_grouped(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
     name: str | None = None,
 ) -> Tensor: ...
 @overload

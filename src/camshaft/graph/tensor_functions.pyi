@@ -10,6 +10,7 @@ __all__ = [
     "add",
     "affine_dequantize",
     "affine_matmul",
+    "affine_matmul_grouped",
     "affine_quantize",
     "argmax",
     "argmin",
@@ -240,6 +241,20 @@ def minifloat_matmul(
     name: str | None = None,
 ) -> Tensor:
     """y[t, r] = sum_c x[t, c] minifloat_dequantize(codes, scales, global_scale)[r, c]."""
+
+def affine_matmul_grouped(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, s, r] = sum_c x[t, (s,) c] affine_dequantize(codes, scales, biases)[experts[t, s], r, c]."""
 
 def pack_codes(x: Tensor | ArrayLike, /, *, code: str = "u4", name: str | None = None) -> Tensor:
     """codes[r, c] = the code of the number nearest to x[r, c]."""

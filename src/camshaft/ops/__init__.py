@@ -26,6 +26,7 @@ _MODULES = {
     "quantized.dequantize": "dequantize",
     "codes.dequantize": "unpack_codes affine_dequantize minifloat_dequantize",
     "codes.matmul": "affine_matmul minifloat_matmul",
+    "codes.grouped": "affine_matmul_grouped",
     "codes.quantize": "pack_codes affine_quantize quantize_dequantize_affine",
     "elementwise.complex": "real imag conj",
     "fft.transform": "fft_rows",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -107,12 +108,13 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     """By NumPy, whose transforms of longdouble are as wide."""
     x, form = inputs[0].astype(np.longdouble), attrs.get("form", "complex")
     n = attrs.get("n") or own_points(form, x.shape[1])
-    values = x[..., 0] + 1j * x[..., 1] if FORMS[form][0] == "pairs" else x
+    values: Any = x[..., 0] + 1j * x[..., 1] if FORMS[form][0] == "pairs" else x
     count = n * (bool(attrs.get("turn_in")) + bool(attrs.get("turn_out")))
     turned = np.split(inputs[1][0, -count:] + 1j * inputs[1][1, -count:].astype(np.longdouble), max(count // n, 1))
     if attrs.get("turn_in"):
         width = min(values.shape[1], n)
         values = values[:, :width] * turned[0][:width]
+    found: Any
     if form == "irfft":
         found = np.fft.irfft(values, n) * n
     elif form == "rfft":
