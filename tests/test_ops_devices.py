@@ -41,6 +41,7 @@ OTHERS = {
     "softmax_sample": 1,
     "triangular_solve": 1,
     "cholesky": 1,
+    "fft_rows": 1,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8

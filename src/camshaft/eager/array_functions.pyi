@@ -168,6 +168,228 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def unpack_codes(self, codes: ArrayLike, /, *, out: Array | None = None, code: str = "u4", to: str = "f32") -> Any:
+        """y[r, c] = the number that code c of row r stands for.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_dequantize(
+        self,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+        to: str = "f32",
+    ) -> Any:
+        """y[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def minifloat_dequantize(
+        self,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        /,
+        *global_scale: ArrayLike,
+        out: Array | None = None,
+        code: str = "e4m3",
+        group_size: int | None = None,
+        group_rows: int = 1,
+        scales_as: str | None = None,
+        to: str = "f32",
+    ) -> Any:
+        """y[r, c] = number(code[r, c]) scale[r // group_rows, c // group_size] global_scale.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_matmul(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y[t, r] = sum_c x[t, c] (code[r, c] scale[r, g] + bias[r, g]), g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def minifloat_matmul(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        /,
+        *global_scale: ArrayLike,
+        out: Array | None = None,
+        code: str = "e4m3",
+        group_size: int | None = None,
+        group_rows: int = 1,
+        scales_as: str | None = None,
+    ) -> Any:
+        """y[t, r] = sum_c x[t, c] minifloat_dequantize(codes, scales, global_scale)[r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_matmul_grouped(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        experts: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y[t, s, r] = sum_c x[t, (s,) c] affine_dequantize(codes, scales, biases)[experts[t, s], r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def pack_codes(self, x: ArrayLike, /, *, out: Array | None = None, code: str = "u4") -> Any:
+        """codes[r, c] = the code of the number nearest to x[r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_quantize(
+        self, w: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, bits: int = 4, group_size: int = 64
+    ) -> tuple[Any, Any, Any]:
+        """codes, scales, biases of w[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantize_dequantize_affine(
+        self,
+        w: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y = clip(round((w - bias) / scale), 0, 2^bits - 1) scale + bias, by groups of columns.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def real(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = the real part of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def imag(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = the imaginary part of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conj(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x with its imaginary part negated.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def fft_rows(
+        self,
+        x: ArrayLike,
+        factors: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        form: str = "complex",
+        inverse: bool = False,
+        scale: float = 1.0,
+        keep: int | None = None,
+        turn_in: bool = False,
+        turn_out: bool = False,
+    ) -> Any:
+        """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def fft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def ifft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rfft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """fft of real x, f up to n / 2.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def irfft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """ifft where x[n - f] = conj x[f], a real result.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def quantize_dequantize_gguf(self, x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any:
         """y = dequantize(quantize(x)) in a GGUF format.
 

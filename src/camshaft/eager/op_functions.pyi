@@ -14,6 +14,10 @@ __all__ = [
     "abs",
     "adam_update",
     "add",
+    "affine_dequantize",
+    "affine_matmul",
+    "affine_matmul_grouped",
+    "affine_quantize",
     "argmax",
     "argmin",
     "argsort",
@@ -24,6 +28,7 @@ __all__ = [
     "cholesky",
     "clip",
     "concat",
+    "conj",
     "copy",
     "cos",
     "cross_entropy",
@@ -41,6 +46,8 @@ __all__ = [
     "erf",
     "exp",
     "expm1",
+    "fft",
+    "fft_rows",
     "floor",
     "floor_divide",
     "gated_product",
@@ -53,6 +60,9 @@ __all__ = [
     "group_norm",
     "hard_swish",
     "head_norm_rope",
+    "ifft",
+    "imag",
+    "irfft",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -78,6 +88,8 @@ __all__ = [
     "maximum",
     "mean",
     "min",
+    "minifloat_dequantize",
+    "minifloat_matmul",
     "minimum",
     "mirostat",
     "mirostat_update",
@@ -94,18 +106,22 @@ __all__ = [
     "norm_gate",
     "not_equal",
     "outer",
+    "pack_codes",
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_affine",
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "real",
     "reciprocal",
     "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
     "residual_norm_q8",
+    "rfft",
     "rms_norm",
     "rms_norm_q8",
     "rope",
@@ -145,6 +161,7 @@ __all__ = [
     "typical_p",
     "uniform",
     "unique",
+    "unpack_codes",
     "where",
     "xtc",
 ]
@@ -335,6 +352,246 @@ def gated_product(
 def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def unpack_codes(codes: ArrayLike, /, *, out: Array | None = None, code: str = "u4", to: str = "f32") -> Any: ...
+@overload
+def unpack_codes(
+    codes: Tensor | ArrayLike, /, *, code: str = "u4", to: str = "f32", name: str | None = None
+) -> Tensor: ...
+@overload
+def affine_dequantize(
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+) -> Any: ...
+@overload
+def affine_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def minifloat_dequantize(
+    codes: ArrayLike,
+    scales: ArrayLike,
+    /,
+    *global_scale: ArrayLike,
+    out: Array | None = None,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+) -> Any: ...
+@overload
+def minifloat_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def affine_matmul(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def affine_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def minifloat_matmul(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    /,
+    *global_scale: ArrayLike,
+    out: Array | None = None,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+) -> Any: ...
+@overload
+def minifloat_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def affine_matmul_grouped(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    experts: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def affine_matmul_grouped(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def pack_codes(x: ArrayLike, /, *, out: Array | None = None, code: str = "u4") -> Any: ...
+@overload
+def pack_codes(x: Tensor | ArrayLike, /, *, code: str = "u4", name: str | None = None) -> Tensor: ...
+@overload
+def affine_quantize(
+    w: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, bits: int = 4, group_size: int = 64
+) -> tuple[Any, Any, Any]: ...
+@overload
+def affine_quantize(
+    w: Tensor | ArrayLike, /, *, bits: int = 4, group_size: int = 64, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def quantize_dequantize_affine(
+    w: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def quantize_dequantize_affine(
+    w: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def real(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def real(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def imag(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def imag(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def conj(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def conj(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def fft_rows(
+    x: ArrayLike,
+    factors: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    n: int | None = None,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
+) -> Any: ...
+@overload
+def fft_rows(
+    x: Tensor | ArrayLike,
+    factors: Tensor | ArrayLike,
+    /,
+    *,
+    n: int | None = None,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def fft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def fft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def ifft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def ifft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def rfft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def rfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def irfft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def irfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
 @overload
 def quantize_dequantize_gguf(x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any: ...
 @overload

@@ -9,6 +9,10 @@ __all__ = [
     "abs",
     "adam_update",
     "add",
+    "affine_dequantize",
+    "affine_matmul",
+    "affine_matmul_grouped",
+    "affine_quantize",
     "argmax",
     "argmin",
     "argsort",
@@ -19,6 +23,7 @@ __all__ = [
     "cholesky",
     "clip",
     "concat",
+    "conj",
     "copy",
     "cos",
     "cross_entropy",
@@ -36,6 +41,8 @@ __all__ = [
     "erf",
     "exp",
     "expm1",
+    "fft",
+    "fft_rows",
     "floor",
     "floor_divide",
     "gated_product",
@@ -48,6 +55,9 @@ __all__ = [
     "group_norm",
     "hard_swish",
     "head_norm_rope",
+    "ifft",
+    "imag",
+    "irfft",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -73,6 +83,8 @@ __all__ = [
     "maximum",
     "mean",
     "min",
+    "minifloat_dequantize",
+    "minifloat_matmul",
     "minimum",
     "mirostat",
     "mirostat_update",
@@ -89,18 +101,22 @@ __all__ = [
     "norm_gate",
     "not_equal",
     "outer",
+    "pack_codes",
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_affine",
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "real",
     "reciprocal",
     "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
     "residual_norm_q8",
+    "rfft",
     "rms_norm",
     "rms_norm_q8",
     "rope",
@@ -140,6 +156,7 @@ __all__ = [
     "typical_p",
     "uniform",
     "unique",
+    "unpack_codes",
     "where",
     "xtc",
 ]
@@ -272,6 +289,142 @@ def gated_product(
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[.., c] = the number that x stores for it."""
+
+def unpack_codes(codes: Tensor | ArrayLike, /, *, code: str = "u4", to: str = "f32", name: str | None = None) -> Tensor:
+    """y[r, c] = the number that code c of row r stands for."""
+
+def affine_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor:
+    """y[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size."""
+
+def minifloat_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor:
+    """y[r, c] = number(code[r, c]) scale[r // group_rows, c // group_size] global_scale."""
+
+def affine_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, r] = sum_c x[t, c] (code[r, c] scale[r, g] + bias[r, g]), g = c // group_size."""
+
+def minifloat_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, r] = sum_c x[t, c] minifloat_dequantize(codes, scales, global_scale)[r, c]."""
+
+def affine_matmul_grouped(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, s, r] = sum_c x[t, (s,) c] affine_dequantize(codes, scales, biases)[experts[t, s], r, c]."""
+
+def pack_codes(x: Tensor | ArrayLike, /, *, code: str = "u4", name: str | None = None) -> Tensor:
+    """codes[r, c] = the code of the number nearest to x[r, c]."""
+
+def affine_quantize(
+    w: Tensor | ArrayLike, /, *, bits: int = 4, group_size: int = 64, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """codes, scales, biases of w[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size."""
+
+def quantize_dequantize_affine(
+    w: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y = clip(round((w - bias) / scale), 0, 2^bits - 1) scale + bias, by groups of columns."""
+
+def real(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = the real part of x."""
+
+def imag(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = the imaginary part of x."""
+
+def conj(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x with its imaginary part negated."""
+
+def fft_rows(
+    x: Tensor | ArrayLike,
+    factors: Tensor | ArrayLike,
+    /,
+    *,
+    n: int | None = None,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse."""
+
+def fft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n)."""
+
+def ifft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n)."""
+
+def rfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """fft of real x, f up to n / 2."""
+
+def irfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """ifft where x[n - f] = conj x[f], a real result."""
 
 def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
     """y = dequantize(quantize(x)) in a GGUF format."""

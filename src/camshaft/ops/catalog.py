@@ -15,6 +15,11 @@ _CASTS, _REDUCTIONS = "mlx/elementwise", "dispatch/kernel_reduction_simd"
 ANSWERS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("trueno/dispatch_rms_norm", "mlx/rms_norm"),
     "matmul": ("mlx/dense_gemm", "mlx/dense_gemv_bf16", "mlx/dense_mm_bf16/f16/f32_f32"),
+    "affine_matmul": ("mlx/qmm_affine", "mlx/quantized_matmul", "rlx/dequant_matmul_int4"),
+    "affine_matmul_grouped": ("mlx/quantized_matmul_id",),
+    "minifloat_matmul": ("rlx/dequant_matmul_fp8", "rlx/dequant_matmul_nvfp4"),
+    "quantize_dequantize_affine": ("mlx/qdq_affine",),
+    **dict.fromkeys(("fft", "ifft", "rfft", "irfft"), ("rlx/fft1d f32/f64/c64",)),
     "quantized_matmul": (
         "trueno/dispatch_mul_mat",
         "rlx/dequant_matmul_gguf",
