@@ -35,6 +35,8 @@ _MODULES = {
     "attention.kv_cache_update": "kv_cache_update",
     "attention.kv_cache_quantize": "kv_cache_quantize",
     "attention.attention": "attention",
+    "masked.scaled_dot_product_attention": "scaled_dot_product_attention",
+    "masked.mask": "attention_mask attention_mask_tiles",
     "sample.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
     "elementwise.binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
