@@ -43,7 +43,6 @@ ANSWERS: dict[str, tuple[str, ...]] = {
         "mlx/sdpa_decode",
         "mlx/sdpa_sliding",
     ),
-    "scaled_dot_product_attention": ("mlx/flash_attn_prefill", "mlx/flash_attn_train", "mlx/sdpa", "mlx/sdpa_sliding"),
     "attention_mask": ("mlx/flash_attn_prefill_mask",),
     "attention_mask_tiles": ("mlx/flash_attn_prefill_blk",),
     "turboquant_attention": (

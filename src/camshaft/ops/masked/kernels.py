@@ -268,7 +268,7 @@ def store_sums(k: Tracer, sums: Array, peak: Value, weight: Value) -> None:
 
 
 @kernel
-def merge_spans(k: Tracer, partial: Array, extremes: Array, *arguments: Array, sinks: bool, lse: bool) -> None:
+def merge_spans(k: Tracer, partial: Array, extremes: Array, *arguments: Any, sinks: bool, lse: bool) -> None:
     # out = sum e^(m_i - M) partial_i / (sum e^(m_i - M) l_i + e^(sink - M)), L = M + ln of that sum
     given, out, *others = arguments if sinks else (None, *arguments)
     v_dim = int(partial.shape[3])

@@ -204,7 +204,7 @@ OP = ops.Op(
     name=NAME,
     formula="softmax(scale q K^T + mask) V per head of [batch, heads, length, size]",
     parameters=Parameters(
-        "q k v *extras",
+        "q k v *others",
         (*_ATTRIBUTES, Attribute("scale", "float | None", None), Attribute("offset", "int", 0)),
         results=None,
     ),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import as_dtype, f16, f32, u8
+from camshaft.dtypes import as_dtype, bf16, f16, f32, u8
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.attention import check_length, fetch_of
@@ -137,7 +137,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
         ops.expect(v_dim == head_dim, NAME, v_cache, f"v_cache of {head_dim * v_bits // 8} bytes a head, as keys have")
     else:
         ops.expect(v_cache.dtype == u8, NAME, v_cache, "v_cache of u8")
-        check_cache(NAME, (k_cache, v_cache), kv_heads, head_dim, (u8, f16, k_cache.dtype if k_cache.is_plain else f32))
+        check_cache(NAME, (k_cache, v_cache), kv_heads, head_dim, (u8, f16, bf16, f32))
     good = is_power_of_two(v_dim) and v_dim >= 8 and v_dim * v_bits == v_bytes * 8
     ops.expect(good, NAME, v_cache, f"v_cache of d {v_bits} / 8 bytes a head, d a power of two of at least 8")
     check_signs(NAME, (signs,), v_dim)
