@@ -1,4 +1,4 @@
-"""Calls of shapes that an op has not seen, at sizes that formulas give: without its shape rule, its builder or a compilation.
+"""Runs a call of a new shape without the op's shape rule, its builder or a compilation: recorded formulas give its sizes.
 
 A call of some dtypes, numbers of axes and attributes is recorded once (size_formulas.py). Where other sizes make the builder
 decide otherwise, that call is prepared as the first was, and recorded beside it.
