@@ -9,7 +9,7 @@ f16, bf16 or f32 (hybrid) these are V norms, V centroids and signs [v_dim] alone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -24,13 +24,12 @@ from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, ch
 from camshaft.ops.masked.kernels import attend_part, merged, store_sums
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import attend
-from camshaft.ops.masked.samples import sample, with_options
 from camshaft.ops.masked.spans import length_of, pairs_of, scratch_of, spans_of
 from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, RING, Attribute, Parameters
 from camshaft.ops.spec import TensorSpec, bound
-from camshaft.ops.turboquant.codes import bits_of, code, decode, encode
+from camshaft.ops.turboquant.codes import bits_of, code, decode
 from camshaft.ops.turboquant.hadamard import check_signs, is_power_of_two, transform, transformed
-from camshaft.ops.turboquant.lloyd_max import centroids
+from camshaft.ops.turboquant.samples import error_samples, samples
 
 NAME = "turboquant_attention"
 N_PLACES = 6  # q, K, V, positions, slots, block_table
@@ -224,49 +223,6 @@ def _decompose(
     return f.attention(q, keys, values, positions, slots, table, *extras, **attrs)
 
 
-def _sample(name: str, places: Sequence[tuple[int, int]], bits: tuple[int, int], **sizes: Any) -> ops.Sample:
-    """A sample of attention with the cache in codes of so many bits for K and V; 0 bits for K: f16. Unused rows are 0."""
-    plain = sample(name, places, dtype=f32, **sizes)
-    q, k_cache, v_cache, *where = plain.inputs
-    k_cache, v_cache = np.nan_to_num(k_cache), np.nan_to_num(v_cache)
-    rng = np.random.default_rng(61)
-    signs = rng.choice(np.array([-1, 1], np.float32), v_cache.shape[3])
-    tables = [centroids(n or 1).astype(np.float32) for n in bits]
-    v_codes, v_norms = encode(v_cache, signs, tables[1])
-    parts = [v_norms[..., None].astype(np.float32), tables[1], signs]
-    keys = k_cache.astype(np.float16)
-    if bits[0]:
-        keys, k_norms = encode(k_cache.swapaxes(2, 3), signs, tables[0])
-        keys = np.ascontiguousarray(keys.swapaxes(2, 3))
-        parts = [k_norms[:, :, None].astype(np.float32), parts[0], *tables, signs]
-    arrays = (q, keys, v_codes, *where, *parts)
-    assert plain.specs is not None
-    specs = (plain.specs[0], *(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays[1:3]), *plain.specs[3:6])
-    specs += tuple(TensorSpec(a.shape, f32) for a in parts)
-    return ops.Sample(name, arrays, plain.attrs, specs, plain.extents)
-
-
-def _samples() -> Iterable[ops.Sample]:
-    two = [(0, 40), (1, 3)]
-    sinks = {"sinks": np.array([0.5, -1, 2, 0], np.float32)}
-    many = _sample("4 bits, 18 tokens, sinks", [(0, p) for p in range(20, 38)], (4, 4), heads=(4, 2), head_dim=16)
-    yield with_options(many, sinks, lse=True)
-    yield _sample("5 and 6 bits", two, (5, 6), heads=(4, 2), head_dim=16)
-    yield _sample("8 bits", [(0, 300)], (8, 8), heads=(2, 1), head_dim=32)
-    yield with_options(_sample("hybrid, window", two, (0, 4), heads=(4, 2), head_dim=16), {}, window=12)
-
-
-def _error_samples() -> Iterable[ops.ErrorSample]:
-    given = _sample("", [(0, 3)], (4, 4), heads=(4, 2), head_dim=16)
-    assert given.specs is not None
-    specs, attrs = given.specs, given.attrs
-    yield ops.ErrorSample(specs[:-1], attrs, "wanted q, k_cache")
-    yield ops.ErrorSample(specs, {**attrs, "scale": None}, "wanted a scale")
-    yield ops.ErrorSample((*specs[:8], TensorSpec((32,), f32), *specs[9:]), attrs, "wanted k_cache")
-    yield ops.ErrorSample((*specs[:7], specs[6], *specs[8:]), attrs, "wanted V norms")
-    yield ops.ErrorSample((*specs[:10], TensorSpec((8,), f32)), attrs, "signs of f32")
-
-
 def _limits(node: ops.NodeSpec) -> int:
     plain = Options.of(NAME, node.attrs).is_plain
     return node.inputs[5].bounds[1] * BLOCK_TOKENS if plain else (1 << 31) - 1
@@ -293,8 +249,8 @@ OP = ops.Op(
     variants=(ops.KernelVariant("span_of_codes_per_program", ops.EVERYWHERE, _build, cost=_cost),),
     indexes={3: _limits, 4: lambda node: node.inputs[5].bounds[0], 5: lambda node: node.inputs[1].bounds[0]},
     workload=typical_places(3, cache=1),
-    samples=_samples,
-    error_samples=_error_samples,
+    samples=samples,
+    error_samples=error_samples,
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * pairs_of(node) * (node.inputs[0].bounds[1] + node.outputs[0].bounds[1]),
     decompose=_decompose,

@@ -153,7 +153,7 @@ def _samples() -> Iterable[ops.Sample]:
     yield ops.Sample("rows of 64, signs after", (drawn(3, 64), signs(64)), {"signs_after": True})
     yield ops.Sample("rows of 1", (drawn(3, 1),))
     yield ops.Sample("one row of 8, f16", (drawn(8).astype(f16.numpy),))
-    yield ops.Sample("rows of 256, bf16", (drawn(2, 256).astype(bf16.numpy), signs(256)))
+    yield ops.Sample("rows of 32, bf16", (drawn(2, 32).astype(bf16.numpy), signs(32)))
     yield partly_active(ops.Sample("3 of 5", (drawn(5, 64),)), 3)
 
 
