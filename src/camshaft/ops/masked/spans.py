@@ -12,7 +12,7 @@ from camshaft.ops.spec import TensorSpec, bound
 
 # Fewer tokens split their keys among programs, so that every worker has some.
 FEW_TOKENS, KEYS, MOST_SPANS = 16, 256, 64
-RATE = 4.0  # multiply-adds per ns, measured on one core of a Zen 4 server
+RATE = 4.0  # multiply-adds per ns of one core of a Zen 4 server, about
 
 
 def spans_of(tokens: int, span: int) -> tuple[int, int]:

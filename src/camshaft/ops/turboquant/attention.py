@@ -33,7 +33,7 @@ from camshaft.ops.turboquant.samples import error_samples, samples
 
 NAME = "turboquant_attention"
 N_PLACES = 6  # q, K, V, positions, slots, block_table
-RATE = 1.5  # multiply-adds per ns, measured on one core of a Zen 4 server
+RATE = 1.5  # multiply-adds per ns of one core of a Zen 4 server, about
 
 
 @dataclass(frozen=True)
