@@ -3,7 +3,7 @@
 A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; options (masked/options.py) make it see
 others. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
 kv_cache_quantize; values may have another head size than keys. The variants are in one_query.py (any target and size), split.py
-(few tokens) and tiled.py (prompts), without options; masked/spans.py takes all.
+(few tokens) and tiled.py (prompts), without options; masked/tiled.py (prompts) and masked/spans.py take them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from camshaft.ops.attention.kv_cache_quantize import check_quantized, decode
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.attention.paged import N_INPUTS, caches, multiply_adds
 from camshaft.ops.masked import spans
+from camshaft.ops.masked import tiled as masked_tiled
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import Fetch, attend
 from camshaft.ops.masked.samples import option_samples, plain_samples
@@ -139,7 +140,7 @@ OP = ops.Op(
     ),
     infer=_infer,
     reference=_reference,
-    variants=(tiled.VARIANT, split.VARIANT, one_query.VARIANT, spans.VARIANT),
+    variants=(tiled.VARIANT, split.VARIANT, one_query.VARIANT, masked_tiled.VARIANT, spans.VARIANT),
     indexes=place_limits(3, cache=1) | {3: _positions_limit},
     workload=typical_places(3, cache=1),
     samples=lambda: (*plain_samples(), *option_samples()),

@@ -30,7 +30,12 @@ class Call:
     token: Value
 
     def extent(self) -> tuple[Value, Value]:
-        """Returns the first key, at the start of a block, and the end of the keys that the token may see."""
+        """Returns the start of the block of the first key and the end of the keys that the token may see."""
+        first, end = self.bounds()
+        return first // BLOCK_TOKENS * BLOCK_TOKENS, end
+
+    def bounds(self) -> tuple[Value, Value]:
+        """Returns the first key and the end of the keys that the token may see."""
         k, options, zero = self.k, self.options, self.k.const(0, i64)
         capacity = int(self.table.shape[1]) * BLOCK_TOKENS
         first = zero
@@ -53,8 +58,7 @@ class Call:
             ends.append(k.const(capacity, i64))
         if options.has("mask"):
             ends.append(k.const(int(self.given["mask"].shape[3]), i64))
-        end = reduce(k.minimum, ends)
-        return first // BLOCK_TOKENS * BLOCK_TOKENS, end
+        return first, reduce(k.minimum, ends)
 
     def block(self, base: Value) -> Value:
         """Returns the cache's block of the keys from `base` on."""
