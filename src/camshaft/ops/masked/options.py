@@ -61,6 +61,8 @@ class Options:
             isinstance(names, str) and set(names.split()) <= set(EXTRAS) and len({*names.split()}) == len(names.split())
         )
         ops.expect(good, op, f"extras {names!r}", f"extras of the words {', '.join(EXTRAS)}, each once")
+        for name in ("causal", "lse", "ring"):
+            ops.expect(isinstance(found[name], bool), op, f"{name} {found[name]!r}", f"{name} True or False")
         for name in ("window", "chunk"):
             n = found[name]
             ops.expect(type(n) is int and n >= 0, op, f"{name} {n!r}", f"a {name} that is an integer of at least 0")

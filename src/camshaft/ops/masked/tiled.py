@@ -1,7 +1,7 @@
 """The variant of attention with options for prompts: tiles of tokens times tiles of keys, with the products of plain attention.
 
-The steps that differ from attention/tiled_steps.py are here: a row sees the keys from its first to its last, a tile that no row of
-a block sees is skipped, and scores are changed before the row's peak is raised to the greatest of them.
+The steps that differ from attention/tiled_steps.py are here: a row sees the keys from its first to its last, a tile that no row
+of a block sees is skipped, and scores are changed before the row's peak is raised to the greatest of them.
 """
 
 from __future__ import annotations
