@@ -56,6 +56,13 @@ def test_the_transform_is_its_own_inverse() -> None:
     np.testing.assert_allclose(cs.hadamard(cs.hadamard(x, signs), signs, signs_after=True), x, atol=1e-6)
 
 
+def test_the_transform_is_sylvesters_matrix() -> None:
+    x, matrix = np.random.default_rng(1).normal(size=(2, 64)).astype(np.float32), np.ones((1, 1))
+    for _ in range(6):
+        matrix = np.kron([[1, 1], [1, -1]], matrix)
+    np.testing.assert_allclose(ops.get("hadamard").reference((x,), {})[0], x @ matrix / 8, atol=1e-12)
+
+
 def test_a_cache_of_codes_is_written_and_read() -> None:
     """encode, kv_cache_update of codes and of norms, turboquant_attention: near attention of the numbers."""
     size, n = 64, 20
