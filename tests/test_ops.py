@@ -23,11 +23,13 @@ MOST, MORE_SCALAR = {"scalar": 1, "simd": None}, 4
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
 OF_FORMATS = {"quantized_matmul_grouped": 3}
+# ... of variants whose kernels LLVM takes 1 s for: each set of options is another.
+OF_OPTIONS = {"tiled_with_options": 2}
 
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    most = OF_FORMATS.get(op.name) if backend == "simd" else MOST[backend]
+    most = OF_OPTIONS.get(variant.name, OF_FORMATS.get(op.name)) if backend == "simd" else MOST[backend]
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
     rest = without(there, quick)

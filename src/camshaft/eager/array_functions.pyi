@@ -556,6 +556,7 @@ class ArrayFunctions:
         out: Array | tuple[Array, ...] | None = None,
         kv_heads: int,
         head_dim: int,
+        ring: bool = False,
     ) -> None:
         """K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v.
 
@@ -578,6 +579,7 @@ class ArrayFunctions:
         out: Array | tuple[Array, ...] | None = None,
         kv_heads: int,
         head_dim: int,
+        ring: bool = False,
     ) -> None:
         """as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0.
 
@@ -593,15 +595,121 @@ class ArrayFunctions:
         slots: ArrayLike,
         block_table: ArrayLike,
         /,
-        *scales: ArrayLike,
-        out: Array | None = None,
+        *scales_and_extras: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
         heads: int,
         kv_heads: int,
         head_dim: int,
         scale: float,
         length: int | Extent,
+        causal: bool = True,
+        window: int = 0,
+        chunk: int = 0,
+        cap: float = 0.0,
+        lse: bool = False,
+        extras: str = "",
+        ring: bool = False,
     ) -> Any:
-        """softmax(scale q K^T) V over keys 0..position of the token's slot.
+        """softmax(scale q K^T) V over keys 0..position of the token's slot, or those that the options let it see.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def scaled_dot_product_attention(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        /,
+        *others: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        causal: bool = False,
+        window: int = 0,
+        chunk: int = 0,
+        cap: float = 0.0,
+        lse: bool = False,
+        extras: str = "mask",
+        scale: float | None = None,
+        offset: int = 0,
+    ) -> Any:
+        """softmax(scale q K^T + mask) V per head of [batch, heads, length, size].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def hadamard(self, x: ArrayLike, /, *signs: ArrayLike, out: Array | None = None, signs_after: bool = False) -> Any:
+        """y = H x / sqrt(d), H the Walsh-Hadamard matrix; signs multiply before, or after with `signs_after`.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def turboquant_encode(
+        self, x: ArrayLike, signs: ArrayLike, centroids: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None
+    ) -> tuple[Any, Any]:
+        """codes of the centroids nearest to H (s x) / |x|, packed, and the norms |x|, of rows of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def turboquant_decode(
+        self, codes: ArrayLike, norms: ArrayLike, centroids: ArrayLike, /, *signs: ArrayLike, out: Array | None = None
+    ) -> Any:
+        """y = centroid[code] norm / sqrt(d), still rotated; with signs x = s (H y) / sqrt(d).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def turboquant_attention(
+        self,
+        q: ArrayLike,
+        k_cache: ArrayLike,
+        v_cache: ArrayLike,
+        positions: ArrayLike,
+        slots: ArrayLike,
+        block_table: ArrayLike,
+        /,
+        *norms_centroids_signs_extras: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        length: int | Extent,
+        causal: bool = True,
+        window: int = 0,
+        chunk: int = 0,
+        cap: float = 0.0,
+        lse: bool = False,
+        extras: str = "",
+        ring: bool = False,
+    ) -> Any:
+        """softmax(scale q K^T) V over a paged cache of TurboQuant codes of K and V, or of V.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def attention_mask(
+        self,
+        q_positions: ArrayLike,
+        k_positions: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        causal: bool = True,
+        window: int = 0,
+        chunk: int = 0,
+        offset: int = 0,
+        to: str = "bool",
+    ) -> Any:
+        """key j <= p, and j > p - window, for positions p = q_positions + offset: true, or 0 and -inf elsewhere.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def attention_mask_tiles(
+        self, mask: ArrayLike, /, *, out: Array | None = None, rows: int = 32, columns: int = 32
+    ) -> Any:
+        """per tile of a mask: 0 if all is masked, 1 if mixed, 2 if all is open, so that the mask need not be read.
 
         Arrays in, arrays out. `out` is written and returned.
         """

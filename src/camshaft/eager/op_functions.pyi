@@ -22,6 +22,8 @@ __all__ = [
     "argmin",
     "argsort",
     "attention",
+    "attention_mask",
+    "attention_mask_tiles",
     "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
@@ -58,6 +60,7 @@ __all__ = [
     "greater",
     "greater_equal",
     "group_norm",
+    "hadamard",
     "hard_swish",
     "head_norm_rope",
     "ifft",
@@ -133,6 +136,7 @@ __all__ = [
     "rsqrt",
     "sample",
     "scale_mask_softmax",
+    "scaled_dot_product_attention",
     "searchsorted",
     "sigmoid",
     "sigmoid_multiply",
@@ -158,6 +162,9 @@ __all__ = [
     "transpose",
     "triangular_solve",
     "trunc",
+    "turboquant_attention",
+    "turboquant_decode",
+    "turboquant_encode",
     "typical_p",
     "uniform",
     "unique",
@@ -796,6 +803,7 @@ def kv_cache_update(
     out: Array | tuple[Array, ...] | None = None,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
 ) -> None: ...
 @overload
 def kv_cache_update(
@@ -810,6 +818,7 @@ def kv_cache_update(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None: ...
 @overload
@@ -828,6 +837,7 @@ def kv_cache_quantize(
     out: Array | tuple[Array, ...] | None = None,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
 ) -> None: ...
 @overload
 def kv_cache_quantize(
@@ -844,6 +854,7 @@ def kv_cache_quantize(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None: ...
 @overload
@@ -855,13 +866,20 @@ def attention(
     slots: ArrayLike,
     block_table: ArrayLike,
     /,
-    *scales: ArrayLike,
-    out: Array | None = None,
+    *scales_and_extras: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
 ) -> Any: ...
 @overload
 def attention(
@@ -872,13 +890,161 @@ def attention(
     slots: Tensor | ArrayLike,
     block_table: Tensor | ArrayLike,
     /,
-    *scales: Tensor | ArrayLike,
+    *scales_and_extras: Tensor | ArrayLike,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
     name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def scaled_dot_product_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    /,
+    *others: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "mask",
+    scale: float | None = None,
+    offset: int = 0,
+) -> Any: ...
+@overload
+def scaled_dot_product_attention(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "mask",
+    scale: float | None = None,
+    offset: int = 0,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def hadamard(x: ArrayLike, /, *signs: ArrayLike, out: Array | None = None, signs_after: bool = False) -> Any: ...
+@overload
+def hadamard(
+    x: Tensor | ArrayLike, /, *signs: Tensor | ArrayLike, signs_after: bool = False, name: str | None = None
+) -> Tensor: ...
+@overload
+def turboquant_encode(
+    x: ArrayLike, signs: ArrayLike, centroids: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None
+) -> tuple[Any, Any]: ...
+@overload
+def turboquant_encode(
+    x: Tensor | ArrayLike, signs: Tensor | ArrayLike, centroids: Tensor | ArrayLike, /, *, name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def turboquant_decode(
+    codes: ArrayLike, norms: ArrayLike, centroids: ArrayLike, /, *signs: ArrayLike, out: Array | None = None
+) -> Any: ...
+@overload
+def turboquant_decode(
+    codes: Tensor | ArrayLike,
+    norms: Tensor | ArrayLike,
+    centroids: Tensor | ArrayLike,
+    /,
+    *signs: Tensor | ArrayLike,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def turboquant_attention(
+    q: ArrayLike,
+    k_cache: ArrayLike,
+    v_cache: ArrayLike,
+    positions: ArrayLike,
+    slots: ArrayLike,
+    block_table: ArrayLike,
+    /,
+    *norms_centroids_signs_extras: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+) -> Any: ...
+@overload
+def turboquant_attention(
+    q: Tensor | ArrayLike,
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
+    /,
+    *norms_centroids_signs_extras: Tensor | ArrayLike,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def attention_mask(
+    q_positions: ArrayLike,
+    k_positions: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    to: str = "bool",
+) -> Any: ...
+@overload
+def attention_mask(
+    q_positions: Tensor | ArrayLike,
+    k_positions: Tensor | ArrayLike,
+    /,
+    *,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    to: str = "bool",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def attention_mask_tiles(mask: ArrayLike, /, *, out: Array | None = None, rows: int = 32, columns: int = 32) -> Any: ...
+@overload
+def attention_mask_tiles(
+    mask: Tensor | ArrayLike, /, *, rows: int = 32, columns: int = 32, name: str | None = None
 ) -> Tensor: ...
 @overload
 def repeat_penalty(logits: ArrayLike, ids: ArrayLike, penalty: ArrayLike, /, *, out: Array | None = None) -> Any: ...

@@ -17,6 +17,8 @@ __all__ = [
     "argmin",
     "argsort",
     "attention",
+    "attention_mask",
+    "attention_mask_tiles",
     "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
@@ -53,6 +55,7 @@ __all__ = [
     "greater",
     "greater_equal",
     "group_norm",
+    "hadamard",
     "hard_swish",
     "head_norm_rope",
     "ifft",
@@ -128,6 +131,7 @@ __all__ = [
     "rsqrt",
     "sample",
     "scale_mask_softmax",
+    "scaled_dot_product_attention",
     "searchsorted",
     "sigmoid",
     "sigmoid_multiply",
@@ -153,6 +157,9 @@ __all__ = [
     "transpose",
     "triangular_solve",
     "trunc",
+    "turboquant_attention",
+    "turboquant_decode",
+    "turboquant_encode",
     "typical_p",
     "uniform",
     "unique",
@@ -547,6 +554,7 @@ def kv_cache_update(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None:
     """K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v."""
@@ -565,6 +573,7 @@ def kv_cache_quantize(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None:
     """as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0."""
@@ -577,15 +586,104 @@ def attention(
     slots: Tensor | ArrayLike,
     block_table: Tensor | ArrayLike,
     /,
-    *scales: Tensor | ArrayLike,
+    *scales_and_extras: Tensor | ArrayLike,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """softmax(scale q K^T) V over keys 0..position of the token's slot, or those that the options let it see."""
+
+def scaled_dot_product_attention(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "mask",
+    scale: float | None = None,
+    offset: int = 0,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """softmax(scale q K^T + mask) V per head of [batch, heads, length, size]."""
+
+def hadamard(
+    x: Tensor | ArrayLike, /, *signs: Tensor | ArrayLike, signs_after: bool = False, name: str | None = None
+) -> Tensor:
+    """y = H x / sqrt(d), H the Walsh-Hadamard matrix; signs multiply before, or after with `signs_after`."""
+
+def turboquant_encode(
+    x: Tensor | ArrayLike, signs: Tensor | ArrayLike, centroids: Tensor | ArrayLike, /, *, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """codes of the centroids nearest to H (s x) / |x|, packed, and the norms |x|, of rows of x."""
+
+def turboquant_decode(
+    codes: Tensor | ArrayLike,
+    norms: Tensor | ArrayLike,
+    centroids: Tensor | ArrayLike,
+    /,
+    *signs: Tensor | ArrayLike,
     name: str | None = None,
 ) -> Tensor:
-    """softmax(scale q K^T) V over keys 0..position of the token's slot."""
+    """y = centroid[code] norm / sqrt(d), still rotated; with signs x = s (H y) / sqrt(d)."""
+
+def turboquant_attention(
+    q: Tensor | ArrayLike,
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
+    /,
+    *norms_centroids_signs_extras: Tensor | ArrayLike,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """softmax(scale q K^T) V over a paged cache of TurboQuant codes of K and V, or of V."""
+
+def attention_mask(
+    q_positions: Tensor | ArrayLike,
+    k_positions: Tensor | ArrayLike,
+    /,
+    *,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    to: str = "bool",
+    name: str | None = None,
+) -> Tensor:
+    """key j <= p, and j > p - window, for positions p = q_positions + offset: true, or 0 and -inf elsewhere."""
+
+def attention_mask_tiles(
+    mask: Tensor | ArrayLike, /, *, rows: int = 32, columns: int = 32, name: str | None = None
+) -> Tensor:
+    """per tile of a mask: 0 if all is masked, 1 if mixed, 2 if all is open, so that the mask need not be read."""
 
 def repeat_penalty(
     logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, penalty: Tensor | ArrayLike, /, *, name: str | None = None
