@@ -16,6 +16,7 @@ __all__ = [
     "argmax",
     "argmin",
     "attention",
+    "broadcast_to",
     "cast",
     "ceil",
     "clip",
@@ -29,6 +30,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "flip",
     "floor",
     "floor_divide",
     "gated_product",
@@ -57,23 +59,30 @@ __all__ = [
     "multiply",
     "negate",
     "not_equal",
+    "one_hot",
     "outer",
+    "pad",
     "power",
     "prod",
+    "put",
     "quantize_activations",
     "quantized_matmul",
     "reciprocal",
     "remainder",
+    "repeat",
     "repeat_penalty",
+    "repeat_tiled",
     "residual_norm",
     "residual_norm_q8",
     "rms_norm",
     "rms_norm_q8",
+    "roll",
     "rope",
     "round",
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "scatter_add",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -82,13 +91,18 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "spatial_merge_2x2",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
+    "take_along_axis",
     "tanh",
+    "tile",
     "transpose",
+    "tril",
+    "triu",
     "trunc",
     "where",
 ]
@@ -738,6 +752,112 @@ def split(
 def outer(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def broadcast_to(x: ArrayLike, /, *, out: Array | None = None, shape: tuple[int | None, ...]) -> Any: ...
+@overload
+def broadcast_to(x: Tensor | ArrayLike, /, *, shape: tuple[int | None, ...], name: str | None = None) -> Tensor: ...
+@overload
+def repeat(x: ArrayLike, /, *, out: Array | None = None, repeats: int, axis: int = 0) -> Any: ...
+@overload
+def repeat(x: Tensor | ArrayLike, /, *, repeats: int, axis: int = 0, name: str | None = None) -> Tensor: ...
+@overload
+def tile(x: ArrayLike, /, *, out: Array | None = None, reps: int | tuple[int, ...]) -> Any: ...
+@overload
+def tile(x: Tensor | ArrayLike, /, *, reps: int | tuple[int, ...], name: str | None = None) -> Tensor: ...
+@overload
+def repeat_tiled(x: ArrayLike, /, *, out: Array | None = None, heads: int, axis: int = 1) -> Any: ...
+@overload
+def repeat_tiled(x: Tensor | ArrayLike, /, *, heads: int, axis: int = 1, name: str | None = None) -> Tensor: ...
+@overload
+def pad(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    pad_width: int | tuple[int, int] | tuple[tuple[int, int], ...],
+    mode: str = "constant",
+    constant_values: float = 0,
+) -> Any: ...
+@overload
+def pad(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    pad_width: int | tuple[int, int] | tuple[tuple[int, int], ...],
+    mode: str = "constant",
+    constant_values: float = 0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
+@overload
+def take_along_axis(
+    x: Tensor | ArrayLike, indices: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None
+) -> Tensor: ...
+@overload
+def scatter_add(
+    x: ArrayLike, indices: ArrayLike, values: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+) -> Any: ...
+@overload
+def scatter_add(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
+@overload
+def put(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def one_hot(indices: ArrayLike, /, *, out: Array | None = None, num_classes: int, to: str = "f32") -> Any: ...
+@overload
+def one_hot(indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def flip(x: ArrayLike, /, *, out: Array | None = None, axis: int | tuple[int, ...] | None = None) -> Any: ...
+@overload
+def flip(x: Tensor | ArrayLike, /, *, axis: int | tuple[int, ...] | None = None, name: str | None = None) -> Tensor: ...
+@overload
+def roll(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    shift: int | tuple[int, ...],
+    axis: int | tuple[int, ...] | None = None,
+) -> Any: ...
+@overload
+def roll(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    shift: int | tuple[int, ...],
+    axis: int | tuple[int, ...] | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def tril(x: ArrayLike, /, *, out: Array | None = None, k: int = 0) -> Any: ...
+@overload
+def tril(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor: ...
+@overload
+def triu(x: ArrayLike, /, *, out: Array | None = None, k: int = 0) -> Any: ...
+@overload
+def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor: ...
+@overload
+def spatial_merge_2x2(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def spatial_merge_2x2(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def rms_norm_q8(
     x: ArrayLike,

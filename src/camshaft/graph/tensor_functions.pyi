@@ -11,6 +11,7 @@ __all__ = [
     "argmax",
     "argmin",
     "attention",
+    "broadcast_to",
     "cast",
     "ceil",
     "clip",
@@ -24,6 +25,7 @@ __all__ = [
     "equal",
     "erf",
     "exp",
+    "flip",
     "floor",
     "floor_divide",
     "gated_product",
@@ -52,23 +54,30 @@ __all__ = [
     "multiply",
     "negate",
     "not_equal",
+    "one_hot",
     "outer",
+    "pad",
     "power",
     "prod",
+    "put",
     "quantize_activations",
     "quantized_matmul",
     "reciprocal",
     "remainder",
+    "repeat",
     "repeat_penalty",
+    "repeat_tiled",
     "residual_norm",
     "residual_norm_q8",
     "rms_norm",
     "rms_norm_q8",
+    "roll",
     "rope",
     "round",
     "rounded_matmul",
     "rsqrt",
     "sample",
+    "scatter_add",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -77,13 +86,18 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "spatial_merge_2x2",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
+    "take_along_axis",
     "tanh",
+    "tile",
     "transpose",
+    "tril",
+    "triu",
     "trunc",
     "where",
 ]
@@ -487,6 +501,81 @@ def split(
 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""
+
+def broadcast_to(x: Tensor | ArrayLike, /, *, shape: tuple[int | None, ...], name: str | None = None) -> Tensor:
+    """y = x, repeated along axes of size 1 and new ones in front."""
+
+def repeat(x: Tensor | ArrayLike, /, *, repeats: int, axis: int = 0, name: str | None = None) -> Tensor:
+    """y[.., i, ..] = x[.., floor(i / repeats), ..]."""
+
+def tile(x: Tensor | ArrayLike, /, *, reps: int | tuple[int, ...], name: str | None = None) -> Tensor:
+    """y[i, ..] = x[i mod n, ..]: x reps times along each axis."""
+
+def repeat_tiled(x: Tensor | ArrayLike, /, *, heads: int, axis: int = 1, name: str | None = None) -> Tensor:
+    """y[t, h] = x[t, h mod n]: the n heads of x one after the other, `heads` in all."""
+
+def pad(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    pad_width: int | tuple[int, int] | tuple[tuple[int, int], ...],
+    mode: str = "constant",
+    constant_values: float = 0,
+    name: str | None = None,
+) -> Tensor:
+    """y[i, ..] = x[i - before, ..] where that is in x, else a constant or what `mode` takes of x."""
+
+def take_along_axis(
+    x: Tensor | ArrayLike, indices: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None
+) -> Tensor:
+    """y[.., i, ..] = x[.., indices[.., i, ..], ..]."""
+
+def scatter_add(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """y = x, then y[.., indices[.., i, ..], ..] += values[.., i, ..]."""
+
+def put(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """y = x, then y[.., indices[.., i, ..], ..] = values[.., i, ..], of duplicates the last."""
+
+def one_hot(indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None) -> Tensor:
+    """y[.., c] = 1 where c = indices[..], else 0."""
+
+def flip(x: Tensor | ArrayLike, /, *, axis: int | tuple[int, ...] | None = None, name: str | None = None) -> Tensor:
+    """y = x with the order of its elements reversed along the axes, by default all."""
+
+def roll(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    shift: int | tuple[int, ...],
+    axis: int | tuple[int, ...] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[.., i, ..] = x[.., (i - shift) mod n, ..]; without an axis of the flat x."""
+
+def tril(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor:
+    """y[.., r, c] = x[.., r, c] where c - r <= k, else 0."""
+
+def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor:
+    """y[.., r, c] = x[.., r, c] where c - r >= k, else 0."""
+
+def spatial_merge_2x2(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each."""
 
 def rms_norm_q8(
     x: Tensor | ArrayLike,

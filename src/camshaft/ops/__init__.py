@@ -45,6 +45,12 @@ _MODULES = {
     "reduce.reduction": "sum mean prod max min dot",
     "reduce.argmax": "argmax argmin",
     "index.concat_split": "concat split outer",
+    "index.broadcast": "broadcast_to repeat tile repeat_tiled",
+    "index.pad": "pad",
+    "index.take_along_axis": "take_along_axis",
+    "index.scatter": "scatter_add put",
+    "index.one_hot": "one_hot",
+    "index.order": "flip roll tril triu spatial_merge_2x2",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }
 # Modules whose ops are rows of one table.

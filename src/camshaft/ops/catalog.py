@@ -43,6 +43,9 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
     "dot": ("dispatch/DotFn",),
+    "repeat_tiled": ("mlx/repeat_tiled",),
+    "take_along_axis": ("mlx/take_along_axis",),
+    "spatial_merge_2x2": ("mlx/block_merge_2x2",),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 

@@ -15,7 +15,7 @@ _TABLE = {
     "comparisons": "equal less isnan where",
     "reductions": "sum prod max min argmax",
     "products": "matmul",
-    "elements moved": "copy cast transpose slice concat gather",
+    "elements moved": "copy cast transpose slice concat gather broadcast_to scatter_add put",
     "quantization": "quantize_activations dequantize",
     "states in place": "kv_cache_update kv_cache_quantize",
     "random draws": "sample",
