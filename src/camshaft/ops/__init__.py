@@ -50,6 +50,7 @@ _MODULES = {
     "index.take_along_axis": "take_along_axis",
     "index.scatter": "scatter_add put",
     "index.one_hot": "one_hot",
+    "vision.conv2d": "conv2d",
     "index.order": "flip roll tril triu spatial_merge_2x2",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }

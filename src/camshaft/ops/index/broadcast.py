@@ -140,7 +140,8 @@ def _by_tiled(f: Any, x: Any, heads: int, axis: int = 1) -> Any:
 
 
 def _tiled_reference(x: ops.Array, heads: int, axis: int = 1) -> ops.Array:
-    return np.take(x, np.arange(heads) % x.shape[axis], axis)
+    y: ops.Array = np.take(x, np.arange(heads) % x.shape[axis], axis)
+    return y
 
 
 def _repeat_samples() -> Iterable[ops.Sample]:

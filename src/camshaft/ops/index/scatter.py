@@ -1,8 +1,8 @@
 """scatter_add and put: x with values added, or put, at indices along one axis.
 
-y = x, then in the order of i: y[.., indices[.., i, ..], ..] += or = values[.., i, ..]. So of duplicates, put takes the
-last one, and scatter_add adds them in that order: results are the same for any number of threads. A negative index counts from the end; one
-that is out of bounds changes nothing. scatter_add of f16 and bf16 adds in f32 and rounds once.
+y = x, then in the order of i: y[.., indices[.., i, ..], ..] += or = values[.., i, ..]. So of duplicates, put takes the last one,
+and scatter_add adds them in that order: results are the same for any number of threads. A negative index counts from the end;
+one that is out of bounds changes nothing. scatter_add of f16 and bf16 adds in f32 and rounds once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def scattered(
     k: Tracer, x: Array, indices: Array, values: Array, out: Array, *, adds: bool, limit: int, count: int, columns: int,
     block: int, steps: tuple[int, int, int],
 ) -> None:  # fmt: skip
-    # out[o, :, c] = x[o, :, c]; out[o, indices[o, i, c], c] = or += values[o, i, c] for i = 0, 1, ..; a lane has its own columns
+    # out[o, :, c] = x[o, :, c]; out[o, indices[o, i, c], c] += or = values[o, i, c] for i = 0, 1, ..; a lane has its own columns
     outer, first = k.program(0), k.program(1) * block
     stop = k.minimum(first + block, columns)
     for i in k.range(limit):

@@ -1,0 +1,119 @@
+"""The kernels of conv2d: one for every target, and one in the blocks of matmul that packs its columns from the image.
+
+Both read an image that is padded already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from camshaft.dtypes import DTYPES, f32, i64
+from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.ops.matmul.blocked_kernel import Part, Product, multiply
+from camshaft.ops.matmul.lanes import added
+from camshaft.ops.matmul.shapes import WIDTH, Blocks
+
+UNROLL = 8  # elements of a window's row that one pass over the sums adds
+
+
+@kernel
+def direct(
+    k: Tracer, x: Array, weights: Array, out: Array, *, groups: int, channels: int, per_group: int, height: int, width: int,
+    rows: int, columns: int, row_step: int, column_step: int, row_gap: int, column_gap: int, out_rows: int, out_columns: int,
+    block: int, dtype: str,
+) -> None:  # fmt: skip
+    # out[n, o, i, j] = sum_(c, r, s) x[n, c, i step + r gap, j step + s gap] weights[o, c, r, s]: a block of one row
+    plane, i, first = k.program(0), k.program(1), k.program(2) * block
+    stop = k.minimum(first + block, out_columns)
+    kernel_at = plane % (groups * per_group)
+    image = plane // (groups * per_group) * groups + kernel_at // per_group
+    sums = k.scratch(DTYPES[dtype], block)
+    for j in k.lanes(first, stop):
+        sums[j - first] = 0
+    for c in k.range(channels):
+        for r in k.range(rows):
+            start = ((image * channels + c) * height + i * row_step + r * row_gap) * width
+            factor_at = ((kernel_at * channels + c) * rows + r) * columns
+
+            def add(s: Value | int, n: int, start: Value = start, factor_at: Value = factor_at) -> None:
+                factors = [weights[factor_at + (s + t)] for t in range(n)]
+                for j in k.lanes(first, stop):
+                    total = sums[j - first]
+                    for t, factor in enumerate(factors):
+                        place = start + (s + t) * column_gap
+                        found = x[place + j] if column_step == 1 else k.gather(x, j * column_step + place)
+                        total = added(k, factor, found, total)
+                    sums[j - first] = total
+
+            full = columns // UNROLL * UNROLL
+            if full > UNROLL:
+                for s in k.range(0, full, UNROLL):
+                    add(s, UNROLL)
+            elif full:
+                add(0, UNROLL)
+            if full < columns:
+                add(full, columns - full)
+    for j in k.lanes(first, stop):
+        out[(plane * out_rows + i) * out_columns + j] = sums[j - first]
+
+
+@dataclass(frozen=True)
+class Image:
+    """The sizes of an image and of the windows over it. A row of the depth is (channel, row, column) of a window."""
+
+    channels: int
+    height: int
+    width: int
+    rows: int
+    columns: int
+    row_step: int
+    column_step: int
+    row_gap: int
+    column_gap: int
+    out_columns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageProduct(Product):
+    """A product whose b are the windows of an image: b[(c, r, s), (i, j)] = image[c, i step + r gap, j step + s gap]. Each program
+    packs its panel's part, so that windows are never in memory."""
+
+    image: Image
+    starts: Array
+
+    def pair_part(self, p: Value, part: Part) -> None:
+        """Packs a panel's part of the windows, once for all tiles."""
+        k, m, panel = self.k, self.image, self.paired_part
+        assert panel is not None
+        width, base = self.vectors * WIDTH, self.b_row * (m.channels * m.height * m.width)
+        k.barrier()
+        for c in k.lanes(width):
+            column = k.minimum(p + c, self.columns - 1)
+            i, j = column // m.out_columns, column % m.out_columns
+            self.starts[c] = i * (m.row_step * m.width) + j * m.column_step
+        k.barrier()
+        for n in k.range(part.length):
+            d = part.start + n
+            r = d // m.columns
+            row = r // m.rows * m.height + r % m.rows * m.row_gap
+            at = base + row * m.width + d % m.columns * m.column_gap
+            for c in k.lanes(width):
+                panel[n, c] = k.gather(self.b, at + self.starts[c])
+        k.barrier()
+
+
+@kernel
+def multiply_windows(
+    k: Tracer, a: Array, b: Array, out: Array, *, image: tuple[int, ...], **constants: Any
+) -> None:
+    # out[o, (i, j)] = sum_(c, r, s) weights[o, (c, r, s)] windows[(c, r, s), (i, j)]
+    s = Blocks(**constants)
+    sums = k.scratch(f32, s.block * s.tile, s.panels * s.width) if s.depth > s.part and out.dtype != f32 else None
+    part, starts = k.scratch(f32, s.part, s.width), k.scratch(i64, s.width)
+    make: Callable[..., Product] = partial(ImageProduct, image=Image(*image), starts=starts)
+    multiply(k, make, s, (), 1, a=a, b=b, out=out, sums=sums, paired_part=part)
+
+
