@@ -51,6 +51,11 @@ _MODULES = {
     "index.scatter": "scatter_add put",
     "index.one_hot": "one_hot",
     "vision.conv2d": "conv2d",
+    "vision.other_convs": "conv1d conv_transpose2d",
+    "vision.pool2d": "pool2d",
+    "vision.im2col": "im2col",
+    "vision.resample": "resample",
+    "vision.resize": "resize_nearest resize_bilinear resize_bicubic",
     "index.order": "flip roll tril triu spatial_merge_2x2",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
 }

@@ -45,6 +45,12 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "dot": ("dispatch/DotFn",),
     "repeat_tiled": ("mlx/repeat_tiled",),
     "take_along_axis": ("mlx/take_along_axis",),
+    "conv2d": ("rlx/conv2d (thunk variant)",),
+    "pool2d": ("rlx/conv2d (thunk variant)",),
+    "conv_transpose2d": ("rlx/conv_transpose2d_nchw",),
+    "im2col": ("mlx/im2col_2d_3ch",),
+    "resize_nearest": ("rlx/resize_nearest_2x",),
+    "resize_bilinear": ("mlx/bilinear_resize_2d",),
     "spatial_merge_2x2": ("mlx/block_merge_2x2",),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }

@@ -26,7 +26,17 @@ from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.conv_kernels import direct, multiply_windows
 from camshaft.ops.vision.windows import (
-    DILATION, GROUPS, PADDING, STRIDE, Windows, expect_images, padded_array, padded_input, tap, views, windows_of,
+    DILATION,
+    GROUPS,
+    PADDING,
+    STRIDE,
+    Windows,
+    expect_images,
+    padded_array,
+    padded_input,
+    tap,
+    views,
+    windows_of,
 )  # fmt: skip
 
 TOLERANCE = {"f32": 1e-12, "f64": 1e-29, "f16": 1e-7, "bf16": 1e-5}
@@ -111,7 +121,7 @@ def _build_direct(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def _image(m: Windows) -> dict[str, int]:
     (height, width), (rows, columns) = m.padded, m.kernel
     (row_step, column_step), (row_gap, column_gap) = m.stride, m.dilation
-    names = "height width rows columns row_step column_step row_gap column_gap".split()
+    names = ["height", "width", "rows", "columns", "row_step", "column_step", "row_gap", "column_gap"]
     return dict(zip(names, (height, width, rows, columns, row_step, column_step, row_gap, column_gap), strict=True))
 
 
@@ -201,8 +211,8 @@ def _samples() -> Iterable[ops.Sample]:
     def draw(shape: tuple[int, ...], dtype: DType = f32) -> ops.Array:
         return rng.normal(size=shape).astype(dtype.numpy)
 
-    for x, w, attrs in _CASES:
-        yield ops.Sample(f"{x} by {w} {attrs}", (draw(x), draw(w)), attrs)
+    for image, weights, attrs in _CASES:
+        yield ops.Sample(f"{image} by {weights} {attrs}", (draw(image), draw(weights)), attrs)
     yield ops.Sample("a deep one", (draw((1, 60, 5, 5)), draw((13, 60, 3, 3))), {"padding": 1})
     for dtype in (f64, f16, bf16):
         yield ops.Sample(f"of {dtype.name}", (draw((1, 3, 5, 6), dtype), draw((4, 3, 3, 3), dtype)), {"padding": 1})

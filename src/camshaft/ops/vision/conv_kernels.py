@@ -78,8 +78,8 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProduct(Product):
-    """A product whose b are the windows of an image: b[(c, r, s), (i, j)] = image[c, i step + r gap, j step + s gap]. Each program
-    packs its panel's part, so that windows are never in memory."""
+    """A product whose b are the windows of an image: b[(c, r, s), (i, j)] = image[c, i step + r gap, j step + s gap]. Each
+    program packs its panel's part, so that windows are never in memory."""
 
     image: Image
     starts: Array
@@ -106,14 +106,10 @@ class ImageProduct(Product):
 
 
 @kernel
-def multiply_windows(
-    k: Tracer, a: Array, b: Array, out: Array, *, image: tuple[int, ...], **constants: Any
-) -> None:
+def multiply_windows(k: Tracer, a: Array, b: Array, out: Array, *, image: tuple[int, ...], **constants: Any) -> None:
     # out[o, (i, j)] = sum_(c, r, s) weights[o, (c, r, s)] windows[(c, r, s), (i, j)]
     s = Blocks(**constants)
     sums = k.scratch(f32, s.block * s.tile, s.panels * s.width) if s.depth > s.part and out.dtype != f32 else None
     part, starts = k.scratch(f32, s.part, s.width), k.scratch(i64, s.width)
     make: Callable[..., Product] = partial(ImageProduct, image=Image(*image), starts=starts)
     multiply(k, make, s, (), 1, a=a, b=b, out=out, sums=sums, paired_part=part)
-
-

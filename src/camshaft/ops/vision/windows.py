@@ -111,8 +111,8 @@ def views(x: ops.Array, w: Windows) -> ops.Array:
     rank = len(w.sizes)
     axes = tuple(range(x.ndim - rank, x.ndim))
     seen = np.lib.stride_tricks.sliding_window_view(x, w.reach, axes)
-    steps = tuple(slice(None, None, s) for s in w.stride), tuple(slice(None, None, d) for d in w.dilation)
-    return seen[(..., *steps[0], *steps[1])]
+    steps: list[Any] = [slice(None, None, step) for step in (*w.stride, *w.dilation)]
+    return seen[(..., *steps)]
 
 
 def padded_input(
